@@ -17,6 +17,7 @@ from fleet import WINDOW, Expected, trimmed_means
 from pytest_llmbench.core.models import (
     Architecture,
     Baseline,
+    BaselineKind,
     Configuration,
     Evidence,
     Identity,
@@ -49,7 +50,7 @@ KEY = Key("simulated", "1b", "25.11", "h100", "bf16", 8)
 CONFIGURATION = Configuration(KEY, Architecture("llama:3", 8192, 32, 4096, 128256), Parallelism(), 128)
 BASELINE = Baseline(
     configuration=CONFIGURATION,
-    kind="recorded",
+    kind=BaselineKind.RECORDED,
     step_seconds=math.nan,
     cells=(),
     window=Window(11, 44, "trimmed_mean"),
@@ -110,7 +111,7 @@ def of_one_night(truth: Expected, one: int, runs: Floats) -> Baseline:
 def published(truth: Expected, one: int, runs: Floats) -> Baseline:
     """Return a plain mean as a document prints it: four digits."""
     printed, window = round(float(truth.mean[one]), 3), Window(11, 44, "mean")
-    return replace(BASELINE, kind="published", step_seconds=printed, resolution_seconds=0.001, window=window)
+    return replace(BASELINE, kind=BaselineKind.PUBLISHED, step_seconds=printed, resolution_seconds=0.001, window=window)
 
 
 def _recorded(mean: float, trimmed_mean: float, run_seconds: tuple[float, ...], groups: int) -> Baseline:

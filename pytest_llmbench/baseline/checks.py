@@ -7,7 +7,6 @@ from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.baseline.records import make_key
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
 from pytest_llmbench.core.dialects import DIALECTS, GROUPS, REGEX, REQUIRED, compile_pattern, find_named_groups
 from pytest_llmbench.core.errors import did_you_mean
@@ -23,20 +22,20 @@ CLOCKS = timedelta(days=1)
 """The days of two machines may differ by as much."""
 
 
-def check_file(entry: YamlMapping, report: Report) -> None:
-    """Report every configuration, window, erratum and launch command that the rest of the file contradicts."""
+def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
+    """Report every configuration, window, erratum and launch command that the rest of the file contradicts; `ids` are
+    those of its configurations, in their order."""
     _check_log(entry, report)
     _check_window(entry, report)
     _check_models(entry, report)
-    ids: dict[str, int] = {}
-    for row in entry["configurations"]:
+    lines: dict[str, int] = {}
+    for name, row in zip(ids, entry["configurations"], strict=True):
         _check_configuration(entry, row, report)
-        name = make_key(entry, row).id
-        if name in ids:
-            again = f"found {name} again (first in line {ids[name]}), expected it once"
+        if name in lines:
+            again = f"found {name} again (first in line {lines[name]}), expected it once"
             report(row.line, f"{again}: task, scaling or variant tell two apart")
-        ids.setdefault(name, row.line)
-    _check_errata(entry, tuple(ids), report)
+        lines.setdefault(name, row.line)
+    _check_errata(entry, tuple(lines), report)
     launch = entry.get("launch")
     if launch is not None:
         _check_launch(launch, report)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
-from pytest_llmbench.baseline.records import RecipeFile, StatedModel
+from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, describe_move, find_reference, is_beyond

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.baseline.checks import check_file
-from pytest_llmbench.baseline.records import RecipeFile, make_recipe_file
-from pytest_llmbench.baseline.schema import KINDS, SCHEMA, add_defaults, get_file_fields
+from pytest_llmbench.baseline.schema import CONFIGURATION, KINDS, NO_PEAK, SCHEMA, add_defaults, get_file_fields
+from pytest_llmbench.core.dialects import REGEX, name_regex_dialect
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.models import Baseline, Recipe
-from pytest_llmbench.core.yamlfile import read_document, read_entry
+from pytest_llmbench.core.models import (
+    AcceptedValue,
+    Architecture,
+    Baseline,
+    BaselineKind,
+    Budget,
+    Configuration,
+    Erratum,
+    Key,
+    Parallelism,
+    Recipe,
+    Recording,
+    RegexDialect,
+    Source,
+    Tolerance,
+    Window,
+)
+from pytest_llmbench.core.tolerance import merge_tolerances
+from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -66,7 +86,11 @@ def read_file(path: Path) -> RecipeFile:
     """Return a file with all that is stated in it; BaselineError lists up to ten problems, each with its line."""
     root = read_document(path)
     kind = _read_kind(path, root)
-    entry = read_entry(path, root, get_file_fields(kind), complete=add_defaults, check=check_file)
+
+    def check(entry: YamlMapping, report: Report) -> None:
+        check_file(entry, [_make_key(entry, row).id for row in entry["configurations"]], report)
+
+    entry = read_entry(path, root, get_file_fields(kind), complete=add_defaults, check=check)
     return make_recipe_file(path, kind, entry)
 
 
@@ -85,7 +109,7 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
-def _read_kind(path: Path, root: Any) -> str:
+def _read_kind(path: Path, root: Any) -> BaselineKind:
     stated = {key.value: value for key, value in root.value if key.id == "scalar"}
     version = stated.get("schema")
     if version is None or version.value != SCHEMA:
@@ -95,7 +119,7 @@ def _read_kind(path: Path, root: Any) -> str:
             f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, which is all this release reads"
         )
     kind = stated.get("kind")
-    return kind.value if kind is not None and kind.value in KINDS else KINDS[0]
+    return BaselineKind(kind.value if kind is not None and kind.value in KINDS else KINDS[0])
 
 
 def _format_place(baseline: Baseline) -> str:
@@ -117,3 +141,187 @@ def find_shipped_baselines(package: Path = PACKAGE) -> Path:
     if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
         return beside
     raise BaselineError(f"{inside}: no such folder, expected the shipped baseline files; install pytest-llmbench again")
+
+
+@dataclass(frozen=True, slots=True)
+class StatedModel:
+    """What a file states of a model besides its sizes: its FLOPs, and the sums of its worked example, as printed."""
+
+    printed_flops: str = ""
+    worked: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFile:
+    """A recipe with what only lint and recording need; the limits are those that stand for the whole file."""
+
+    recipe: Recipe
+    models: tuple[tuple[str, StatedModel], ...]
+    tolerances: tuple[Tolerance, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    drift_budget: float | None = None
+
+
+def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> RecipeFile:
+    """Return the records of one file; `entry` has passed the schema and the checks."""
+    launch, resolutions = entry.get("launch"), _find_resolutions(entry) if kind is BaselineKind.PUBLISHED else {}
+    recipe = Recipe(
+        name=entry["recipe"],
+        release=entry["release"],
+        kind=kind,
+        title=entry.get("title", ""),
+        framework=entry.get("framework", ""),
+        dialect=_name_dialect(entry),
+        names=entry.get("names", (entry["recipe"],)),
+        layout=entry.get("layout", ""),
+        baselines=tuple(_make_baseline(path, kind, entry, row, resolutions) for row in entry["configurations"]),
+        errata=tuple(_make_errata(entry)),
+        launch=_to_tuples(launch) if launch else (),
+        path=path,
+        log=_make_log_dialect(entry),
+        dp_excludes_ep=bool(entry.get("dp_excludes_ep")),
+    )
+    models = tuple((size, _make_model(model)) for size, model in entry["models"].values.items())
+    budgets = merge_budgets(_read_budgets(path, entry))
+    return RecipeFile(
+        recipe,
+        models,
+        entry.get("tolerance", ()),
+        budgets,
+        entry.get("drift_budget"),
+    )
+
+
+def merge_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
+    """Return one budget for each metric, that of the last layer which has one, sorted by metric."""
+    by_metric = {budget.metric: budget for layer in layers for budget in layer}
+    return tuple(by_metric[metric] for metric in sorted(by_metric))
+
+
+def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
+    stated = entry.get("budgets")
+    for metric, largest in stated.values.items() if stated else ():
+        yield Budget(metric, float(largest), f"{path.name}:{stated.lines[metric]}")
+
+
+def _make_model(model: YamlMapping) -> StatedModel:
+    worked = model.get("worked")
+    return StatedModel(model.get("printed_flops", ""), _to_tuples(worked) if worked else ())
+
+
+def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
+    """Return for each table one unit in the last place of its step times, in seconds."""
+    # The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
+    decimals: dict[str, int] = defaultdict(int)
+    for row in entry["configurations"]:
+        table, (_, _, digits) = row.get("table", ""), row["cells"]["step_time"].partition(".")
+        decimals[table] = max(decimals[table], len(digits))
+    return {table: float(f"1e-{digits}") for table, digits in decimals.items()}
+
+
+def _make_baseline(
+    path: Path, kind: BaselineKind, entry: YamlMapping, row: YamlMapping, resolutions: Mapping[str, float]
+) -> Baseline:
+    window = Window(entry["window"]["first"], entry["window"]["last"], entry["window"]["statistic"])
+    recording = _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
+    cells = row.get("cells")
+    return Baseline(
+        configuration=_make_configuration(entry, row),
+        kind=kind,
+        step_seconds=_choose_step_seconds(recording, window) if recording else _parse_step_time(cells),
+        cells=tuple(cells.values.items()) if cells else (),
+        window=window,
+        timed=entry["timed"],
+        steps=entry["steps"],
+        dialect=_name_dialect(entry),
+        peak_tflops=_parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
+        source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
+        tolerances=merge_tolerances(entry.get("tolerance", ()), row.get("tolerance", ())),
+        logged_tflops_factor=entry.get("logged_tflops_factor"),
+        recording=recording,
+        resolution_seconds=resolutions.get(row.get("table", ""), 0.0),
+        budgets=merge_budgets(_read_budgets(path, entry), _read_budgets(path, row)),
+        log=_make_log_dialect(entry),
+        drift_budget=entry.get("drift_budget"),
+    )
+
+
+def _make_recording(entry: YamlMapping) -> Recording:
+    environment = entry.get("environment")
+    return Recording(
+        **{
+            **entry.values,
+            "environment": tuple(environment.values.items()) if environment else (),
+            "earlier": tuple(AcceptedValue(**value.values) for value in entry.get("earlier", ())),
+        }
+    )
+
+
+def _name_dialect(entry: YamlMapping) -> str:
+    """Return the name of the dialect, that of the file's own where it defines one."""
+    return name_regex_dialect(entry["recipe"], entry["release"]) if entry["dialect"] == REGEX else str(entry["dialect"])
+
+
+def _make_log_dialect(entry: YamlMapping) -> RegexDialect | None:
+    log = entry.get("log")
+    return RegexDialect(_name_dialect(entry), **log.values) if log else None
+
+
+def _parse_peak(text: str) -> float:
+    return math.nan if text == NO_PEAK else float(text)
+
+
+def _parse_step_time(cells: YamlMapping | None) -> float:
+    """Return the step time of the table, in seconds; NaN in the file of a recipe that nothing has timed."""
+    return math.nan if cells is None else float(cells["step_time"])
+
+
+def _choose_step_seconds(recording: Recording, window: Window) -> float:
+    return recording.trimmed_mean_seconds if window.statistic == "trimmed_mean" else recording.mean_seconds
+
+
+def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
+    model, values = entry["models"][row["size"]], _group_by_record(row)
+    # A document rounds the FLOPs of its full model; those of a proxy follow from the formula.
+    formula = model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
+    sizes = ("hidden_size", "vocabulary_size", "ffn_size", "attention_heads", "query_groups", "top_k")
+    return Configuration(
+        key=_make_key(entry, row),
+        architecture=Architecture(
+            formula=formula, **{name: model.get(name) for name in sizes}, **values["configuration.architecture"]
+        ),
+        parallelism=Parallelism(**values["configuration.parallelism"]),
+        **values["configuration"],
+    )
+
+
+def _make_key(entry: YamlMapping, row: YamlMapping) -> Key:
+    """Return the key of one configuration row."""
+    return Key(recipe=entry["recipe"], release=entry["release"], **_group_by_record(row)["key"])
+
+
+def _group_by_record(row: YamlMapping) -> dict[str, dict[str, Any]]:
+    """Return the values that a row states, by the record that they are a part of and the field that they become."""
+    records: dict[str, dict[str, Any]] = defaultdict(dict)
+    for key in CONFIGURATION:
+        if key.name in row.values:
+            record, _, field = key.field.rpartition(".")
+            records[record][field] = row[key.name]
+    return records
+
+
+def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
+    for erratum in entry.get("errata", ()):
+        where, reason = erratum["where"], erratum["reason"]
+        cells = erratum.get("cells")
+        if cells is None:
+            yield Erratum(where, erratum["printed"], erratum["corrected"], reason)
+        else:
+            for name, cell in cells.values.items():
+                yield Erratum(where, cell["printed"], cell["corrected"], reason, name, erratum["cell"])
+
+
+def _to_tuples(entry: YamlMapping) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (key, _to_tuples(value) if isinstance(value, YamlMapping) else value) for key, value in entry.values.items()
+    )

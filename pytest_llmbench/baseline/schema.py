@@ -11,6 +11,7 @@ from functools import partial
 
 from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
 from pytest_llmbench.core.metric_definitions import BUDGETED
+from pytest_llmbench.core.models import BaselineKind
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -25,7 +26,7 @@ from pytest_llmbench.core.yamlfile import (
 )
 
 SCHEMA = "1"
-KINDS = ("published", "recorded", "recipe")
+KINDS = tuple(kind.value for kind in BaselineKind)
 """The document's numbers, this cluster's own, or a recipe that nothing has timed yet."""
 
 LAUNCHERS = ("sbatch", "script", "llmb-run", "local")
@@ -100,12 +101,10 @@ def is_positive(text: str) -> bool:
     return float(text.rstrip("%")) > 0
 
 
-def _make_metric_spec(name: str, digits: str = _DIGITS) -> Text:
-    example = "47.59%" if digits.endswith("%") else "7.325"
-    absent = "|".join(NOT_GIVEN)
+def _make_metric_spec(name: str) -> Text:
     return Text(
-        f'a printed {name} such as "{example}", or {" or ".join(NOT_GIVEN)}',
-        rf"(?a:{digits}|{absent})",
+        f'a printed {name} such as "7.325", or {" or ".join(NOT_GIVEN)}',
+        rf"(?a:{_DIGITS}|{'|'.join(NOT_GIVEN)})",
         accept=lambda text: text in NOT_GIVEN or is_positive(text),
     )
 

@@ -1,1 +1,81 @@
-"""The command `llmbench`: `main`, and a module for each command, which declares its options and does what they say."""
+"""The command `llmbench`: `main`, and a module for each command, which declares its options and does what they say.
+
+Here is what the commands share: what they print and how, and the options of those that read runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from pytest_llmbench.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pytest_llmbench.pipeline.settings import Settings
+
+WIDTH = 79
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""Where a subcommand adds its own parser."""
+
+
+class Output(NamedTuple):
+    """What a subcommand prints, also to standard error (`aside`), and its exit code: 1 where something is wrong."""
+
+    text: str
+    code: int = 0
+    aside: str = ""
+
+
+def tell(text: str) -> None:
+    """Print, and be quiet when the reader (`| head`) has gone."""
+    try:
+        print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Let standard output go nowhere from now on."""
+    # Python flushes it again at exit, and would print the error there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# --- the options of subcommands that read runs -----------------------------------------------------------
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Declare which runs are read."""
+    parser.add_argument("logs", metavar="LOGS", nargs="+", help="Files or folders with runs.")
+    for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
+        parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
+
+
+def resolve_settings(arguments: argparse.Namespace, **others: object) -> Settings:
+    """Return the settings that say which runs are read, and others by the name of pytest's option."""
+    from pytest_llmbench.pipeline.option_values import refuse_blank
+    from pytest_llmbench.pipeline.settings import resolve
+
+    values = {
+        "llmb_logs": arguments.logs,
+        "llmb_baselines": [arguments.baselines] if arguments.baselines is not None else None,
+        "llmb_release": arguments.release,
+        "llmb_gpu": arguments.gpu,
+    }
+    refuse_blank(values)
+    return resolve({**values, **others}, Path.cwd())
+
+
+@contextmanager
+def rename_flags() -> Iterator[None]:
+    """Name options in messages as this command does: --release, not --llmb-release."""
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-", "--")) from None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.cli.command import WIDTH, Output, Subparsers
+from pytest_llmbench.cli import WIDTH, Output, Subparsers
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
 
 if TYPE_CHECKING:

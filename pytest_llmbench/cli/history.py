@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,17 +15,17 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_llmbench.cli.command import Output, Subparsers, tell
+from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.report.whole_file import write_whole
+from pytest_llmbench.report.document import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pytest_llmbench.history.location import StoreLocation
     from pytest_llmbench.history.look import Extent
+    from pytest_llmbench.history.store import StoreLocation
 
 Parsed = TypeVar("Parsed")
 
@@ -37,6 +38,17 @@ NOTHING_STAYS = (
 )
 ANYTHING = "a number of `list`, or the id of a configuration for its last run"
 TEXTS = ("item", "text", "reason", "baseline", "tolerance", "name", "job_id", "launcher", "log", "attempts")
+
+
+DAYS = {
+    **dict.fromkeys(("d", "day", "days"), 1),
+    **dict.fromkeys(("w", "week", "weeks"), 7),
+    **dict.fromkeys(("mo", "month", "months"), 31),
+    **dict.fromkeys(("y", "year", "years"), 366),
+}
+"""The units in which it is said how long something is kept, in days: rather too many than too few."""
+
+MINUTES_OR_HOURS = ("m", "min", "minute", "minutes", "h", "hour", "hours", "s", "second", "seconds")
 
 
 def add(commands: Subparsers) -> None:
@@ -70,7 +82,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.history.location import locate_store
+    from pytest_llmbench.history.store import locate_store
 
     place = locate_store(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
     if arguments.action == "prune":
@@ -80,15 +92,27 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.pipeline.option_converters import parse_moment
+    from pytest_llmbench.pipeline.option_values import parse_moment
 
     return _convert(parse_moment, text)
 
 
 def _parse_age(text: str) -> timedelta:
-    from pytest_llmbench.pipeline.option_converters import parse_days
-
     return _convert(parse_days, text)
+
+
+def parse_days(text: str) -> timedelta:
+    """Read how long something is kept: `400d`, `8w`, `6mo` (or months) of 31 days, `2y` of 366; ValueError otherwise.
+
+    Elsewhere `m` is minutes and to many people it is months: what removes things takes neither.
+    """
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([a-z]+)", text, re.ASCII)
+    unit = match[2] if match else ""
+    if unit in MINUTES_OR_HOURS:
+        raise ValueError(f"{unit!r} is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y")
+    if not match or unit not in DAYS or float(match[1]) == 0:
+        raise ValueError("expected a number above 0 with d, w, mo (months) or y, such as 400d")
+    return float(match[1]) * timedelta(days=DAYS[unit])
 
 
 def _convert(convert: Callable[[str], Parsed], text: str) -> Parsed:
@@ -280,8 +304,7 @@ def _is_agreed(question: str) -> bool:
 
 
 def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.record import read_unsaved
-    from pytest_llmbench.history.write import write
+    from pytest_llmbench.history.record import read_unsaved, write
 
     documents = [(path, read_unsaved(path)) for path in arguments.files]
     added = 0

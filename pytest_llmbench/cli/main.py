@@ -1,20 +1,29 @@
-"""The command `llmbench`: look at baselines, at runs, at their history, and at NCCL traces."""
+"""The command line of `llmbench`; and `llmbench chat`, which is one function: a session in a few lines."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pytest_llmbench import __version__
-from pytest_llmbench.cli import baselines, chat, history, nccl, replay, setup, summary
-from pytest_llmbench.cli.command import Output, discard_output, tell
-from pytest_llmbench.core.errors import LlmbenchError
+from pytest_llmbench.cli import (
+    Output,
+    Subparsers,
+    baselines,
+    discard_output,
+    history,
+    nccl,
+    replay,
+    setup,
+    summary,
+    tell,
+)
+from pytest_llmbench.core.errors import LlmbenchError, ReportError
 
 CommandFunction = Callable[[argparse.Namespace], Output]
-
-COMMANDS = (baselines, summary, replay, nccl, chat, history, setup)
-"""In the order in which `--help` lists them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,9 +54,39 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add(commands)
+    # In the order in which `--help` lists them.
+    for add in (baselines.add, summary.add, replay.add, nccl.add, _add_chat, history.add, setup.add):
+        add(commands)
     return parser
+
+
+def _add_chat(commands: Subparsers) -> None:
+    parser = commands.add_parser("chat", help="A session in at most ten lines, for a chat or a mail.")
+    parser.add_argument("file", metavar="FILE", type=Path, help="What pytest's --llmb-json wrote.")
+    parser.add_argument(
+        "--format",
+        choices=("text", "slack"),
+        default="text",
+        help="slack is JSON for an incoming webhook. Default: text.",
+    )
+    parser.add_argument(
+        "--link", metavar="URL", help="Where all of it is (default: the CI job that runs, if one does)."
+    )
+    parser.set_defaults(command=_chat)
+
+
+def _chat(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.core import runtime
+    from pytest_llmbench.report import chat, document
+
+    link = runtime.read_job_url(os.environ) if arguments.link is None else arguments.link
+    session = document.read(arguments.file)
+    try:
+        text = chat.make_message(session, link)
+    # Somebody edited the file, or another version wrote it: any part of it may be of another kind.
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ReportError(f"{arguments.file}: changed since --llmb-json wrote it: {error!r}") from None
+    return Output(chat.convert_to_slack(text) if arguments.format == "slack" else text)
 
 
 if __name__ == "__main__":

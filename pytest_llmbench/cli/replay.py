@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.cli.command import Output, Subparsers, add_runs, rename_flags, resolve_settings
+from pytest_llmbench.cli import Output, Subparsers, add_runs, rename_flags, resolve_settings
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
 
@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     values = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
     changed = {name: value for name, value in values.items() if value is not None}
-    if "" in changed.values():
+    if not all(str(value).strip() for value in changed.values()):
         raise SettingsError("an option is empty: give it a value, or leave it out")
     if not changed:
         flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)

@@ -1,13 +1,26 @@
-"""`llmbench setup`: a recipe's own setup step."""
+"""`llmbench setup`: run a recipe's own setup step and say what comes next."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.cli.baselines import read_recipes_in
-from pytest_llmbench.cli.command import Output, Subparsers, tell
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Recipe
+    from pytest_llmbench.launch.preflight.plan import PlannedJob
+
+HOURS = 4.0  # a setup step that takes longer is ended: importing an image takes up to an hour
 
 
 def add(commands: Subparsers) -> None:
@@ -29,8 +42,104 @@ def add(commands: Subparsers) -> None:
 
 
 def _setup(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.cli.run_setup import SetupOptions, set_up
-
     asked = SetupOptions(arguments.recipe, arguments.release, arguments.cluster, arguments.folder, arguments.dry_run)
     text, is_good = set_up(asked, read_recipes_in(arguments.baselines), Path.cwd(), os.environ, tell)
     return Output(text, code=0 if is_good else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SetupOptions:
+    """What is set up, and how: the options of the command."""
+
+    recipe: str
+    release: str = ""
+    cluster: Path | None = None
+    folder: Path | None = None
+    dry_run: bool = False
+
+
+def set_up(
+    options: SetupOptions,
+    recipes: Sequence[Recipe],
+    directory: Path,
+    caller: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> tuple[str, bool]:
+    """Run the setup step of a recipe; return what to say at the end, and whether it went well.
+
+    Raises LaunchError where it cannot even begin: an unknown recipe, no folder, something missing.
+    """
+    from pytest_llmbench.launch.submit.setup import build_setup_step, check_setup
+
+    cluster = _read_cluster(options.cluster, directory)
+    facts = choose_recipe(options.recipe, options.release, recipes, cluster)
+    step = build_setup_step(facts, cluster, caller, directory / options.folder if options.folder else None)
+    problems = check_setup(step)
+    if options.dry_run:
+        return "\n".join(filter(None, [_format_step(step), problems])), not problems
+    if problems:
+        raise LaunchError(problems)
+    return _run(step, directory, tell)
+
+
+def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tuple[str, bool]:
+    from pytest_llmbench.launch.slurm.client import Slurm, run
+    from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
+
+    def now() -> datetime:
+        return datetime.now(UTC)
+
+    facts = step.facts
+    log = directory / ".llmbench" / "setup" / f"{facts.recipe}-{facts.release}-{now():%Y%m%d-%H%M%S}.log"
+    slurm = Slurm(run, dict(step.spec.environment)) if is_slurm_job(step) else None
+    tell(_format_step(step))
+    if problem := run_setup(step, SetupHost(tell, now, time.sleep, log, HOURS * 3600, slurm)):
+        return problem, False
+    hint = f"pytest -k {facts.recipe} --llmb-launch --llmb-dry-run"
+    return f"{facts.recipe} {facts.release} is set up. Next: {hint}", True
+
+
+def _format_step(step: PlannedJob) -> str:
+    """Return the command and the folder of a step as a shell takes them."""
+    from pytest_llmbench.launch.preflight.plan import format_command
+
+    environment = dict(step.spec.environment)
+    stages = [f"{name}={environment[name]}" for name in ("STAGE_PATH", "LLMB_INSTALL") if environment.get(name)]
+    return "\n".join([*stages, f"cd {step.spec.directory}", format_command(step.spec)])
+
+
+def choose_recipe(name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster) -> LaunchFacts:
+    """Return how the named recipe is launched, in the only release or the one that is installed or asked for."""
+    from pytest_llmbench.launch.recipe.fit import read_facts
+
+    with_setup = [facts for recipe in recipes if (facts := read_facts(recipe)) is not None and facts.setup]
+    names = sorted({facts.recipe for facts in with_setup})
+    if name not in names:
+        raise LaunchError(
+            f"no recipe {name!r} with a setup step{did_you_mean(name, names)}: expected {_join_alternatives(names)}"
+        )
+    own = {facts.release: facts for facts in with_setup if facts.recipe == name}
+    if release and release not in own:
+        raise LaunchError(
+            f"--release {release}: {name} has {_join_alternatives(list(own))}{did_you_mean(release, own)}"
+        )
+    installed = {entry.release for entry in cluster.installed if entry.recipe == name} & own.keys()
+    fitting = [release] if release else sorted(installed if len(installed) == 1 else own)
+    if len(fitting) > 1:
+        raise LaunchError(f"{name} has several releases: give --release, one of {', '.join(fitting)}")
+    return own[fitting[0]]
+
+
+def _join_alternatives(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _read_cluster(path: Path | None, directory: Path) -> Cluster:
+    from pytest_llmbench.launch.recipe.cluster import read_cluster
+
+    file = directory / (path or "cluster.yaml")
+    if file.exists():
+        return read_cluster(file)
+    if file != directory / "cluster.yaml":
+        raise LaunchError(f"--cluster {file}: no such file")
+    return Cluster()

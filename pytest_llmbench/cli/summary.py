@@ -1,15 +1,102 @@
-"""`llmbench summary`: a line for each run."""
+"""`llmbench summary`: a line for each run, with step time and TFLOP/s over a window."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.cli.command import Output, Subparsers, add_runs, rename_flags, resolve_settings
+from pytest_llmbench.cli import Output, Subparsers, add_runs, rename_flags, resolve_settings
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Reason, Window
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Window
+    import pandas as pd
+
+    from pytest_llmbench.core.models import Baseline, Configuration, Problem, Run, Steps
+    from pytest_llmbench.measure.attempts import Choice
+    from pytest_llmbench.pipeline.catalog import Catalog
+    from pytest_llmbench.pipeline.find_runs import IngestedRuns
+
+DEFAULT_WINDOW = Window(11, 44)
+
+
+class RunFacts(NamedTuple):
+    """The keys of a baseline file for one run, empty or None where nothing says them."""
+
+    framework: str = ""
+    """The recipe's, else the name of the log's dialect."""
+    dialect: str = ""
+    recipe: str = ""
+    size: str = ""
+    release: str = ""
+    gpu: str = ""
+    dtype: str = ""
+    gpus: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    sequence_length: int | None = None
+    total_steps: int | None = None
+    """The log's own total."""
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp: int | None = None
+    vp: int | None = None
+    fsdp: int | None = None
+
+
+TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
+
+WHOLE_NUMBERS = tuple(name for name in RunFacts._fields if name not in TEXTS)
+
+
+class WindowFrom(StrEnum):
+    """What says which steps a row's numbers are of."""
+
+    BASELINE = "baseline"
+    OPTION = "option"
+    DEFAULT = "default"
+    LAST_HALF = "last-half"
+
+
+class SummaryRow(NamedTuple):
+    """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none."""
+
+    run: str
+    job_id: str
+    launcher: str
+    configuration: str
+    started: datetime | None
+    status: str
+    """Success, or the verdict's reason in words."""
+    steps: int = 0
+    time_mean_s: float | None = None
+    time_std_s: float | None = None
+    tflops_per_gpu_mean: float | None = None
+    tflops_per_gpu_std: float | None = None
+    log: str | None = None
+    attempts: str = ""
+    """Those that its logs tell of, and which of them the numbers are of; empty for a single one."""
+    reason: str = ""
+    """The code of the reason, empty for Success."""
+    because: str = ""
+    """The text of the reason."""
+    window: str = ""
+    """The steps that the numbers are of (`11-44`)."""
+    window_from: str = ""
+    """What says that it is those."""
+    facts: RunFacts = RunFacts()
+
+
+COLUMNS = SummaryRow._fields[:-1]
+"""The columns of CSV and JSON, before those of `RunFacts`."""
 
 
 def add(commands: Subparsers) -> None:
@@ -29,8 +116,6 @@ def add(commands: Subparsers) -> None:
 
 
 def _parse_window(text: str) -> Window:
-    from pytest_llmbench.core.models import Window
-
     first, dash, last = text.partition("-")
     if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected two step numbers such as 11-44")
@@ -38,7 +123,6 @@ def _parse_window(text: str) -> Window:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.cli.run_table import format_skipped, format_table, make_rows, make_table
     from pytest_llmbench.pipeline.catalog import load
     from pytest_llmbench.pipeline.find_runs import ingest
 
@@ -50,7 +134,234 @@ def _run(arguments: argparse.Namespace) -> Output:
     table_rows = make_rows(ingested, catalog, arguments.window, now)
     code, aside = 0 if table_rows else 1, format_skipped(ingested.ignored)
     if arguments.format == "csv":
-        return Output(make_table(table_rows).to_csv(index=False).rstrip("\n"), code, aside)
-    if arguments.format == "json":
-        return Output(make_table(table_rows).to_json(orient="records", date_format="iso", indent=2), code, aside)
-    return Output(format_table(table_rows), code, aside)
+        text = make_table(table_rows).to_csv(index=False).rstrip("\n")
+    elif arguments.format == "json":
+        text = make_table(table_rows).to_json(orient="records", date_format="iso", indent=2)
+    else:
+        text = format_table(table_rows)
+    return Output(text, code, aside)
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+
+def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[SummaryRow, ...]:
+    """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
+    lost = (
+        SummaryRow(
+            entry.id, "", "", "", None, f"Unreadable: {entry.text}", reason=str(entry.reason), because=entry.text
+        )
+        for entry in ingested.unreadable
+    )
+    return (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
+
+
+def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
+    """Return rows as a data frame with the columns COLUMNS and those of `RunFacts`."""
+    import pandas as pd
+
+    cells = [list(map(formatting.escape_values, (*row[:-1], *row.facts))) for row in table_rows]
+    frame = pd.DataFrame(cells, columns=[*COLUMNS, *RunFacts._fields])
+    return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))  # with a gap in it a column of numbers is of floats
+
+
+def format_table(table_rows: Sequence[SummaryRow]) -> str:
+    """Return rows as a table for a terminal, with the name of the configuration, or of a run that is none."""
+    if not table_rows:
+        return "no training run was found"
+    import pandas as pd
+
+    names = [row.configuration or formatting.escape(row.run) for row in table_rows]
+    width = max(map(len, names))
+    shown = {
+        "Run".ljust(width): [name.ljust(width) for name in names],
+        "Job": [row.job_id for row in table_rows],
+        "Status": [row.status for row in table_rows],
+        "Time Mean (s)": [_format_number(row.time_mean_s, 3) for row in table_rows],
+        "Time Std (s)": [_format_number(row.time_std_s, 3) for row in table_rows],
+        "TFLOPS Mean": [_format_number(row.tflops_per_gpu_mean, 2) for row in table_rows],
+        "TFLOPS Std": [_format_number(row.tflops_per_gpu_std, 2) for row in table_rows],
+        "Window": [_format_window(row) for row in table_rows],
+        "Steps": [_format_number(row.facts.total_steps or row.steps or None) for row in table_rows],
+        "GPUs": [_format_number(row.facts.gpus) for row in table_rows],
+        "GBS": [_format_number(row.facts.global_batch_size) for row in table_rows],
+        "Framework": [row.facts.framework or "-" for row in table_rows],
+    }
+    attempts = [
+        f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, table_rows, strict=True) if row.attempts
+    ]
+    return "\n".join([pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None), *attempts])
+
+
+def _format_number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _format_window(row: SummaryRow) -> str:
+    return f"{row.window} (last half)" if row.window_from == WindowFrom.LAST_HALF else row.window or "-"
+
+
+def format_skipped(ignored: Sequence[str]) -> str:
+    """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for file in ignored:
+        name, _, why = formatting.escape(file).partition(": ")
+        by_reason.setdefault(why, []).append(name)
+    lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
+    return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
+
+
+def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> SummaryRow:
+    from pytest_llmbench.measure.measurement import choose_judged
+
+    key, folder = run.identity.key, run.found
+    baseline = _find_baseline(run, catalog, window)
+    choice, _ = choose_judged(run, baseline.required, now)
+    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else folder.folder
+    problem = _find_problem(run, baseline, now)
+    row = SummaryRow(
+        run=run.id,
+        job_id=folder.job_id,
+        launcher=folder.launcher,
+        configuration=key.id if key else "",
+        started=run.started,
+        status=_format_status(problem),
+        log=str(log),
+        reason=str(problem.reason) if problem else "",
+        because=problem.text if problem else "",
+        facts=collect_facts(run, choice, catalog),
+    )
+    return row if choice is None else _add_numbers(row, run, choice, baseline, window)
+
+
+def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> SummaryRow:
+    """Return a row with its numbers, and which steps they are of."""
+    from pytest_llmbench.measure.window import compute_timing
+
+    steps = choice.segment.steps
+    counted, why = _choose_window(steps, baseline.window if run.identity.key else None, window)
+    measured = compute_timing(steps, dataclasses.replace(baseline, window=counted)).window
+    time, tflops = _compute_mean(measured, "seconds"), _compute_mean(measured, "tflops_per_gpu")
+    return row._replace(
+        steps=len(steps),
+        time_mean_s=time[0],
+        time_std_s=time[1],
+        tflops_per_gpu_mean=tflops[0],
+        tflops_per_gpu_std=tflops[1],
+        attempts=_format_attempts(run, choice, baseline.steps),
+        window=f"{counted.first}-{counted.last}",
+        window_from=str(why),
+    )
+
+
+def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
+    """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
+    from pytest_llmbench.measure.attempts import choose_segment
+    from pytest_llmbench.measure.checks import UNKNOWN_STEPS, make_stand_in
+
+    if run.identity.key is not None:
+        return catalog.baselines[run.identity.key][0]
+    wanted = window or DEFAULT_WINDOW
+    choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
+    return make_stand_in(run, _choose_window(choice.segment.steps, None, window)[0] if choice else wanted)
+
+
+def _choose_window(steps: Steps, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
+    """Return the steps that a row's numbers are of: those that were asked for, whatever the log holds; else the
+    baseline's, or the usual ones; and the last half of a log that does not hold them."""
+    from pytest_llmbench.measure.window import choose_last_half, fits
+
+    if asked is not None:
+        return asked, WindowFrom.OPTION
+    usual = of_baseline or DEFAULT_WINDOW
+    if not fits(steps, usual):
+        return choose_last_half(steps), WindowFrom.LAST_HALF
+    return usual, WindowFrom.BASELINE if of_baseline else WindowFrom.DEFAULT
+
+
+def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
+    """Return why a run may not be compared with a baseline, as the gate sees it."""
+    from pytest_llmbench.judge.decide import find_unusable
+    from pytest_llmbench.measure.measurement import measure
+
+    measured = measure(run, baseline, now)
+    return measured.excluded or find_unusable(measured)
+
+
+def _format_status(problem: Problem | None) -> str:
+    """Return Success, or in a word why the numbers of a run may not count."""
+    if problem is None:
+        return "Success"
+    if problem.reason is Reason.UNREADABLE:
+        return f"Unreadable: {problem.text}"
+    return problem.reason.replace("-", " ").capitalize()
+
+
+def _format_attempts(run: Run, choice: Choice, total: int) -> str:
+    from pytest_llmbench.measure.attempts import list_attempts
+    from pytest_llmbench.report.jobs import describe_log_attempt, format_log_attempts
+
+    summaries = list_attempts(run, choice, total)
+    return format_log_attempts({"tries": [describe_log_attempt(attempt, Path()) for attempt in summaries]}) or ""
+
+
+def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
+    """Return mean and standard deviation of what is printed of a column, None where nothing is."""
+    import numpy as np
+
+    from pytest_llmbench.core.robust import mean
+    from pytest_llmbench.measure.metrics import compute_spread
+
+    values = getattr(measured, name)
+    printed = np.isfinite(values) & (values > 0)
+    present = values[printed]
+    return (
+        (mean(present, measured.mean_of[printed].tolist()), compute_spread(present)) if len(present) else (None, None)
+    )
+
+
+# --- what a baseline file asks of a run ------------------------------------------------------------------
+
+
+def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> RunFacts:
+    """Return what is known of a run: its log says it, else its names and metadata, else its configuration."""
+    key = run.identity.key
+    chosen = catalog.baselines[key][0] if key else None
+    log = choice.attempt.log if choice else run.attempts[-1].log if run.attempts else None
+    dialect = (log.dialect if log else None) or (chosen.dialect if chosen else "")
+    recipe = next((candidate for candidate in catalog.recipes if chosen and chosen in candidate.baselines), None)
+    values = _read_configuration(chosen.configuration) if chosen else {}
+    values |= {name: value for name, value in _read_names(run).items() if name not in TEXTS or name not in values}
+    values |= _read_log(choice) if choice else {}
+    values |= {"framework": (recipe.framework if recipe else "") or dialect, "dialect": dialect}
+    return RunFacts(**{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _read_configuration(configuration: Configuration) -> dict[str, object]:
+    key = configuration.key
+    return {
+        **{name: getattr(key, name) for name in ("recipe", "size", "release", "gpu", "dtype", "gpus")},
+        **dataclasses.asdict(configuration.parallelism),
+        "global_batch_size": configuration.global_batch_size,
+        "micro_batch_size": configuration.micro_batch_size,
+        "sequence_length": configuration.architecture.sequence_length,
+    }
+
+
+def _read_names(run: Run) -> dict[str, object]:
+    """Return what names and metadata say; what they say in two ways nobody knows."""
+    values_of: dict[str, set[str]] = {}
+    for hint in run.found.hints:
+        values_of.setdefault(hint.field, set()).add(hint.value)
+    agreed = {name: values.pop() for name, values in values_of.items() if len(values) == 1}
+    numbers = {name: int(agreed[name]) for name in WHOLE_NUMBERS if agreed.get(name, "").isdecimal()}
+    return {**{name: agreed[name] for name in TEXTS if name in agreed}, **numbers}
+
+
+def _read_log(choice: Choice) -> dict[str, object]:
+    import numpy as np
+
+    printed = choice.segment.steps.global_batch_size
+    printed = printed[np.isfinite(printed)]
+    batch = {"global_batch_size": int(printed[-1])} if len(printed) else {}
+    return {**batch, "total_steps": choice.segment.total_steps}

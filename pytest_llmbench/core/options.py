@@ -42,7 +42,7 @@ class Option:
         self.alone = alone
         """The value of an option that may stand without one."""
         self.parse = parse
-        """The function of `pipeline.option_converters` from a text to the value; ValueError for a wrong one."""
+        """The function of `pipeline.option_values` from a text to the value; ValueError for a wrong one."""
         self.resolve = resolve
         """The one from all values, the flag and the directory to the value, where a text is not enough.
 

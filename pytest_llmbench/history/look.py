@@ -9,10 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
-from pytest_llmbench.history import digests
-from pytest_llmbench.history.location import StoreLocation
-from pytest_llmbench.history.migrations import holds_something, migrate
-from pytest_llmbench.history.store import connect
+from pytest_llmbench.history.store import StoreLocation, connect
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -93,7 +90,7 @@ def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str,
     """
     from sqlalchemy import delete, func, select
 
-    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, ensure_tables
 
     old = select(SESSION.c.id).where(SESSION.c.started < convert_to_stored(before))
     steps = (
@@ -103,15 +100,12 @@ def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str,
     )
     removed = {}
     with connect(place, writes=True) as connection:
-        migrate(connection, place.shown)
+        ensure_tables(connection, place.shown)
         for name, table, which in steps:
             removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
             connection.execute(delete(table).where(which))
-        digests.remove_stale(connection)
         if dry_run:
             connection.rollback()
-    if not dry_run:
-        digests.renew(place)
     return removed
 
 
@@ -119,15 +113,15 @@ def measure_extent(place: StoreLocation, before: datetime) -> Extent:
     """Return which sessions `prune` removes, and how many stay."""
     from sqlalchemy import func, select
 
-    from pytest_llmbench.history.tables import SESSION, convert_to_stored
+    from pytest_llmbench.history.tables import SESSION, convert_to_stored, has_tables
 
     began = SESSION.c.started
-    with connect(place, writes=True) as connection:  # it is looked at as the version that `prune` makes of it
-        migrate(connection, place.shown)
+    with connect(place, writes=False) as connection:
+        if not has_tables(connection, place.shown):
+            return Extent(0, None, None, 0)
         gone = select(func.count(), func.min(began), func.max(began)).where(began < convert_to_stored(before))
         count, oldest, newest = connection.execute(gone).one()
         stay = connection.execute(select(func.count()).where(began >= convert_to_stored(before))).scalar_one()
-        connection.rollback()
     return Extent(count, oldest, newest, stay)
 
 
@@ -144,8 +138,10 @@ def _has(configuration: str, word: str) -> bool:
 
 def _fetch_rows(place: StoreLocation, query: Select[Any]) -> Rows:
     """Return what a query finds; nothing in a store without tables."""
+    from pytest_llmbench.history.tables import has_tables
+
     with connect(place, writes=False) as connection:
-        if not holds_something(connection, place.shown):
+        if not has_tables(connection, place.shown):
             return []
         return [_mark_utc(dict(row)) for row in connection.execute(query).mappings()]
 

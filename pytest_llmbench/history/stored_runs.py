@@ -1,29 +1,34 @@
-"""The runs of earlier sessions, as judging and reports need them: from the digests, and the verdicts since."""
+"""The runs of earlier sessions, as judging and reports need them."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import groupby, islice
 from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import StoredRun
-from pytest_llmbench.history import digests
-from pytest_llmbench.history.digests import DAMAGED, Digest, StoredVerdict
-from pytest_llmbench.history.location import StoreLocation
-from pytest_llmbench.history.migrations import is_current
-from pytest_llmbench.history.store import connect
+from pytest_llmbench.core.models import StoredRun, Window
+from pytest_llmbench.history.store import StoreLocation, connect
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Select
 
 LAST = 365
 """The runs of so many of the last days of each configuration are read."""
 
-_STARTED: Callable[[StoredRun], datetime] = attrgetter("started")
-
 SHOWN = frozenset(("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED"))
 """The verdicts of a night; a profiled run is none, and a recording gives none."""
+
+_STARTED: Callable[[StoredRun], datetime] = attrgetter("started")
+
+# A year of nights of a cluster are 30,000 runs: its __new__ would take longer than the query.
+_make_stored_run = partial(tuple.__new__, StoredRun)
 
 
 def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:
@@ -32,77 +37,104 @@ def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> d
     Each is there once for each window, as it was judged last. Nothing from a store without tables. HistoryError where
     it cannot be read.
     """
+    from pytest_llmbench.history.tables import has_tables
+
     try:
-        return _read_stored_runs(place, configurations, from_digests=True)
-    except DAMAGED:  # they only repeat the verdicts
-        digests.remove(place)
-    try:
-        return _read_stored_runs(place, configurations, from_digests=False)
-    except DAMAGED as error:
+        with connect(place, writes=False) as connection:
+            return _read_last_days(connection, configurations) if has_tables(connection, place.shown) else {}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # what the values in a damaged row raise
         raise HistoryError(f"{place.shown}: holds what no session stored ({error!r})") from None
 
 
-def _read_stored_runs(
-    place: StoreLocation, configurations: Collection[str], *, from_digests: bool
-) -> dict[str, tuple[StoredRun, ...]]:
-    from pytest_llmbench.history.tables import VERDICT
-
-    with connect(place, writes=False) as connection:
-        if not is_current(connection, place.shown):
-            return {}
-        covered = digests.find_covered(connection) if from_digests else 0
-        old = digests.read_digests(connection, configurations) if covered else {}
-        new = defaultdict(list)
-        wanted = VERDICT.c.configuration.in_(configurations)  # the run's is the same, but would be searched first
-        for row in connection.execute(digests.select_after(covered).where(wanted)).all():
-            new[row.configuration].append(row)
-    read = ((name, _open_digests(old.get(name, ()), digests.pack_rows(new.get(name, ())))) for name in configurations)
-    by_configuration = {name: _select_last_days(_select_last_verdicts(verdicts)) for name, verdicts in read}
-    return {name: runs for name, runs in by_configuration.items() if runs}
+def _read_last_days(connection: Connection, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:
+    first_days = _find_first_days(connection, configurations)
+    runs = _read_runs(connection, configurations, first_days)
+    # Days on which a configuration only has verdicts that are not shown do not count: then older ones do.
+    short = [name for name in first_days if _count_days(runs.get(name, ())) < LAST]
+    if short:
+        runs |= _read_runs(connection, short, {})
+    return {name: _select_last_days(runs[name]) for name in configurations if name in runs}
 
 
-def _open_digests(old: Sequence[Sequence[str]], new: Digest) -> list[StoredVerdict]:
-    """Return the verdicts in digests, in their order; those in which all runs are older than needed are not opened."""
-    opened, first = [new], ""
-    for newest_day, text in reversed(old):
-        first = first or _find_first_day(opened)
-        if newest_day >= first:
-            opened.append(json.loads(text))
-    return [verdict for digest in reversed(opened) for verdict in digests.read_verdicts(digest)]
+def _find_first_days(connection: Connection, configurations: Collection[str]) -> dict[str, datetime]:
+    """Return of each configuration with more runs than days are read the first of the last days on which one began.
 
-
-def _find_first_day(opened: Sequence[Digest]) -> str:
-    """Return the first of the last days (ISO 8601) of which digests, newest first, hold nights; empty where they are
-    too few. A run counts once, as its newest verdict dates it."""
-    if sum(len(digest["started"]) for digest in opened) < LAST:
-        return ""
-    names = ("run", "started", "verdict")
-    columns = ((digests.get_column(digest, name) for name in names) for digest in reversed(opened))
-    nights = (night for lists in columns for night in zip(*lists, strict=True))
-    days = {started[:10] for started in {run: day for run, day, verdict in nights if day and verdict in SHOWN}.values()}
-    return sorted(days)[-LAST] if len(days) >= LAST else ""
-
-
-def _select_last_verdicts(verdicts: Sequence[StoredVerdict]) -> list[StoredRun]:
-    """Return each run once for each window, with the verdict of the session that began last.
-
-    What is known of a run is what stands with its newest verdict: a session that is added late says nothing of it.
+    It is read from an index alone, so that a store of many years takes hardly longer than one of one.
     """
-    newest = {run: past for _, run, past in verdicts}
-    if len(newest) == len(verdicts):  # none was judged twice: most often
-        return [past for past in newest.values() if past.verdict in SHOWN]
-    in_order = sorted(verdicts, key=itemgetter(0))
-    last = {(run, past.window): past for _, run, past in in_order if past.verdict in SHOWN}
-    return [past if newest[run] is past else _update_run(past, newest[run]) for (run, _), past in last.items()]
+    from sqlalchemy import func, select
+
+    from pytest_llmbench.history.tables import RUN
+
+    many = select(RUN.c.configuration).group_by(RUN.c.configuration).having(func.count(RUN.c.started) > LAST)
+    first_days = {}
+    for name in set(connection.execute(many).scalars()).intersection(configurations):
+        began = select(RUN.c.started).where(RUN.c.configuration == name, RUN.c.started.is_not(None))
+        with connection.execute(began.order_by(RUN.c.started.desc())) as rows:
+            days = (next(same_day) for _, same_day in groupby(rows.scalars(), datetime.toordinal))
+            first = next(islice(days, LAST - 1, None), None)
+        if first is not None:
+            first_days[name] = first.replace(hour=0, minute=0, second=0, microsecond=0)
+    return first_days
 
 
-def _update_run(past: StoredRun, newest: StoredRun) -> StoredRun:
-    return past._replace(started=newest.started, job_id=newest.job_id, logs=newest.logs, environment=newest.environment)
+def _read_runs(
+    connection: Connection, configurations: Collection[str], first_days: Mapping[str, datetime]
+) -> dict[str, list[StoredRun]]:
+    """Return by configuration its runs; of those in `first_days` older ones than all of these days may be missing."""
+    from sqlalchemy import or_
+
+    from pytest_llmbench.history.tables import RUN, VERDICT
+
+    # The run's configuration is the same, but would be searched first: verdicts in their order are read twice as fast.
+    wanted = _select_shown().where(VERDICT.c.configuration.in_(configurations), RUN.c.started.is_not(None))
+    if first_days:
+        others = [name for name in configurations if name not in first_days]
+        wanted = wanted.where(or_(RUN.c.started >= min(first_days.values()), RUN.c.configuration.in_(others)))
+    runs = defaultdict(list)
+    for name, run in _make_stored_runs(connection.execute(wanted.order_by(VERDICT.c.id)).all()):
+        runs[name].append(run)
+    return runs
+
+
+def _select_shown() -> Select[Any]:
+    """Return the query for the verdicts on runs: what tells them apart, and from `started` on fields of StoredRun."""
+    from sqlalchemy import select
+
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT
+
+    columns = (
+        *(SESSION.c.started, RUN.c.configuration, VERDICT.c.run),
+        *(VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic),
+        *(RUN.c.started, RUN.c.job_id, RUN.c.fingerprint, RUN.c.environment),
+        *(VERDICT.c.counts, VERDICT.c.run_seconds, VERDICT.c.verdict, VERDICT.c.reason),
+        *(VERDICT.c.step_time_seconds, VERDICT.c.expected_seconds, VERDICT.c.log_difference),
+    )
+    joined = select(*columns).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
+    return joined.where(VERDICT.c.verdict.in_(SHOWN))
+
+
+def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
+    """Return each run once for each window, with the verdict of the session that began last, and its configuration."""
+    make_window, parse = cache(Window), cache(json.loads)  # they repeat themselves night after night
+    last = {}
+    # A session that was added late was stored after others that had begun after it.
+    for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in sorted(
+        rows, key=itemgetter(0)
+    ):
+        window = make_window(first, last_step, statistic)
+        fields = (started.replace(tzinfo=UTC), job_id, logs, window, parse(environment), *judged)
+        last[number, first, last_step, statistic] = name, _make_stored_run(fields)
+    return last.values()
+
+
+def _count_days(runs: Sequence[StoredRun]) -> int:
+    return len({run.started.date() for run in runs})
 
 
 def _select_last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
-    """Return the runs of the last days, oldest first, without those of which nothing says when they started."""
-    dated = sorted([run for run in runs if run.started], key=_STARTED)
+    """Return the runs of the last days, oldest first."""
+    dated = sorted(runs, key=_STARTED)
     days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, dated))))
     if len(days) > LAST:
         dated = dated[bisect_left(dated, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :]

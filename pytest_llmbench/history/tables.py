@@ -1,98 +1,138 @@
-"""The tables of a history, as queries name them; `migrations` makes them."""
+"""The tables of a history, as they are made and as queries name them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Boolean, Column, DateTime, Double, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import (
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    inspect,
+    select,
+    text,
+)
+
+from pytest_llmbench.core.errors import HistoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+SCHEMA_VERSION = 3
+"""Raised when tables change. Stores of version 3 may hold a table `llmb_digest`, too, which nothing reads any more."""
 
 METADATA = MetaData()
 
-VERSION = Table("llmb_version", METADATA, Column("version", Integer))
+
+def _need(kind: type[Text | Integer | DateTime], *names: str) -> Iterator[Column[object]]:
+    """Yield columns of one kind that are never NULL."""
+    return (Column(name, kind, nullable=False) for name in names)
+
+
+def _make_number() -> Column[int]:
+    return Column("id", Integer, Identity(), primary_key=True)
+
+
+VERSION = Table("llmb_version", METADATA, *_need(Integer, "version"))
 
 SESSION = Table(
     "llmb_session",
     METADATA,
     Column("id", Text, primary_key=True),
-    Column("started", DateTime),
-    Column("host", Text),
-    Column("program", Text),
-    Column("options", Text),
-    Column("git_commit", Text),
-    Column("ci_url", Text),
+    *_need(DateTime, "started"),  # all times are UTC
+    *_need(Text, "host", "program"),
+    *_need(Text, "options"),  # a JSON list
+    *_need(Text, "git_commit", "ci_url"),
 )
-"""One session of pytest. `options` is a JSON list; all times are UTC."""
+"""One session of pytest."""
 
 RUN = Table(
     "llmb_run",
     METADATA,
-    Column("id", Integer, primary_key=True),
-    Column("configuration", Text),
+    _make_number(),
+    *_need(Text, "configuration"),
     Column("started", DateTime),
-    Column("job_id", Text),
-    Column("fingerprint", Text),
-    Column("recipe", Text),
-    Column("size", Text),
-    Column("release", Text),
-    Column("gpu", Text),
-    Column("dtype", Text),
-    Column("gpus", Integer),
-    Column("name", Text),
-    Column("launcher", Text),
-    Column("log", Text),
-    Column("attempts", Integer),
-    Column("nodes", Text),
-    Column("jobs", Text),
-    Column("log_fingerprints", Text),
-    Column("environment", Text),
+    *_need(Text, "job_id", "fingerprint", "recipe", "size", "release", "gpu", "dtype"),
+    *_need(Integer, "gpus"),
+    *_need(Text, "name", "launcher", "log"),
+    *_need(Integer, "attempts"),
+    *_need(Text, "nodes", "jobs", "log_fingerprints", "environment"),  # JSON
+    Index("llmb_run_started", "configuration", "started"),
+    Index("llmb_run_fingerprint", "fingerprint"),
 )
-"""One run, however often it was judged. `nodes`, `jobs`, `log_fingerprints` and `environment` are JSON."""
+"""One run, however often it was judged."""
 
 VERDICT = Table(
     "llmb_verdict",
     METADATA,
-    Column("id", Integer, primary_key=True),
-    Column("session", Text),
-    Column("run", Integer),
-    Column("configuration", Text),
-    Column("verdict", Text),
-    Column("reason", Text),
-    Column("status", Text),
-    Column("counts", Boolean),
-    Column("run_seconds", Double),
-    Column("step_time_seconds", Double),
+    _make_number(),
+    Column("session", Text, ForeignKey(SESSION.c.id), nullable=False),
+    Column("run", Integer, ForeignKey(RUN.c.id)),  # NULL where there was none
+    *_need(Text, "configuration", "verdict", "reason", "status"),
+    Column("counts", Boolean, nullable=False),  # whether the run may stand for a night
+    Column("run_seconds", Double),  # the statistic of that run alone
+    Column("step_time_seconds", Double),  # the mean of its repeats with it
     Column("expected_seconds", Double),
     Column("bound_seconds", Double),
     Column("log_difference", Double),
-    Column("first_step", Integer),
-    Column("last_step", Integer),
-    Column("statistic", Text),
-    Column("baseline", Text),
-    Column("tolerance", Text),
-    Column("item", Text),
-    Column("text", Text),
-    Column("metrics", Text),
-    Column("mean_of", Text),
-    Column("step_seconds", LargeBinary),
-    Column("log_sha256", Text),
+    *_need(Integer, "first_step", "last_step"),
+    *_need(Text, "statistic", "baseline", "tolerance", "item", "text"),
+    *_need(Text, "metrics"),  # JSON, by name the value and its standard deviation
+    *_need(Text, "mean_of"),
+    Column(
+        "step_seconds", LargeBinary, nullable=False
+    ),  # the window's: 64-bit floats, little-endian, NaN for no number
+    # A JSON list: the hash of each log as this session read it, null for one that nobody could tell, empty where none
+    # was asked for. Of a verdict and not of its run: a log that was edited and judged again must not take the place of
+    # the first one.
+    Column("log_sha256", Text, nullable=False, server_default=text("'[]'")),
+    Index("llmb_verdict_session", "session"),
+    Index("llmb_verdict_run", "run"),
 )
-"""What one session said of a configuration; `run` is NULL where there was none.
+"""What one session said of a configuration."""
 
-`counts` says whether the run may stand for a night; `run_seconds` is the statistic of that run alone, and
-`step_time_seconds` the mean of its repeats with it. `step_seconds` are the window's as 64-bit floats, little-endian,
-NaN for what is no number; `metrics` is JSON, by name the value and its standard deviation. `log_sha256` is a JSON list:
-the hash of each log as this session read it, null for one that nobody could tell, empty where none was asked for.
-"""
 
-DIGEST = Table(
-    "llmb_digest",
-    METADATA,
-    Column("configuration", Text, primary_key=True),
-    Column("upto", Integer, primary_key=True),
-    Column("newest_day", Text),
-    Column("verdicts", Text),
-)
-"""What sessions read of the verdicts with numbers up to `upto` (and larger than the one before): see `digests`."""
+def has_tables(connection: Connection, shown: str) -> bool:
+    """Whether there is a store that this program reads and writes, not only room for one.
+
+    HistoryError for one of another version, and for the file of another program.
+    """
+    names = inspect(connection).get_table_names()
+    if VERSION.name not in names:
+        if names and connection.dialect.name == "sqlite":  # a server's database may hold other tables
+            raise HistoryError(f"{shown}: found the tables of another program ({names[0]}): give another file")
+        return False
+    version = int(connection.execute(select(VERSION.c.version)).scalar_one())
+    if version > SCHEMA_VERSION:
+        raise HistoryError(
+            f"{shown}: found version {version}, expected at most {SCHEMA_VERSION}: a newer pytest-llmbench wrote it; "
+            "install that one here, or give another place"
+        )
+    if version < SCHEMA_VERSION:
+        raise HistoryError(
+            f"{shown}: found version {version}, expected {SCHEMA_VERSION}: a pytest-llmbench from before its first "
+            "release wrote it, and this one cannot read it: give another place"
+        )
+    return True
+
+
+def ensure_tables(connection: Connection, shown: str) -> None:
+    """Make the tables where there are none, in the transaction that is open."""
+    if not has_tables(connection, shown):
+        METADATA.create_all(connection)
+        connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
 
 
 def convert_to_stored(moment: datetime) -> datetime:

@@ -59,7 +59,7 @@ def apply_acknowledgements(
     active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
     accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
-    remarks = [Note(NoteCode.ACKNOWLEDGED, describe_acknowledgement(entry)) for entry in active]
+    remarks = [_note(NoteCode.ACKNOWLEDGED, entry, describe_acknowledgement(entry)) for entry in active]
     if accepted > shift:
         remarks.append(
             Note(NoteCode.ACKNOWLEDGED, f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
@@ -68,7 +68,7 @@ def apply_acknowledgements(
         shift = 0.0
         text = "faster than the acknowledged level by more than the tolerance: it can go"
         remarks = [
-            Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"{describe_acknowledgement(entry)}: {text} ({entry.place})")
+            _note(NoteCode.ACKNOWLEDGEMENT_IDLE, entry, f"{describe_acknowledgement(entry)}: {text} ({entry.place})")
             for entry in active
         ]
     return dataclasses.replace(
@@ -86,15 +86,19 @@ def _find_idle_reason(entry: Acknowledgement, evidence: Evidence, *, certify: bo
     """Return why an acknowledgement that has begun moves nothing; None where it does."""
     what = f"{describe_acknowledgement(entry)} ({entry.place})"
     if certify:
-        return Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"without effect under --llmb-certify: {what}")
+        return _note(NoteCode.ACKNOWLEDGEMENT_IDLE, entry, f"without effect under --llmb-certify: {what}")
     if evidence.now.date() > entry.expires:
-        return Note(NoteCode.ACKNOWLEDGEMENT_EXPIRED, f"expired on {entry.expires}, without effect: {what}")
+        return _note(NoteCode.ACKNOWLEDGEMENT_EXPIRED, entry, f"expired on {entry.expires}, without effect: {what}")
     recording = evidence.baseline.recording
     last = (recording.newest_run or recording.date[:10]) if recording else ""
     if last >= entry.since.isoformat():
         why = f"the baseline was recorded from runs up to {last} and may hold it already"
-        return Note(NoteCode.ACKNOWLEDGEMENT_IDLE, f"without effect, {why}: {what}")
+        return _note(NoteCode.ACKNOWLEDGEMENT_IDLE, entry, f"without effect, {why}: {what}")
     return None
+
+
+def _note(code: NoteCode, entry: Acknowledgement, text: str) -> Note:
+    return Note(code, text, acknowledgement=entry)
 
 
 def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:

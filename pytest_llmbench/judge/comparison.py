@@ -6,13 +6,28 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import JUDGED, Configuration, Estimate, Judgement, Key, Reason, Verdict
+from pytest_llmbench.core.models import (
+    JUDGED,
+    BaselineKind,
+    Configuration,
+    Estimate,
+    Judgement,
+    Key,
+    Reason,
+    Verdict,
+)
 from pytest_llmbench.judge.margin import EQUAL, Answer, answer, compute_quantile
 
-WEAK_SCALING = "weak-scaling"
-SPEED_UP = "fp8-speedup"
+
+class ComparisonKind(StrEnum):
+    """What is compared; also the kind of the check that shows it."""
+
+    WEAK_SCALING = "weak-scaling"
+    FP8_SPEEDUP = "fp8-speedup"
+
 
 BELOW_BOUND = "below-bound"
 AT_BASELINE = "at-baseline"
@@ -40,7 +55,7 @@ class ComparisonRow:
 
     key: Key
     reference: Key
-    baseline: str
+    baseline: BaselineKind
     measured: float
     documented: float
     bound: float
@@ -58,7 +73,7 @@ class ConfigurationComparison:
     `members` are all of them, judged or not; `reason` is a stable code.
     """
 
-    kind: str
+    kind: ComparisonKind
     id: str
     members: tuple[Key, ...]
     verdict: Verdict
@@ -77,7 +92,7 @@ class _JudgedMember:
 
 
 def compare(
-    kind: str,
+    kind: ComparisonKind,
     identifier: str,
     configurations: Sequence[Configuration],
     judgements: Mapping[Key, Sequence[Judgement]],
@@ -102,7 +117,7 @@ def _group_members(
     configurations: Sequence[Configuration], judgements: Mapping[Key, Sequence[Judgement]]
 ) -> list[list[_JudgedMember]]:
     """Return what can be compared, for each kind of baseline: at least two that were judged, in their order."""
-    by_kind: dict[str, list[_JudgedMember]] = defaultdict(list)
+    by_kind: dict[BaselineKind, list[_JudgedMember]] = defaultdict(list)
     for configuration in configurations:
         for judgement in judgements.get(configuration.key, ()):
             estimate = judgement.estimate
@@ -176,7 +191,7 @@ def _choose_reason(verdict: Verdict, members: Sequence[_JudgedMember]) -> str:
 
 
 def _describe(
-    kind: str,
+    kind: ComparisonKind,
     configurations: Sequence[Configuration],
     groups: Sequence[Sequence[_JudgedMember]],
     rows: Sequence[ComparisonRow],
@@ -197,14 +212,14 @@ def _describe(
     return "; ".join(parts)
 
 
-def _explain_too_few(kind: str, configurations: Sequence[Configuration]) -> str:
+def _explain_too_few(kind: ComparisonKind, configurations: Sequence[Configuration]) -> str:
     members = formatting.join_first([_label(kind, configuration.key) for configuration in configurations])
     return f"fewer than two of {members} were judged against baselines of one kind"
 
 
-def _describe_row(kind: str, row: ComparisonRow) -> str:
+def _describe_row(kind: ComparisonKind, row: ComparisonRow) -> str:
     ratios = (row.measured, row.documented, row.bound)
-    if kind == SPEED_UP:
+    if kind is ComparisonKind.FP8_SPEEDUP:
         measured, documented, bound = (f"{ratio:.3f}" for ratio in ratios)
         what = f"FP8 is {measured} times as fast as BF16"
     else:
@@ -214,18 +229,18 @@ def _describe_row(kind: str, row: ComparisonRow) -> str:
     return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
 
 
-def _describe_work(kind: str, configurations: Sequence[Configuration], compared: int) -> str:
+def _describe_work(kind: ComparisonKind, configurations: Sequence[Configuration], compared: int) -> str:
     first, other = configurations[0], configurations[-1]
     model = f"sequence length {first.architecture.sequence_length}, {first.architecture.layers} layers"
-    if kind == WEAK_SCALING:
+    if kind is ComparisonKind.WEAK_SCALING:
         per_gpu = first.global_batch_size / first.key.gpus
         return f"the lowest of {compared} sizes, GBS {per_gpu:.6g} per GPU, {model}"
     same = (first.parallelism, first.micro_batch_size) == (other.parallelism, other.micro_batch_size)
     return f"step times at GBS {first.global_batch_size}, {model}{'' if same else ', another parallelism'}"
 
 
-def _label(kind: str, key: Key) -> str:
-    return f"{key.gpus} GPUs" if kind == WEAK_SCALING else key.dtype.upper()
+def _label(kind: ComparisonKind, key: Key) -> str:
+    return f"{key.gpus} GPUs" if kind is ComparisonKind.WEAK_SCALING else key.dtype.upper()
 
 
 # --- which are compared with which, under what ids --------------------------------------------------------
@@ -241,7 +256,8 @@ def compare_weak_scaling(
     ordered = [sorted(family, key=lambda member: member.key.gpus) for family in families]
     ids = _make_family_ids([family[0] for family in ordered])
     return tuple(
-        compare(WEAK_SCALING, identifier, family, judgements) for identifier, family in zip(ids, ordered, strict=True)
+        compare(ComparisonKind.WEAK_SCALING, identifier, family, judgements)
+        for identifier, family in zip(ids, ordered, strict=True)
     )
 
 
@@ -249,7 +265,10 @@ def compare_speed_ups(
     pairs: Sequence[tuple[Configuration, Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
 ) -> tuple[ConfigurationComparison, ...]:
     """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts are those of `compare`."""
-    return tuple(compare(SPEED_UP, _make_id(pair[0].key, str(pair[0].key.gpus)), pair, judgements) for pair in pairs)
+    return tuple(
+        compare(ComparisonKind.FP8_SPEEDUP, _make_id(pair[0].key, str(pair[0].key.gpus)), pair, judgements)
+        for pair in pairs
+    )
 
 
 def _make_id(key: Key, *parts: str) -> str:

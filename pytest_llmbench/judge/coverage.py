@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from itertools import accumulate
 
-from pytest_llmbench.core.models import Acknowledgement, DailyRuns
+from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRuns
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift
 
 PLACED = timedelta(days=7)
@@ -34,7 +34,7 @@ def compute_lasting(shifts: Sequence[LevelShift]) -> list[float]:
 
 
 def assign_acknowledgements(
-    kind: str,
+    kind: ChangeKind,
     shifts: Sequence[LevelShift],
     daily_runs: DailyRuns,
     acknowledged: Sequence[Acknowledgement],
@@ -72,8 +72,8 @@ def _with_difference(shift: LevelShift, difference: float) -> LevelShift:
     return replace(shift, difference=difference, low=shift.low + moved, high=shift.high + moved)
 
 
-def _is_near(entry: Acknowledgement, kind: str, shift: LevelShift, daily_runs: DailyRuns) -> bool:
-    last = daily_runs[-1] if kind == "drift" else daily_runs[shift.position]
+def _is_near(entry: Acknowledgement, kind: ChangeKind, shift: LevelShift, daily_runs: DailyRuns) -> bool:
+    last = daily_runs[-1] if kind is ChangeKind.DRIFT else daily_runs[shift.position]
     first = daily_runs[max(shift.position - 1, 0)]
     return first.started.date() - PLACED <= entry.since <= last.started.date() + PLACED
 

@@ -66,7 +66,7 @@ def _find_hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     if baseline.recording is not None or baseline.window.statistic != "mean" or not len(window):
         return ()
     if (
-        sum(attempt.finished for attempt in run.tries) > 1
+        sum(attempt.finished for attempt in run.attempts) > 1
     ):  # it is judged as the slowest: forgiven, it would hide the others
         return ()
     steps = np.array(run.mean_of or [1] * len(window))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Acknowledgement, DailyRuns, LevelChange, Noise
+from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRuns, LevelChange, Noise
 from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift, find_level_shifts
 from pytest_llmbench.judge.coverage import assign_acknowledgements, compute_lasting
@@ -39,14 +39,14 @@ def find_changes(
     values = np.log(np.array([run.statistic_seconds for run in daily_runs], dtype=float))
     shifts = find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
     series = _Series(daily_runs, acknowledged, today)
-    changes = _make_changes("step", shifts, series)
+    changes = _make_changes(ChangeKind.STEP, shifts, series)
     anchored = max((change.first_run for change in changes if change.acknowledged or change.difference < 0), default=0)
     slow = find_slow_change(values[anchored:], noise, coarse, correlation)
     if slow is None or any(change.stands and not change.acknowledged and change.difference > 0 for change in changes):
         return tuple(changes)
     place = slow.position + anchored
     moved = LevelShift(place, anchored, len(daily_runs), slow.difference, slow.low, slow.high)
-    return (*changes, *_make_changes("drift", (moved,), series))
+    return (*changes, *_make_changes(ChangeKind.DRIFT, (moved,), series))
 
 
 class _Series(NamedTuple):
@@ -55,13 +55,13 @@ class _Series(NamedTuple):
     today: date
 
 
-def _make_changes(kind: str, shifts: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
+def _make_changes(kind: ChangeKind, shifts: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
     entries = assign_acknowledgements(kind, shifts, *series)
     return [_make_change(kind, *parts, series) for parts in zip(shifts, compute_lasting(shifts), entries, strict=True)]
 
 
 def _make_change(
-    kind: str, shift: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
+    kind: ChangeKind, shift: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
 ) -> LevelChange:
     daily_runs = series.nights
     expired = entry is not None and series.today > entry.expires
@@ -72,7 +72,7 @@ def _make_change(
         difference=math.expm1(shift.difference),
         low=math.expm1(shift.low),
         high=math.expm1(shift.high),
-        environment=compare_environments(daily_runs, shift.position) if kind == "step" else (),
+        environment=compare_environments(daily_runs, shift.position) if kind is ChangeKind.STEP else (),
         stands=left != 0,
         lasting=math.expm1(left),
         acknowledged=None if expired else entry,
@@ -104,15 +104,16 @@ def _find_difference(environments: Sequence[Mapping[str, str]], name: str, posit
 def _with_text(change: LevelChange) -> LevelChange:
     low, high = (formatting.format_difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
     size = f"{formatting.format_difference(1 + change.difference)} ({low} to {high} %)"
-    text = f"{size} {'since' if change.kind == 'step' else 'drifted since'} {change.started:%Y-%m-%d}"
+    text = f"{size} {'since' if change.kind is ChangeKind.STEP else 'drifted since'} {change.started:%Y-%m-%d}"
     differs = [
         f"{name} {formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, after)}"
         for name, before, after in change.environment
     ]
-    parts = [
-        text,
-        *([formatting.join_first(differs)] if differs else ["nothing known differs"] * (change.kind == "step")),
-    ]
+    parts = [text]
+    if differs:
+        parts.append(formatting.join_first(differs))
+    elif change.kind is ChangeKind.STEP:
+        parts.append("nothing known differs")
     if change.acknowledged:
         parts.append(describe_acknowledgement(change.acknowledged))
     elif change.expired:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -10,23 +12,27 @@ import numpy as np
 
 from pytest_llmbench.core import formatting, throughput
 from pytest_llmbench.core.models import (
+    Architecture,
     Baseline,
+    BaselineKind,
+    Configuration,
     DropReason,
     Ending,
     EndingCode,
+    Key,
+    Parallelism,
     Problem,
     Reason,
     Remains,
     Run,
+    Source,
     Steps,
     Window,
 )
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import stated, training
-from pytest_llmbench.measure.gaps import find_gaps
-from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.measure.unmatched import NO_CONFIGURATION, UNKNOWN_STEPS
-from pytest_llmbench.measure.window import Choice, is_finished, is_traced
+from pytest_llmbench.measure.attempts import Choice, is_finished, is_traced
+from pytest_llmbench.measure.window import Timing, find_gaps
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -48,6 +54,12 @@ LARGEST_LOAD_RUN = 2
 
 LACKING = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
 """What a run lacks that is there, in parts, where two processes write at once."""
+
+NO_CONFIGURATION = Key("", "", "", "", "", 1)
+"""The key of a stand-in."""
+
+UNKNOWN_STEPS = sys.maxsize
+"""The number of steps of a recipe that nobody knows: only the log's own total, or its end, says that a run finished."""
 
 CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
 
@@ -279,3 +291,24 @@ def _take_median(values: Floats) -> float:
     """Return the median of the finite values, NaN without any: a comparison with NaN raises no problem."""
     present = values[np.isfinite(values)]
     return median(present) if len(present) else float("nan")
+
+
+def make_stand_in(run: Run, window: Window) -> Baseline:
+    """Return a baseline that expects nothing of a run but that its window is whole; zeros are numbers nobody knows.
+
+    Only what is wrong with the run may be asked of it: no metric follows from it.
+    """
+    dialects = (attempt.log.dialect for attempt in reversed(run.attempts) if attempt.log.dialect)
+    model = Architecture("", sequence_length=0, layers=0, hidden_size=0, vocabulary_size=0)
+    return Baseline(
+        configuration=Configuration(NO_CONFIGURATION, model, Parallelism(), global_batch_size=0),
+        kind=BaselineKind.RECIPE,
+        step_seconds=math.nan,
+        cells=(),
+        window=window,
+        timed="mean",
+        steps=UNKNOWN_STEPS,
+        dialect=next(dialects, "any"),
+        peak_tflops=math.nan,
+        source=Source(""),
+    )

@@ -7,26 +7,21 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     Baseline,
     Checkpoints,
-    CopyOf,
     Measurement,
     Metric,
-    Note,
-    NoteCode,
     Problem,
     Reason,
     Run,
 )
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.measure import checks, metrics, notes, tries
-from pytest_llmbench.measure.gaps import find_gaps
+from pytest_llmbench.measure import attempts, checks, metrics, notes
+from pytest_llmbench.measure.attempts import Choice, choose_segment
 from pytest_llmbench.measure.later import Later
 from pytest_llmbench.measure.moving import detect_moving_mean
-from pytest_llmbench.measure.timing import Timing, compute_timing
-from pytest_llmbench.measure.window import Choice, choose_segment, compute_statistic
+from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, find_gaps
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -57,7 +52,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     sound = steps.seconds[timed.usable]
     width = Later(lambda: (detect_moving_mean(choice.segment.steps),))
     checkpoints = _select_part(choice.attempt.log.checkpoints, choice.number)
-    attempts = Later(lambda: tries.list_tries(run, choice, baseline.steps))
+    all_attempts = Later(lambda: attempts.list_attempts(run, choice, baseline.steps))
     return Measurement(
         run=run,
         baseline=baseline,
@@ -77,18 +72,15 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         problems=problems,
         notes=Later(
             lambda: (
-                *tries.note_tries(attempts),
-                *tries.note_slowest(rivals, baseline.window.statistic),
+                *attempts.note_attempts(all_attempts),
+                *attempts.note_slowest(rivals, baseline.window.statistic),
                 *notes.list_notes(run, choice, timed, baseline),
                 *notes.find_leaks(choice.segment.steps, baseline.window, width[0]),
-                *_note_checkpoint(run, checkpoints),
-                *_note_reports(run),
-                *_note_coincidence(run),
-                *_note_newer_jobs(run),
+                *notes.note_run(run, checkpoints),
             )
         ),
         excluded=excluded,
-        tries=attempts,
+        attempts=all_attempts,
         checkpoints=checkpoints,
     )
 
@@ -153,7 +145,7 @@ def _make_unmeasured(
         metrics=(),
         problems=problems,
         excluded=excluded,
-        tries=tries.list_tries(run, None, baseline.steps),
+        attempts=attempts.list_attempts(run, None, baseline.steps),
     )
 
 
@@ -174,30 +166,8 @@ def _find_copied(run: Run) -> Iterator[Problem]:
     """Yield that a run is a copy of another one: what its own job measured nobody knows."""
     if run.copy_of is not None and run.copy_of.certain:
         yield Problem(
-            Reason.COPIED, f"{_name_job(run.found.job_id, run.id)} is a copy of {_describe_copy(run.copy_of)}"
+            Reason.COPIED, f"{notes.name_job(run.found.job_id, run.id)} is a copy of {notes.describe_copy(run.copy_of)}"
         )
-
-
-def _note_coincidence(run: Run) -> Iterator[Note]:
-    """Yield that a run prints the same as another one, and that chance may have made that."""
-    if run.copy_of is not None and not run.copy_of.certain:
-        pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
-        yield Note(NoteCode.SAME_STEPS, f"the same as {_describe_copy(run.copy_of)}, which chance may make in {pairs}")
-
-
-def _note_newer_jobs(run: Run) -> Iterator[Note]:
-    """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
-    if run.starting:
-        yield Note(NoteCode.NEWER_JOB, f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
-
-
-def _describe_copy(copy_of: CopyOf) -> str:
-    steps = formatting.count_noun(copy_of.steps, "step")
-    return f"{_name_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
-
-
-def _name_job(job_id: str, name: str) -> str:
-    return f"job {job_id} ({name})" if job_id else name
 
 
 def _find_short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:
@@ -214,25 +184,3 @@ def _find_short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Pro
         if total >= baseline.steps:
             return None
     return Problem(reason, run.found.twin_because)
-
-
-def _note_reports(run: Run) -> Iterator[Note]:
-    """Yield the profiler's reports that no job id ties to a run: this one may have been profiled."""
-    reports = run.found.loose_reports
-    if reports:
-        shown = formatting.join_first(reports)
-        yield Note(NoteCode.PROFILER_REPORT, f"a profiler's report may be of this run, as it bears no job id: {shown}")
-
-
-def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
-    """Yield whether the checkpoint that a log says was saved is on disk, where its folder is there to be looked at."""
-    line, shards = checkpoints.save_line, run.found.shards
-    if not line or shards is None:
-        return
-    if shards.count:
-        count = f"{'at least ' if shards.partial else ''}{formatting.count_noun(shards.count, '*.distcp file')}"
-        yield Note(NoteCode.CHECKPOINT_SAVED, f"checkpoint saved: {count} in {shards.folder}", line)
-    elif not shards.partial:
-        yield Note(
-            NoteCode.CHECKPOINT_MISSING, f"saved by the log, but there is no *.distcp file in {shards.folder}", line
-        )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.measure.timing import LONGEST_SECONDS
+from pytest_llmbench.measure.window import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Note, NoteCode, Run, Steps, Window
+from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Note, NoteCode, Run, Steps, Window
 from pytest_llmbench.measure import stated, training
+from pytest_llmbench.measure.attempts import Choice
 from pytest_llmbench.measure.checks import is_begun_again
-from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.measure.window import Choice, is_inside, mask_window
+from pytest_llmbench.measure.window import Timing, is_inside, mask_window
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags
@@ -140,3 +140,56 @@ def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
 def _note_first(steps: Steps, which: Flags, code: NoteCode, text: str) -> Note:
     row = int(np.argmax(which))
     return Note(code, f"{text} {steps.index[row]}", int(steps.line[row]))
+
+
+def note_run(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
+    """Yield what is worth a word of the run as a whole: its checkpoint, and other jobs and files it may be mixed up
+    with."""
+    yield from _note_checkpoint(run, checkpoints)
+    yield from _note_reports(run)
+    yield from _note_coincidence(run)
+    yield from _note_newer_jobs(run)
+
+
+def _note_coincidence(run: Run) -> Iterator[Note]:
+    """Yield that a run prints the same as another one, and that chance may have made that."""
+    if run.copy_of is not None and not run.copy_of.certain:
+        pairs = f"one of {10**-run.copy_of.log10_chance:,.0f} pairs" if run.copy_of.log10_chance < 0 else "every pair"
+        yield Note(NoteCode.SAME_STEPS, f"the same as {describe_copy(run.copy_of)}, which chance may make in {pairs}")
+
+
+def _note_newer_jobs(run: Run) -> Iterator[Note]:
+    """Yield the newer jobs that had no time to write a log: tonight's run may be one of them."""
+    if run.starting:
+        yield Note(NoteCode.NEWER_JOB, f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}")
+
+
+def _note_reports(run: Run) -> Iterator[Note]:
+    """Yield the profiler's reports that no job id ties to a run: this one may have been profiled."""
+    reports = run.found.loose_reports
+    if reports:
+        shown = formatting.join_first(reports)
+        yield Note(NoteCode.PROFILER_REPORT, f"a profiler's report may be of this run, as it bears no job id: {shown}")
+
+
+def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
+    """Yield whether the checkpoint that a log says was saved is on disk, where its folder is there to be looked at."""
+    line, shards = checkpoints.save_line, run.found.shards
+    if not line or shards is None:
+        return
+    if shards.count:
+        count = f"{'at least ' if shards.partial else ''}{formatting.count_noun(shards.count, '*.distcp file')}"
+        yield Note(NoteCode.CHECKPOINT_SAVED, f"checkpoint saved: {count} in {shards.folder}", line)
+    elif not shards.partial:
+        yield Note(
+            NoteCode.CHECKPOINT_MISSING, f"saved by the log, but there is no *.distcp file in {shards.folder}", line
+        )
+
+
+def describe_copy(copy_of: CopyOf) -> str:
+    steps = formatting.count_noun(copy_of.steps, "step")
+    return f"{name_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
+
+
+def name_job(job_id: str, name: str) -> str:
+    return f"job {job_id} ({name})" if job_id else name

@@ -27,8 +27,8 @@ from pytest_llmbench.core.models import (
     Steps,
 )
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.measure.window import Choice, begins
+from pytest_llmbench.measure.attempts import Choice
+from pytest_llmbench.measure.window import Timing, begins
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

@@ -16,8 +16,8 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Baseline, Note, NoteCode, Problem, Reason, Run, Steps
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.measure.timing import Timing
-from pytest_llmbench.measure.window import Choice
+from pytest_llmbench.measure.attempts import Choice
+from pytest_llmbench.measure.window import Timing
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

@@ -1,78 +1,28 @@
-"""Which part of a run is judged, and its statistic over the window."""
+"""The steps that count: which times of a segment are in the window, and what the window lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.models import PROFILER, Attempt, Segment, Steps, Window
+from pytest_llmbench.core import formatting, throughput
+from pytest_llmbench.core.models import Baseline, Problem, Reason, Steps, Window
 from pytest_llmbench.core.robust import mean, trimmed_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
 
+LONGEST_SECONDS = 1e6
+"""A step time from here on (11 days) is no step time."""
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The segment that is judged, where it stands, and how many other segments with steps the run holds.
-
-    `rivals` are the other ones that finished, cover the window and may be judged in its place, in their order.
-    """
-
-    attempt: Attempt
-    number: int
-    segment: Segment
-    others: int
-    rivals: tuple[Choice, ...] = ()
-
-
-def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> Choice | None:
-    """Choose the last finished segment that covers the window, with its rivals; None without steps.
-
-    A requeued job is judged on the attempt that finished. Where the last segment started over after a finished one, or
-    none is finished, the last one is judged: what is newer must not be hidden by what went well before it.
-    """
-    choices = [
-        (attempt, number, segment)
-        for attempt in attempts
-        for number, segment in enumerate(attempt.log.segments, start=1)
-        if len(segment.steps)
-    ]
-    if len(choices) < 2:  # of one there is nothing to choose
-        return Choice(*choices[0], others=0) if choices else None
-    unprofiled = [part for part in choices if not is_profiled(part[2])]
-    untraced = [part for part in unprofiled if not is_traced(part[0], part[1])]
-    whole = [part for part in untraced if is_finished(part[2], steps) and not find_missing_steps(part[2].steps, window)]
-    chosen = whole[-1] if whole else (unprofiled or choices)[-1]
-    after = untraced[untraced.index(chosen) + 1 :] if whole else []
-    if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
-        chosen, whole = after[-1], []
-    others = len(choices) - 1
-    rivals = tuple(Choice(*part, others=others) for part in whole if part is not chosen)
-    return Choice(*chosen, others=others, rivals=rivals)
-
-
-def is_traced(attempt: Attempt, number: int) -> bool:
-    """Whether NCCL trace records stand within a segment (1-based number), or between it and the one before."""
-    parts, first = attempt.log.segments, attempt.log.nccl_line
-    last = max(first, attempt.log.nccl_last_line)
-    before = parts[number - 2].last_line if number > 1 else 0
-    return bool(first) and last > before and (first <= parts[number - 1].last_line or number == len(parts))
-
-
-def is_profiled(segment: Segment) -> bool:
-    """Whether a profiler was switched on or off within a segment."""
-    return any(statement.field == PROFILER for statement in segment.stated)
-
-
-def is_finished(segment: Segment, steps: int) -> bool:
-    """Whether the segment reached its end: by the log's own total or end marker, else by the baseline's `steps`."""
-    if segment.finished or not len(segment.steps):
-        return segment.finished
-    return segment.total_steps is None and int(segment.steps.index[-1]) + 1 - segment.first_step >= steps
+LARGEST_CHOICE = 0.03
+"""The share of a run's steps that may be uncertain, at most, for the recipe to say how many there were."""
 
 
 def begins(steps: Steps) -> Integers:
@@ -140,3 +90,186 @@ def choose_last_half(steps: Steps) -> Window:
 def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
     """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0, weighted by the steps in each."""
     return mean(values, mean_of) if name == "mean" else trimmed_mean(values, mean_of)
+
+
+# --- which times count ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """The steps of a segment, all that its log holds, and masks of shape (n,) over them.
+
+    `filled`: the log prints no time there, and the one in `steps` follows from its tokens/s. `usable`: a time that a
+    step can take, and not only that of dispatching it. `counted`: usable, and in the window.
+    """
+
+    steps: Steps
+    filled: Flags
+    usable: Flags
+    counted: Flags
+
+    @property
+    def sound(self) -> Steps:
+        """The usable ones."""
+        return select_rows(self.steps, self.usable)
+
+    @property
+    def window(self) -> Steps:
+        """Those that count."""
+        return select_rows(self.steps, self.counted)
+
+
+def compute_timing(steps: Steps, baseline: Baseline) -> Timing:
+    """Return which times of a segment count in the baseline's window."""
+    complete, filled = _with_times_from_tokens(_apply_plan(steps, baseline), baseline)
+    possible = (complete.seconds >= possible_seconds(baseline)) & (complete.seconds < LONGEST_SECONDS)
+    usable = possible & ~complete.asynchronous
+    counted = np.zeros(len(steps), dtype=np.bool_)
+    counted[usable] = mask_window(select_rows(complete, usable), baseline.window)
+    return Timing(complete, filled, usable, counted)
+
+
+def select_rows(steps: Steps, which: Flags) -> Steps:
+    """Return the steps of a mask of shape (n,)."""
+    if which.all():
+        return steps
+    return Steps(*(getattr(steps, name)[which] for name in Steps.__slots__))
+
+
+def possible_seconds(baseline: Baseline) -> float:
+    """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster.
+
+    Without a peak the smallest positive number: what can be excluded then is a step that takes no time.
+    """
+    if math.isnan(baseline.peak_tflops):
+        return sys.float_info.min
+    return throughput.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+
+
+def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
+    """Return the mean of a whole run as that of the recipe's number of steps, where its digits leave that choice.
+
+    A log that prints the time of all steps and a rate of few digits says how many there were as roughly as that; the
+    resolution of its time is as wide as the choice.
+    """
+    if len(steps) != 1 or steps.index[0] < 2 or steps.mean_of[0] != steps.index[0]:
+        return steps
+    nearest = int(steps.index[0])
+    numbers = float(steps.resolution_seconds[0] / steps.seconds[0]) * nearest
+    if not 1 < numbers <= LARGEST_CHOICE * nearest or abs(baseline.steps - nearest) > (numbers + 1) / 2:
+        return steps
+    planned = np.array([baseline.steps], dtype=np.int64)
+    seconds = steps.seconds * nearest / baseline.steps
+    return dataclasses.replace(steps, index=planned, mean_of=planned, seconds=seconds)
+
+
+def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:
+    """Return the steps with a time where none is printed and tokens/s are, and which those are.
+
+    The tokens of a step are the baseline's, and no time follows where they are not known (0). A digit of tokens/s is
+    one of the time.
+    """
+    speed = steps.tokens_per_second_per_gpu
+    filled: Flags = np.isnan(steps.seconds)
+    if filled.any():
+        filled &= np.isfinite(speed) & (speed > 0)
+    if not filled.any():
+        return steps, filled
+    of_one_gpu = throughput.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    if of_one_gpu == 0:
+        return steps, np.zeros_like(filled)
+    seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()
+    seconds[filled] = of_one_gpu / speed[filled]
+    unit[filled] = seconds[filled] / speed[filled]
+    return dataclasses.replace(steps, seconds=seconds, resolution_seconds=unit), filled
+
+
+# --- what a window lacks, in words ------------------------------------------------------------------------
+
+
+def find_gaps(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    """Yield what makes the window incomplete, the steps with a time that cannot count first."""
+    steps, window = timed.steps, baseline.window
+    bad = is_inside(steps, window) & ~timed.usable
+    uncounted = set(find_uncovered(steps, timed.counted, window))
+    if not uncounted and not bad.any():
+        return
+    untimed = bad & np.isnan(steps.seconds) & ~steps.asynchronous
+    yield from _find_dispatched(steps, bad & steps.asynchronous)
+    yield from _find_impossible(steps, bad & ~untimed & ~steps.asynchronous, baseline)
+    lost = uncounted - find_covered_steps(steps, bad, window)
+    cut = lost & find_covered_steps(steps, _mask_cut(timed, window), window)
+    yield from _find_straddling(timed, cut, window)
+    yield from _find_missing(steps, untimed, lost - cut, window)
+
+
+def _find_dispatched(steps: Steps, bad: Flags) -> Iterator[Problem]:
+    if bad.any():
+        row = int(np.argmax(bad))
+        text = (
+            f"step {steps.index[row]} took {steps.seconds[row]:.4g} s only to be dispatched, which says nothing of how "
+            f"long it ran ({formatting.count_noun(int(bad.sum()), 'such step')} in the window)"
+        )
+        yield Problem(Reason.ASYNCHRONOUS_DISPATCH, text, int(steps.line[row]))
+
+
+def _find_impossible(steps: Steps, bad: Flags, baseline: Baseline) -> Iterator[Problem]:
+    if bad.any():
+        row = int(np.argmax(bad))
+        fastest = possible_seconds(baseline)
+        bound = "" if math.isnan(baseline.peak_tflops) else f"; 100 % MFU would be {fastest:.4g} s"
+        text = f"step {steps.index[row]} took {steps.seconds[row]:.4g} s{bound}"
+        yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(steps.line[row]))
+
+
+def _find_missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) -> Iterator[Problem]:
+    where = f"of the steps {window.first} to {window.last}"
+    alone = f"step {window.first}" if window.first == window.last else ""
+    if untimed.any():
+        numbers = formatting.join_first(steps.index[untimed].tolist())
+        text = f"{alone} has no time" if alone else f"{int(untimed.sum())} {where} have no time: {numbers}"
+        yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[int(np.argmax(untimed))]))
+    if lost:
+        text = (
+            f"{alone} is missing"
+            if alone
+            else f"{len(lost)} {where} are missing: {formatting.join_first(sorted(lost))}"
+        )
+        yield Problem(Reason.WINDOW_INCOMPLETE, text)
+
+
+def _mask_cut(timed: Timing, window: Window) -> Flags:
+    """Return a mask of shape (n,): means over steps on both sides of an end of the window."""
+    steps = timed.steps
+    touching = (begins(steps) <= window.last) & (steps.index >= window.first)
+    cut: Flags = touching & ~is_inside(steps, window) & timed.usable
+    return cut
+
+
+def _find_straddling(timed: Timing, cut: set[int], window: Window) -> Iterator[Problem]:
+    """Yield that the window ends within a mean, and which window would not."""
+    if not cut:
+        return
+    steps = timed.steps
+    across = np.flatnonzero(_mask_cut(timed, window))
+    width = int(np.median(steps.mean_of[across]))
+    usual = len(steps) == 1 or int(np.median(steps.mean_of)) == width
+    row = int(across[0])
+    how = (
+        f"the log prints every {formatting.format_ordinal(width)} step"
+        if usual
+        else f"the time at step {steps.index[row]} is the mean of {steps.mean_of[row]} steps"
+    )
+    whole = timed.counted if timed.counted.any() else _mask_cut(timed, window)
+    first, last = int(begins(steps)[whole].min()), int(steps.index[whole].max())
+    text = f"{how}: {format_ranges(cut)} not covered; a window of whole intervals is {first} to {last}"
+    yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[row]))
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return step numbers with consecutive ones as one, and the verb: `11 to 14, 41 to 44 are`, `7 is`."""
+    ordered = sorted(numbers)
+    breaks = np.flatnonzero(np.diff(ordered) > 1) + 1
+    parts = [(int(part[0]), int(part[-1])) for part in np.split(np.array(ordered), breaks)]
+    texts = [f"{first}" if first == last else f"{first} to {last}" for first, last in parts]
+    return f"{formatting.join_first(texts)} {'is' if len(ordered) == 1 else 'are'}"

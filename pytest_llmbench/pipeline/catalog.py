@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import (
     Acknowledgement,
     Baseline,
+    BaselineKind,
     Configuration,
     Key,
     Recipe,
@@ -20,11 +22,14 @@ from pytest_llmbench.core.models import (
     RequiredRuns,
     TimedBy,
     Tolerance,
+    Window,
 )
 from pytest_llmbench.core.option_origins import format_value
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.pipeline.document_timing import as_documented
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
+
+LAST_STEP = "last_step"
+"""What a baseline file calls it that its document timed the last step."""
 
 PLAUSIBLE = 0.15
 """A run that saves a larger part of its baseline's time is more likely one of another configuration."""
@@ -51,7 +56,9 @@ class Catalog:
 
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
-        recorded = sum(baseline.kind == "recorded" for chosen in self.baselines.values() for baseline in chosen)
+        recorded = sum(
+            baseline.kind is BaselineKind.RECORDED for chosen in self.baselines.values() for baseline in chosen
+        )
         configurations = formatting.count_noun(len(self.baselines), "configuration")
         text = f"{configurations} in {formatting.count_noun(len(self.recipes), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
@@ -64,7 +71,7 @@ def load(settings: Settings) -> Catalog:
     recipes = read_recipes([find_shipped_baselines(), *settings.baselines])
     chosen = _chosen(recipes, settings.against)
     if settings.timed == TimedBy.DOCUMENT:
-        chosen = {key: tuple(map(as_documented, baselines)) for key, baselines in chosen.items()}
+        chosen = {key: tuple(map(_time_as_documented, baselines)) for key, baselines in chosen.items()}
     catalog = Catalog(recipes, chosen)
     _check(settings, catalog)
     return replace(catalog, required_runs=_read_required_runs(settings, recipes)) if settings.suites else catalog
@@ -133,16 +140,16 @@ def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline
 
 def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Return the baselines of one configuration, the recorded one with what its document says."""
-    published = next((baseline.step_seconds for baseline in baselines if baseline.kind == "published"), None)
+    published = next((baseline.step_seconds for baseline in baselines if baseline.kind is BaselineKind.PUBLISHED), None)
     return [
-        replace(baseline, published_seconds=published) if baseline.kind == "recorded" else baseline
+        replace(baseline, published_seconds=published) if baseline.kind is BaselineKind.RECORDED else baseline
         for baseline in baselines
     ]
 
 
 def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Return the baselines that a run can be compared with; where there is none, the one that has no value yet."""
-    return [baseline for baseline in baselines if baseline.kind != "recipe"] or baselines
+    return [baseline for baseline in baselines if baseline.kind is not BaselineKind.RECIPE] or baselines
 
 
 def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
@@ -152,6 +159,23 @@ def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
         if kind == "both"
         else tuple(baseline for baseline in baselines if baseline.kind == kind) or tuple(baselines)
     )
+
+
+def _time_as_documented(baseline: Baseline) -> Baseline:
+    """Return a published baseline that is timed as its document does; others as they are.
+
+    Which runs count stays what it is: those that finished, and whose usual window is whole.
+    """
+    if baseline.kind is not BaselineKind.PUBLISHED:
+        return baseline
+    if baseline.timed != LAST_STEP:
+        return replace(baseline, timed_by=TimedBy.DOCUMENT)
+    last = _first_step(baseline) + baseline.steps - 1
+    return replace(baseline, timed_by=TimedBy.DOCUMENT, window=Window(last, last), required_window=baseline.window)
+
+
+def _first_step(baseline: Baseline) -> int:
+    return baseline.log.first_step if baseline.log else DIALECTS[baseline.dialect].first_step
 
 
 def _check(settings: Settings, catalog: Catalog) -> None:
@@ -166,7 +190,7 @@ def _check(settings: Settings, catalog: Catalog) -> None:
         if value and value not in valid:
             names = f"{', '.join(valid)}{did_you_mean(value, valid)}"
             raise SettingsError(f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {names}")
-    recorded = any(recipe.kind == "recorded" for recipe in catalog.recipes)
+    recorded = any(recipe.kind is BaselineKind.RECORDED for recipe in catalog.recipes)
     if settings.against in ("recorded", "both") and not recorded and settings.record is None:
         what = format_value(settings.origins, "--llmb-against", settings.against)
         raise SettingsError(f"{what}: no recorded baseline was read; give their folder with --llmb-baselines")

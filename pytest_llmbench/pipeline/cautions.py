@@ -20,6 +20,7 @@ from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
     Baseline,
+    BaselineKind,
     Caution,
     CautionCode,
     Judgement,
@@ -32,8 +33,7 @@ from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import destination
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
-from pytest_llmbench.report.cautions import list_findings
-from pytest_llmbench.report.terminal import select_worst
+from pytest_llmbench.report.verdicts import list_findings, select_worst
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
@@ -79,9 +79,14 @@ class JudgedVerdicts:
     @property
     def recorded(self) -> list[Baseline]:
         """The recorded baselines that decided, as they stand in their files."""
-        deciding = (judgement.baseline for judgement in self.judgements if judgement.baseline.kind == "recorded")
+        deciding = (
+            judgement.baseline for judgement in self.judgements if judgement.baseline.kind is BaselineKind.RECORDED
+        )
         of_key = [(self.catalog.baselines.get(baseline.key, ()), baseline) for baseline in deciding]
-        return [next((baseline for baseline in there if baseline.kind == "recorded"), moved) for there, moved in of_key]
+        return [
+            next((baseline for baseline in there if baseline.kind is BaselineKind.RECORDED), moved)
+            for there, moved in of_key
+        ]
 
 
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
@@ -234,7 +239,7 @@ def _drop_typed(judged: JudgedVerdicts, texts: dict[CautionCode, str]) -> dict[C
 
 
 def _ignores_recorded(judged: JudgedVerdicts) -> bool:
-    there = any(recipe.kind == "recorded" for recipe in judged.catalog.recipes)
+    there = any(recipe.kind is BaselineKind.RECORDED for recipe in judged.catalog.recipes)
     return there and not judged.settings.certify and judged.settings.against == "published"
 
 

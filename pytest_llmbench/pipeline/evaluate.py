@@ -29,12 +29,14 @@ from pytest_llmbench.pipeline.catalog import (
     select_drift_budget,
     select_tolerance,
 )
+from pytest_llmbench.pipeline.checks import make_checks
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.fleet import (
-    compare_configurations,
     compute_efficiencies,
     find_fleet_shift,
     find_previous_runs,
+    find_unneeded,
+    with_changes,
     with_metric,
     with_shift,
     with_warnings,
@@ -43,11 +45,9 @@ from pytest_llmbench.pipeline.outcomes import find_unmatched, judge_case
 from pytest_llmbench.pipeline.requirements import apply_requirements
 from pytest_llmbench.pipeline.results import JudgedConfigurations, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.trends import find_unneeded, make_trend_checks, with_changes
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.reading.reader import ReadCounts
-    from pytest_llmbench.judge.shift import SharedShift
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""
@@ -106,27 +106,11 @@ def add_fleet_findings(
 ) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
     """Return the results with what only all of them, and their nights, show; and the items that are about that."""
     previous = find_previous_runs(judged)
-    shift = find_fleet_shift(judged, previous)
+    judged = with_warnings(with_shift(judged, find_fleet_shift(judged, previous)))
     # A recording and a certificate accept no change: the one is the new level, the other rests on the published one.
     accepts = settings.record is None and not settings.certify
-    acknowledged = catalog.acknowledged if accepts else ()
-    judged = with_shift(judged, shift)
-    judged = with_warnings(judged)
-    judged = with_changes(judged, previous, acknowledged, now)
-    checks = _make_checks(judged, shift, settings, catalog)
-    return judged, tuple(dataclasses.replace(check, timed=settings.timed) for check in checks)
-
-
-def _make_checks(
-    judged: JudgedConfigurations, shift: SharedShift | None, settings: Settings, catalog: Catalog
-) -> Iterator[Check]:
-    from pytest_llmbench.pipeline.selftest import run_selftests
-
-    if settings.record is None:
-        yield from compare_configurations(judged, shift, catalog.configurations, settings)
-        yield from make_trend_checks(judged, settings, catalog.acknowledged)
-    if settings.selftest:
-        yield from run_selftests(judged, settings)
+    judged = with_changes(judged, previous, catalog.acknowledged if accepts else (), now)
+    return judged, tuple(make_checks(judged, settings, catalog)) if settings.record is None else ()
 
 
 def _is_before(run: Run, settings: Settings) -> bool:

@@ -1,101 +1,38 @@
-"""What only the whole session shows: shifts that are shared, warnings counted together, scaling and speed-up."""
+"""What only the whole session shows of its results: shifts that are shared, warnings counted together, changes over the
+nights, scaling efficiencies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
-    Check,
-    ComparedConfiguration,
+    Acknowledgement,
     Configuration,
+    DailyRun,
+    DailyRuns,
     Evidence,
     Judgement,
     Key,
+    LevelChange,
     Measurement,
     Metric,
     Note,
     NoteCode,
-    Status,
+    OnBound,
     Verdict,
 )
 from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
-from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.comparison import ComparisonRow, ConfigurationComparison
     from pytest_llmbench.judge.nights import PreviousRun
     from pytest_llmbench.judge.shift import SharedShift
 
 PreviousRuns: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
 """For each key the nights before tonight, oldest first."""
-
-
-def compare_configurations(
-    judged: JudgedConfigurations, shift: SharedShift | None, configurations: Sequence[Configuration], settings: Settings
-) -> Iterator[Check]:
-    """Yield the shared shift, and weak scaling and speed-up of the families and pairs of which two were judged.
-
-    They only report unless `settings.scaling` is "fail".
-    """
-    from pytest_llmbench.judge.comparison import compare_speed_ups, compare_weak_scaling
-    from pytest_llmbench.measure.scaling import find_pairs, group_families
-
-    if shift is not None:
-        yield _shift_check(shift, settings.scaling)
-    judgements = {key: (result.judgement, *result.others) for key, (result, _) in judged.newest.items()}
-    compared = [
-        *compare_weak_scaling(group_families(configurations), judgements),
-        *compare_speed_ups(find_pairs(configurations), judgements),
-    ]
-    for comparison in compared:
-        if comparison.verdict is not Verdict.MISSING:
-            yield _comparison_check(comparison, settings.scaling)
-
-
-def _shift_check(shift: SharedShift, scaling: str) -> Check:
-    """Return the item that names a shift that most configurations share; each regressed one fails on its own."""
-    slower = shift.shift > 0
-    return Check(
-        kind="cluster-change",
-        id="slower" if slower else "faster",
-        status=Status.FAILED if slower and scaling == "fail" else Status.PASSED,
-        verdict="SLOWER" if slower else "FASTER",
-        text=shift.text,
-        lines=(f"  {formatting.join_first([key.id for key in shift.configurations])}",),
-        decides=scaling == "fail",
-        about=shift.configurations,
-    )
-
-
-def _comparison_check(comparison: ConfigurationComparison, scaling: str) -> Check:
-    failed = scaling == "fail" and comparison.verdict is Verdict.REGRESSION
-    return Check(
-        kind=comparison.kind,
-        id=comparison.id,
-        status=Status.FAILED if failed else Status.PASSED,
-        verdict=str(comparison.verdict),
-        text=comparison.text,
-        lines=tuple(map(_row, comparison.rows)),
-        decides=scaling == "fail",
-        members=comparison.members,
-        about=comparison.members,
-        compared=tuple(map(_list_compared, comparison.rows)),
-    )
-
-
-def _list_compared(row: ComparisonRow) -> ComparedConfiguration:
-    return ComparedConfiguration(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
-
-
-def _row(row: ComparisonRow) -> str:
-    name = f"{row.key.dtype} on {row.key.gpus} GPUs"
-    low, high = (formatting.format_difference(1 + part) for part in (row.low, row.high))
-    interval = f"{formatting.format_difference(1 + row.difference)} ({low} to {high})"
-    return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 
 def find_fleet_shift(judged: JudgedConfigurations, older: PreviousRuns) -> SharedShift | None:
@@ -107,7 +44,8 @@ def find_fleet_shift(judged: JudgedConfigurations, older: PreviousRuns) -> Share
 
 
 def with_shift(judged: JudgedConfigurations, shift: SharedShift | None) -> JudgedConfigurations:
-    """Return the results with the shared shift named in each regressed one; it still fails."""
+    """Return the results with the shared shift, named in each regressed one; it still fails."""
+    judged = replace(judged, shift=shift)
     if shift is None or shift.shift < 0:
         return judged
 
@@ -155,6 +93,106 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     return judged.map_newest(warn)
 
 
+# --- changes over the nights ------------------------------------------------------------------------------
+
+
+def with_changes(
+    judged: JudgedConfigurations, previous: PreviousRuns, acknowledged: Sequence[Acknowledgement], now: datetime
+) -> JudgedConfigurations:
+    """Return the results, the newest of each configuration with the changes in its nights."""
+    daily = {key: _list_daily_runs(result.judgement, previous[key]) for key, (result, _) in judged.newest.items()}
+    correlation = _correlate(daily.values())
+
+    def add_changes(judgement: Judgement, evidence: Evidence) -> Judgement:
+        key = judgement.baseline.key
+        before, _ = daily[key]
+        judgement = replace(judgement, daily_runs=tuple([run for run in before if isinstance(run, DailyRun)]))
+        changes = _find_changes(
+            judgement,
+            evidence,
+            previous[key],
+            daily[key],
+            acknowledged=acknowledged,
+            today=now.date(),
+            correlation=correlation,
+        )
+        return replace(judgement, changes=changes, on_bound=_on_bound(judgement, daily[key], changes))
+
+    return judged.map_newest(add_changes)
+
+
+def _on_bound(
+    judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[LevelChange]
+) -> OnBound | None:
+    """Return how the nights since the last change lie about the bound of a configuration that was judged."""
+    from pytest_llmbench.judge.seen import find_flips
+
+    if judgement.verdict not in JUDGED:
+        return None
+    since = max((change.first_run for change in changes), default=0)
+    return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
+
+
+def _list_daily_runs(judgement: Judgement, previous: tuple[PreviousRun, ...]) -> tuple[DailyRuns, DailyRuns]:
+    """Return the nights of a configuration before tonight, and tonight as one or none."""
+    from pytest_llmbench.judge.seen import average_current_runs, list_daily_runs
+
+    return list_daily_runs(previous), average_current_runs(list_judged_runs(judgement))
+
+
+def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
+    """Return the correlation of a night with the next over all configurations."""
+    import numpy as np
+
+    from pytest_llmbench.judge.correlation import NIGHTS, estimate_fleet_correlation
+
+    long = [(*before, *tonight) for before, tonight in nights if len(before) + len(tonight) >= NIGHTS]
+    return estimate_fleet_correlation(np.log(np.array([run.statistic_seconds for run in series])) for series in long)
+
+
+def _find_changes(
+    judgement: Judgement,
+    evidence: Evidence,
+    previous: tuple[PreviousRun, ...],
+    daily: tuple[DailyRuns, DailyRuns],
+    *,
+    acknowledged: Sequence[Acknowledgement],
+    today: date,
+    correlation: float,
+) -> tuple[LevelChange, ...]:
+    """Return the changes in the nights of one configuration."""
+    from pytest_llmbench.judge.acknowledged import select_covering
+    from pytest_llmbench.judge.changes import FEWEST
+    from pytest_llmbench.judge.estimate import estimate_noise
+    from pytest_llmbench.judge.seen import find_coarse_unit
+    from pytest_llmbench.judge.series import find_changes
+
+    series = (*daily[0], *daily[1])
+    if len(series) < FEWEST:
+        return ()
+    own = select_covering(evidence.baseline.key, acknowledged)
+    unit = find_coarse_unit((*previous, *list_judged_runs(judgement)))
+    noise = estimate_noise(evidence, previous)
+    return find_changes(series, noise, own, today, coarse=unit, correlation=correlation)
+
+
+def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
+    """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
+    back: until it goes, the next one has its room."""
+    from pytest_llmbench.judge.acknowledged import describe_acknowledgement
+
+    judgements = [result.judgement for result, _ in judged.by_id.values()]
+    mentioned = {note.acknowledgement for judgement in judgements for note in judgement.notes}
+    changes = [change for judgement in judgements for change in judgement.changes]
+    for entry in acknowledged:
+        stand = [change.stands for change in changes if change.acknowledged == entry]
+        if entry not in mentioned:
+            yield f"{entry.place}: no run needs it ({entry.configuration}): {describe_acknowledgement(entry)}"
+        elif stand and not any(stand):
+            text = describe_acknowledgement(entry)
+            yield f"{entry.place}: taken back since, it can go ({entry.configuration}): {text}"
+
+
 # --- the efficiency as a metric ---------------------------------------------------------------------------
 
 
@@ -162,8 +200,7 @@ def compute_efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
     """Yield the weak-scaling efficiency of each measured member of a family of which the smallest size was measured."""
-    from pytest_llmbench.measure.metrics import make_metric
-    from pytest_llmbench.measure.scaling import compute_efficiency, group_families
+    from pytest_llmbench.measure.metrics import compute_efficiency, group_families, make_metric
 
     seconds = {
         key: measurement.statistic_seconds for key, measurement in newest.items() if measurement.statistic_seconds

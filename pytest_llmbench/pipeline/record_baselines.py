@@ -16,6 +16,8 @@ from pytest_llmbench.core import accepted_values, formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
+    BaselineKind,
+    ChangeKind,
     Judgement,
     Key,
     LevelChange,
@@ -34,10 +36,10 @@ from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import select_drift_budget
+from pytest_llmbench.pipeline.checks import FAILS
 from pytest_llmbench.pipeline.outcomes import invalidate_if_newer_unmatched
 from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.trends import FAILS
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.slurm.client import Runner
@@ -67,7 +69,7 @@ _NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
 """What is written for each configuration: the baseline that it is measured like, and what was measured."""
 
-Written = tuple[tuple[Path, tuple[str, ...]], ...]
+Written = tuple[tuple[Path, Mapping[Key, str]], ...]
 """The files that were written, each with a line for every configuration that it replaced."""
 
 Refusal = tuple[Verdict, Reason, str]
@@ -110,7 +112,7 @@ def record(
     }
     recorded, drifted, written = _written(measured, settings.record, settings, recipes)
     refused |= drifted
-    replaced = [change for _, changed in written for change in changed]
+    replaced = {key: change for _, changes_of_file in written for key, change in changes_of_file.items()}
     nothing = "" if recorded or refused else "nothing was recorded: no valid run was found"
     outcomes = []
     for result in chosen:
@@ -124,10 +126,10 @@ def record(
 
 
 def _record(
-    outcome: Outcome, baseline: Baseline, recording: Recording, changes: Sequence[str], settings: Settings
+    outcome: Outcome, baseline: Baseline, recording: Recording, replaced: Mapping[Key, str], settings: Settings
 ) -> Outcome:
     """Return the outcome of a configuration that was recorded, with where it has to be looked for from now on."""
-    remarks = tuple(_remarks(baseline, recording, changes))
+    remarks = tuple(_remarks(baseline, recording, replaced.get(baseline.key, "")))
     places = (*settings.baselines, settings.record) if settings.record else settings.baselines
     return replace(
         outcome,
@@ -212,7 +214,9 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
 
     trimmed = _trim(runs)
     steps = [
-        level for level in changes if level.kind == "step" and abs(level.difference) >= FAILS and _parts(level, runs)
+        level
+        for level in changes
+        if level.kind is ChangeKind.STEP and abs(level.difference) >= FAILS and _parts(level, runs)
     ]
     if steps:
         day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
@@ -336,12 +340,11 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
     return "; ".join((line, *(note.text for note in remarks)))
 
 
-def _remarks(baseline: Baseline, recording: Recording, changes: Sequence[str]) -> Iterator[Note]:
+def _remarks(baseline: Baseline, recording: Recording, replaced: str) -> Iterator[Note]:
     """Yield what the recorded value replaced, how far it is from its document, and what is doubtful about it."""
-    whose = f"{baseline.key.id}: "
-    for change in (change_line for change_line in changes if change_line.startswith(whose)):
-        yield Note(NoteCode.RECORDED_REPLACED, f"replaced {change.removeprefix(whose)}{_since_first(recording)}")
-    published = baseline.step_seconds if baseline.kind == "published" else baseline.published_seconds
+    if replaced:
+        yield Note(NoteCode.RECORDED_REPLACED, f"replaced {replaced}{_since_first(recording)}")
+    published = baseline.step_seconds if baseline.kind is BaselineKind.PUBLISHED else baseline.published_seconds
     if published:
         change = formatting.format_difference(recording.trimmed_mean_seconds / published)
         yield Note(

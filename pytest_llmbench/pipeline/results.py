@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import Case, Check, Evidence, Judgement, Key, Measurement, UnmatchedRun
 from pytest_llmbench.core.models.jobs import LaunchedJob
+
+if TYPE_CHECKING:
+    from pytest_llmbench.judge.shift import SharedShift
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class JudgedConfigurations:
 
     by_id: Mapping[str, tuple[ConfigurationResult, tuple[Evidence, ...]]]
     """By item id; of several runs of one configuration the newest comes first."""
+    shift: SharedShift | None = None
+    """What most of them have in common, once somebody has looked for it."""
 
     @property
     def results(self) -> dict[str, ConfigurationResult]:
@@ -51,12 +57,17 @@ class JudgedConfigurations:
                 newest[result.case.key] = (result, result.pick_deciding(evidence))
         return newest
 
+    @property
+    def judgements(self) -> dict[Key, tuple[Judgement, ...]]:
+        """For each key the judgements of its newest run, that which decides first."""
+        return {key: (result.judgement, *result.others) for key, (result, _) in self.newest.items()}
+
     def map(
         self, change: Callable[[ConfigurationResult, tuple[Evidence, ...]], ConfigurationResult]
     ) -> JudgedConfigurations:
         """Return these configurations with each result changed; the evidence stays."""
-        return JudgedConfigurations(
-            {name: (change(result, evidence), evidence) for name, (result, evidence) in self.by_id.items()}
+        return replace(
+            self, by_id={name: (change(result, evidence), evidence) for name, (result, evidence) in self.by_id.items()}
         )
 
     def map_newest(self, change: Callable[[Judgement, Evidence], Judgement]) -> JudgedConfigurations:

@@ -26,7 +26,7 @@ from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.location import StoreLocation
+    from pytest_llmbench.history.store import StoreLocation
 
 PAUSES = (0.5, 2.0)
 """Seconds before a server is asked again; SQLite has waited already."""
@@ -37,8 +37,8 @@ class SessionHistory:
 
     def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
         """Open the store, which is made or brought to the newest version, and read the past."""
+        from pytest_llmbench.history.record import prepare
         from pytest_llmbench.history.stored_runs import read_stored_runs
-        from pytest_llmbench.history.write import prepare
 
         self.place = place
         prepare(place)
@@ -107,7 +107,7 @@ class SessionHistory:
         return f"history: {verdicts} stored in {shown}", ""
 
     def _write(self, document: dict[str, Any]) -> None:
-        from pytest_llmbench.history.write import write
+        from pytest_llmbench.history.record import write
 
         for pause in () if self.place.file else PAUSES:
             try:

@@ -13,48 +13,57 @@ from pytest_llmbench.core import runtime
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
+from pytest_llmbench.core.options import destination
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.pipeline.document_timing import by_document
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
-from pytest_llmbench.pipeline.option_converters import SUITES, cache_folder, list_suites
 from pytest_llmbench.pipeline.option_values import (
+    SUITES,
     choose,
     find_origins,
     from_option,
     get_text,
-    refuse_shared,
+    list_suites,
     resolve_fields,
     split_layers,
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.location import StoreLocation
+    from pytest_llmbench.history.store import StoreLocation
 
 DEFAULT_TOLERANCE = Tolerance(0.05, source="default")
 CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source="--llmb-certify")
 """A certified cluster has at least 95 % of the published performance."""
 
 
+# By the documents: one step is no verdict on a run, so nothing rests on it later: no baseline, no certificate, no night
+# of a history.
+OPTION = "--llmb-timed=document"
+
+NEVER = {
+    "--llmb-record": "a baseline is a mean of many steps, and never the last one",
+    "--llmb-certify": "a certificate does not rest on one step",
+}
+"""What a session by the documents cannot do, wherever it was asked for."""
+
+UNUSED = {
+    "--llmb-history": "one step is no night of a history",
+    "--llmb-acknowledged": "the tables know of no acknowledged change",
+}
+"""What it has no use for: refused where it was typed, left out where it stands in the ini file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one session was asked to do.
-
-    `tolerances` are those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the
-    baseline files decide. `against` is empty for recorded baselines where there are any, `repeat_window` None for no
-    repeats but those of one launch, `assumed_cv` a fraction, and so is `drift_budget`, None where the baseline files
-    decide; `accept_drift` is why more may be recorded, `accept_levels` why runs of several levels may. `cache` is the
-    folder of what was read before, None to read all. `any_improvement`: somebody said that a run may be faster by any
-    amount. `github`: this is a job of GitHub Actions that is told what is red, in its `step_summary` too. `commit` is
-    what a CI says that it tests, empty where none does. `history` is where verdicts are kept, None for nowhere, as in a
-    session that records and judges nothing, or is `timed` as the documents do. `origins` says where what was given was
-    written, `overridden` the options whose stricter value in the ini file does not count, since another was given.
-    """
+    """What one session was asked to do."""
 
     logs: tuple[Path, ...] = from_option("--llmb-logs")
     baselines: tuple[Path, ...] = from_option("--llmb-baselines")
     tolerances: tuple[Tolerance, ...] = from_option("--llmb-tolerance", unset=())
+    """Those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the baseline files
+    decide."""
     require: tuple[str, ...] = from_option("--llmb-require")
     suites: tuple[Path, ...] = ()
+    """The suite files among what is required."""
     unmatched: str = from_option("--llmb-unmatched")
     release: str = from_option("--llmb-release", unset="")
     gpu: str = from_option("--llmb-gpu", unset="")
@@ -62,33 +71,47 @@ class Settings:
     since: datetime | None = from_option("--llmb-since")
     max_age: timedelta | None = from_option("--llmb-max-age")
     against: str = from_option("--llmb-against", unset="")
+    """Empty for recorded baselines where there are any."""
     timed: str = from_option("--llmb-timed")
     baseline_release: str = from_option("--llmb-baseline-release", unset="")
     record: Path | None = from_option("--llmb-record")
     accept_drift: str = from_option("--llmb-accept-drift", unset="")
+    """Why more than the budget may be recorded."""
     accept_levels: str = from_option("--llmb-accept-levels", unset="")
+    """Why runs of several levels may be recorded."""
     drift_budget: float | None = from_option("--llmb-drift-budget")
+    """A fraction; None where the baseline files decide."""
     junit: Path | None = from_option("--llmb-junit")
     json: Path | None = from_option("--llmb-json")
     github: bool = False
+    """Whether this is a job of GitHub Actions that is told what is red."""
     step_summary: Path | None = None
+    """Where GitHub reads the summary of a job."""
     html: Path | None = from_option("--llmb-html")
     inconclusive: str = from_option("--llmb-inconclusive")
     improvement: str = from_option("--llmb-improvement")
     any_improvement: bool = False
+    """Whether somebody said that a run may be faster by any amount: the default of `improvement` does not."""
     scaling: str = from_option("--llmb-scaling")
     trend: str = from_option("--llmb-trend")
     acknowledged: Path | None = from_option("--llmb-acknowledged")
     repeat_window: timedelta | None = from_option("--llmb-repeat-window")
+    """None for no repeats but those of one launch."""
     assumed_cv: float = from_option("--llmb-assumed-cv")
+    """A fraction."""
     certify: bool = from_option("--llmb-certify")
     selftest: bool = from_option("--llmb-selftest")
     launch: LaunchSettings | None = None
     cache: Path | None = None
+    """The folder of what was read before; None to read all."""
     commit: str = ""
+    """What a CI says that it tests; empty where none does."""
     history: StoreLocation | None = from_option("--llmb-history")
+    """Where verdicts are kept; None for nowhere, as in a session that records, or is timed as the documents do."""
     origins: Origins = field(default_factory=dict)
+    """Where what was given was written."""
     overridden: tuple[str, ...] = ()
+    """The options whose stricter value in the ini file does not count, since another was given."""
 
 
 ASSUMED_CV = Settings().assumed_cv
@@ -113,7 +136,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
         origins=find_origins(values),
         overridden=tuple(_overridden(typed, ini)),
     )
-    settings = by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
+    settings = _time_by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
     refuse_shared(_read(settings, values, directory), outputs(settings))
@@ -189,6 +212,20 @@ def _refuse_idle_trend(settings: Settings, typed: Mapping[str, Any]) -> None:
         )
 
 
+def _time_by_document(settings: Settings, typed: Mapping[str, Any]) -> Settings:
+    """Return the settings of a session that judges by the documents: against published baselines, and without what
+    would outlive it. Raises SettingsError for what contradicts that."""
+    asked = {"--llmb-record": settings.record is not None, "--llmb-certify": settings.certify}
+    asked |= {flag: bool(typed.get(destination(flag))) for flag in UNUSED}
+    for flag, why in {**NEVER, **UNUSED}.items():
+        if asked[flag]:
+            raise SettingsError(f"{OPTION} with {flag}: {why}; give --llmb-timed=window, or leave {flag} out")
+    against = str(typed.get("llmb_against") or "published")
+    if against != "published":
+        raise SettingsError(f"{OPTION} with --llmb-against={against}: only published baselines have a document")
+    return replace(settings, against="published", history=None, acknowledged=None)
+
+
 def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     """Return what a certificate rests on: nothing untold, nothing missing, and the published performance.
 
@@ -229,3 +266,27 @@ def _overridden(values: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[s
     required = values.get("llmb_require")
     if required and "all" not in required and not set(ini.get("llmb_require") or ()) <= set(required):
         yield "--llmb-require"
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return where this user's caches are: in $XDG_CACHE_HOME or ~/.cache; None where there is neither."""
+    stated = environment.get("XDG_CACHE_HOME", "")
+    home = environment.get("HOME", "")
+    above = stated if os.path.isabs(stated) else os.path.join(home, ".cache")
+    return Path(above) / "pytest-llmbench" if os.path.isabs(above) else None
+
+
+def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
+    """Refuse one file under two options where the session would write it: what is written last replaces the other.
+
+    Devices and pipes may be shared. Both map flags to places, None where one was not given. Raises SettingsError.
+    """
+    seen = {os.path.realpath(path): flag for flag, path in read.items() if path is not None}
+    for flag, path in written.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        other = seen.setdefault(os.path.realpath(path), flag)  # a loop of links is itself
+        if other != flag:
+            raise SettingsError(
+                f"{flag}={path}: {other} is the same file, one would replace the other: give it another name"
+            )

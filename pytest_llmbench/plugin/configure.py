@@ -30,8 +30,8 @@ from pytest_llmbench.core.option_origins import (
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, destination
 from pytest_llmbench.ingest.reading.progress import ReadingProgress
-from pytest_llmbench.pipeline.option_values import OptionValues, refuse_shared
-from pytest_llmbench.pipeline.settings import outputs
+from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
+from pytest_llmbench.pipeline.settings import outputs, refuse_shared
 from pytest_llmbench.plugin.hooks import Collector
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.plugin.stash import (
@@ -122,10 +122,8 @@ def _is_distributed(config: pytest.Config) -> bool:
 def _values(config: pytest.Config) -> OptionValues:
     """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
     values = {option.flag: config.getoption(destination(option.flag)) for option in OPTIONS}
-    for flag, value in values.items():
-        if value == "":
-            raise pytest.UsageError(f"{flag}= is empty: give a value, or leave the option out")
     typed = {destination(flag): value for flag, value in values.items() if value is not None}
+    refuse_blank(typed)
     flags = [flag for flag, value in values.items() if value is not None]
     return OptionValues(typed, {name: _ini_value(config, name) for name in INI_KEYS}, _origins(config, flags))
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
+
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Baseline, Case, Check, Measurement, Outcome, Run, UnmatchedRun
 
@@ -62,42 +64,23 @@ def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
     return run
 
 
-def _check(request: pytest.FixtureRequest) -> Check:
-    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
+def _make_check_fixture(name: str, meaning: str) -> object:
+    def describe_check(request: pytest.FixtureRequest) -> Check:
+        from pytest_llmbench.plugin.stash import DESCRIBED, get_session
 
-    check, described = get_session(request.config).describe_check(_get_case(request))
-    request.node.stash.setdefault(DESCRIBED, described)  # the verdict on a configuration comes first
-    return check
+        check, described = get_session(request.config).describe_check(_get_case(request))
+        request.node.stash.setdefault(DESCRIBED, described)  # the verdict on a configuration comes first
+        return check
 
-
-@pytest.fixture
-def llmb_weak_scaling(request: pytest.FixtureRequest) -> Check:
-    """The weak-scaling efficiency of a family of configurations, against the documented one."""
-    return _check(request)
-
-
-@pytest.fixture
-def llmb_fp8_speedup(request: pytest.FixtureRequest) -> Check:
-    """How much faster FP8 is than BF16, against the documented speed-up."""
-    return _check(request)
+    # `pytest --fixtures` shows the docstring of the function.
+    describe_check.__doc__ = meaning
+    return pytest.fixture(name=name)(describe_check)
 
 
-@pytest.fixture
-def llmb_cluster_change(request: pytest.FixtureRequest) -> Check:
-    """A shift that most configurations share."""
-    return _check(request)
-
-
-@pytest.fixture
-def llmb_trend(request: pytest.FixtureRequest) -> Check:
-    """How the level of a configuration has changed over its nights, and who acknowledged it."""
-    return _check(request)
-
-
-@pytest.fixture
-def llmb_selftest(request: pytest.FixtureRequest) -> Check:
-    """What became of damaged copies of a run that passed (--llmb-selftest)."""
-    return _check(request)
+# pytest finds the fixtures of a plugin among the names of its module.
+for _kind, (_, _meaning) in CHECKS.items():
+    _name = get_test_name(_kind).replace("test_", "llmb_")
+    globals()[_name] = _make_check_fixture(_name, _meaning)
 
 
 def _get_case(request: pytest.FixtureRequest) -> Any:

@@ -78,7 +78,7 @@ def _may_launch(session: pytest.Session) -> bool:
 
 def _launch_selected(session: pytest.Session) -> bool:
     """Launch what is selected; whether the session ends with that."""
-    from pytest_llmbench.pipeline.launch.stopping import Interrupted
+    from pytest_llmbench.pipeline.launch.launch_session import Interrupted
 
     config = session.config
     _refuse_all_failed(session)
@@ -221,7 +221,7 @@ def _shorten(report: Any) -> None:
     crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
     if crash is None or not hasattr(report, "llmb"):
         return
-    from pytest_llmbench.report.explain import make_headline
+    from pytest_llmbench.report.verdicts import make_headline
 
     error, _, message = crash.message.partition("\n")[0].partition(": ")
     if message and make_headline(report.llmb).startswith(

@@ -60,7 +60,7 @@ def _locate_excerpt(session: Session, excerpt: dict[str, Any]) -> tuple[Path, in
 
 def _write(session: Session, name: str, label: str, content: Callable[[], bytes]) -> bool:
     """Write one report, if it was asked for; False where that failed."""
-    from pytest_llmbench.report.whole_file import write_whole
+    from pytest_llmbench.report.document import write_whole
 
     path = getattr(session.settings, name)
     if path is None:
@@ -121,7 +121,7 @@ def store_outcomes(session: Session) -> None:
     if session.history is None:
         return
     from pytest_llmbench.pipeline.session_history import with_hashes
-    from pytest_llmbench.report.terminal import select_worst
+    from pytest_llmbench.report.verdicts import select_worst
 
     outcomes = select_worst(session.described)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.plugin.stash import CHECK_KINDS
+from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
@@ -233,11 +233,11 @@ class Session:
     @property
     def cases(self) -> dict[str, tuple[Any, ...]]:
         """What has items, by the name of the built-in test, in the order in which they run."""
-        of_kind = {kind: tuple(check for check in self.results.checks if check.kind == kind) for kind in CHECK_KINDS}
+        checks = self.results.checks
         return {
             "test_performance": tuple(result.case for result in self.results.configurations.values()),
             "test_unmatched_run": self.failing_unmatched,
-            **{f"test_{kind.replace('-', '_')}": checks for kind, checks in of_kind.items()},
+            **{get_test_name(kind): tuple(check for check in checks if check.kind == kind) for kind in CHECKS},
         }
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.core.options import LAUNCHING, destination
+from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.session import Session
@@ -27,17 +28,9 @@ SUITE_ID = "pytest_llmbench/suite"
 CASES = {
     "llmb_case": "test_performance",
     "llmb_unmatched": "test_unmatched_run",
-    "llmb_cluster_change": "test_cluster_change",
-    "llmb_weak_scaling": "test_weak_scaling",
-    "llmb_fp8_speedup": "test_fp8_speedup",
-    "llmb_trend": "test_trend",
-    "llmb_selftest": "test_selftest",
+    **{get_test_name(kind).replace("test_", "llmb_"): get_test_name(kind) for kind in CHECKS},
 }
 """The fixtures that have an item for each case, and the built-in test of each, in the order in which they run."""
-
-CHECK_KINDS = tuple(name.removeprefix("llmb_").replace("_", "-") for name in list(CASES)[2:])
-"""The kinds of `Check`, each with a fixture of its own: all but those of a configuration and of an unmatched run."""
-
 
 INFORMATION = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
 """Options of pytest with which a session only tells something."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
+from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import NoteCode
 
 SLOWER_THAN_RECORDED = (
@@ -100,6 +102,12 @@ ADVICE = {
 NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged"))
 """Reasons that leave nothing to do: a summary does not list them."""
 
+UNFINISHED = ("NOT_ASSERTED", "INCONCLUSIVE", "IMPROVEMENT", "RECORDED")
+"""Verdicts that leave something to do where nothing is red."""
+
+Advice = tuple[list[dict[str, Any]], str]
+"""Items with one reason, and what to do about them."""
+
 
 def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
@@ -125,3 +133,38 @@ def _choose_advice(described: dict[str, Any]) -> str:
         return NOT_ONE_LEVEL
     is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
     return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")
+
+
+def count_repeats_needed(described: dict[str, Any]) -> str:
+    """Return how many runs would settle what is inconclusive, `3 runs`; empty where nobody would start so many."""
+    estimate = described.get("estimate") or {}
+    needed = estimate.get("repeats_needed")
+    if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > formatting.MANY:
+        return ""
+    if described.get("reason") == "drifted":  # they would settle how far it is from another value
+        return ""
+    return formatting.count_noun(max(needed, estimate["runs"] + 1), "run")
+
+
+def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
+    """Return what to do about outcomes that stand in the order of their importance: red ones first, those that leave
+    nothing to do left out."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
+        groups.setdefault(outcome["reason"], []).append(outcome)
+    advised = ((group, advise(group[0])) for group in groups.values())
+    return [
+        (group, f"{text}{_advise_repeats(group[0])}")
+        for group, text in advised
+        if group[0]["reason"] not in NOTHING_TO_DO
+    ]
+
+
+def _is_unfinished(outcome: dict[str, Any]) -> bool:
+    """Whether it is red, or a configuration that leaves something to do though it is not."""
+    return outcome["status"] == "failed" or (outcome["kind"] == "configuration" and outcome["verdict"] in UNFINISHED)
+
+
+def _advise_repeats(outcome: dict[str, Any]) -> str:
+    runs = count_repeats_needed(outcome)
+    return f"; about {runs} would settle it" if runs else ""

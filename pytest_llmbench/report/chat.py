@@ -7,10 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_llmbench.core.formatting import format_seconds
-from pytest_llmbench.report.cautions import FINDINGS, append_findings
 from pytest_llmbench.report.document import SessionEnding
-from pytest_llmbench.report.explain import name_outcome
-from pytest_llmbench.report.terminal import JUDGED, explain_nothing_judged, format_step_time, sort_outcomes
+from pytest_llmbench.report.verdicts import (
+    FINDINGS,
+    JUDGED,
+    explain_nothing_judged,
+    format_step_time,
+    name_outcome,
+    name_verdict,
+    sort_outcomes,
+)
 
 ROOM = 6
 """Lines for cautions and red items together."""
@@ -24,8 +30,7 @@ LONGEST = 160
 
 def make_message(session: Mapping[str, Any], link: str = "") -> str:
     """Return at most ten lines: how the session ended, the counts, what is red, and where all of it is (`link`)."""
-    state = SessionEnding(session["exit_code"]).state(green=session["green"] is True)
-    ended = append_findings(state, session["outcomes"])
+    state, details = SessionEnding(session["exit_code"]).describe(session["outcomes"], green=session["green"] is True)
     started = str(session["started"])[:16].replace("T", " ")
     failed = [outcome for outcome in session["outcomes"] if outcome["status"] == "failed"]
     red = list(map(_format_item, sort_outcomes(failed)))
@@ -33,9 +38,8 @@ def make_message(session: Mapping[str, Any], link: str = "") -> str:
         f"caution: {caution['text']}" for caution in session.get("cautions", ()) if caution["code"] not in FINDINGS
     ]
     cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
-    word = state.partition(" ")[0]
     lines = [
-        f"llmbench {word.upper()}{ended.removeprefix(word)}, {started} UTC: {session['count']}",
+        f"llmbench {state.upper()}{details}, {started} UTC: {session['count']}",
         *map(_clip, cautions),
         *_list_failures(session),
         _clip(explain_nothing_judged(session["outcomes"])),
@@ -66,12 +70,12 @@ def _limit(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
 
 
 def _format_item(outcome: dict[str, Any]) -> str:
-    verdict = outcome.get("verdict") or outcome["reason"].upper()
-    if outcome["kind"] == "configuration" and verdict in JUDGED:
+    title = f"{name_verdict(outcome)} {name_outcome(outcome)}"
+    if outcome["kind"] == "configuration" and outcome["verdict"] in JUDGED:
         step_time, change = format_step_time(outcome)
         expected = format_seconds(outcome["expected_seconds"])
-        return f"{verdict} {name_outcome(outcome)}: {change} ({step_time}, expected {expected})"
-    return _clip(f"{verdict} {name_outcome(outcome)}: {outcome['text']}")
+        return f"{title}: {change} ({step_time}, expected {expected})"
+    return _clip(f"{title}: {outcome['text']}")
 
 
 def _clip(text: str) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +17,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Caution
-from pytest_llmbench.report.terminal import count_verdicts, format_counts, select_worst
+from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
 
 SCHEMA = 1
 """Raised when a field of the document changes its meaning; fields may be added."""
@@ -32,14 +34,17 @@ class SessionEnding:
     failures: Sequence[str] = ()
     cautions: Sequence[Caution] = ()
 
-    def state(self, *, green: bool) -> str:
-        """Return it in a word, `green` only where nothing is red and the exit code says so too.
+    def describe(self, outcomes: Sequence[dict[str, Any]], *, green: bool) -> tuple[SessionState, str]:
+        """Return it in a word, and what stands behind that: the exit code of an error, what is known to be worse.
 
-        A session that is not green and ends with 0 is one whose exit code another plugin has changed.
+        It is `green` only where nothing is red and the exit code says so too.
         """
-        if green and self.exit_code == 0:
-            return "green"
-        return {0: "red", 1: "red", 2: "interrupted"}.get(self.exit_code, f"error (exit code {self.exit_code})")
+        # Without `green` a 0 is an exit code that another plugin has changed.
+        judged = SessionState.GREEN if green else SessionState.RED
+        states = {0: judged, 1: SessionState.RED, 2: SessionState.INTERRUPTED}
+        state = states.get(self.exit_code, SessionState.ERROR)
+        code = f" (exit code {self.exit_code})" if state is SessionState.ERROR else ""
+        return state, f"{code}{format_findings(state, outcomes)}"
 
 
 def make_document(
@@ -122,3 +127,22 @@ def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_replace_non_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_whole(path: Path, content: bytes, *, make_folders: bool = True) -> None:
+    """Write a file beside its place and move it there.
+
+    Raises OSError where that is impossible; what stood at `path` is then still there.
+    """
+    if make_folders:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)  # /dev/stdout or a pipe: must not be replaced by a file
+        return
+    target = Path(os.path.realpath(path))  # a link stays one; Path.resolve raises RuntimeError for one to itself
+    temporary = target.with_name(f".llmb-{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -11,8 +11,9 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import Definition, list_rows
 from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import jobs
-from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.advice import advise, count_repeats_needed
 from pytest_llmbench.report.columns import WIDTH, count_columns, escape_commands, wrap
+from pytest_llmbench.report.verdicts import locate_log, make_headline
 
 LABELS = {
     "cuda": "CUDA",
@@ -44,29 +45,6 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
     if not short:
         lines += wrap(f"next: {advise(described)}", "      ")
     return escape_commands("\n".join(lines))
-
-
-def name_outcome(described: dict[str, Any]) -> str:
-    """Return the id of an outcome, and behind it that its time is what a document timed, where that is so."""
-    if described.get("timed") != "document":
-        return str(described["id"])
-    window = described.get("window")
-    last_step = window is not None and window["first"] == window["last"]
-    return f"{described['id']} [{'last step' if last_step else 'as documented'}]"
-
-
-def make_headline(described: dict[str, Any]) -> str:
-    """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
-    if described["kind"] == "stray":
-        return f"{described['reason'].upper()}  {described['id']}"
-    if described["kind"] == "check":
-        return f"{described['check'].upper()} {described['verdict']}  {name_outcome(described)}"
-    return f"{described['verdict']}  {name_outcome(described)} ({described['reason']})"
-
-
-def locate_log(described: dict[str, Any]) -> str:
-    """Return the log and, where one is to blame, its line: `run/log.out:123`."""
-    return f"{described['log']}:{described['line']}" if described.get("line") else str(described["log"])
 
 
 def _tabulate(described: dict[str, Any]) -> Iterator[str]:
@@ -134,7 +112,7 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if change["stands"]:
             yield "change", change["text"]
     yield from _list_job_facts(described)
-    for line in jobs.list_tries(described):
+    for line in jobs.list_log_attempts(described):
         yield "attempt", line
     for problem in described.get("problems", [])[1:]:
         yield "also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else "")
@@ -192,17 +170,6 @@ def _list_statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "power", f"such a run shows a slowdown of {detectable} or more{settle}"
 
 
-def count_repeats_needed(described: dict[str, Any]) -> str:
-    """Return how many runs would settle what is inconclusive, `3 runs`; empty where nobody would start so many."""
-    estimate = described.get("estimate") or {}
-    needed = estimate.get("repeats_needed")
-    if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > formatting.MANY:
-        return ""
-    if described.get("reason") == "drifted":  # they would settle how far it is from another value
-        return ""
-    return formatting.count_noun(max(needed, estimate["runs"] + 1), "run")
-
-
 def _format_other_statistic(described: dict[str, Any]) -> str:
     """Return the mean beside a trimmed mean, and the other way round."""
     trimmed = described["window"]["statistic"] == "trimmed_mean"
@@ -213,7 +180,7 @@ def _format_other_statistic(described: dict[str, Any]) -> str:
 
 def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     # Each attempt has a line of its own then.
-    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if jobs.list_tries(described) else ()
+    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if jobs.list_log_attempts(described) else ()
     text = described["text"]  # may say it already
     notes = [note for note in described.get("notes", []) if note["code"] not in listed and note["text"] not in text]
     for note in notes[:5]:

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.report.advice import advise
-from pytest_llmbench.report.cautions import SLOWER, append_findings, list_caution_texts
 from pytest_llmbench.report.document import SessionEnding
-from pytest_llmbench.report.explain import locate_log, make_headline, name_outcome
-from pytest_llmbench.report.terminal import (
+from pytest_llmbench.report.verdicts import (
+    SLOWER,
     explain_nothing_judged,
     format_counts,
     format_step_time,
+    list_caution_texts,
+    locate_log,
+    make_headline,
+    name_outcome,
+    name_verdict,
     select_worst,
     sort_outcomes,
 )
@@ -44,10 +48,10 @@ def render_job_summary(described: Sequence[dict[str, Any]], ending: SessionEndin
     doubtful = [outcome for outcome in shown if _is_doubtful(outcome)]
     passed = [outcome for outcome in shown if outcome["status"] == "passed" and outcome["kind"] != "check"]
     green = [outcome for outcome in passed if not _is_doubtful(outcome)]
-    state = append_findings(ending.state(green=not red and not ending.failures), shown)
+    state, details = ending.describe(shown, green=not red and not ending.failures)
     cautions = "".join(f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions))
     texts = filter(None, (*ending.failures, explain_nothing_judged(described), format_counts(described)))
-    paragraphs = [f"### llmbench: {state}", cautions, *map(_escape, texts)]
+    paragraphs = [f"### llmbench: {state}{details}", cautions, *map(_escape, texts)]
     text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
     if len(text.encode()) > room:
         return ""
@@ -109,9 +113,9 @@ def _render_more(number: int) -> str:
 
 def _render_row(outcome: dict[str, Any]) -> str:
     step_time, change = format_step_time(outcome) if outcome["kind"] == "configuration" else ("", "")
-    verdict = outcome.get("verdict") or outcome["reason"].upper()
     place = f" ({locate_log(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
-    cells = (verdict, name_outcome(outcome), step_time, change, _clip(outcome["text"]) + place, advise(outcome))
+    texts = _clip(outcome["text"]) + place, advise(outcome)
+    cells = (name_verdict(outcome), name_outcome(outcome), step_time, change, *texts)
     return f"| {' | '.join(map(_escape, cells))} |\n"
 
 

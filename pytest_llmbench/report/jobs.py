@@ -1,6 +1,6 @@
 """The jobs behind an outcome and the attempts in the logs of its run: as plain values, and what reports say of them.
 
-All but `describe` and `describe_try` take those values.
+All but `describe` and `describe_log_attempt` take those values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Try
+from pytest_llmbench.core.models import AttemptSummary
 from pytest_llmbench.core.models.jobs import LaunchedJob
 
 MEASURE = "measure"
@@ -120,7 +120,7 @@ def _format_result(job: dict[str, Any]) -> str:
 # --- attempts in the logs --------------------------------------------------------------------------------
 
 
-def describe_try(attempt: Try, directory: Path) -> dict[str, Any]:
+def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> dict[str, Any]:
     """Return an attempt as plain values; a log below `directory` is shown relative to it."""
     return {
         "number": attempt.number,
@@ -135,7 +135,7 @@ def describe_try(attempt: Try, directory: Path) -> dict[str, Any]:
     }
 
 
-def format_tries(described: dict[str, Any]) -> str | None:
+def format_log_attempts(described: dict[str, Any]) -> str | None:
     """Return `1 stopped after step 12 (time limit); 2 finished, judged`; None for a single attempt."""
     attempts = described.get("tries", ())
     return (
@@ -143,7 +143,7 @@ def format_tries(described: dict[str, Any]) -> str | None:
     )
 
 
-def list_tries(described: dict[str, Any]) -> list[str]:
+def list_log_attempts(described: dict[str, Any]) -> list[str]:
     """Return a line for each of several attempts: its number, its place, its steps, and how it ended.
 
     Of many the last ones stand there, and always the one that is judged.

@@ -15,7 +15,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report.explain import explain, format_environment
 from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
-from pytest_llmbench.report.terminal import JUDGED, SEVERITY, select_worst
+from pytest_llmbench.report.verdicts import JUDGED, SEVERITY, name_verdict, select_worst
 
 if TYPE_CHECKING:
     from junit_xml import TestCase
@@ -54,7 +54,7 @@ def _make_case(outcome: dict[str, Any]) -> TestCase:
     seconds = sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
     case = TestCase(outcome["id"], _make_classname(outcome), elapsed_sec=seconds, stdout=_make_system_out(outcome))
     # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
-    message = _join_lines(f"{outcome.get('verdict') or outcome['reason'].upper()}: {outcome['text']}")
+    message = _join_lines(f"{name_verdict(outcome)}: {outcome['text']}")
     if outcome["status"] not in SEVERITY:
         case.add_failure_info(message, explain(outcome, short=False), outcome["reason"])
     elif outcome["status"] == "skipped":

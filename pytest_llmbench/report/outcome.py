@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import (
@@ -15,12 +17,17 @@ from pytest_llmbench.core.models import (
     Measurement,
     Outcome,
     Reason,
+    Segment,
     Status,
     UnmatchedRun,
     Verdict,
 )
-from pytest_llmbench.report import jobs, steps
+from pytest_llmbench.core.robust import find_stragglers
+from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Flags, Integers
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -30,6 +37,9 @@ COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
 
 SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 """Verdicts that a run has for its step times alone."""
+
+MOST_STEPS = 2000
+"""Steps that a report is given; of more, the slow ones and as many of the others, evenly apart."""
 
 
 def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "") -> dict[str, Any]:
@@ -72,7 +82,7 @@ def _describe_steps_and_excerpt(outcome: Outcome, directory: Path) -> dict[str, 
     measurement = outcome.judgement.measurement
     if measurement is None:
         return {}
-    steps_and_excerpt = steps.describe(measurement)
+    steps_and_excerpt = _describe_steps(measurement)
     line, what = _find_telling_line(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
     if line and measurement.log:
         steps_and_excerpt |= {
@@ -89,7 +99,7 @@ def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int,
         return line or _find_last_line(measurement), ""
     judgement = outcome.judgement
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
-    return steps.find_telling_line(measurement) if slow else (0, "")
+    return _find_slow_line(measurement) if slow else (0, "")
 
 
 def _find_last_line(measurement: Measurement) -> int:
@@ -190,7 +200,7 @@ def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values["launcher"] = (described.get("run") or {}).get("launcher") or None
     if described.get("window"):
         values["window"] = described["window"]["text"]
-    values["log_attempts"] = jobs.format_tries(described)
+    values["log_attempts"] = jobs.format_log_attempts(described)
     texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
         (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
@@ -202,3 +212,64 @@ def _describe_environment(measurement: Measurement | None, commit: str) -> dict[
     if measurement is None:
         return {}
     return dict(sorted({**({"commit": commit} if commit else {}), **measurement.environment}.items()))
+
+
+# --- steps, for a report that draws them -------------------------------------------------------------------
+
+
+def _describe_steps(measurement: Measurement) -> dict[str, Any]:
+    """Return the step numbers and times of the attempt that was measured, also of those outside of the window.
+
+    `slow` are the positions of the stragglers of the window. A time that no step can have is None. Empty where the
+    attempt has no step, or is not there any more.
+    """
+    segment = _find_segment(measurement)
+    if segment is None:
+        return {}
+    counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
+    slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
+    positions = _choose_positions(slow)
+    numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
+    seconds = [_replace_impossible(counted.get(number, value)) for number, value in zip(numbers, printed, strict=True)]
+    return {"steps": {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}}
+
+
+def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
+    """Return the log line of the step that tells most of a slow run, and what it is: the slowest straggler of the
+    window, without one its first step; 0 where no line is known."""
+    lines, slow = measurement.window_lines, _find_slow_steps(measurement)
+    if not lines:
+        return 0, ""
+    numbers, seconds = measurement.window_steps, measurement.window_seconds
+    if not slow:
+        return lines[0], f"step {numbers[0]}, the first of the window"
+    place = int(np.argmax(seconds))  # a straggler is above all that is none
+    return lines[
+        place
+    ], f"step {numbers[place]}, the slowest of the window: {formatting.format_seconds(seconds[place])}"
+
+
+def _find_segment(measurement: Measurement) -> Segment | None:
+    """Return the part of the log that was measured."""
+    of_log = [attempt.log.segments for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
+    parts = of_log[-1] if of_log else ()
+    return parts[measurement.segment - 1] if 0 < measurement.segment <= len(parts) else None
+
+
+def _find_slow_steps(measurement: Measurement) -> list[int]:
+    """Return the numbers of the steps of the window that stand out of it."""
+    if not measurement.window_seconds:
+        return []
+    is_slow = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
+    return [number for number, slow in zip(measurement.window_steps, is_slow.tolist(), strict=False) if slow]
+
+
+def _choose_positions(slow: Flags) -> Integers:
+    """Return the positions of the steps that are told: at most MOST_STEPS, the slow ones first of all."""
+    room = max(MOST_STEPS - int(np.count_nonzero(slow)), 1)
+    regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
+    return np.flatnonzero(slow | regular)[:MOST_STEPS]
+
+
+def _replace_impossible(value: float) -> float | None:
+    return formatting.finite_or_none(value) if value > 0 else None

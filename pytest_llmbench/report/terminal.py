@@ -9,36 +9,26 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution, NoteCode
 from pytest_llmbench.report import jobs
-from pytest_llmbench.report.cautions import list_all_texts
+from pytest_llmbench.report.advice import list_advice
 from pytest_llmbench.report.columns import WIDTH, TerminalLine, count_columns, wrap
-from pytest_llmbench.report.explain import name_outcome
-from pytest_llmbench.report.next_steps import list_next_steps
-
-ORDER = (
-    "TEST_FAILED",
-    "NOT_ASSERTED",
-    "REGRESSION",
-    "INVALID",
-    "INCONCLUSIVE",
-    "IMPROVEMENT",
-    "PASS",
-    "RECORDED",
-    "NOT_COMPARABLE",
-    "MISSING",
+from pytest_llmbench.report.verdicts import (
+    JUDGED,
+    choose_colour,
+    format_counts,
+    format_step_time,
+    is_absent,
+    join_counts,
+    list_all_texts,
+    locate_log,
+    name_outcome,
+    rank_count,
+    select_worst,
+    sort_outcomes,
 )
-"""The verdicts in the order in which a reader wants them."""
-
-JUDGED = ("REGRESSION", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED")
-"""Those that need no word of explanation under their line."""
-
-TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
-"""Those with a step time that means something."""
 
 QUIET = ("PASS", "MISSING")
 """The verdicts of checks that need no line of their own; a self-test tells what each run would have shown."""
 
-SEVERITY = {"passed": 0, "skipped": 1}
-"""The least severe first; a status that is not listed is a failure."""
 
 DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree", "implausibly-fast")
 """Reasons that stand under a line whatever its colour."""
@@ -46,7 +36,10 @@ DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree", "implausibly-f
 ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched"}
 """Why a configuration has no run, in words; other reasons stand as they are."""
 
-INDENT = " " * 17
+INDENT, ADVICE_INDENT = " " * 17, " " * 6
+
+MOST_ADVICE = 2
+"""Groups of items of which the summary tells; the message of each red one has its own step."""
 
 NOTEWORTHY = (
     NoteCode.NOT_COMPARABLE,
@@ -83,11 +76,6 @@ OF_RECORDED = (
     NoteCode.RECORDED_FEW_GROUPS,
 )
 """Notes that stand under the line of what was recorded."""
-BY_DOCUMENT = "timed as the documents do, to compare with their tables: no verdict of the gate"
-"""What stands behind the count of a session with --llmb-timed=document."""
-
-UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
-"""Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
 
 
 def render_summary(
@@ -106,7 +94,7 @@ def render_summary(
     yield from _tabulate([outcome for outcome in shown if outcome["kind"] == "configuration"], verbosity)
     for outcome in shown:
         if outcome["kind"] == "stray":
-            yield from _format_row(outcome, f"{outcome['reason'].upper():<14} {outcome['id']}")
+            yield from _format_row(outcome, outcome["reason"].upper())
     yield from _list_checks([outcome for outcome in shown if outcome["kind"] == "check"])
     for remark in remarks:
         yield from map(TerminalLine, wrap(remark, "  "))
@@ -117,55 +105,12 @@ def render_summary(
     yield from (TerminalLine(line, choose_colour(described)) for line in wrap(format_counts(described), "  "))
 
 
-def choose_colour(described: Sequence[dict[str, Any]]) -> str:
-    """Return the colour of outcomes together: red where one is, green where all of those that are not skipped pass
-    without a doubt, yellow otherwise."""
-    if any(outcome["status"] == "failed" for outcome in described):
-        return "red"
-    judged = [outcome for outcome in described if outcome["status"] != "skipped"]
-    return "green" if judged and all(outcome.get("verdict") not in UNSURE for outcome in judged) else "yellow"
-
-
-def get_step_time(outcome: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Return the step time of a configuration, and the logarithm of its ratio to the baseline's, None where they mean
-    nothing."""
-    if outcome["verdict"] not in TIMED or outcome["problems"]:
-        return None, None
-    return outcome["metrics"].get("step_time_seconds", {}).get("value"), outcome["log_difference"]
-
-
-def format_step_time(outcome: dict[str, Any]) -> tuple[str, str]:
-    """Return what `get_step_time` returns as texts, `-` for None."""
-    seconds, difference = get_step_time(outcome)
-    return formatting.format_seconds(seconds), formatting.format_difference(
-        None if difference is None else formatting.bounded_exp(difference)
-    )
-
-
-def explain_nothing_judged(described: Sequence[dict[str, Any]]) -> str:
-    """Return why nothing was judged; empty where something was."""
-    return next((str(outcome["context"]) for outcome in described if outcome.get("context")), "")
-
-
-def sort_outcomes(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the outcomes as a reader wants them: configurations by verdict, those of which nothing was seen last, then
-    runs without one, then checks."""
-    return sorted(described, key=_rank_outcome)
-
-
-def _rank_outcome(outcome: dict[str, Any]) -> tuple[int, int, bool, str]:
-    if outcome["kind"] == "configuration":
-        absent = _is_absent(outcome)
-        return 0, ORDER.index(outcome["verdict"]), absent, "" if absent else outcome["id"]
-    return (1 if outcome["kind"] == "stray" else 2), 0, False, ""
-
-
 def _tabulate(configurations: Sequence[dict[str, Any]], verbosity: int) -> Iterator[TerminalLine]:
     """Yield the table of configurations; those of which nothing was seen have a line for each reason."""
     if verbosity >= 0:
         yield TerminalLine(f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}", "")
     for outcome in configurations:
-        if not _is_absent(outcome):
+        if not is_absent(outcome):
             yield from _format_configuration(outcome)
     for (why, status), ids in _group_absent(configurations).items():
         named = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
@@ -173,15 +118,10 @@ def _tabulate(configurations: Sequence[dict[str, Any]], verbosity: int) -> Itera
         yield from _mark(lines, "MISSING", "red" if status == "failed" else "yellow")
 
 
-def _is_absent(outcome: dict[str, Any]) -> bool:
-    """Whether nothing of it was seen, not even a job."""
-    return outcome["verdict"] == "MISSING" and not outcome["run"] and not outcome.get("jobs")
-
-
 def _group_absent(configurations: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
     """Return the ids of what has neither a run nor a job, by the reason in words and the status, red first."""
     ids: dict[tuple[str, str], list[str]] = {}
-    for outcome in sorted(filter(_is_absent, configurations), key=lambda outcome: outcome["status"] != "failed"):
+    for outcome in sorted(filter(is_absent, configurations), key=lambda outcome: outcome["status"] != "failed"):
         reason = f"{ABSENT.get(outcome['reason'], outcome['reason'])} ({outcome['text']})"
         why = "without a run" if outcome["reason"] == "no-run" else reason
         ids.setdefault((why, outcome["status"]), []).append(outcome["id"])
@@ -193,7 +133,7 @@ def _list_checks(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:
     for kind in dict.fromkeys(outcome["check"] for outcome in described):
         of_kind = [outcome for outcome in described if outcome["check"] == kind]
         verdicts = Counter(outcome["verdict"] for outcome in of_kind)
-        numbers = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items(), key=_rank_verdict))
+        numbers = join_counts(sorted(verdicts.items(), key=rank_count))
         label = f"{kind}{' [as documented]' if of_kind[0].get('timed') == 'document' else ''}"
         yield TerminalLine(f"{label}: {numbers}", choose_colour(of_kind), len(label) + 1)
         for outcome in of_kind:
@@ -201,64 +141,10 @@ def _list_checks(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:
                 yield from map(TerminalLine, wrap(f"{name_outcome(outcome)}: {outcome['text']}", " " * 6, first="  "))
 
 
-def count_verdicts(described: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return how many there are of each verdict: `{"green": {"PASS": 17}, "red": {}, "skipped": {"MISSING": 3}}`.
-
-    Of each id the worst counts. A check that passed is none of them.
-    """
-    chosen = select_counted(select_worst(described))
-    of_label = {}
-    for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
-        names = Counter(_name_verdict(outcome) for outcome in chosen if outcome["status"] == status)
-        of_label[label] = dict(sorted(names.items(), key=_rank_verdict))
-    return of_label
-
-
-def select_counted(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the outcomes that are counted: a check that passed is none of them."""
-    return [outcome for outcome in described if outcome["kind"] != "check" or outcome["status"] == "failed"]
-
-
-def format_counts(described: Sequence[dict[str, Any]]) -> str:
-    """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
-    parts = []
-    for label, names in count_verdicts(described).items():
-        if names:
-            numbers = ", ".join(f"{number} {name}" for name, number in names.items())
-            parts.append(f"{sum(names.values())} {label}: {numbers}")
-    checks = sum(outcome["kind"] == "check" and outcome["status"] == "passed" for outcome in described)
-    if parts and any(outcome.get("timed") == "document" for outcome in described):
-        parts.append(BY_DOCUMENT)
-    return "; ".join(parts) or (f"{formatting.count_noun(checks, 'check')} passed" if checks else "nothing judged")
-
-
-def _name_verdict(outcome: dict[str, Any]) -> str:
-    return outcome["reason"].upper() if outcome["kind"] != "configuration" else str(outcome["verdict"])
-
-
-def _rank_verdict(item: tuple[str, int]) -> tuple[int, str]:
-    return (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)), item[0]
-
-
-def select_worst(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one outcome for each suite and id, the worst: several tests of a user may be about one configuration."""
-    by_name = {
-        _identify(outcome): outcome
-        for outcome in sorted(described, key=lambda outcome: SEVERITY.get(outcome["status"], len(SEVERITY)))
-    }
-    return [by_name[name] for name in dict.fromkeys(map(_identify, described))]
-
-
-def _identify(outcome: dict[str, Any]) -> tuple[str, str]:
-    return outcome["suite"], outcome["id"]
-
-
 def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
     step_time, change = format_step_time(outcome)
     age = outcome["run"]["age"] if outcome["run"] else "-"
-    yield from _format_row(
-        outcome, f"{outcome['verdict']:<14} {name_outcome(outcome)}", f"{step_time:>9} {change:>7} {age:>5}"
-    )
+    yield from _format_row(outcome, outcome["verdict"], f"{step_time:>9} {change:>7} {age:>5}")
     remarks = [note["text"] for note in outcome["notes"] if note["code"] in NOTEWORTHY]
     if outcome["reason"] in DOUBTFUL:
         remarks.insert(0, outcome["text"].partition("; ")[2])
@@ -273,9 +159,9 @@ def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
         yield TerminalLine(f"{INDENT}{file}")
 
 
-def _format_row(outcome: dict[str, Any], head: str, numbers: str = "") -> Iterator[TerminalLine]:
+def _format_row(outcome: dict[str, Any], verdict: str, numbers: str = "") -> Iterator[TerminalLine]:
     """Yield a verdict with its id and, at the right, its numbers: on a line of their own behind a long id."""
-    verdict = head.partition(" ")[0]
+    head = f"{verdict:<14} {name_outcome(outcome)}"
     if numbers and count_columns(head) + len(numbers) < WIDTH:
         yield from _mark([f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"], verdict, choose_colour([outcome]))
         return
@@ -291,3 +177,38 @@ def _mark(lines: Sequence[str], verdict: str, shade: str) -> Iterator[TerminalLi
 
 def _clip(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:
+    """Yield the lines of what to do about outcomes that stand in the order of their importance.
+
+    Nothing is yielded about items of a session that judged nothing: their context says what to do.
+    """
+    judged = [outcome for outcome in described if not outcome.get("context")]
+    advised = list_advice(judged)
+    for group, text in advised[:MOST_ADVICE]:
+        yield from _format_advice(f"{_name_group(group)}: {text}")
+        if group[0]["status"] == "failed" and group[0]["log"]:
+            yield TerminalLine(f"{ADVICE_INDENT}log: {locate_log(group[0])}")  # whole, to be copied
+    red = [outcome for outcome in judged if outcome["status"] == "failed"]
+    launched = any(outcome.get("jobs") for outcome in described)
+    if any(not (launched and outcome["kind"] == "check") for outcome in red):  # what a launch shows cannot be asked for
+        yield from _format_advice("only what is red again: the same command with --lf")
+    if not advised:
+        yield from _advise_launch([outcome for outcome in judged if outcome["reason"] == "no-run"])
+
+
+def _advise_launch(group: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:
+    if group:
+        launch = f"pytest -k {group[0]['id']} --llmb-launch launches it, --llmb-dry-run says what that takes"
+        yield from _format_advice(f"{_name_group(group)} without a run: {launch}")
+
+
+def _name_group(group: Sequence[dict[str, Any]]) -> str:
+    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return f"{name_outcome(group[0])}{more}"
+
+
+def _format_advice(text: str) -> Iterator[TerminalLine]:
+    for number, line in enumerate(wrap(f"next: {text}", ADVICE_INDENT)):
+        yield TerminalLine(line, "bold", 0 if number else len("next:"))

@@ -20,7 +20,15 @@ from pytest_llmbench.baseline.difference import (
 )
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.models import AcceptedValue, Baseline, Budget, Recording, RegexDialect, Tolerance
+from pytest_llmbench.core.models import (
+    AcceptedValue,
+    Baseline,
+    BaselineKind,
+    Budget,
+    Recording,
+    RegexDialect,
+    Tolerance,
+)
 
 SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
 
@@ -50,7 +58,7 @@ def test_the_shipped_files_do_not_differ_from_themselves() -> None:
 
 
 def test_what_nothing_has_timed_in_both_sets_did_not_change() -> None:
-    untimed = replace(BASELINE, kind="recipe", step_seconds=math.nan, cells=())
+    untimed = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
     assert not of(untimed, replace(untimed)).is_change
     assert of(untimed, replace(untimed, step_seconds=7.3)).is_change
     assert of(replace(untimed, step_seconds=7.3), untimed).is_change
@@ -143,7 +151,7 @@ def test_a_printed_mfu_that_follows_from_nothing_is_told() -> None:
         (changed(budgets=(Budget("checkpoint_save_seconds", 60),)), ("budgets", "-", "checkpoint_save_seconds 60 s")),
         (changed(drift_budget=0.03), ("drift budget", "-", "3 %")),
         (changed(steps=100), None),
-        (changed(kind="recorded"), ("kind", "published", "recorded")),
+        (changed(kind=BaselineKind.RECORDED), ("kind", "published", "recorded")),
         (changed(sequence_length=4096), ("sequence length", "8192", "4096")),
     ],
 )
@@ -171,7 +179,7 @@ def test_what_a_recording_holds_a_run_to_besides_is_told(
 ) -> None:
     """A recording whose mean allows more, or that forgot the value that drift is counted from, is another gate."""
     recording = replace(RECORDED, earlier=(AcceptedValue("2025-11-01", 7.2),))
-    before = changed(kind="recorded", recording=recording)
+    before = changed(kind=BaselineKind.RECORDED, recording=recording)
     after = changed(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
     assert of(before, after).facts == ((fact,) if fact else ())
 
@@ -189,7 +197,7 @@ def test_what_nothing_tells_apart_is_refused() -> None:
 
 
 def test_published_and_recorded_stand_side_by_side() -> None:
-    both = [BASELINE, replace(BASELINE, kind="recorded", step_seconds=7.4)]
+    both = [BASELINE, replace(BASELINE, kind=BaselineKind.RECORDED, step_seconds=7.4)]
     found = compare_baselines(both, [BASELINE])
     assert [(one.id.rpartition("-")[2], one.is_change) for one in found] == [("published", False), ("recorded", True)]
 

@@ -15,11 +15,10 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.history.location import StoreLocation
+from pytest_llmbench.cli.history import parse_days
 from pytest_llmbench.history.look import prune
-from pytest_llmbench.history.record import write_unsaved
-from pytest_llmbench.history.write import write
-from pytest_llmbench.pipeline.option_converters import parse_days
+from pytest_llmbench.history.record import write, write_unsaved
+from pytest_llmbench.history.store import StoreLocation
 
 FP8 = replace(builders.KEY, dtype="fp8")
 

@@ -64,6 +64,10 @@ def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch:
         ([], "nothing to change: give one of --tolerance, --inconclusive"),
         (["--tolerance=5"], "--tolerance=5: found '5', that is 500 %"),
         (["--inconclusive=maybe"], "--inconclusive=maybe: expected literal, fail or skip"),
+        (["--against= "], "an option is empty: give it a value, or leave it out"),
+        (["--certify", "--release="], "--release= is empty: give a value, or leave the option out"),
+        (["--certify", "--gpu= "], "--gpu= is empty"),
+        (["--certify", "--baselines="], "--baselines= is empty"),
         (["--baseline-release=25.50"], "--baseline-release=25.50: no baseline has it"),
     ],
 )

@@ -20,7 +20,7 @@ from generator.__main__ import shipped
 from shared_data import shared
 
 from pytest_llmbench.cli.main import main
-from pytest_llmbench.cli.run_table import make_rows
+from pytest_llmbench.cli.summary import make_rows
 from pytest_llmbench.core import throughput
 from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
 from pytest_llmbench.pipeline.catalog import Catalog, load

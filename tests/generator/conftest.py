@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Key, Parallelism, Source, Window
+from pytest_llmbench.core.models import (
+    Architecture,
+    Baseline,
+    BaselineKind,
+    Configuration,
+    Key,
+    Parallelism,
+    Source,
+    Window,
+)
 
 GROK = Architecture("grok", 8192, 64, 6144, 128256, ffn_size=32768, attention_heads=48, query_groups=8, top_k=2)
 LLAMA2 = Architecture("llama", 4096, 80, 8192, 32000, ffn_size=28672, attention_heads=64, query_groups=8)
@@ -25,7 +34,7 @@ def one(
     configuration = Configuration(key, architecture, parallelism or Parallelism(tp=4, pp=8), batch, 1, 16)
     return Baseline(
         configuration,
-        kind="published",
+        kind=BaselineKind.PUBLISHED,
         step_seconds=seconds,
         cells=(),
         window=Window(11, 44),

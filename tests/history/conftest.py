@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from databases import new_database, server
 
-from pytest_llmbench.history.location import StoreLocation, locate_store
+from pytest_llmbench.history.store import StoreLocation, locate_store
 
 
 @pytest.fixture(scope="session")

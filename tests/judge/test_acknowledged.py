@@ -11,6 +11,7 @@ from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nig
 
 from pytest_llmbench.core.models import (
     Acknowledgement,
+    BaselineKind,
     Evidence,
     Judgement,
     Measurement,
@@ -100,7 +101,7 @@ def test_a_certificate_accepts_nothing() -> None:
 
 @pytest.mark.parametrize(("since", "expected"), [(date(2025, 10, 31), 1.0), (date(2025, 11, 2), 1.06)])
 def test_a_baseline_that_was_recorded_after_the_change_holds_it_already(since: date, expected: float) -> None:
-    recorded = at(BASELINE, kind="recorded", recording=RECORDED)
+    recorded = at(BASELINE, kind=BaselineKind.RECORDED, recording=RECORDED)
     entry = changed(since=since)
     found = apply_acknowledgements(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
     assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
@@ -113,7 +114,7 @@ def test_a_baseline_that_was_recorded_after_the_change_holds_it_already(since: d
 def test_a_baseline_that_was_recorded_later_from_runs_before_the_change_does_not_hold_it(
     newest: str, expected: float
 ) -> None:
-    recorded = at(BASELINE, kind="recorded", recording=replace(RECORDED, newest_run=newest))
+    recorded = at(BASELINE, kind=BaselineKind.RECORDED, recording=replace(RECORDED, newest_run=newest))
     entry = changed(since=date(2025, 10, 31))
     found = apply_acknowledgements(evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded), [entry])
     assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
@@ -225,6 +226,6 @@ def test_without_a_run_and_its_day_nothing_is_moved(of: Evidence) -> None:
 
 
 def test_a_baseline_without_a_value_stays_so() -> None:
-    none = at(BASELINE, step_seconds=math.nan, kind="recipe")
+    none = at(BASELINE, step_seconds=math.nan, kind=BaselineKind.RECIPE)
     found = apply_acknowledgements(evidence(measurement(7.0, baseline=none), baseline=none), [SLOWER])
     assert math.isnan(found.baseline.step_seconds)

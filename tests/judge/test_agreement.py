@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from builders import BASELINE, HISTORY, evidence, measurement, nights, noisy
 
-from pytest_llmbench.core.models import Baseline, Measurement, Reason, Recording, Verdict
+from pytest_llmbench.core.models import Baseline, BaselineKind, Measurement, Reason, Recording, Verdict
 from pytest_llmbench.core.robust import trimmed_mean
 from pytest_llmbench.judge.decide import judge
 
 RECORDED = replace(
     BASELINE,
-    kind="recorded",
+    kind=BaselineKind.RECORDED,
     window=BASELINE.window._replace(statistic="trimmed_mean"),
     recording=Recording("2025-11-01", 4, 7.325, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()),
 )

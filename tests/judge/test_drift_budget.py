@@ -14,6 +14,7 @@ from pytest_llmbench.core.models import (
     AcceptedValue,
     Acknowledgement,
     Baseline,
+    BaselineKind,
     Case,
     Judgement,
     Outcome,
@@ -39,7 +40,7 @@ def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Basel
     )
     return at(
         BASELINE,
-        kind="recorded",
+        kind=BaselineKind.RECORDED,
         step_seconds=seconds,
         recording=recording,
         window=Window(11, 44, "trimmed_mean"),

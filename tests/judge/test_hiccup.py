@@ -12,7 +12,7 @@ from builders import BASELINE, HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Judgement, Measurement, Recording, StoredRun, Verdict
+from pytest_llmbench.core.models import BaselineKind, Judgement, Measurement, Recording, StoredRun, Verdict
 from pytest_llmbench.judge.decide import judge
 
 
@@ -94,7 +94,7 @@ def test_more_of_a_stall_never_makes_a_failure_green(
 def test_against_a_recorded_baseline_nothing_changes() -> None:
     recorded = replace(
         BASELINE,
-        kind="recorded",
+        kind=BaselineKind.RECORDED,
         window=BASELINE.window._replace(statistic="trimmed_mean"),
         recording=Recording("2025-11-01", 5, 7.325, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34, 7.325), (), groups=5),
     )

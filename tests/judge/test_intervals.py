@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import (
+    BaselineKind,
     Evidence,
     Judgement,
     Measurement,
@@ -34,7 +35,7 @@ from pytest_llmbench.pipeline.selftest import run_selftest
 
 RECORDED = at(
     BASELINE,
-    kind="recorded",
+    kind=BaselineKind.RECORDED,
     window=Window(11, 44, "trimmed_mean"),
     recording=Recording("2025-11-01", 1, 7.325, 7.325, 0.0, (7.325,), ()),
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from procedures import REPEAT_WINDOW, judged
 from scenarios import ATTEMPTS, SCENARIOS, Case, cases
 
-from pytest_llmbench.core.models import Judgement, Measurement, Problem, Reason, Status, Verdict
+from pytest_llmbench.core.models import BaselineKind, Judgement, Measurement, Problem, Reason, Status, Verdict
 from pytest_llmbench.judge import nights
 from pytest_llmbench.judge.consequence import decide_status
 from pytest_llmbench.judge.decide import judge, judge_alone
@@ -224,7 +224,7 @@ def _of_launch(case: Case) -> Judgement:
 
 # --- a configuration without a value ----------------------------------------------------------------------
 
-EMPTY = replace(BASELINE, kind="recipe", step_seconds=math.nan, cells=())
+EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
 
 
 @pytest.mark.parametrize("launch", ["", "night-7"])

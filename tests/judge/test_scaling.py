@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
-from pytest_llmbench.core.models import Baseline, Configuration, Estimate, Judgement, Key, Noise, Reason, Verdict
+from pytest_llmbench.core.models import (
+    Baseline,
+    BaselineKind,
+    Configuration,
+    Estimate,
+    Judgement,
+    Key,
+    Noise,
+    Reason,
+    Verdict,
+)
 from pytest_llmbench.judge.comparison import (
     AT_BASELINE,
     BELOW_BOUND,
@@ -27,7 +37,7 @@ from pytest_llmbench.judge.comparison import (
 )
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.margin import compute_probability
-from pytest_llmbench.measure.scaling import find_pairs, group_families
+from pytest_llmbench.measure.metrics import find_pairs, group_families
 
 MARGIN = math.log(1.05)
 KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)
@@ -191,7 +201,7 @@ def test_a_reference_that_is_a_regression_itself_is_named() -> None:
 
 
 def test_published_and_recorded_baselines_are_never_mixed() -> None:
-    recorded = [at(one, kind="recorded", step_seconds=one.step_seconds * 1.1) for one in SIZES]
+    recorded = [at(one, kind=BaselineKind.RECORDED, step_seconds=one.step_seconds * 1.1) for one in SIZES]
     mixed = judgements(judged(SIZES[0], 0.0), judged(recorded[1], 0.2), judged(SIZES[2], 0.0))
     (comparison,) = compare_weak_scaling([FAMILY], mixed)
     assert [row.key.gpus for row in comparison.rows] == [512]

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import Acknowledgement, DailyRun, LevelChange, Noise
+from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRun, LevelChange, Noise
 from pytest_llmbench.judge.changes import LevelShift
 from pytest_llmbench.judge.coverage import assign_acknowledgements
 from pytest_llmbench.judge.series import compare_environments, find_changes
@@ -98,9 +98,9 @@ def names(*entries: Acknowledgement, levels: Sequence[tuple[float, int]] = STEPS
 
 
 @pytest.mark.parametrize(("difference", "covers"), [(0.05, True), (0.07, True), (0.09, False)])
-@pytest.mark.parametrize("kind", ["step", "drift"])
+@pytest.mark.parametrize("kind", list(ChangeKind))
 def test_a_change_of_uncertain_size_is_covered_by_no_much_smaller_one(
-    kind: str, difference: float, covers: bool
+    kind: ChangeKind, difference: float, covers: bool
 ) -> None:
     """A drift that a later change was taken for has an interval in which both fit."""
     found = LevelShift(40, 0, 60, difference, 0.02, 2 * difference - 0.02)

@@ -82,4 +82,4 @@ def test_what_crosses_to_another_process_is_complete() -> None:
     measured = measuring.measure(run(), BASELINE, NOW)
     copy = pickle.loads(pickle.dumps(measured))  # noqa: S301 (made here)
     assert (type(copy.metrics), copy.metrics) == (tuple, measured.metrics)
-    assert (copy.notes, copy.expected, copy.tries) == (measured.notes, measured.expected, measured.tries)
+    assert (copy.notes, copy.expected, copy.attempts) == (measured.notes, measured.expected, measured.attempts)

@@ -14,6 +14,7 @@ from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import (
     LOAD,
     SAVE,
+    BaselineKind,
     CheckpointRecord,
     Checkpoints,
     DroppedRecords,
@@ -28,8 +29,8 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.measure import metrics
+from pytest_llmbench.measure.checks import make_stand_in
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.unmatched import make_stand_in
 
 KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 
@@ -440,7 +441,7 @@ def test_without_a_peak_a_step_that_takes_no_time_is_still_impossible() -> None:
 
 
 def test_a_baseline_that_nothing_has_timed_expects_nothing() -> None:
-    untimed = replace(BASELINE, kind="recipe", step_seconds=float("nan"), cells=())
+    untimed = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=float("nan"), cells=())
     measurement = measure(run(), untimed, NOW)
     assert measurement.valid
     assert measurement.expected == ()

@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Steps, Window
+from pytest_llmbench.measure.attempts import choose_segment, is_finished, is_traced
 from pytest_llmbench.measure.window import (
     choose_last_half,
-    choose_segment,
     compute_statistic,
     find_covered_steps,
     find_missing_steps,
     fits,
-    is_finished,
-    is_traced,
     mask_window,
 )
 

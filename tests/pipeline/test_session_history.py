@@ -13,9 +13,9 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
-from pytest_llmbench.history.location import StoreLocation
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.stored_runs import read_stored_runs
-from pytest_llmbench.history.write import write
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge import nights as of_nights
 from pytest_llmbench.judge.decide import judge

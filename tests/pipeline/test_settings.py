@@ -14,8 +14,8 @@ import pytest
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Tolerance
 from pytest_llmbench.core.options import OPTIONS, destination
-from pytest_llmbench.pipeline.option_converters import cache_folder, parse_age, parse_moment
-from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, resolve
+from pytest_llmbench.pipeline.option_values import parse_age, parse_moment
+from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, cache_folder, resolve
 
 
 @pytest.fixture
@@ -339,6 +339,12 @@ def test_an_ini_file_names_one_file_of_acknowledged_changes(folder: Path) -> Non
     assert resolve(both({}, {"acknowledged": [folder / "known.yaml"]}), folder).acknowledged == folder / "known.yaml"
     with pytest.raises(SettingsError, match="found 2 paths, expected one"):
         resolve(both({}, {"acknowledged": ["known.yaml", "known.yaml"]}), folder)
+
+
+def test_an_ini_file_names_one_file_of_the_cluster(folder: Path) -> None:
+    """The last of several took the place of the others without a word."""
+    with pytest.raises(SettingsError, match=r"llmb_cluster = a\.yaml b\.yaml: found 2 paths, expected one"):
+        resolve(both({"launch": True}, {"cluster": ["a.yaml", "b.yaml"]}), folder)
 
 
 def test_a_file_of_requirements_that_names_nothing_is_refused(folder: Path) -> None:

@@ -20,9 +20,11 @@ from pytest_llmbench.judge.acknowledged import apply_acknowledgements, select_co
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.series import find_changes
 from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
+from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.checks import check_trends
+from pytest_llmbench.pipeline.fleet import find_unneeded
 from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.trends import find_unneeded, make_trend_checks
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +74,7 @@ def seen(levels: Sequence[float], entries: Sequence[Acknowledgement], factor: fl
     found = find_changes(series, KNOWN, select_covering(KEY, entries), TODAY)
     judgement = judge(of)
     judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), _with(judgement, found)), (of,))})
-    checks = tuple(make_trend_checks(judged, Settings(trend="fail"), entries))
+    checks = tuple(check_trends(judged, Settings(trend="fail"), Catalog((), {}, tuple(entries))))
     level = of.baseline.step_seconds / 7.325
     return Seen(found, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries)))
 

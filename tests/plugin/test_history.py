@@ -27,7 +27,7 @@ from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import look, store
-from pytest_llmbench.history.location import StoreLocation
+from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.pipeline import session_history as remembering
 
 pytestmark = pytest.mark.slow

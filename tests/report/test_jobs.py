@@ -14,9 +14,20 @@ from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, s
 
 from pytest_llmbench.cli.replay import Replay, VerdictChange
 from pytest_llmbench.cli.replay import format_replay as replayed
-from pytest_llmbench.core.models import Baseline, Case, Evidence, Judgement, Outcome, Reason, Run, Status, Verdict
+from pytest_llmbench.core.models import (
+    Baseline,
+    BaselineKind,
+    Case,
+    Evidence,
+    Judgement,
+    Outcome,
+    Reason,
+    Run,
+    Status,
+    Verdict,
+)
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
-from pytest_llmbench.judge.comparison import WEAK_SCALING, compare
+from pytest_llmbench.judge.comparison import ComparisonKind, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
@@ -235,7 +246,7 @@ def test_jobs_are_plain_json() -> None:
 
 # --- a configuration that has no value yet ----------------------------------------------------------------
 
-EMPTY = replace(BASELINE, kind="recipe", step_seconds=math.nan, cells=())
+EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
 
 
 def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
@@ -275,7 +286,7 @@ def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged()
         return judgement, Status.PASSED
 
     assert run_selftest(KEY.id, found, judgement, decide) is None
-    compared = compare(WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
+    compared = compare(ComparisonKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
     assert compared.verdict is Verdict.MISSING
 
 

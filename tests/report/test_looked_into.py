@@ -22,8 +22,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting
 from pytest_llmbench.pipeline.log_excerpt import LARGEST, WIDEST, read_excerpts
-from pytest_llmbench.report.outcome import describe
-from pytest_llmbench.report.steps import MOST
+from pytest_llmbench.report.outcome import MOST_STEPS, describe
 
 
 def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def test_of_a_long_run_the_slow_steps_are_kept(count: int) -> None:
     seconds = [7.4] * count
     seconds[33] = 9.5
     found = told(run(log(segment(steps(seconds), total=count))))["steps"]
-    assert MOST / 3 < len(found["index"]) <= MOST
+    assert MOST_STEPS / 3 < len(found["index"]) <= MOST_STEPS
     assert [found["index"][position] for position in found["slow"]] == [33]
     assert found["index"][-1] > count - 6
     assert len(found["seconds"]) == len(found["index"])

@@ -30,7 +30,8 @@ from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe, describe_stray, list_properties, list_property_names
-from pytest_llmbench.report.terminal import format_counts, render_summary
+from pytest_llmbench.report.terminal import render_summary
+from pytest_llmbench.report.verdicts import format_counts
 
 FOLDER = Path("/runs")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.report.whole_file import write_whole
+from pytest_llmbench.report.document import write_whole
 
 CONTENT = b"<testsuites/>" * 20
 

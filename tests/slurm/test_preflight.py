@@ -14,10 +14,9 @@ from planned import machine, planned, program
 
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch.preflight.checks import check_launch
-from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
+from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
 from pytest_llmbench.launch.slurm.client import Slurm, run
-from pytest_llmbench.launch.submit.setup_run import SetupHost, run_setup
-from pytest_llmbench.launch.submit.setup_step import build_setup_step
+from pytest_llmbench.launch.submit.setup import SetupHost, build_setup_step, run_setup
 
 pytestmark = pytest.mark.slow
 

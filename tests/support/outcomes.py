@@ -62,4 +62,4 @@ def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01")
 
 def check(status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family") -> dict[str, Any]:
     """Return the dictionary of a look at a family."""
-    return describe_check(Check("weak-scaling", identifier, Status(status), str(verdict), "93.1 % of the throughput"))
+    return describe_check(Check("weak-scaling", identifier, Status(status), verdict, "93.1 % of the throughput"))

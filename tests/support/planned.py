@@ -10,8 +10,8 @@ from typing import Any
 
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
-from pytest_llmbench.launch.preflight.check_files import LocalMachine
-from pytest_llmbench.launch.preflight.problems import PlannedJob
+from pytest_llmbench.launch.preflight.checks import LocalMachine
+from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.slurm.client import CommandOutput
 
 FACTS = LaunchFacts(

@@ -9,7 +9,7 @@ from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
 from pytest_llmbench.core.models import Baseline, Recipe
 from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
 from pytest_llmbench.launch.recipe.environment import build_job
-from pytest_llmbench.launch.recipe.facts import read_facts
+from pytest_llmbench.launch.recipe.fit import read_facts
 
 CALLER = {
     "PATH": "/usr/bin:/bin",

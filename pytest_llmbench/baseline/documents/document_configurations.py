@@ -6,8 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.baseline.documents.captions import KEY, LabelledCell, parse_dtypes
-from pytest_llmbench.baseline.documents.labels import ABSENT, parse_metric_label
+from pytest_llmbench.baseline.documents.labels import ABSENT, KEY, LabelledCell, parse_dtypes, parse_metric_label
 from pytest_llmbench.baseline.documents.markdown import MarkdownTable, MarkdownTables
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell, read_table
 

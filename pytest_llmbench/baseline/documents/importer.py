@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
-import secrets
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
-from pytest_llmbench.baseline.documents.draft import BaselineDraft, make_draft
 from pytest_llmbench.baseline.documents.markdown import read_tables
-from pytest_llmbench.baseline.documents.prose import read_prose
-from pytest_llmbench.baseline.documents.table_configurations import UnreadCell
+from pytest_llmbench.baseline.documents.prose import Prose, ProseValue, ProseValues, read_prose
+from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
+from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS
+from pytest_llmbench.baseline.write import write_beside
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.yamlfile import read_text
 
 LARGEST_BYTES = 16 << 20
@@ -112,13 +114,7 @@ def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
             )
         if before is not None and not force:
             return WrittenDraft(path, DraftFate.KEPT, _diff(path, before, text))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_beside(path, text)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise BaselineError(f"{path}: {why or error}, expected a place that can be written") from error
@@ -153,3 +149,161 @@ def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -
 
 def _wrap(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+FILL_IN = "# fill in:"
+
+
+USUAL_WINDOW = "{statistic: mean, first: 11, last: 44}"
+
+
+SUMS = ("attention", "mlp", "embedding")
+
+
+HINTS = {
+    "framework": "such as NeMo-Run",
+    "dialect": "that of the log: nemo1, nemo2, maxtext, megatron, torchtitan, ...",
+    "timed": "last_step or mean",
+    "steps": "of a run",
+    "formula": "grok, llama or nemotron, and the digits to which the document rounds, as in llama:3 (docs/flops.md)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineDraft:
+    """A baseline file of one recipe, which can be read once every line of `fill_in` is complete."""
+
+    recipe: str
+    release: str
+    text: str
+    configurations: int
+    cells: int
+
+    @property
+    def fill_in(self) -> tuple[tuple[int, str], ...]:
+        """The lines to complete, 1-based, and what is missing there."""
+        lines = enumerate(self.text.splitlines(), 1)
+        return tuple((number, line.partition(FILL_IN)[2].strip()) for number, line in lines if FILL_IN in line)
+
+
+def make_draft(entries: Sequence[DocumentConfiguration], prose: Prose, document: str, release: str) -> BaselineDraft:
+    """Return the file of the configurations of one recipe; `document` is the name of what they were read from."""
+    recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
+    lines = [*_render_head(recipe, release, document, prose, timed=cells > 0), *_render_peaks(entries, prose)]
+    sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
+    models = {size: _select_model(prose, size, alone=len(sizes) == 1) for size in sizes}
+    lines += ["", "models:", *(line for size in sizes for line in _render_model(size, models[size]))]
+    lines += ["", "configurations:"]
+    for number, entry in enumerate(entries):
+        if number == 0 or (entry.table, entry.line) != (entries[number - 1].table, entries[number - 1].line):
+            lines.append(f"  # {escape(entry.table)} (line {entry.line} of the document)")
+        lines += _render_row(entry, models[str(entry.facts["size"])])
+    return BaselineDraft(recipe, release, "\n".join(lines) + "\n", len(entries), cells)
+
+
+def _render_head(recipe: str, release: str, document: str, prose: Prose, *, timed: bool) -> Iterator[str]:
+    yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/baselines.md explains the keys."
+    yield "schema: 1"
+    yield f"kind: {'published' if timed else 'recipe'}"
+    yield f"recipe: {_quote(recipe)}"
+    yield f"release: {json.dumps(release)}"
+    yield f"title: {_quote(f'{recipe} {release}')}"
+    yield _render_value("framework", None)
+    yield f"names: [{_quote(recipe)}]"
+    yield _render_value("dialect", prose.about.get("dialect"))
+    yield f"source: {{document: {_quote(document)}}}"
+    yield ""
+    about = prose.about
+    if timed or "timed" in about:
+        yield _render_value("timed", about.get("timed"))
+    if "first" in about:
+        first, last = about["first"], about["last"]
+        yield f"window: {{statistic: mean, first: {first.value}, last: {last.value}}}   # line {first.line}"
+    else:
+        yield f"window: {USUAL_WINDOW}   # the usual one, the document names none"
+    if timed or "steps" in about:
+        yield _render_value("steps", about.get("steps"))
+
+
+def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: str = "") -> str:
+    """Return a key with its value and where it stands, or one to fill in."""
+    if stated is None:
+        return f"{indent}{name}: null   {FILL_IN} {name}{f', {HINTS[name]}' if name in HINTS else ''}"
+    return f"{indent}{name}: {text or stated.value}   # line {stated.line}"
+
+
+def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Iterator[str]:
+    yield "peak_tflops:"
+    pairs = dict.fromkeys((str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries)
+    for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
+        yield f"  {gpu}:"
+        for dtype in (dtype for other, dtype in pairs if other == gpu):
+            peak = prose.peaks.get((gpu, dtype))
+            if peak is None:
+                yield f'    {dtype}: null   {FILL_IN} peak TFLOP/s of {gpu} in {dtype}, or "NA"'
+            else:
+                yield _render_value(dtype, peak, "    ", json.dumps(peak.value))
+
+
+def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
+    """Return what is stated of a model; what names no size is about the only one, where it is alone."""
+    unnamed = prose.models.get("", {}) if alone else {}
+    return {**unnamed, **prose.models.get(size, {})}
+
+
+def _render_model(size: str, model: ProseValues) -> Iterator[str]:
+    formula, constant = model.get("formula"), model.get("printed_flops")
+    yield f"  {_quote(size)}:"
+    digits = f":{len(constant.value.lower().partition('e')[0]) - 1}" if constant else ""
+    yield _render_value("formula", formula, "    ", f"{formula.value}{digits}" if formula else "")
+    needed = FORMULA_NEEDS[formula.value] if formula else ("attention_heads", "query_groups", "ffn_size")
+    for name in ("hidden_size", *needed, "vocabulary_size"):
+        yield _render_value(name, model.get(name), "    ")
+    if constant:
+        yield _render_value("printed_flops", constant, "    ", json.dumps(constant.value))
+    yield from _render_worked_example(model)
+
+
+def _render_worked_example(model: ProseValues) -> Iterator[str]:
+    sums = [model.get(f"worked {name}") for name in SUMS]
+    shape = [model.get(name) for name in ("sequence_length", "layers")]
+    if None in sums or None in shape:
+        return
+    yield "    worked:"
+    for name, stated in zip(("sequence_length", "layers", *SUMS), (*shape, *sums), strict=True):
+        if stated is not None:
+            yield _render_value(name, stated, "      ", json.dumps(stated.value) if name in SUMS else "")
+    if flops := model.get("worked flops"):
+        yield _render_value("flops", flops, "      ", json.dumps(flops.value))
+
+
+def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
+    key = ", ".join(f"{name}: {_quote(str(entry.facts[name]))}" for name in ("size", "gpu", "dtype"))
+    title = f", table: {_quote(entry.table)}" if entry.table else ""
+    yield f"  - {{{key}, gpus: {entry.facts['gpus']}{title},"
+    worked = {name: model[name].value for name in ("sequence_length", "layers") if name in model}
+    columns = {name: entry.facts.get(name, worked.get(name)) for name in COLUMNS}
+    needed = [name for name in ("sequence_length", "layers", "gbs") if columns[name] is None]
+    keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
+    keys += [f"{name}: null" for name in needed] + ["proxy: true"] * entry.proxy
+    cells = ", ".join(f"{name}: {json.dumps(text)}" for name, text in _order_cells(entry))
+    places = [f"{name}: line {model[name].line}" for name in worked if name not in entry.facts]
+    notes = [*([f"# {', '.join(places)}"] if places else []), *([f"{FILL_IN} {', '.join(needed)}"] if needed else [])]
+    end = "".join(f"   {note}" for note in notes)
+    yield f"     {', '.join(keys)}{',' if cells else '}'}{end}"
+    if cells:
+        yield f"     cells: {{{cells}}}}}"
+
+
+def _order_cells(entry: DocumentConfiguration) -> Iterator[tuple[str, str]]:
+    for name in ("step_time", "tokens_per_second", "mfu", "days_to_1t"):
+        if name in entry.cells:
+            yield name, entry.cells[name]
+
+
+def _quote(text: str) -> str:
+    """Return a text as YAML reads it back: plain where it is a simple word."""
+    words = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+    if re.fullmatch(r"[a-z][a-z0-9_.]*", text) and text not in words:
+        return text
+    return json.dumps(escape(text), ensure_ascii=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pytest_llmbench.baseline.documents.captions import DTYPE, GPU, read_caption
+from pytest_llmbench.baseline.documents.labels import DTYPE, GPU, read_caption
 from pytest_llmbench.baseline.documents.markdown import list_shown_lines
 from pytest_llmbench.baseline.documents.table_configurations import UnreadCell
 from pytest_llmbench.core import formatting

@@ -6,26 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from pytest_llmbench.baseline.documents.captions import (
+from pytest_llmbench.baseline.documents.labels import (
+    ABSENT,
     KEY,
+    METRICS,
     Caption,
     CellContent,
     ConfigurationColumns,
     LabelledCell,
     find_unknown_words,
+    has_unit_of_another_metric,
     is_known_label,
+    is_unit,
     make_recipe_name,
+    parse_column_label,
+    parse_metric_label,
     parse_size,
     read_caption,
     read_cell,
-)
-from pytest_llmbench.baseline.documents.labels import (
-    ABSENT,
-    METRICS,
-    has_unit_of_another_metric,
-    is_unit,
-    parse_column_label,
-    parse_metric_label,
 )
 from pytest_llmbench.baseline.documents.markdown import MarkdownRow, MarkdownTable
 

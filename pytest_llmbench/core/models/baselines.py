@@ -86,6 +86,15 @@ class Window(NamedTuple):
         return f"{self.statistic.replace('_', ' ')} of steps {self.first} to {self.last}"
 
 
+class BaselineKind(StrEnum):
+    """Who vouches for the numbers of a baseline file, if anybody does."""
+
+    PUBLISHED = "published"
+    RECORDED = "recorded"
+    RECIPE = "recipe"
+    """A configuration that has no value yet: its `step_seconds` is NaN."""
+
+
 class TimedBy(StrEnum):
     """What decides a verdict: the mean over the window that the baseline file pins, or what its document timed."""
 
@@ -199,7 +208,6 @@ class Recording:
 class Baseline:
     """The expected values of a configuration. `cells` are the printed texts; `timed` is what the document timed.
 
-    `kind` is published, recorded, or recipe: a configuration that has no value yet, whose `step_seconds` is NaN.
     `resolution_seconds` is one unit in the last place that its table prints of a step time, 0 where nothing is rounded;
     `tolerances` and `budgets` are those of its file and row, each metric once. `log` is the dialect that the file
     defines, None for a built-in one. `drift_budget` is how far its file lets recorded values move, as a fraction, None
@@ -209,7 +217,7 @@ class Baseline:
     """
 
     configuration: Configuration
-    kind: str
+    kind: BaselineKind
     step_seconds: float
     cells: tuple[tuple[str, str], ...]
     window: Window
@@ -261,7 +269,7 @@ class Recipe:
 
     name: str
     release: str
-    kind: str
+    kind: BaselineKind
     title: str
     framework: str
     dialect: str

@@ -210,17 +210,24 @@ class RequiredRuns:
     place: str
 
 
+class ChangeKind(StrEnum):
+    """How the level of the daily runs moved: from one run to the next, or slowly."""
+
+    STEP = "step"
+    DRIFT = "drift"
+
+
 @dataclass(frozen=True, slots=True)
 class LevelChange:
     """A change of level in the daily runs of a configuration, as fractions of the step time; slower is positive.
 
     `first_run` is the position of the first run after it, oldest first; the 95 % interval reaches from `low` to `high`.
-    `kind` is step, or drift for one that came slowly. `environment` is what differs between the two sides: name,
+    `environment` is what differs between the two sides: name,
     before, after. `stands`: it was not taken back since; `lasting` is what is left of it, 0 where it was.
     `acknowledged` covers it now; `expired` did.
     """
 
-    kind: str
+    kind: ChangeKind
     first_run: int
     started: datetime
     difference: float

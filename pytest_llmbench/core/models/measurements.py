@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import Baseline, Window
-    from pytest_llmbench.core.models.judgements import NoteCode, Reason
+    from pytest_llmbench.core.models.judgements import Acknowledgement, NoteCode, Reason
     from pytest_llmbench.core.models.runs import Run, RunKeys
 
 
@@ -36,6 +36,8 @@ class Note:
     code: NoteCode
     text: str
     line: int = 0
+    acknowledgement: Acknowledgement | None = None
+    """The entry that it is about, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class AttemptSummary:
     """One of the attempts that the logs of a run tell of, numbered from 1: a part of a log, or a log without any step.
 
     `line` is its first one (0: none), `first_step` and `last_step` are the log's own numbers, None without steps;
@@ -75,7 +77,7 @@ class Measurement:
     where all are single steps; `moving_means` holds one number, that of the steps that each of them is a moving mean of
     (1: itself), found when it is first looked at; `resolution_seconds` one unit in the last place of most of them;
     `expected` are the metrics at the baseline's step time; `checkpoints` is what the log says of them in the part that
-    was measured; `tries` are all attempts that the logs of the run tell of."""
+    was measured; `attempts` are all attempts that the logs of the run tell of."""
 
     run: Run
     baseline: Baseline
@@ -96,7 +98,7 @@ class Measurement:
     notes: Sequence[Note] = ()
     excluded: Problem | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    tries: Sequence[Try] = ()
+    attempts: Sequence[AttemptSummary] = ()
 
     @property
     def environment(self) -> dict[str, str]:

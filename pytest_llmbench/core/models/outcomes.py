@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from pytest_llmbench.core.models.baselines import Key
+    from pytest_llmbench.core.models.baselines import BaselineKind, Key
     from pytest_llmbench.core.models.jobs import LaunchedJob
     from pytest_llmbench.core.models.judgements import Judgement, Reason, Verdict
 
@@ -34,33 +34,43 @@ class ComparedConfiguration:
 
     key: Key
     reference: Key
-    baseline: str
+    baseline: BaselineKind
     measured: float
     documented: float
     verdict: Verdict
+
+
+class Finding(StrEnum):
+    """What an item besides the configurations says where that is no verdict."""
+
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    ON_BOUND = "ON_BOUND"
+    CAUGHT = "CAUGHT"
+    SURVIVED = "SURVIVED"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """What one item besides the configurations says: of several of them together, or of the gate itself.
 
-    `kind` is weak-scaling, fp8-speedup, cluster-change, trend or selftest, `verdict` a word for it, `lines` the rows of
-    its table, `message` the text of the item. `decides` is False where it only reports. `members` are all that could be
-    compared, `compared` those that were. `timed` is a TimedBy. A selection of one of the configurations in `about`
-    selects the item.
+    `lines` are the rows of its table, `message` the text of the item. `decides` is False where it only reports.
+    `members` are all that could be compared, `compared` those that were. A selection of one of the configurations in
+    `about` selects the item.
     """
 
-    kind: str
+    kind: str  # that of its row in pipeline.checks, which is all that declares a check
     id: str
     status: Status
-    verdict: str
+    verdict: Verdict | Finding
     text: str
     lines: tuple[str, ...] = ()
     decides: bool = False
     message: str = ""
     members: tuple[Key, ...] = ()
     compared: tuple[ComparedConfiguration, ...] = ()
-    timed: str = TimedBy.WINDOW
+    timed: str = TimedBy.WINDOW  # the value of --llmb-timed
     about: tuple[Key, ...] = ()
 
     @property

@@ -1,21 +1,31 @@
-"""What is done about one job, seen from poll to poll: go on, end it, cancel it; and how long nobody may answer."""
+"""What is done about jobs from poll to poll: go on, end one, cancel some; and how long nobody may answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.launch.follow.progress import format_duration
-from pytest_llmbench.launch.slurm.states import OWN, drop_passing, explain_status, explain_stuck
+from pytest_llmbench.launch.slurm.client import SlurmAway
+from pytest_llmbench.launch.slurm.statuses import OWN, drop_passing, explain_status, explain_stuck
+from pytest_llmbench.launch.submit.launchers import Launcher, group_by_scheduler
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.journal.journal import Journal
+
 
 BLOCKED_SECONDS = 10.0
 """A reason that never clears has to be seen for so long, in poll after poll."""
 
 CANCEL_AGAIN_SECONDS = 60.0
 TELL_AGAIN_SECONDS = 300.0
+
+CANCEL_SECONDS = 30.0
+LONGEST_PAUSE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +200,57 @@ def _describe_lost(job: Job, limits: Limits) -> str:
     if job.status and job.status.phase is Phase.RUNNING:
         return f"{nothing}, though it ran: its record was purged or lost; only its log can tell how it ended"
     return f"{nothing}: its record was purged, or it is another cluster's; whether it ran, only its log can tell"
+
+
+def cancel_jobs(
+    jobs: Collection[Job],
+    launchers: Mapping[str, Launcher],
+    journal: Journal,
+    *,
+    now: Callable[[], datetime],
+    sleep: Callable[[float], None],
+    tell: Callable[[str], None],
+) -> tuple[str, ...]:
+    """Cancel submitted jobs, all at once, and wait until they have ended, at most 30 s; return the ids of the rest.
+
+    It is tried again where cancelling said that something went wrong.
+    """
+    going = {job.number: job for job in jobs}
+    problem = _ask_to_cancel(going.values(), launchers)
+    last_problem = ""
+    waited, pause = 0.0, 0.25
+    while going and waited < CANCEL_SECONDS:
+        if problem and problem != last_problem:
+            tell(problem)
+            last_problem = problem
+        sleep(pause)
+        waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
+        _record_ended(going, launchers, journal, now)
+        problem = _ask_to_cancel(going.values(), launchers) if problem else ""
+    return tuple(job.job_id for job in going.values())
+
+
+def _ask_to_cancel(going: Collection[Job], launchers: Mapping[str, Launcher]) -> str:
+    """Ask each scheduler once to end all of its jobs; return what went wrong, or nothing."""
+    problems = []
+    for scheduler, jobs in group_by_scheduler(going, launchers).items():
+        try:
+            problems.append(scheduler.cancel(jobs))
+        except SlurmAway as error:
+            problems.append(str(error))
+    return "\n".join(filter(None, problems))
+
+
+def _record_ended(
+    going: dict[int, Job], launchers: Mapping[str, Launcher], journal: Journal, now: Callable[[], datetime]
+) -> None:
+    for scheduler, jobs in group_by_scheduler(going.values(), launchers).items():
+        try:
+            statuses = scheduler.poll(jobs)
+        except SlurmAway:
+            continue
+        for number, status in statuses.items():
+            if status.phase is Phase.ENDED:
+                del going[number]
+                text = "cancelled by pytest" if status.state == "CANCELLED" else ""
+                journal.record_end(number, status, text, now())

@@ -1,18 +1,28 @@
-"""The SQLite file of the journal: opened, checked, and its errors put into words."""
+"""The SQLite file of the journal: opened and checked, its errors in words, and its rows, without values of secrets."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
+from pytest_llmbench.launch.slurm.statuses import OWN
+from pytest_llmbench.launch.submit.process import Process
+from pytest_llmbench.launch.submit.submissions import find_state
 
 NAME = "launch.db"
 SCHEMA = 1
-PATIENCE_SECONDS = 20.0
-"""How long another process may hold the file."""
+PATIENCE_SECONDS = 20.0  # how long another process may hold the file
+SHORTEST = 4  # a shorter secret is hidden in its variable alone: in another text it means nothing, as `1` does
 
 # the default rollback journal, not WAL: project folders lie on network file systems, where WAL does not work
 TABLES = """
@@ -86,7 +96,7 @@ def explain_errors(file: Path) -> Iterator[None]:
     """Turn what SQLite finds wrong with a file into a LaunchError with what to do."""
     try:
         yield
-    except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
+    except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.ProgrammingError):
             raise
         name = getattr(error, "sqlite_errorname", "") or ""
@@ -114,3 +124,138 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
         damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if damage != "ok":
         raise LaunchError(f"{file} is damaged ({damage}): {MOVE}")
+
+
+# --- jobs as rows -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A job with what only the journal knows of it."""
+
+    job: Job
+    process: Process | None = None
+    text: str | None = None  # None until it has ended
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or was certainly not submitted."""
+        return self.text is not None or bool(self.job.problem)
+
+
+def find_job_folder(folder: Path, session: str, number: int, case_id: str) -> Path:
+    """Return the folder of one job in that of the journal."""
+    return folder / "jobs" / session / f"{number}-{case_id}"
+
+
+def insert_job(database: sqlite3.Connection, row: tuple[str, str, str, int, int, str]) -> int:
+    """Add a job that is about to be submitted: session, token, spec, attempt, repeat, time; return its number."""
+    statement = "INSERT INTO job (session, token, spec, attempt, repeat, intended) VALUES (?, ?, ?, ?, ?, ?)"
+    return database.execute(statement, row).lastrowid or 0
+
+
+def update_job(database: sqlite3.Connection, entry: JournalEntry, submitted: str | None, over: str | None) -> bool:
+    """Write an entry over its row, with the times that are given; False where there is no such row."""
+    job, process = entry.job, entry.process
+    statement = """UPDATE job SET pid = ?, process_started = ?, mark = ?, job_id = ?, log_folder = ?, status = ?,
+                   problem = ?, text = ?, submission = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
+                   WHERE number = ?"""
+    row = (
+        *((process.pid, process.started, process.mark) if process else (None, None, None)),
+        job.job_id,
+        None if job.log_folder is None else str(job.log_folder),
+        None if job.status is None else encode_status(job.status),
+        job.problem,
+        entry.text,
+        job.submission.value,
+        submitted,
+        over,
+        job.number,
+    )
+    return database.execute(statement, row).rowcount == 1
+
+
+def read_jobs(database: sqlite3.Connection, folder: Path, session: str) -> dict[int, JournalEntry]:
+    """Return the jobs of a session by number; LaunchError for a row that cannot be read."""
+    cursor = database.execute("SELECT * FROM job WHERE session = ? ORDER BY number", (session,))
+    names = [column[0] for column in cursor.description]
+    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return {row["number"]: _read_entry(row, folder) for row in rows}
+
+
+def _read_entry(row: dict[str, Any], folder: Path) -> JournalEntry:
+    number, session, job_id, problem, place = (
+        row[name] for name in ("number", "session", "job_id", "problem", "log_folder")
+    )
+    try:
+        spec = decode_spec(row["spec"])
+        status = None if row["status"] is None else decode_status(row["status"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise LaunchError(
+            f"{folder / NAME}: job number {number} of session {session} cannot be read ({error}): it was written "
+            "by another version of pytest-llmbench, or is damaged; end its jobs by hand (squeue --me), and start anew"
+        ) from None
+    job = Job(
+        number=number,
+        token=row["token"],
+        spec=spec,
+        folder=find_job_folder(folder, session, number, spec.case_id),
+        attempt=row["attempt"],
+        repeat=row["repeat"],
+        job_id=job_id,
+        log_folder=None if place is None else Path(place),
+        status=status,
+        problem=problem,
+        # an earlier version, which may still write the file, leaves the column empty
+        submission=SubmissionState(row["submission"]) if row["submission"] else find_state(problem, job_id),
+    )
+    process = None if row["pid"] is None else Process(row["pid"], row["process_started"], row["mark"])
+    return JournalEntry(job, process, row["text"])
+
+
+def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
+    """Return a spec as JSON: MASK stands for its secrets, and for these secret `values` in its command and variables.
+
+    Other fields are kept as they are: with another case id or folder a job would not be found again.
+    """
+    long = {value for value in (*values, *find_secret_values(spec)) if len(value) >= SHORTEST}
+    environment = [
+        (name, MASK if name in spec.secrets and value else redact(value, long)) for name, value in spec.environment
+    ]
+    command = [redact(argument, long) for argument in spec.command]
+    return json.dumps({**asdict(spec), "environment": environment, "command": command}, default=_write_value)
+
+
+def decode_spec(text: str) -> JobSpec:
+    """Return the spec; ValueError, TypeError, KeyError or AttributeError for a text that is none."""
+    fields = json.loads(text)
+    decoded = {
+        "key": Key(**fields["key"]),
+        "purpose": Purpose(fields["purpose"]),
+        "directory": Path(fields["directory"]),
+        "environment": tuple((name, value) for name, value in fields["environment"]),
+        "log_folders": tuple(map(Path, fields["log_folders"])),
+        **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
+    }
+    return JobSpec(**{**fields, **decoded})
+
+
+def encode_status(status: JobStatus) -> str:
+    """Return a status as JSON."""
+    return json.dumps(asdict(status), default=_write_value)
+
+
+def decode_status(text: str) -> JobStatus:
+    """Return the status; errors as of `decode_spec`."""
+    fields = json.loads(text)
+    written = {name: fields[name] for name in ("submitted", "started", "ended")}
+    times = {name: time and datetime.fromisoformat(time) for name, time in written.items()}
+    # a journal of an earlier version says in words alone who ended a job
+    by_words = EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
+    codes = {"phase": Phase(fields["phase"]), "ended_by": EndedBy(fields.get("ended_by", by_words))}
+    return JobStatus(**{**fields, **times, **codes, "nodes": tuple(fields["nodes"])})
+
+
+def _write_value(value: object) -> str:
+    """Return what JSON does not know as text: a time or a path."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,26 +1,40 @@
-"""The journal of submitted jobs: what a session was about to do, did and saw, so that another can go on with it."""
+"""The journal of submitted jobs: what a session was about to do, did and saw, so that another can go on with it.
+
+A session is open until it is finished, and locked by the process that has it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import socket
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.errors import LaunchError, did_you_mean
+from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
-from pytest_llmbench.launch.journal import database, entries, sessions
-from pytest_llmbench.launch.journal.entries import JournalEntry, encode_spec
+from pytest_llmbench.launch.journal import database
+from pytest_llmbench.launch.journal.database import JournalEntry
 from pytest_llmbench.launch.recipe.redaction import find_secret_values, redact
-from pytest_llmbench.launch.slurm.states import drop_passing
+from pytest_llmbench.launch.slurm.statuses import drop_passing
 from pytest_llmbench.launch.submit.process import Process
 
-LONGEST_CASE = 200
-"""Bytes of a case id, so that the name of a job's folder stays below the 255 of most file systems."""
+LONGEST_CASE = 200  # bytes of a case id: most file systems allow 255 for a name, and a job's number stands before it
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedSession:
+    """A session that is not finished."""
+
+    session: str
+    waiting: int  # how many of its jobs are not over
+    alive: bool  # whether a process still has it
 
 
 class Journal:
@@ -44,10 +58,14 @@ class Journal:
     def begin(self, label: str, now: datetime, notes: Mapping[str, str] | None = None) -> str:
         """Start a session, which has these notes from its first moment on; return its id, as 20261121-0545-3f9a."""
         self._check_free()
-        with database.transaction(self._database):
-            session, self._lock = sessions.begin(self._database, self.folder, redact(label, self._hidden), now)
+        with database.transaction(self._database):  # one process at a time takes locks or looks at them
+            session = self._make_id(now)
+            row = (session, redact(label, self._hidden), now.isoformat())
+            self._database.execute("INSERT INTO session (id, label, started) VALUES (?, ?, ?)", row)
             for name, value in (notes or {}).items():
-                self._write_note(session, name, value)
+                note = (session, name, redact(value, self._hidden))
+                self._database.execute("INSERT INTO note (session, name, value) VALUES (?, ?, ?)", note)
+            self._lock = self._lock_session(session)
         self.session = session
         return session
 
@@ -59,15 +77,27 @@ class Journal:
         """
         self._check_free()
         with database.transaction(self._database):
-            chosen, self._lock = sessions.reopen(self._database, self.folder, session, finished=finished)
-            self._entries = entries.read(self._database, self.folder, chosen)
+            rows = self._database.execute("SELECT id, finished IS NULL FROM session ORDER BY rowid DESC").fetchall()
+            unfinished = [identifier for identifier, is_open in rows if is_open]
+            allowed = [identifier for identifier, is_open in rows if is_open or finished]
+            chosen = session or next(iter(unfinished), "")
+            if not chosen or chosen not in allowed:
+                raise LaunchError(self._explain_absent(session, unfinished))
+            self._lock = self._lock_session(chosen)
+            self._entries = database.read_jobs(self._database, self.folder, chosen)
         self.session = chosen
         return chosen
 
-    def list_unfinished(self) -> tuple[sessions.UnfinishedSession, ...]:
+    def list_unfinished(self) -> tuple[UnfinishedSession, ...]:
         """Return the sessions that are not finished, newest first."""
+        query = """SELECT id, (SELECT count(*) FROM job WHERE job.session = session.id AND over IS NULL)
+                   FROM session WHERE finished IS NULL ORDER BY rowid DESC"""
         with database.transaction(self._database):  # so that nobody takes a lock while it is looked at
-            return sessions.list_unfinished(self._database, self.folder)
+            rows = self._database.execute(query).fetchall()
+            return tuple(
+                UnfinishedSession(session, waiting, is_locked(self._find_lock_file(session)))
+                for session, waiting in rows
+            )
 
     def finish(self, now: datetime) -> bool:
         """Close the session for good; False, and it stays to be resumed, where jobs of it are live."""
@@ -75,13 +105,14 @@ class Journal:
         if self.list_live():
             return False
         with database.transaction(self._database):
-            sessions.finish(self._database, self.session, now)
+            self._database.execute("UPDATE session SET finished = ? WHERE id = ?", (now.isoformat(), self.session))
         return True
 
     def close(self) -> None:
         """Let the session go; one that is not finished can be resumed."""
         self._database.close()
-        sessions.release_lock(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
         self._lock = None
 
     # --- jobs ---------------------------------------------------------------------------------------------
@@ -91,10 +122,10 @@ class Journal:
         self._check_session()
         _check_case(spec.case_id)
         self.hide(find_secret_values(spec))
-        token, text = secrets.token_hex(8), encode_spec(spec, self._hidden)
+        token, text = secrets.token_hex(8), database.encode_spec(spec, self._hidden)
         with database.transaction(self._database):
-            number = entries.insert(self._database, (self.session, token, text, attempt, repeat, now.isoformat()))
-            folder = entries.find_job_folder(self.folder, self.session, number, spec.case_id)
+            number = database.insert_job(self._database, (self.session, token, text, attempt, repeat, now.isoformat()))
+            folder = database.find_job_folder(self.folder, self.session, number, spec.case_id)
             _make(folder)
         job = Job(number=number, token=token, spec=spec, folder=folder, attempt=attempt, repeat=repeat)
         self._entries[number] = JournalEntry(job)
@@ -191,15 +222,11 @@ class Journal:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _write_note(self, session: str, name: str, value: str) -> None:
-        row = (session, name, redact(value, self._hidden))
-        self._database.execute("INSERT OR REPLACE INTO note (session, name, value) VALUES (?, ?, ?)", row)
-
     def _store(self, entry: JournalEntry, submitted: datetime | None = None, over: datetime | None = None) -> Job:
         self._entries[entry.job.number] = entry
         times = [time.isoformat() if time else None for time in (submitted, over)]
         with database.transaction(self._database):
-            if not entries.update(self._database, entry, *times):
+            if not database.update_job(self._database, entry, *times):
                 file = self.folder / database.NAME
                 raise LaunchError(f"{file} lost job number {entry.job.number}: another program changed it")
         return entry.job
@@ -214,6 +241,36 @@ class Journal:
         if entry.over:
             raise LaunchError(f"job number {number} is over ({entry.job.problem or 'it ended'}) and cannot go on")
         return entry
+
+    def _make_id(self, now: datetime) -> str:
+        while True:
+            session = f"{now:%Y%m%d-%H%M}-{secrets.token_hex(2)}"
+            if not self._database.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
+                return session
+
+    def _find_lock_file(self, session: str) -> Path:
+        return self.folder / "sessions" / f"{session}.lock"
+
+    def _lock_session(self, session: str) -> int:
+        file = self._find_lock_file(session)
+        handle = take_lock(file)
+        if handle is None:
+            holder = file.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
+            raise LaunchError(
+                f"session {session} is in use by process {holder}: wait until it has ended, or end it; "
+                "no two share a session"
+            )
+        return handle
+
+    def _explain_absent(self, session: str, unfinished: Sequence[str]) -> str:
+        rest = "none is unfinished"
+        if unfinished:
+            rest = f"unfinished are {join_first(unfinished)}{did_you_mean(session, unfinished)}"
+        if not session:
+            return f"there is no session to resume in {self.folder}: {rest}"
+        row = self._database.execute("SELECT finished FROM session WHERE id = ?", (session,)).fetchone()
+        what = f"was finished on {row[0]}" if row else f"is not in {self.folder}"
+        return f"session {session} {what}: {rest}"
 
     def _check_session(self) -> None:
         if not self.session:
@@ -245,3 +302,42 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)  # one that is there was left by a process killed just here
     except OSError as error:
         raise LaunchError(f"{folder} cannot be made: {error.strerror}; nothing was submitted from it") from None
+
+
+# --- a lock on a file, which the kernel releases when its holder dies, however it dies ----------------------
+
+
+def take_lock(path: Path) -> int | None:
+    """Return an open file that holds the lock until it is closed, None where another has it; LaunchError."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be opened: {error.strerror}; see that the folder can be written") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError as error:
+        os.close(handle)
+        text = (
+            f"{path} cannot be locked: {error.strerror}; start pytest in a folder whose file system has locks and room"
+        )
+        raise LaunchError(text) from None
+    return handle
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody has the lock; one who takes it in this moment is refused, so ask where nobody can."""
+    handle = os.open(path, os.O_RDONLY) if path.exists() else None
+    if handle is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pytest_llmbench.core.models.jobs import Cluster
-from pytest_llmbench.launch.preflight import check_files
-from pytest_llmbench.launch.preflight.check_files import LocalMachine
+from pytest_llmbench.core.models.jobs import Cluster, Purpose
 from pytest_llmbench.launch.preflight.check_slurm import ClusterLimits, check_slurm
-from pytest_llmbench.launch.preflight.problems import (
-    JobProblem,
-    LaunchProblem,
-    PlannedJob,
-    group_problems,
-)
-from pytest_llmbench.launch.slurm.client import CommandOutput, Runner
+from pytest_llmbench.launch.preflight.plan import JobProblem, LaunchProblem, PlannedJob, find_script, group_problems
+from pytest_llmbench.launch.recipe.environment import IMAGE, list_missing
+from pytest_llmbench.launch.recipe.purpose import explain_unloadable
+from pytest_llmbench.launch.slurm.client import CommandOutput, Runner, run
 
-CHECKS = (
-    check_files.check_variables,
-    check_files.check_stage,
-    check_files.check_script,
-    check_files.check_image,
-    check_files.check_programs,
-    check_files.check_python,
-    check_files.check_checkpoint,
-)
+STAGES = ("STAGE_PATH", "LLMB_INSTALL")
+"""The variables of the folder that holds a recipe's image, and the results."""
+
+GIGABYTE = 10**9
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the free bytes on the file system of a folder."""
+    return shutil.disk_usage(folder).free
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMachine:
+    """How this machine is asked: commands, free bytes of a folder's file system, and what may be done with a path."""
+
+    run: Runner = run
+    free_bytes: Callable[[Path], int] = free_bytes
+    may: Callable[[Path, int], bool] = os.access
+
+
+def find_stages(planned: PlannedJob) -> dict[str, Path]:
+    """Return the stage folders that a job's environment names."""
+    environment = dict(planned.spec.environment)
+    return {name: Path(environment[name]) for name in STAGES if environment.get(name)}
+
+
+def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
+    """Return the stage folders that the recipe's document names: one cluster file may hold those of other recipes."""
+    names = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
+    return {name: folder for name, folder in find_stages(planned).items() if name in names}
+
+
+def format_setup_command(planned: PlannedJob) -> str:
+    """Return the command that sets a recipe up."""
+    return f"llmbench setup {planned.facts.recipe} --release {planned.facts.release}"
 
 
 def check_launch(
@@ -35,42 +60,255 @@ def check_launch(
 
     It writes nothing, and asks Slurm at most once for its partitions and its accounts.
     """
-    return group_problems(_run_checks(planned, cluster, slurm, _remembering(machine or LocalMachine())))
+    return group_problems(_run_checks(planned, cluster, slurm, _run_once(machine or LocalMachine())))
 
 
 def _run_checks(
     planned: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None, machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
-    for check in CHECKS:
-        yield from ((job, finding) for job in planned for finding in _report_denied(check(job, machine)))
-    yield from check_files.check_room(planned, machine)
+    checks = (check_variables, check_stage, check_script, check_image, check_programs, check_python, check_checkpoint)
+    for check in checks:
+        yield from ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
+    yield from check_room(planned, machine)
     yield from check_slurm(planned, cluster, slurm)
 
 
-def _report_denied(findings: Iterator[JobProblem]) -> Iterator[JobProblem]:
-    """Yield findings, and as one of them a folder that this user may not enter: whether a file is there raises then."""
+def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
+    """Yield problems, and as one of them a folder that this user may not enter: whether a file is there raises then."""
     try:
-        yield from findings
+        yield from problems
     except PermissionError as error:
-        yield JobProblem(
-            f"{error.filename}: {error.strerror}", "ask the owner of its folder for the permission to enter it"
-        )
+        remedy = "ask the owner of its folder for the permission to enter it"
+        yield JobProblem(f"{error.filename}: {error.strerror}", remedy)
 
 
-def _remembering(machine: LocalMachine) -> LocalMachine:
-    """Return a machine that runs equal commands once: two hundred jobs use one Python."""
-    return replace(machine, run=_remember_outputs(machine.run))
-
-
-def _remember_outputs(run: Runner) -> Runner:
+def _run_once(machine: LocalMachine) -> LocalMachine:
+    """Return a machine that runs equal commands once."""
     outputs: dict[tuple[str, ...], CommandOutput] = {}
 
-    def remember(
+    def run_once(
         arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
     ) -> CommandOutput:
         words = tuple(arguments)
-        if words not in outputs:
-            outputs[words] = run(arguments, timeout=timeout, environment=environment)
+        if words not in outputs:  # two hundred jobs use one Python
+            outputs[words] = machine.run(arguments, timeout=timeout, environment=environment)
         return outputs[words]
 
-    return remember
+    return replace(machine, run=run_once)
+
+
+# --- script, folders, image -------------------------------------------------------------------------------
+
+
+def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield what is wrong with the folder of a job and with its script."""
+    directory, script = planned.spec.directory, find_script(planned)
+    where = f"set {_name_folder(planned)}"
+    if unset := re.match(r"\$\{?(\w+)", str(directory)):
+        if unset[1] not in list_missing(planned.spec, planned.facts):  # else it is told as a variable
+            yield JobProblem(f"the recipe's folder is {directory}, and {unset[1]} is not set", where)
+    elif not directory.is_dir():
+        if directory not in find_documented_stages(planned).values():  # else it is told as a variable
+            yield JobProblem(f"there is no folder {directory}", f"create it, or {where}")
+    elif script and not script.is_file():
+        yield _report_missing_script(planned, script)
+    elif script and script == directory / planned.spec.command[0] and not machine.may(script, os.X_OK):
+        yield JobProblem(f"{script} cannot be executed", f"chmod +x {script}")
+    elif script and not machine.may(script, os.R_OK):
+        yield JobProblem(f"{script} cannot be read", "ask its owner for the permission")
+    if planned.spec.via == "sbatch" and directory.is_dir() and not machine.may(directory, os.W_OK):
+        what = f"the folder {directory} cannot be written, and Slurm writes the job's output there"
+        yield JobProblem(what, "ask its owner for the permission, or copy the recipe and set its `folder`")
+    if planned.spec.via == "llmb-run" and directory.is_dir() and not (directory / "cluster_config.yaml").is_file():
+        what = f"llmb-run needs its cluster_config.yaml, and there is none in {directory}"
+        yield JobProblem(what, "run the installer of the recipes, or set LLMB_INSTALL to where it put them")
+
+
+def _name_folder(planned: PlannedJob) -> str:
+    name = f"{planned.facts.recipe}-{planned.facts.release}"
+    return f"`folder` of {name} under `installed:` in the cluster file, or give --llmb-recipe={name}=DIR"
+
+
+def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
+    """Return that a script is not where it is looked for: where nothing says it, that is beside the baseline file."""
+    facts, directory = planned.facts, planned.spec.directory
+    if facts.file and directory == facts.file.absolute().parent:
+        return JobProblem(
+            f"nothing says where {facts.recipe} {facts.release} is: no folder with its {script.name}",
+            f"set {_name_folder(planned)}",
+        )
+    setup = (
+        f"run `{format_setup_command(planned)}`, or " if directory in find_documented_stages(planned).values() else ""
+    )
+    return JobProblem(f"there is no {script.name} in {script.parent}", f"{setup}set {_name_folder(planned)}")
+
+
+def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield what is wrong with the stage folders of a job."""
+    for name, folder in find_documented_stages(planned).items():
+        if not folder.is_absolute():
+            yield JobProblem(
+                f"{name} is {str(folder)!r}, which is another folder on another node",
+                "give its full path; of variables ${NAME} is filled in",
+            )
+        elif not folder.is_dir():
+            yield JobProblem(f"{name}={folder}: no such folder", f"create it, or correct {name}")
+        elif not machine.may(_find_results_folder(planned, folder), os.W_OK | os.X_OK):
+            yield JobProblem(
+                f"{name}: {_find_results_folder(planned, folder)} cannot be written",
+                "ask its owner for the permission, or use another one",
+            )
+
+
+def _find_results_folder(planned: PlannedJob, stage: Path) -> Path:
+    """Return where results go: the recipe's own part of an installation that may be read-only, else the stage."""
+    workload = dict(planned.spec.environment).get("LLMB_WORKLOAD", "")
+    return Path(workload) if workload and Path(workload).is_dir() else stage
+
+
+def check_image(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield whether the container image of a recipe is not there, or is empty as a broken import leaves it."""
+    del machine
+    wanted = find_images(planned.facts.image, find_stages(planned), dict(planned.spec.environment).get(IMAGE, ""))
+    present = [path for path in wanted if path.is_file()]
+    if wanted and not present:
+        folders = " and ".join(str(path.parent) for path in wanted)
+        yield JobProblem(f"no container image {wanted[0].name} in {folders}", f"run `{format_setup_command(planned)}`")
+    elif present and not present[0].stat().st_size:
+        yield JobProblem(
+            f"the container image {present[0]} is empty", f"delete it and run `{format_setup_command(planned)}`"
+        )
+
+
+def find_images(image: str, stages: dict[str, Path], override: str = "") -> list[Path]:
+    """Return where the container image of a recipe may lie; nothing where it has none or there is no stage folder."""
+    if override:
+        return [Path(override)]
+    usable = [folder for folder in stages.values() if folder.is_absolute() and folder.is_dir()]
+    folders = [folder / below for folder in usable for below in ("", "images")]
+    return [folder / image for folder in folders if image]
+
+
+# --- variables, programs, Python --------------------------------------------------------------------------
+
+
+def check_variables(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the variables that a job needs and lacks, and those that it must not have. No value is ever shown."""
+    del machine
+    facts, meanings = planned.facts, {"HF_TOKEN": "Hugging Face access token", **dict(planned.facts.required)}
+    for name in list_missing(planned.spec, facts):
+        yield JobProblem(f"{name} is not set: {meanings[name]}", _advise_setting(name))
+    for name, reason in facts.forbidden:
+        if name in dict(planned.spec.environment):
+            yield JobProblem(f"{name} must not be set for {facts.recipe} {facts.release}: {reason}", f"remove {name}")
+
+
+def _advise_setting(name: str) -> str:
+    where = {
+        "SBATCH_ACCOUNT": "set `account` in the cluster file",
+        "SBATCH_PARTITION": "set `partition` in the cluster file",
+    }
+    return where.get(name, f"export {name}=..., or give it under `environment:` in the cluster file")
+
+
+def check_programs(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the programs that a job's own PATH does not have; without sbatch what to do instead."""
+    del machine
+    path = dict(planned.spec.environment).get("PATH", "")
+    wanted = dict.fromkeys([planned.spec.command[0], "bash"])
+    for name in wanted:
+        if "/" not in name and name != "sbatch" and not shutil.which(name, path=path):
+            remedy = "install it, or add its folder to PATH under `environment:` in the cluster file"
+            yield JobProblem(f"no program {name!r} on the job's PATH", remedy)
+
+
+def check_python(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield where a recipe asks for another Python, or for a virtual environment. llmb-run brings its own."""
+    facts, environment = planned.facts, dict(planned.spec.environment)
+    virtual = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
+    if planned.spec.via == "llmb-run" and not virtual:
+        return
+    name = f"{facts.recipe} {facts.release}"
+    remedy = f"python{_read_version(facts.python)} -m venv DIR, and `virtual_environment: DIR` in the cluster file"
+    if virtual and not (Path(virtual) / "bin" / "python").exists():
+        yield JobProblem(f"the virtual environment {virtual} has no bin/python", remedy)
+    elif facts.virtual_environment and not virtual:
+        yield JobProblem(f"{name} needs a virtual environment of its own", remedy)
+    elif facts.python:
+        yield from _check_python_version(name, facts.python, environment.get("PATH", ""), machine, remedy)
+
+
+def _check_python_version(
+    name: str, wanted: str, path: str, machine: LocalMachine, remedy: str
+) -> Iterator[JobProblem]:
+    python = shutil.which("python", path=path) or shutil.which("python3", path=path)
+    if not python:
+        yield JobProblem(f"{name} needs Python {wanted}, and there is no python on the job's PATH", remedy)
+        return
+    done = machine.run([python, "--version"], timeout=30.0, environment={"PATH": path})
+    version = _read_version(done.out + done.err)
+    if not is_wanted_version(version, wanted):
+        shown = f"Python {version}" if version else "something that does not tell its version"
+        yield JobProblem(f"{name} needs Python {wanted}; {python} is {shown}", remedy)
+
+
+def is_wanted_version(version: str, wanted: str) -> bool:
+    """Return whether a version is the wanted one: `3.12` is any 3.12.x, `3.10.12 or newer` what it says."""
+    have, want = _split_version(version), _split_version(_read_version(wanted))
+    if not have or not want:
+        return False
+    return have >= want if wanted.endswith("or newer") else have[: len(want)] == want
+
+
+def _read_version(text: str) -> str:
+    match = re.search(r"\d+(?:\.\d+)+", text)
+    return match[0] if match else ""
+
+
+def _split_version(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split(".") if number)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------
+
+
+def check_checkpoint(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield why the checkpoint that a job is to load cannot be loaded."""
+    del machine
+    if planned.spec.purpose is not Purpose.LOAD_CHECKPOINT or planned.facts.checkpoint is None:
+        return
+    environment = dict(planned.spec.environment)
+    names = [name for name, value in planned.facts.checkpoint.load if "{checkpoint}" in value]
+    for name in names:
+        stage = next(iter(find_stages(planned).values()), None)
+        if problem := explain_unloadable(Path(environment.get(name, "")), stage):
+            yield JobProblem(f"{name}={environment.get(name, '')}: {problem}", "correct --llmb-load-checkpoint")
+
+
+def check_room(jobs: Sequence[PlannedJob], machine: LocalMachine) -> Iterator[tuple[PlannedJob, JobProblem]]:
+    """Yield the jobs whose checkpoints do not fit together on the disk of their stage folder."""
+    for stage in {next(iter(find_stages(job).values()), None): None for job in jobs}:
+        saving = [job for job in jobs if _is_saving(job) and next(iter(find_stages(job).values()), None) == stage]
+        if stage is None or not saving or not os.path.isdir(stage):  # is_dir raises without permission
+            continue
+        needed, free = sum(map(_estimate_checkpoint, saving)), machine.free_bytes(stage)
+        if needed > free:
+            what = f"the checkpoints need {_format_size(needed)}, and {stage} has {_format_size(free)} free"
+            for job in saving:
+                yield (
+                    job,
+                    JobProblem(what, "free some, or select fewer with -k", _format_size(_estimate_checkpoint(job))),
+                )
+
+
+def _is_saving(planned: PlannedJob) -> bool:
+    return planned.spec.purpose is Purpose.SAVE_CHECKPOINT and planned.facts.checkpoint is not None
+
+
+def _estimate_checkpoint(planned: PlannedJob) -> int:
+    checkpoint = planned.facts.checkpoint
+    return dict(checkpoint.size_bytes).get(planned.spec.key.size, 0) if checkpoint else 0
+
+
+def _format_size(count: int) -> str:
+    return f"{count / GIGABYTE:,.0f} GB"

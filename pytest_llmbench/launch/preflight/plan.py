@@ -1,16 +1,21 @@
-"""The text of --llmb-dry-run: what would be submitted, what it costs, and what stands in the way."""
+"""What would be submitted and what stands in its way, as text: problems told once for all jobs, and --llmb-dry-run."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from textwrap import fill
 
-from pytest_llmbench.core.formatting import count_noun
-from pytest_llmbench.core.models.jobs import JobSpec, Purpose
-from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob, describe_problems
+from pytest_llmbench.core.formatting import count_noun, escape, join_first
+from pytest_llmbench.core.models.jobs import JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.launch.recipe.fit import advise_hours
 from pytest_llmbench.launch.recipe.redaction import mask_environment, redact
+
+SHOWN = 5
+"""So many configurations are named; the rest is counted."""
 
 WIDTH = 79
 
@@ -18,6 +23,75 @@ Runs = Mapping[str, int]
 """By configuration id how many runs are asked for, where that is more than one."""
 
 ONCE: Runs = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job that is to be submitted, and what its recipe's document says of launching."""
+
+    spec: JobSpec
+    facts: LaunchFacts
+
+
+@dataclass(frozen=True, slots=True)
+class JobProblem:
+    """What is wrong with one job, and the remedy; `detail` is what only this job says (`32 nodes`)."""
+
+    what: str
+    remedy: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchProblem:
+    """What is wrong, the remedy, and the configurations that it concerns (each with its detail), each once."""
+
+    what: str
+    remedy: str
+    cases: tuple[str, ...]
+
+
+def find_script(planned: PlannedJob) -> Path | None:
+    """Return the script that a job runs: the command itself, or the first argument that is a *.sh; None: neither."""
+    spec = planned.spec
+    arguments = [word for word in spec.command[1:] if word.endswith(".sh")]
+    name = spec.command[0] if "/" in spec.command[0] else next(iter(arguments), None)
+    return None if name is None else spec.directory / name
+
+
+def group_problems(problems: Iterable[tuple[PlannedJob, JobProblem]]) -> tuple[LaunchProblem, ...]:
+    """Return equal findings as one problem, in the order in which they were found first."""
+    cases: dict[tuple[str, str], dict[str, None]] = {}
+    for planned, finding in problems:
+        case = planned.spec.case_id + (f" ({finding.detail})" if finding.detail else "")
+        cases.setdefault((finding.what, finding.remedy), {})[case] = None
+    return tuple(LaunchProblem(what, remedy, tuple(names)) for (what, remedy), names in cases.items())
+
+
+def describe_problems(problems: Sequence[LaunchProblem]) -> str:
+    """Return all problems as one text of lines that fit a terminal, but for words that do not; empty without any."""
+    if not problems:
+        return ""
+    head = f"{count_noun(len(problems), 'problem')} to solve first:"
+    entries = (_describe_problem(number, problem) for number, problem in enumerate(problems, 1))
+    return "\n".join((head, *entries))
+
+
+def _describe_problem(number: int, problem: LaunchProblem) -> str:
+    concerns = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, SHOWN)}"
+    lines = [_wrap(problem.what, f"{number:>2}. "), _wrap(concerns, " " * 6)]
+    return "\n".join([*lines, _wrap(f"do: {problem.remedy}", " " * 6)])
+
+
+def _wrap(text: str, head: str) -> str:
+    return textwrap.fill(
+        escape(text),
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def format_plan(
@@ -39,7 +113,7 @@ def format_plan(
         parts.append(_format_job(job.spec, environment, before.get(kind)))
         before[kind] = environment
     parts.append("\n".join([*format_budget(planned, limit, repeats, runs), "Nothing was submitted."]))
-    return "\n\n".join([*parts, *filter(None, [describe_problems(problems, WIDTH)])])
+    return "\n\n".join([*parts, *filter(None, [describe_problems(problems)])])
 
 
 def format_budget(

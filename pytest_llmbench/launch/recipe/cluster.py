@@ -86,12 +86,14 @@ CLUSTER = Fields(
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its keys).
+    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its keys), or llmb-run's own file.
 
     Folders are taken from where the file lies; `${NAME}` in them and in values of variables is left as it is:
     `fill_references` replaces it. A recipe with its release comes before one without. Raises LaunchError with file,
     line, what was found and what was expected.
     """
+    if path.is_dir() or path.name == LLMB_RUN_FILE:
+        return read_llmb_run(path)
     root = read_document(path, what="cluster file", raises=LaunchError)
     entry = read_entry(path, root, CLUSTER, raises=LaunchError)
     installed = [

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import JobStatus
-from pytest_llmbench.launch.slurm.rows import (
+from pytest_llmbench.launch.slurm.statuses import (
     SACCT_FIELDS,
     SQUEUE_FIELDS,
     Statuses,

@@ -7,13 +7,13 @@ import re
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch.recipe.redaction import MASK
-from pytest_llmbench.launch.submit import procfs
 
 MARK = "LLMBENCH_PROCESS"
 """The variable by which whatever a command started is known, also after it left the session of the command."""
@@ -104,8 +104,8 @@ def _start_held(arguments: list[str], environment: Mapping[str, str], out: int, 
         raise LaunchError(f"{arguments[6]} cannot be started: {problem}") from None
     finally:
         os.close(go)
-    stat = procfs.read_stat(pid)
-    return Process(pid, procfs.identify(stat.ticks if stat else "-"), mark), gate
+    stat = read_stat(pid)
+    return Process(pid, identify(stat.ticks if stat else "-"), mark), gate
 
 
 def _let_go(process: Process, gate: int) -> None:
@@ -120,7 +120,7 @@ def _let_go(process: Process, gate: int) -> None:
 def _spawn(arguments: list[str], environment: Mapping[str, str], go: int, out: int) -> int:
     # not subprocess.Popen: it complains about a child that is still running when it is let go
     actions = [(os.POSIX_SPAWN_DUP2, go, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, out, 2)]
-    closes = [(os.POSIX_SPAWN_CLOSE, number) for number in procfs.list_inherited()]
+    closes = [(os.POSIX_SPAWN_CLOSE, number) for number in list_inherited()]
     return os.posix_spawn(
         shutil.which("sh", path=os.defpath) or "/bin/sh",
         arguments,
@@ -189,7 +189,7 @@ def is_alive(process: Process) -> bool:
 
     LaunchError where the process belongs to another machine or container, of which nothing is known here.
     """
-    procfs.check_machine(process.pid, process.started)
+    check_machine(process.pid, process.started)
     stat = _find_own(process)
     if stat is not None and stat.ended:
         _reap(process.pid)
@@ -227,7 +227,7 @@ def stop(process: Process, grace_seconds: float, sleep: Callable[[float], object
 
     LaunchError where something of it is still there 10 s later, or where it is of another machine.
     """
-    procfs.check_machine(process.pid, process.started)
+    check_machine(process.pid, process.started)
     left = _drain(process, _send_signal(_find_family(process), signal.SIGTERM), grace_seconds, sleep)
     waited = 0.0
     while left and waited < KILL_SECONDS:
@@ -238,8 +238,8 @@ def stop(process: Process, grace_seconds: float, sleep: Callable[[float], object
 
 
 def _drain(
-    process: Process, left: dict[int, procfs.ProcessStat], seconds: float, sleep: Callable[[float], object]
-) -> dict[int, procfs.ProcessStat]:
+    process: Process, left: dict[int, ProcessStat], seconds: float, sleep: Callable[[float], object]
+) -> dict[int, ProcessStat]:
     waited, pause = 0.0, 0.01
     while left and waited < seconds:
         pause = min(pause * 1.5, 0.25, seconds - waited)
@@ -249,7 +249,7 @@ def _drain(
     return left
 
 
-def _send_signal(family: dict[int, procfs.ProcessStat], number: signal.Signals) -> dict[int, procfs.ProcessStat]:
+def _send_signal(family: dict[int, ProcessStat], number: signal.Signals) -> dict[int, ProcessStat]:
     for pid in family:
         try:
             os.kill(pid, number)
@@ -258,20 +258,18 @@ def _send_signal(family: dict[int, procfs.ProcessStat], number: signal.Signals) 
     return family
 
 
-def _find_family(
-    process: Process, before: Mapping[int, procfs.ProcessStat] | None = None
-) -> dict[int, procfs.ProcessStat]:
+def _find_family(process: Process, before: Mapping[int, ProcessStat] | None = None) -> dict[int, ProcessStat]:
     """What is left of a command: processes with its mark, and those of its session while the session is its own.
 
     The kernel does not use the number of a session again while one of its members lives, so the session is its own if
     its leader is there, a marked member, or one that was seen in it `before`.
     """
-    stats = dict(procfs.read_stats())
+    stats = dict(read_stats())
     leader = stats.get(process.pid)
-    marked = {pid for pid in stats if process.mark and procfs.has_variable(pid, MARK, process.mark)}
+    marked = {pid for pid in stats if process.mark and has_variable(pid, MARK, process.mark)}
     members = {pid for pid, stat in stats.items() if stat.session == process.pid}
     familiar = {pid for pid in members if before and pid in before and before[pid].ticks == stats[pid].ticks}
-    led = leader is not None and procfs.is_same(leader, process.started)
+    led = leader is not None and is_same(leader, process.started)
     family = marked | members if led or members & marked or familiar else marked
     if leader is not None and led and leader.ended:
         _reap(process.pid)
@@ -280,9 +278,9 @@ def _find_family(
     return {pid: stats[pid] for pid in sorted(left, key=lambda pid: (int(stats[pid].ticks), pid))}
 
 
-def _find_own(process: Process) -> procfs.ProcessStat | None:
-    stat = procfs.read_stat(process.pid)
-    return stat if stat is not None and procfs.is_same(stat, process.started) else None
+def _find_own(process: Process) -> ProcessStat | None:
+    stat = read_stat(process.pid)
+    return stat if stat is not None and is_same(stat, process.started) else None
 
 
 def _reap(pid: int) -> None:
@@ -290,3 +288,85 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:  # started by a session before this one
         return
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """Of one process: its state (one letter), session, and start time in clock ticks since the boot."""
+
+    state: str
+    session: int
+    ticks: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie or dead."""
+        return self.state in "ZX"
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return what is known of a process, None where there is none of this number."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return ProcessStat(state=fields[0], session=int(fields[3]), ticks=fields[19])
+
+
+def read_stats() -> Iterator[tuple[int, ProcessStat]]:
+    """Yield all processes that are there."""
+    for name in os.listdir("/proc"):
+        stat = read_stat(int(name)) if name.isdecimal() else None
+        if stat is not None:
+            yield int(name), stat
+
+
+def has_variable(pid: int, variable: str, value: str) -> bool:
+    """Whether a process was started with this variable, and not by Slurm, which hands variables on to its jobs.
+
+    False for a process of another user, which cannot be looked at.
+    """
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    ours = f"{variable}={value}".encode() in variables
+    return ours and not any(entry.startswith(b"SLURM_JOB_ID=") for entry in variables)
+
+
+def identify(ticks: str) -> str:
+    """Return the host, boot, PID namespace and start time, which make a process number unique."""
+    return " ".join((*_identify_machine(), ticks))
+
+
+def is_same(stat: ProcessStat, identified: str) -> bool:
+    """Whether a process of this machine is the one of that identity; the host may have got another name meanwhile."""
+    return identify(stat.ticks).split()[1:] == identified.split()[1:]
+
+
+def check_machine(pid: int, identified: str) -> None:
+    """LaunchError where nothing can be known here of a process: another machine, or another container on this one."""
+    host, boot, namespace, _ = identified.split()
+    here, this_boot, this_namespace = _identify_machine()
+    rebooted = boot != this_boot and host == here
+    if not rebooted and (boot, namespace) != (this_boot, this_namespace):
+        raise LaunchError(
+            f"process {pid} was started on {host}; this is {here}, or another container on it, where nobody can tell "
+            "whether it still runs: go on where it was started"
+        )
+
+
+def list_inherited() -> Iterator[int]:
+    """Yield the open files that a child would get, such as the pipe of a CI that waits for its end; not 0, 1 and 2."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if number > 2 and os.get_inheritable(number):
+                yield number
+        except OSError:  # the listing's own, closed by now
+            continue
+
+
+def _identify_machine() -> tuple[str, str, str]:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return socket.gethostname() or "?", boot, os.readlink("/proc/self/ns/pid")

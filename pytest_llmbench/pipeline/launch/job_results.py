@@ -189,7 +189,7 @@ class LaunchedRuns:
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""
-        from pytest_llmbench.launch.recipe.artifacts import find_outputs
+        from pytest_llmbench.launch.recipe.purpose import find_outputs
 
         if job.spec.purpose is Purpose.MEASURE or not job.job_id:
             return ()
@@ -237,7 +237,7 @@ def _list_places(job: Job) -> list[Path]:
 
 def _read_ending(run: Run) -> tuple[Blame, str]:
     from pytest_llmbench.ingest.parse.endings import read_last_line
-    from pytest_llmbench.launch.slurm.states import find_blame
+    from pytest_llmbench.launch.slurm.statuses import find_blame
 
     attempt = run.attempts[-1]
     log, ending = attempt.files.log, attempt.log.ending

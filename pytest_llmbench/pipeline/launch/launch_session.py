@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
@@ -18,14 +21,14 @@ from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judge
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
-from pytest_llmbench.pipeline.launch.stopping import Interrupted, handle_stop, stop_jobs, tell_left
-from pytest_llmbench.pipeline.option_converters import LARGEST_SEQUENCE
+from pytest_llmbench.pipeline.option_values import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow.engine import Engine
     from pytest_llmbench.launch.journal.journal import Journal
+
 
 LEVEL = 0.05
 """The probability of a wrong PASS at the bound; the two looks of a sequence share it."""
@@ -38,6 +41,9 @@ ALL_JOBS = 1_000_000
 """Without --llmb-max-jobs all are submitted up front."""
 
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
+
+AT_ONCE_SECONDS = 1.0
+"""Signals that come so soon after one another are one."""
 
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
@@ -106,7 +112,7 @@ class LaunchSession:
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
-        from pytest_llmbench.launch.preflight.problems import describe_problems
+        from pytest_llmbench.launch.preflight.plan import describe_problems
 
         plan = self.planner.plan(selected)
         problems = self.planner.find_problems(plan)
@@ -284,3 +290,68 @@ def _list_cases(cases: Collection[str]) -> str:
 
 def _is_refused(job: Job) -> bool:
     return bool(job.problem) and job.submission is not SubmissionState.SUPERSEDED
+
+
+class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
+    """The session was stopped while it launched; the message says what became of its jobs."""
+
+
+@contextmanager
+def handle_stop() -> Iterator[None]:
+    """Let SIGTERM stop the session as Ctrl-C does: the jobs are cancelled then. A signal that follows at once is the
+    same one: timeout(1) sends it to the process and to its group, and it must not stop the cancelling."""
+    last = -AT_ONCE_SECONDS
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= AT_ONCE_SECONDS:
+            last = time.monotonic()
+            raise KeyboardInterrupt
+
+    handled = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
+        handled.append(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_jobs(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> str:
+    """Cancel the jobs of this session, or leave them, and say so."""
+    if keep:
+        ids = [job.job_id for job in journal.list_live() if job.job_id]
+        return f"{formatting.count_noun(len(ids), 'job')} left running: --llmb-resume goes on with {journal.session}"
+    before = sum(bool(job.job_id) for job in journal.list_live())
+    try:
+        host.tell("llmbench: stopped; cancelling the jobs of this session ...")
+        left = engine.cancel()
+        if not left:
+            journal.finish(host.now())
+    except KeyboardInterrupt:
+        return f"stopped while cancelling; {describe_left(journal)}"
+    except LaunchError as error:
+        return f"{error}\n{describe_left(journal)}"
+    if left:
+        return f"could not be cancelled: {formatting.join_first(left)}; {describe_left(journal)}"
+    return f"{formatting.count_noun(before, 'job')} cancelled"
+
+
+def tell_left(journal: Journal, host: Host) -> None:
+    """Say which jobs go on where a session ends in an error; without a terminal there is nobody to tell."""
+    with suppress(OSError):
+        if journal.list_live():
+            host.tell(f"llmbench: session {journal.session}: {describe_left(journal)}")
+
+
+def describe_left(journal: Journal) -> str:
+    """Say which jobs of a session may run on, and how to end them."""
+    live = journal.list_live()
+    slurm = [job.job_id for job in live if job.job_id and job.spec.via != "local"]
+    here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
+    unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]
+    ends = f"`scancel {' '.join(slurm)}` ends them, " if slurm else ""
+    named = formatting.join_first([*(f"job {job_id}" for job_id in slurm), *here, *unknown], 20) or "no job"
+    return f"may still run: {named}; {ends}--llmb-resume goes on with them"

@@ -20,7 +20,7 @@ from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
+    from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
     from pytest_llmbench.launch.slurm.client import Runner, Slurm
 
 
@@ -61,15 +61,10 @@ class Planner:
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster: its file, what options say, else this machine. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.cluster import describe_machine, read_cluster, read_llmb_run
+        from pytest_llmbench.launch.recipe.cluster import describe_machine, read_cluster
 
         path, launch = self.launch.cluster, self.launch
-        if path is None:
-            cluster = self._describe_cluster(describe_machine(self.host.run))
-        elif path.is_dir() or path.name == "cluster_config.yaml":
-            cluster = read_llmb_run(path)
-        else:
-            cluster = read_cluster(path)
+        cluster = read_cluster(path) if path else self._describe_cluster(describe_machine(self.host.run))
         from_options = [_read_installed(name, folder) for name, folder in launch.recipes]
         return dataclasses.replace(
             cluster,
@@ -89,7 +84,7 @@ class Planner:
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """How each recipe in each release is launched."""
-        from pytest_llmbench.launch.recipe.facts import read_facts
+        from pytest_llmbench.launch.recipe.fit import read_facts
 
         every = (read_facts(recipe) for recipe in self.catalog.recipes)
         return {(facts.recipe, facts.release): facts for facts in every if facts is not None}
@@ -133,7 +128,7 @@ class Planner:
 
     def restore_job(self, spec: JobSpec) -> PlannedJob:
         """Return a job that was submitted before; LaunchError where no baseline file has its recipe any more."""
-        from pytest_llmbench.launch.preflight.problems import PlannedJob
+        from pytest_llmbench.launch.preflight.plan import PlannedJob
 
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
@@ -142,7 +137,7 @@ class Planner:
 
     def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
-        from pytest_llmbench.launch.preflight.problems import PlannedJob
+        from pytest_llmbench.launch.preflight.plan import PlannedJob
         from pytest_llmbench.launch.recipe.environment import build_job
         from pytest_llmbench.launch.recipe.purpose import PurposeOptions, build_variables, parse_profile
 

@@ -5,18 +5,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution
-from pytest_llmbench.report.advice import advise
-from pytest_llmbench.report.cautions import list_all_texts
-from pytest_llmbench.report.explain import name_outcome
-from pytest_llmbench.report.html import families, table, verdicts
-from pytest_llmbench.report.html.details import make_details
-from pytest_llmbench.report.terminal import select_worst
+from pytest_llmbench.report import explain, jobs
+from pytest_llmbench.report.advice import advise, list_advice
+from pytest_llmbench.report.html.charts import draw_curve, draw_distribution, draw_history, draw_steps, format_change
+from pytest_llmbench.report.verdicts import (
+    BY_DOCUMENT,
+    ORDER,
+    UNSURE,
+    format_step_time,
+    get_step_time,
+    list_all_texts,
+    list_findings,
+    locate_log,
+    name_outcome,
+    name_verdict,
+    select_counted,
+    select_worst,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,8 +39,48 @@ HERE = Path(__file__).parent
 OPTION = re.compile(r"--llmb-[a-z-]+(?:=[^\s;,]+)?")
 """An option in a text of ours."""
 
-KINDS = {"fp8 speedup": "FP8 speed-up"}
+TITLES = {"fp8 speedup": "FP8 speed-up"}
 """The titles of checks that are not just their kind."""
+
+COLOURS = ("red", "unclear", "green", "skipped")
+"""The colours of a page in their order; each is its own word."""
+
+SYMBOLS = {
+    "REGRESSION": "\N{MULTIPLICATION X}",
+    "INVALID": "!",
+    "INCONCLUSIVE": "?",
+    "IMPROVEMENT": "\N{BLACK STAR}",
+    "PASS": "\N{CHECK MARK}",
+    "RECORDED": "\N{BLACK CIRCLE}",
+    "MISSING": "\N{WHITE CIRCLE}",
+    "NOT_COMPARABLE": "\N{EN DASH}",
+    "TEST_FAILED": "\N{MULTIPLICATION X}",
+    "NOT_ASSERTED": "!",
+}
+"""What stands beside the word of a verdict, so that colour is not the only sign."""
+
+COLUMNS = (
+    ("Verdict", "text"),
+    ("Configuration", "text"),
+    ("Difference", "number"),
+    ("Step time", "number"),
+    ("Baseline", "number"),
+    ("GPUs", "number"),
+    ("Age", "number"),
+    ("Reason", "text"),
+)
+"""The heads of the columns of the verdict table, and how their cells are aligned."""
+
+MOST_ADVICE = 6
+"""Reasons for which the head of the page says what to do next."""
+
+TABLES = ("attempt", "job", "file", "software")
+"""Facts of a message that have a table here."""
+
+ENVIRONMENT_FIRST = ("container", "driver", "cuda", "nccl", "pytorch")
+
+ShownTable = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A small table: what it is of, its heads, and its rows of texts."""
 
 
 def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequence[Caution] = ()) -> str:
@@ -35,7 +88,7 @@ def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequenc
 
     Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
     """
-    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], verdicts.rank_outcome(outcome)))
+    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], _rank_outcome(outcome)))
     style, script = (_read(name) for name in ("style.css", "script.js"))
     return (
         _make_environment()
@@ -52,50 +105,31 @@ def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequenc
 
 
 def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the templates show."""
+    """Return what the templates show; of each outcome its anchor, name and badge, and what only its kind has."""
     anchors = _assign_anchors(outcomes)
-    of_kind = {
-        kind: [outcome for outcome in outcomes if outcome["kind"] == kind]
-        for kind in ("configuration", "stray", "check")
-    }
-    by_id = {outcome["id"]: outcome for outcome in of_kind["configuration"]}
+    of_kind: dict[str, list[dict[str, Any]]] = {"configuration": [], "stray": [], "check": []}
+    for outcome in outcomes:
+        anchor = anchors[_identify(outcome)]
+        head = {"anchor": anchor, "outcome": outcome, "name": name_outcome(outcome), "badge": _make_badge(outcome)}
+        of_kind[outcome["kind"]].append(head)
+    by_id = {shown["outcome"]["id"]: shown["outcome"] for shown in of_kind["configuration"]}
+    checks: dict[str, list[dict[str, Any]]] = {}
+    for shown in sorted(of_kind["check"], key=lambda shown: str(shown["outcome"]["check"])):
+        suite = shown["outcome"]["suite"]
+        chart = draw_curve(shown["outcome"], by_id, f"{shown['anchor']}-curve")
+        checks.setdefault(TITLES.get(suite, suite.capitalize()), []).append({**shown, "chart": chart})
     return {
-        "title": verdicts.make_title(outcomes),
-        "counts": verdicts.count_colours(outcomes),
-        "words": verdicts.list_counts(outcomes),
-        "next_steps": verdicts.list_linked_advice(outcomes, anchors),
-        "columns": table.COLUMNS,
-        "rows": table.list_rows(of_kind["configuration"], anchors),
-        "strays": [
-            (anchors[verdicts.identify_outcome(outcome)], outcome, verdicts.make_badge(outcome))
-            for outcome in of_kind["stray"]
-        ],
-        "checks": _list_checks(of_kind["check"], by_id, anchors),
-        "configurations": [
-            make_details(outcome, anchors[verdicts.identify_outcome(outcome)]) for outcome in of_kind["configuration"]
-        ],
-        "advice": advise,
+        "title": _make_title(outcomes),
+        "counts": _count_colours(outcomes),
+        "words": _list_counts(outcomes),
+        "next_steps": _list_linked_advice(outcomes, anchors),
+        "columns": COLUMNS,
+        "configurations": [{**shown, **_describe(shown)} for shown in of_kind["configuration"]],
+        "strays": of_kind["stray"],
+        "checks": checks,
+        "advise": advise,
+        "locate_log": locate_log,
     }
-
-
-def _list_checks(
-    checks: Sequence[dict[str, Any]], by_id: Mapping[str, dict[str, Any]], anchors: Mapping[tuple[str, str], str]
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the checks of each kind, those of families with their curve."""
-    of_kind: dict[str, list[dict[str, Any]]] = {}
-    for outcome in sorted(checks, key=lambda outcome: outcome["check"]):
-        anchor = anchors[verdicts.identify_outcome(outcome)]
-        chart = families.draw_curve(outcome, by_id, f"{anchor}-curve")
-        title = KINDS.get(outcome["suite"], outcome["suite"].capitalize())
-        shown = {
-            "anchor": anchor,
-            "one": outcome,
-            "named": name_outcome(outcome),
-            "badge": verdicts.make_badge(outcome),
-            "chart": chart,
-        }
-        of_kind.setdefault(title, []).append(shown)
-    return of_kind
 
 
 def _assign_anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
@@ -105,8 +139,13 @@ def _assign_anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str],
         head = "" if outcome["kind"] == "configuration" else f"{outcome.get('check', outcome['kind'])}-"
         name = head + (re.sub(r"[^\w.-]+", "-", outcome["id"], flags=re.ASCII).strip("-") or "item")
         taken = set(anchors.values())
-        anchors.setdefault(verdicts.identify_outcome(outcome), name if name not in taken else f"{name}-{len(taken)}")
+        anchors.setdefault(_identify(outcome), name if name not in taken else f"{name}-{len(taken)}")
     return anchors
+
+
+def _identify(outcome: dict[str, Any]) -> tuple[str, str]:
+    """Return what tells an outcome from all others of a session; checks of several kinds may share an id."""
+    return str(outcome.get("check", outcome["kind"])), outcome["id"]
 
 
 def _make_environment() -> Environment:
@@ -127,5 +166,169 @@ def _read(name: str) -> str:
 
 def _hash(content: str) -> str:
     """Return how a policy names a style sheet or script of the page: by its content."""
+    # A browser hashes all that stands between the tags: also the line breaks that the template puts there.
     digest = hashlib.sha256(f"\n{content}\n".encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+# --- the head: what a verdict looks like, and how many there are of each ----------------------------------
+
+
+class Badge(NamedTuple):
+    """A verdict as it is shown."""
+
+    colour: str
+    symbol: str
+    word: str
+
+
+def _make_badge(outcome: dict[str, Any]) -> Badge:
+    word = name_verdict(outcome)
+    other = "!" if outcome["status"] == "failed" else "\N{BULLET}"
+    return Badge(choose_colour(outcome), SYMBOLS.get(word, other), word)
+
+
+def choose_colour(outcome: dict[str, Any]) -> str:
+    """Return red for what failed, unclear for what passed in doubt, or unasked, else green or skipped."""
+    if outcome["status"] == "failed":
+        return "red"
+    if outcome["status"] == "skipped":
+        return "skipped"
+    return "unclear" if outcome.get("verdict") in UNSURE else "green"
+
+
+def _rank_outcome(outcome: dict[str, Any]) -> tuple[int, int, str]:
+    """Return by what outcomes are ordered: what needs a reader first, then the id, with 8 GPUs before 16."""
+    word = str(outcome.get("verdict"))
+    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome["id"])
+    return COLOURS.index(choose_colour(outcome)), ORDER.index(word) if word in ORDER else len(ORDER), name
+
+
+def _count_colours(described: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Return each colour, and how many of what is counted have it."""
+    numbers = Counter(map(choose_colour, select_counted(described)))
+    return [(name, numbers[name]) for name in COLOURS if numbers[name]]
+
+
+def _list_counts(described: Sequence[dict[str, Any]]) -> list[str]:
+    """Return `1 REGRESSION`, `2 INVALID`, `72 PASS`: the same outcomes by verdict."""
+    numbers = Counter(_make_badge(outcome).word for outcome in sorted(select_counted(described), key=_rank_outcome))
+    texts = [f"{number} {word}" for word, number in numbers.items()]
+    return [*texts, BY_DOCUMENT] if any(outcome.get("timed") == "document" for outcome in described) else texts
+
+
+def _list_linked_advice(
+    described: Sequence[dict[str, Any]], anchors: Mapping[tuple[str, str], str]
+) -> list[dict[str, Any]]:
+    """Return what to do, as the summary of the terminal says it, red first: by reason, with links to the first ones."""
+    return [
+        {
+            "reason": group[0]["reason"],
+            "links": [(anchors[_identify(outcome)], name_outcome(outcome)) for outcome in group[:3]],
+            "more": len(group[3:]),
+            "advice": text,
+        }
+        for group, text in list_advice(sorted(described, key=_rank_outcome))[:MOST_ADVICE]
+    ]
+
+
+def _make_title(described: Sequence[dict[str, Any]]) -> str:
+    """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the window."""
+    counts = _count_colours(described)
+    reported = [finding.text for finding in list_findings(described)]
+    red = [f"{number} {name}" for name, number in counts if name == "red"]
+    others = [f"{number} {name}" for name, number in counts if name != "red"]
+    return ", ".join([*red, *reported, *others]) or formatting.count_noun(len(described), "outcome")
+
+
+# --- a configuration: its row in the table of verdicts, and all that is said of it ------------------------
+
+
+def _describe(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what only configurations show: the cells behind verdict and name, texts, tables and charts."""
+    outcome, anchor = shown["outcome"], shown["anchor"]
+    excerpt = outcome.get("excerpt") or {}
+    charts = (
+        draw_steps(outcome, f"{anchor}-steps"),
+        draw_distribution(outcome, f"{anchor}-spread"),
+        draw_history(outcome, f"{anchor}-history"),
+    )
+    return {
+        "cells": _list_cells(outcome),
+        "texts": [text for text in (outcome["text"], outcome.get("context")) if text],
+        "advice": advise(outcome) if outcome["status"] != "passed" else "",
+        "facts": [fact for fact in explain.list_facts(outcome) if fact[0] not in TABLES],
+        "tables": [table for table in _list_tables(outcome) if table[-1]],
+        "charts": [chart for chart in charts if chart],
+        "notes": outcome.get("notes", ()),
+        "excerpt": {"what": "", "line": 0, **excerpt} if excerpt.get("lines") else None,
+    }
+
+
+def _list_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the texts of cells, and the values that they are sorted by: what has none sorts last."""
+    (measured, difference), run = get_step_time(outcome), outcome.get("run") or {}
+    expected, gpus = outcome["expected_seconds"], outcome["configuration"]["gpus"]
+    # A younger run is smaller; that of an unknown start has no value.
+    started = datetime.fromisoformat(run["started"]).timestamp() if run.get("started") else None
+    return [
+        (format_step_time(outcome)[1], _format_value(difference)),
+        (format_step_time(outcome)[0], _format_value(measured)),
+        (formatting.format_seconds(expected), _format_value(expected)),
+        (str(gpus), _format_value(gpus)),
+        (run.get("age", "-"), "" if started is None else f"{-started:.0f}"),
+        (outcome["reason"], outcome["reason"]),
+    ]
+
+
+def _format_value(value: float | None) -> str:
+    return "" if value is None else f"{value:.9g}"
+
+
+def _list_tables(outcome: dict[str, Any]) -> Iterator[ShownTable]:
+    yield "Metrics", ("metric", "measured", "baseline", "difference"), explain.compare_metrics(outcome)
+    changes = [_list_change(change) for change in outcome.get("changes") or ()]
+    yield "Changes of level", ("from", "difference", "interval", "what changed", "state"), changes
+    attempts = [_list_attempt(attempt) for attempt in outcome.get("tries", ())]
+    yield "Attempts in the logs", ("attempt", "steps", "end", "log"), attempts if len(attempts) > 1 else ()
+    launched = [_list_job(outcome, job) for job in outcome.get("jobs", ())]
+    yield "Jobs", ("job", "purpose", "nodes", "result"), launched
+    yield "Files", ("file",), [(file,) for file in jobs.list_files(outcome)]
+    environment = outcome.get("environment") or {}
+    first = [name for name in ENVIRONMENT_FIRST if name in environment]
+    names = (*first, *sorted(set(environment) - set(first)))
+    yield "Environment", ("name", "value"), [(name, str(environment[name])) for name in names]
+
+
+def _list_change(change: dict[str, Any]) -> tuple[str, ...]:
+    environment = sorted((change.get("environment") or {}).items())
+    return (
+        str(change.get("started"))[:10],
+        format_change(change.get("difference")),
+        " to ".join(format_change(change.get(end)) for end in ("low", "high")),
+        "; ".join(f"{name}: {before} to {after}" for name, (before, after) in environment) or "nothing that is known",
+        _format_state(change),
+    )
+
+
+def _format_state(change: dict[str, Any]) -> str:
+    acknowledged = change.get("acknowledged")
+    if not acknowledged:
+        return "open" if change.get("stands", True) else "taken back since"
+    until = f" until {acknowledged['expires']}" if acknowledged.get("expires") else ""
+    by = f" by {acknowledged['by']}" if acknowledged.get("by") else ""
+    return f"acknowledged{by}{until}: {acknowledged.get('reason', '')}"
+
+
+def _list_attempt(attempt: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        f"{attempt['number']}{', judged' if attempt['judged'] else ''}",
+        "none" if attempt["last_step"] is None else f"{attempt['first_step']} to {attempt['last_step']}",
+        attempt["ended"],
+        locate_log(attempt),
+    )
+
+
+def _list_job(outcome: dict[str, Any], job: dict[str, Any]) -> tuple[str, ...]:
+    result = jobs.format_job(outcome, job)
+    return job["job_id"] or "not submitted", job["purpose"], formatting.fold_nodes(job["nodes"]) or "-", result

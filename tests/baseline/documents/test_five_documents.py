@@ -15,8 +15,7 @@ from pytest_llmbench.baseline.documents.document_configurations import (
     ImportDefaults,
     collect_configurations,
 )
-from pytest_llmbench.baseline.documents.draft import BaselineDraft
-from pytest_llmbench.baseline.documents.importer import ImportedDocument, import_document
+from pytest_llmbench.baseline.documents.importer import BaselineDraft, ImportedDocument, import_document
 from pytest_llmbench.baseline.documents.markdown import read_tables
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration
 from pytest_llmbench.baseline.lint import lint_file

@@ -13,7 +13,7 @@ from builders import BASELINE, log, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Baseline, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
+from pytest_llmbench.core.models import Baseline, BaselineKind, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
 from pytest_llmbench.core.throughput import tflops_per_gpu
 from pytest_llmbench.ingest.discover.folders import read_path_hints
 from pytest_llmbench.ingest.discover.identify import identify
@@ -386,7 +386,7 @@ def test_a_baseline_of_another_task_needs_a_run_that_says_so() -> None:
 
 
 def test_recorded_and_published_baselines_of_one_key_are_one_candidate() -> None:
-    recorded = baseline(LLAMA, 128, kind="recorded")
+    recorded = baseline(LLAMA, 128, kind=BaselineKind.RECORDED)
     recipes = (*RECIPES, recipe("25.04", "nemo2", "", recorded))
     assert decided(run(full(LLAMA)), recipes=recipes).key == LLAMA
 

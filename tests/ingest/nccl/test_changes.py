@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from nccl_traces import record, run
 
-from pytest_llmbench.cli.nccl_text import HINTS, render_changes, render_page
+from pytest_llmbench.cli.nccl import HINTS, render_changes, render_page
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, compare, format_bytes
 from pytest_llmbench.ingest.nccl.records import Counts, count_records

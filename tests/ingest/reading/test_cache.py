@@ -21,7 +21,7 @@ from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import reader
 from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
 from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.pipeline.option_converters import cache_folder
+from pytest_llmbench.pipeline.settings import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.journal import database, entries
+from pytest_llmbench.launch.journal import database
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.submit.process import Process
 
@@ -286,7 +286,7 @@ def test_a_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None
         with pytest.raises(LaunchError, match=rf"{journal.session} is in use by process {os.getpid()} on "):
             other.resume(name)
     [past] = other.list_unfinished()
-    assert (past.alive, past.holder.split()[0]) == (True, str(os.getpid()))
+    assert past.alive
     assert journal.list_unfinished() == (past,)
     journal.close()
     assert other.resume() == journal.session
@@ -304,8 +304,8 @@ def test_the_newest_unfinished_session_is_resumed(folder: Path) -> None:
             assert each.finish(NOW)
         each.close()
     journal = Journal(folder)
-    found = [(past.session, past.label, past.started, past.waiting, past.alive) for past in journal.list_unfinished()]
-    assert found == [(ids[1], "second", NOW, 1, False), (ids[0], "first", NOW, 1, False)]
+    found = [(past.session, past.waiting, past.alive) for past in journal.list_unfinished()]
+    assert found == [(ids[1], 1, False), (ids[0], 1, False)]
     with pytest.raises(LaunchError, match=rf"{ids[2]} was finished on 2026-11-21.*unfinished are {ids[1]}, {ids[0]}"):
         journal.resume(ids[2])
     with pytest.raises(LaunchError, match=rf"is not in .*did you mean '{ids[0]}'"):
@@ -395,7 +395,7 @@ def test_a_file_that_cannot_be_used_says_what_to_do(
 )
 def test_a_row_that_cannot_be_read_is_an_error_and_frees_the_session(journal: Journal, values: dict[str, str]) -> None:
     journal.intend(SPEC, NOW)
-    row = {"spec": entries.encode_spec(SPEC), "status": None, **values}
+    row = {"spec": database.encode_spec(SPEC), "status": None, **values}
     journal._database.execute("UPDATE job SET spec = :spec, status = :status", row)
     journal.close()
     for _ in range(2):
@@ -635,7 +635,7 @@ statuses = st.builds(
 
 @given(statuses)
 def test_a_status_comes_back_equal(status: JobStatus) -> None:
-    assert entries.decode_status(entries.encode_status(status)) == status
+    assert database.decode_status(database.encode_status(status)) == status
 
 
 @given(st.lists(st.text()).map(tuple), st.lists(st.tuples(st.text(min_size=1), st.text())).map(tuple), st.floats(0))
@@ -643,7 +643,7 @@ def test_a_spec_without_secrets_comes_back_equal(
     command: tuple[str, ...], environment: tuple[tuple[str, str], ...], gpu_hours: float
 ) -> None:
     spec = replace(SPEC, command=command, environment=environment, secrets=(), gpu_hours=gpu_hours)
-    assert entries.decode_spec(entries.encode_spec(spec)) == spec
+    assert database.decode_spec(database.encode_spec(spec)) == spec
 
 
 def test_two_hundred_jobs_are_polled_without_effort(journal: Journal) -> None:

@@ -14,9 +14,8 @@ from planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Purpose
-from pytest_llmbench.launch.preflight.check_files import LocalMachine, is_wanted_version
-from pytest_llmbench.launch.preflight.checks import check_launch
-from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob, describe_problems
+from pytest_llmbench.launch.preflight.checks import LocalMachine, check_launch, is_wanted_version
+from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, describe_problems
 from pytest_llmbench.launch.slurm.client import Partition
 
 

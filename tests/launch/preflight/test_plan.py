@@ -9,8 +9,7 @@ from pathlib import Path
 from planned import planned
 
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.launch.preflight.plan import format_budget, format_command, format_plan
-from pytest_llmbench.launch.preflight.problems import LaunchProblem, PlannedJob
+from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, format_budget, format_command, format_plan
 
 
 def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:

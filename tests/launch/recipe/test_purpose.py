@@ -13,8 +13,14 @@ from planned import FACTS
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Configuration, Key
 from pytest_llmbench.core.models.jobs import LaunchFacts, Pairs, Profiling, Purpose
-from pytest_llmbench.launch.recipe.artifacts import explain_unloadable, find_outputs
-from pytest_llmbench.launch.recipe.purpose import ProfileRequest, PurposeOptions, build_variables, parse_profile
+from pytest_llmbench.launch.recipe.purpose import (
+    ProfileRequest,
+    PurposeOptions,
+    build_variables,
+    explain_unloadable,
+    find_outputs,
+    parse_profile,
+)
 
 NEMOTRON = replace(
     FACTS,

@@ -15,8 +15,18 @@ import pytest
 from sessions import until
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.launch.submit import procfs
-from pytest_llmbench.launch.submit.process import MARK, NEVER_RAN, Process, is_alive, read_exit_code, start, stop, wait
+from pytest_llmbench.launch.submit.process import (
+    MARK,
+    NEVER_RAN,
+    Process,
+    identify,
+    is_alive,
+    read_exit_code,
+    read_stat,
+    start,
+    stop,
+    wait,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +78,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 def gone(pid: int) -> bool:
-    found = procfs.read_stat(pid)
+    found = read_stat(pid)
     return found is None or found.ended
 
 
@@ -274,7 +284,7 @@ def test_an_ended_command_is_not_alive_and_leaves_no_zombie(folder: Folder) -> N
     process = folder.start("true")
     until(lambda: gone(process.pid))
     assert not is_alive(process)
-    assert procfs.read_stat(process.pid) is None
+    assert read_stat(process.pid) is None
 
 
 def test_a_number_that_is_used_again_is_another_process(folder: Folder) -> None:
@@ -290,7 +300,7 @@ def test_a_number_that_is_used_again_is_another_process(folder: Folder) -> None:
 
 @pytest.mark.parametrize("started", ["other other-boot {} 1", "{0} {1} pid:[1] 1"])
 def test_of_another_machine_or_container_nothing_is_claimed(started: str) -> None:
-    host, boot, namespace, _ = procfs.identify("1").split()
+    host, boot, namespace, _ = identify("1").split()
     process = Process(1, started.format(namespace) if "{0}" not in started else started.format(host, boot))
     for ask in (is_alive, lambda process: stop(process, 0, time.sleep)):
         with pytest.raises(LaunchError, match="go on where it was started"):

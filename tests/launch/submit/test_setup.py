@@ -15,11 +15,11 @@ import pytest
 from planned import FACTS, machine, program
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
-from pytest_llmbench.cli.run_setup import SetupOptions, choose_recipe, set_up
+from pytest_llmbench.cli.setup import SetupOptions, choose_recipe, set_up
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
-from pytest_llmbench.launch.submit.setup_run import SetupHost, run_setup
-from pytest_llmbench.launch.submit.setup_step import SetupStep, build_setup_step, check_setup
+from pytest_llmbench.launch.preflight.plan import PlannedJob
+from pytest_llmbench.launch.submit.setup import SetupHost, build_setup_step, check_setup, run_setup
 
 PLAIN = replace(FACTS, setup="./setup.sh", virtual_environment=False, python="", image="")
 CLUSTER = Cluster(account="my account", partition="batch")
@@ -38,7 +38,7 @@ def caller(folder: Path, **others: str) -> dict[str, str]:
 
 def step(
     folder: Path, script: str = "echo done", facts: LaunchFacts = PLAIN, cluster: Cluster = CLUSTER, **others: str
-) -> SetupStep:
+) -> PlannedJob:
     return build_setup_step(facts, cluster, caller(folder, **others), recipe(folder, script))
 
 
@@ -67,20 +67,20 @@ def test_the_command_is_the_documented_one(
     template: str, cluster: Cluster, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     built = step(tmp_path, facts=replace(PLAIN, setup=template), cluster=cluster)
-    assert built.command == command
-    assert dict(built.environment)["STAGE_PATH"] == str(tmp_path / "stage")
+    assert built.spec.command == command
+    assert dict(built.spec.environment)["STAGE_PATH"] == str(tmp_path / "stage")
 
 
 def test_the_environment_is_the_callers_with_the_clusters_and_without_what_is_forbidden(tmp_path: Path) -> None:
     installed = InstalledRecipe("llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv")
     cluster = replace(CLUSTER, environment=(("A", "${TOKEN}/x"), ("B", "all")), installed=(installed,))
     built = step(tmp_path, cluster=cluster, TOKEN="t", LLMB_INSTALL="/x", https_proxy="proxy")  # noqa: S106
-    environment = dict(built.environment)
+    environment = dict(built.spec.environment)
     assert "LLMB_INSTALL" not in environment
     assert (environment["A"], environment["B"], environment["https_proxy"]) == ("t/x", "own", "proxy")
     assert environment["PATH"].startswith(f"{tmp_path}/venv/bin:")
     assert environment["SBATCH_ACCOUNT"] == environment["SLURM_ACCOUNT"] == "my account"
-    assert "TOKEN" in built.secrets
+    assert "TOKEN" in built.spec.secrets
 
 
 def test_a_variable_that_the_cluster_file_refers_to_has_to_be_set(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_folder_is_told_or_installed_never_the_current_one(tmp_path: Path, m
     installed = replace(
         CLUSTER, installed=(InstalledRecipe("llama3.1", "", tmp_path), InstalledRecipe("llama3.1", "25.04", folder))
     )
-    assert build_setup_step(PLAIN, installed, caller(tmp_path)).directory == folder
+    assert build_setup_step(PLAIN, installed, caller(tmp_path)).spec.directory == folder
 
 
 def test_a_recipe_without_a_setup_step_has_nothing_to_do(tmp_path: Path) -> None:

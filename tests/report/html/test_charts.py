@@ -13,10 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_llmbench.report.html.charts import draw_curve, draw_distribution, draw_history, draw_steps
 from pytest_llmbench.report.html.drawing import Even, Picture, make_number_scale
-from pytest_llmbench.report.html.families import draw_curve
-from pytest_llmbench.report.html.history_chart import draw_history
-from pytest_llmbench.report.html.step_charts import draw_distribution, draw_steps
 
 WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
 

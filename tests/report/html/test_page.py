@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import HOSTILE, NIGHTS
 
-from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, UnmatchedRun
+from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, UnmatchedRun, Verdict
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.report import terminal
-from pytest_llmbench.report.explain import count_repeats_needed
+from pytest_llmbench.report.advice import count_repeats_needed
 from pytest_llmbench.report.html.page import render
-from pytest_llmbench.report.next_steps import list_next_steps
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+from pytest_llmbench.report.terminal import list_next_steps
+from pytest_llmbench.report.verdicts import sort_outcomes
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +164,7 @@ def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
     advice = [re.sub("<[^>]*>", "", text) for text in re.findall('class="advice">(.*?)</span>', told)]
     assert advice[0].endswith("record its own baseline with --llmb-record=DIR")
     assert "<code>--llmb-record=DIR</code>" in told
-    said = " ".join(" ".join(list_next_steps(terminal.sort_outcomes(outcomes))).split())
+    said = " ".join(" ".join(list_next_steps(sort_outcomes(outcomes))).split())
     assert all(f": {text}" in said for text in advice[:2])
     unclear = next(one for one in outcomes if one.get("verdict") == "INCONCLUSIVE" and one["status"] == "failed")
     assert f"makes the noise known; about {count_repeats_needed(unclear)} would settle it" in told
@@ -232,7 +232,7 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
 
 @pytest.mark.parametrize(("status", "shown"), [("failed", True), ("passed", False), ("skipped", False)])
 def test_a_check_without_a_curve_is_open_where_it_failed(status: str, shown: bool) -> None:
-    slow = Check("fp8-speedup", "x-8", Status(status), "SLOW", "FP8 is 1.1 times as fast")
+    slow = Check("fp8-speedup", "x-8", Status(status), Verdict.PASS, "FP8 is 1.1 times as fast")
     page = render([describe_check(slow)], NOW)
     assert "FP8 speed-up" in Parsed(page).text
     assert Parsed(page).of("details")[0].get("open", "closed") == (None if shown else "closed")

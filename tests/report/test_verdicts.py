@@ -12,21 +12,21 @@ import pytest
 from builders import NOW
 from outcomes import check, faults, missing, slow, told
 
-from pytest_llmbench.core.models import Caution, CautionCode, Check, Status, Verdict
+from pytest_llmbench.core.models import Caution, CautionCode, Check, Finding, Status, Verdict
 from pytest_llmbench.report import chat, github
-from pytest_llmbench.report.cautions import append_findings, list_findings
 from pytest_llmbench.report.columns import WIDTH, count_columns
 from pytest_llmbench.report.document import SessionEnding, make_document, render
 from pytest_llmbench.report.html.page import render as page
 from pytest_llmbench.report.outcome import describe_check
 from pytest_llmbench.report.terminal import render_summary
+from pytest_llmbench.report.verdicts import SessionState, format_findings, list_findings
 
 ASKED = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
 WIDE = Caution(CautionCode.TOLERANCE, "tolerance 40 % (llmb_tolerance in pytest.ini), not 5 %")
 
 
 def trend(identifier: str = "x", verdict: str = "SLOWER", status: Status = Status.PASSED) -> dict[str, Any]:
-    return describe_check(Check("trend", identifier, status, verdict, "+3.1 % since 2025-11-02"))
+    return describe_check(Check("trend", identifier, status, Finding(verdict), "+3.1 % since 2025-11-02"))
 
 
 def change(difference: float, **fields: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(
 
 
 def test_a_red_session_names_it_too() -> None:
-    assert append_findings("red", SIX) == "red, trend: 6 SLOWER"
+    assert format_findings(SessionState.RED, SIX) == ", trend: 6 SLOWER"
     assert in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
     assert chat.make_message(made([told(), slow(), *SIX], (), 1)).startswith("llmbench RED, trend: 6 SLOWER, ")
 

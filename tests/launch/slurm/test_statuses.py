@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.core.models import EndingCode
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.launch.slurm.states import explain_status, explain_stuck, find_blame, find_phase, format_exit
+from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck, find_blame, find_phase, format_exit
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -90,9 +90,9 @@ def test_which_attempt_is_judged_is_told(logs: tuple[ParsedLog, ...], note: tupl
     measurement = measured(*logs)
     assert measurement.valid
     assert told(measurement) == [note]
-    assert [one.ended for one in measurement.tries] == ended
-    assert [one.number for one in measurement.tries] == list(range(1, len(ended) + 1))
-    (judged,) = [one for one in measurement.tries if one.judged]
+    assert [one.ended for one in measurement.attempts] == ended
+    assert [one.number for one in measurement.attempts] == list(range(1, len(ended) + 1))
+    (judged,) = [one for one in measurement.attempts if one.judged]
     assert (judged.line, judged.first_step, judged.last_step) == (812, 0, 49)
 
 
@@ -100,7 +100,7 @@ def test_a_good_run_does_not_hide_a_later_one_that_did_not_finish() -> None:
     measurement = measured(log(part(0, 49, line=1), part(0, 30, line=203), ending=KILLED))
     assert not measurement.valid
     assert told(measurement) == [("segments", "2 runs in the log; the last, from line 203, is judged")]
-    assert [(one.judged, one.starts_over) for one in measurement.tries] == [(False, False), (True, True)]
+    assert [(one.judged, one.starts_over) for one in measurement.attempts] == [(False, False), (True, True)]
 
 
 def timed(seconds: float, *, line: int, **columns: Any) -> Segment:
@@ -119,11 +119,11 @@ def timed(seconds: float, *, line: int, **columns: Any) -> Segment:
 )
 def test_a_fast_attempt_does_not_hide_a_slow_one_that_finished(logs: tuple[ParsedLog, ...], line: int) -> None:
     measurement = measured(*logs)
-    (judged,) = [one for one in measurement.tries if one.judged]
+    (judged,) = [one for one in measurement.attempts if one.judged]
     assert (judged.line, measurement.valid) == (line, True)
     assert measurement.statistic_seconds == pytest.approx(8.79)
     notes = [note.text for note in measurement.notes if note.code == "slowest-attempt"]
-    last = measurement.tries[-1].judged
+    last = measurement.attempts[-1].judged
     assert len(notes) == (not last)
     assert all("8.790 s" in text and "the slowest is judged" in text for text in notes)
 
@@ -142,11 +142,11 @@ def test_an_attempt_that_cannot_be_judged_is_no_rival() -> None:
 def test_one_attempt_is_not_worth_a_word() -> None:
     measurement = measured(log(WHOLE))
     assert told(measurement) == []
-    assert [one.judged for one in measurement.tries] == [True]
+    assert [one.judged for one in measurement.attempts] == [True]
 
 
 def test_attempts_without_a_step_are_told_too() -> None:
-    found = measured(log(ending=KILLED), log()).tries
+    found = measured(log(ending=KILLED), log()).attempts
     assert [(one.ended, one.line, one.last_step) for one in found] == [
         ("no step (time limit)", 300, None),
         ("no step", 0, None),

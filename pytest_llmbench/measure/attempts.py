@@ -1,0 +1,162 @@
+"""The attempts that the logs of a run tell of: which of them is judged, and what became of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import PROFILER, Attempt, AttemptSummary, Note, NoteCode, Run, Segment, Window
+from pytest_llmbench.measure.window import begins, find_missing_steps
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+SHOWN = 3
+"""How many attempts that failed a note tells of; reports tell of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The segment that is judged, where it stands, and how many other segments with steps the run holds.
+
+    `rivals` are the other ones that finished, cover the window and may be judged in its place, in their order.
+    """
+
+    attempt: Attempt
+    number: int
+    segment: Segment
+    others: int
+    rivals: tuple[Choice, ...] = ()
+
+
+def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> Choice | None:
+    """Choose the last finished segment that covers the window, with its rivals; None without steps.
+
+    A requeued job is judged on the attempt that finished. Where the last segment started over after a finished one, or
+    none is finished, the last one is judged: what is newer must not be hidden by what went well before it.
+    """
+    choices = [
+        (attempt, number, segment)
+        for attempt in attempts
+        for number, segment in enumerate(attempt.log.segments, start=1)
+        if len(segment.steps)
+    ]
+    if len(choices) < 2:  # of one there is nothing to choose
+        return Choice(*choices[0], others=0) if choices else None
+    unprofiled = [part for part in choices if not is_profiled(part[2])]
+    untraced = [part for part in unprofiled if not is_traced(part[0], part[1])]
+    whole = [part for part in untraced if is_finished(part[2], steps) and not find_missing_steps(part[2].steps, window)]
+    chosen = whole[-1] if whole else (unprofiled or choices)[-1]
+    after = untraced[untraced.index(chosen) + 1 :] if whole else []
+    if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
+        chosen, whole = after[-1], []
+    others = len(choices) - 1
+    rivals = tuple(Choice(*part, others=others) for part in whole if part is not chosen)
+    return Choice(*chosen, others=others, rivals=rivals)
+
+
+def is_traced(attempt: Attempt, number: int) -> bool:
+    """Whether NCCL trace records stand within a segment (1-based number), or between it and the one before."""
+    parts, first = attempt.log.segments, attempt.log.nccl_line
+    last = max(first, attempt.log.nccl_last_line)
+    before = parts[number - 2].last_line if number > 1 else 0
+    return bool(first) and last > before and (first <= parts[number - 1].last_line or number == len(parts))
+
+
+def is_profiled(segment: Segment) -> bool:
+    """Whether a profiler was switched on or off within a segment."""
+    return any(statement.field == PROFILER for statement in segment.stated)
+
+
+def is_finished(segment: Segment, steps: int) -> bool:
+    """Whether the segment reached its end: by the log's own total or end marker, else by the baseline's `steps`."""
+    if segment.finished or not len(segment.steps):
+        return segment.finished
+    return segment.total_steps is None and int(segment.steps.index[-1]) + 1 - segment.first_step >= steps
+
+
+def list_attempts(run: Run, choice: Choice | None, steps: int) -> tuple[AttemptSummary, ...]:
+    """Return the attempts in the order of the logs; `steps` are those of a complete run where the log says no total."""
+    attempts: list[AttemptSummary] = []
+    before: Segment | None = None
+    for attempt in run.attempts:
+        parts = [segment for segment in attempt.log.segments if len(segment.steps)]
+        if not parts:
+            attempts.append(_make_empty_summary(len(attempts) + 1, attempt))
+            before = None
+        for segment in parts:
+            judged = choice is not None and segment is choice.segment
+            over = before is not None and _starts_over(before, segment, steps)
+            attempts.append(_make_summary(len(attempts) + 1, attempt, segment, steps, starts_over=over, judged=judged))
+            before = segment
+    return tuple(attempts)
+
+
+def note_attempts(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
+    """Yield which of several attempts is judged, and which did not finish."""
+    judged = next((attempt for attempt in attempts if attempt.judged), None)
+    if len(attempts) < 2 or judged is None:
+        return
+    failed = [
+        f"{attempt.number} {attempt.ended}" for attempt in attempts if not attempt.judged and not attempt.finished
+    ]
+    failures = "".join(f"; {text}" for text in filter(None, [formatting.join_first(failed, SHOWN)]))
+    files = list(dict.fromkeys(attempt.log for attempt in attempts))
+    where = f"line {judged.line}" + (f" of file {files.index(judged.log) + 1}" if len(files) > 1 else "")
+    which = "last" if judged is attempts[-1] else name_ordinal(judged.number)
+    several = "the log" if len(files) == 1 else f"{len(files)} files"
+    runs = all(attempt.starts_over for attempt in attempts[1:])
+    head = f"{len(attempts)} runs in {several}" if runs else f"restarted: {len(attempts)} attempts in {several}"
+    yield Note(
+        NoteCode.SEGMENTS if runs else NoteCode.ATTEMPTS, f"{head}; the {which}, from {where}, is judged{failures}"
+    )
+
+
+def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
+    """Yield that a slower attempt decides than the last one; nothing without the times of several."""
+    if seconds:
+        shown = formatting.join_first([formatting.format_seconds(value) for value in seconds])
+        text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {shown}): the slowest"
+        yield Note(NoteCode.SLOWEST_ATTEMPT, f"{text} is judged, for a fast one does not make good a slow one")
+
+
+def _make_summary(
+    number: int, attempt: Attempt, segment: Segment, steps: int, *, starts_over: bool, judged: bool
+) -> AttemptSummary:
+    finished, last = is_finished(segment, steps), int(segment.steps.index[-1])
+    return AttemptSummary(
+        number=number,
+        log=attempt.files.log,
+        line=segment.first_line,
+        first_step=int(begins(segment.steps)[0]),
+        last_step=last,
+        finished=finished,
+        ended="finished" if finished else f"stopped after step {last}{_describe_cause(attempt, segment)}",
+        starts_over=starts_over,
+        judged=judged,
+    )
+
+
+def _make_empty_summary(number: int, attempt: Attempt) -> AttemptSummary:
+    line = attempt.log.ending.line if attempt.log.ending and not attempt.log.ending.file else 0
+    return AttemptSummary(
+        number, attempt.files.log, line, None, None, finished=False, ended=f"no step{_describe_cause(attempt, None)}"
+    )
+
+
+def _describe_cause(attempt: Attempt, segment: Segment | None) -> str:
+    """Return why an attempt ended, in brackets; what a log says of its end is about the last part of it."""
+    ending, parts = attempt.log.ending, attempt.log.segments
+    if ending is None or (segment is not None and segment is not parts[-1]):
+        return ""
+    return f" ({ending.code.replace('-', ' ')})"
+
+
+def _starts_over(before: Segment, segment: Segment, steps: int) -> bool:
+    """Whether a segment is another run: the one before it had finished, and it does not go on after it."""
+    return is_finished(before, steps) and int(begins(segment.steps)[0]) <= int(before.steps.index[-1])
+
+
+def name_ordinal(number: int) -> str:
+    """Return `first` to `tenth`, then `11th`."""
+    return ORDINALS[number - 1] if number <= len(ORDINALS) else formatting.format_ordinal(number)

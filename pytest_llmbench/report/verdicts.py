@@ -1,0 +1,256 @@
+"""The outcomes of a session together: their order, which of them count, how many there are, and what stands beside a
+green light."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Caution, CautionCode
+
+ORDER = (
+    "TEST_FAILED",
+    "NOT_ASSERTED",
+    "REGRESSION",
+    "INVALID",
+    "INCONCLUSIVE",
+    "IMPROVEMENT",
+    "PASS",
+    "RECORDED",
+    "NOT_COMPARABLE",
+    "MISSING",
+)
+"""The verdicts in the order in which a reader wants them."""
+
+JUDGED = ("REGRESSION", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED")
+"""Those that need no word of explanation under their line."""
+
+TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
+"""Those with a step time that means something."""
+
+UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
+"""Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
+
+SLOWER = ("SLOWER", "REGRESSION")
+"""Verdicts of checks that know of something slower: where their item passed, nobody asked it to fail."""
+
+RED = (*SLOWER, "INVALID", "INCONCLUSIVE", "UNMATCHED", "AMBIGUOUS", "UNREADABLE", "SURVIVED")
+"""Verdicts of which a test that did not fail says nothing."""
+
+SEVERITY = {"passed": 0, "skipped": 1}
+"""The least severe first; a status that is not listed is a failure."""
+
+BY_DOCUMENT = "timed as the documents do, to compare with their tables: no verdict of the gate"
+"""What stands behind the count of a session with --llmb-timed=document."""
+
+LEAST = 0.01
+"""A smaller change to slower, as a fraction, fails nothing where a change is to fail."""
+
+FINDINGS = (CautionCode.REPORTED_ONLY, CautionCode.NOT_ASSERTED)
+"""Cautions that the headline of a report names: what is known of these runs, and not how they were judged."""
+
+
+# --- one outcome ------------------------------------------------------------------------------------------
+
+
+def name_outcome(described: dict[str, Any]) -> str:
+    """Return the id of an outcome, and behind it that its time is what a document timed, where that is so."""
+    if described.get("timed") != "document":
+        return str(described["id"])
+    window = described.get("window")
+    last_step = window is not None and window["first"] == window["last"]
+    return f"{described['id']} [{'last step' if last_step else 'as documented'}]"
+
+
+def name_verdict(described: dict[str, Any]) -> str:
+    """Return the verdict of an outcome; a run without a configuration has none, its reason stands for it."""
+    return str(described.get("verdict") or described["reason"].upper())
+
+
+def make_headline(described: dict[str, Any]) -> str:
+    """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
+    headline = f"{name_verdict(described)}  {name_outcome(described)}"
+    if described["kind"] == "check":
+        return f"{described['check'].upper()} {headline}"
+    return headline if described["kind"] == "stray" else f"{headline} ({described['reason']})"
+
+
+def locate_log(described: dict[str, Any]) -> str:
+    """Return the log and, where one is to blame, its line: `run/log.out:123`."""
+    return f"{described['log']}:{described['line']}" if described.get("line") else str(described["log"])
+
+
+def is_absent(outcome: dict[str, Any]) -> bool:
+    """Whether nothing of a configuration was seen, not even a job."""
+    return outcome["verdict"] == "MISSING" and not outcome["run"] and not outcome.get("jobs")
+
+
+def get_step_time(outcome: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return the step time of a configuration, and the logarithm of its ratio to the baseline's, None where they mean
+    nothing."""
+    if outcome["verdict"] not in TIMED or outcome["problems"]:
+        return None, None
+    return outcome["metrics"].get("step_time_seconds", {}).get("value"), outcome["log_difference"]
+
+
+def format_step_time(outcome: dict[str, Any]) -> tuple[str, str]:
+    """Return what `get_step_time` returns as texts, `-` for None."""
+    seconds, difference = get_step_time(outcome)
+    ratio = None if difference is None else formatting.bounded_exp(difference)
+    return formatting.format_seconds(seconds), formatting.format_difference(ratio)
+
+
+# --- all of them ------------------------------------------------------------------------------------------
+
+
+def select_worst(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one outcome for each suite and id, the worst: several tests of a user may be about one configuration."""
+    worst: dict[tuple[str, str], dict[str, Any]] = {}
+    for outcome in described:
+        before = worst.setdefault((outcome["suite"], outcome["id"]), outcome)
+        if _rate_severity(outcome) >= _rate_severity(before):
+            worst[outcome["suite"], outcome["id"]] = outcome
+    return list(worst.values())
+
+
+def _rate_severity(outcome: dict[str, Any]) -> int:
+    return SEVERITY.get(outcome["status"], len(SEVERITY))
+
+
+def sort_outcomes(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the outcomes as a reader wants them: configurations by verdict, those of which nothing was seen last, then
+    runs without one, then checks."""
+    return sorted(described, key=_rank_outcome)
+
+
+def _rank_outcome(outcome: dict[str, Any]) -> tuple[int, int, bool, str]:
+    if outcome["kind"] == "configuration":
+        absent = is_absent(outcome)
+        return 0, ORDER.index(outcome["verdict"]), absent, "" if absent else outcome["id"]
+    return (1 if outcome["kind"] == "stray" else 2), 0, False, ""
+
+
+def choose_colour(described: Sequence[dict[str, Any]]) -> str:
+    """Return the colour of outcomes together: red where one is, green where all of those that are not skipped pass
+    without a doubt, yellow otherwise."""
+    if any(outcome["status"] == "failed" for outcome in described):
+        return "red"
+    judged = [outcome for outcome in described if outcome["status"] != "skipped"]
+    return "green" if judged and all(outcome.get("verdict") not in UNSURE for outcome in judged) else "yellow"
+
+
+def explain_nothing_judged(described: Sequence[dict[str, Any]]) -> str:
+    """Return why nothing was judged; empty where something was."""
+    return next((str(outcome["context"]) for outcome in described if outcome.get("context")), "")
+
+
+def select_counted(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the outcomes that are counted: a check that passed is none of them."""
+    return [outcome for outcome in described if outcome["kind"] != "check" or outcome["status"] == "failed"]
+
+
+def count_verdicts(described: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how many there are of each verdict: `{"green": {"PASS": 17}, "red": {}, "skipped": {"MISSING": 3}}`.
+
+    Of each id the worst counts. A check that passed is none of them.
+    """
+    chosen = select_counted(select_worst(described))
+    of_label = {}
+    for status, label in (("passed", "green"), ("failed", "red"), ("skipped", "skipped")):
+        names = Counter(_name_count(outcome) for outcome in chosen if outcome["status"] == status)
+        of_label[label] = dict(sorted(names.items(), key=rank_count))
+    return of_label
+
+
+def _name_count(outcome: dict[str, Any]) -> str:
+    return outcome["reason"].upper() if outcome["kind"] != "configuration" else str(outcome["verdict"])
+
+
+def rank_count(item: tuple[str, int]) -> tuple[int, str]:
+    """Return by what verdicts and their numbers are ordered."""
+    return (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)), item[0]
+
+
+def format_counts(described: Sequence[dict[str, Any]]) -> str:
+    """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
+    parts = []
+    for label, names in count_verdicts(described).items():
+        if names:
+            parts.append(f"{sum(names.values())} {label}: {join_counts(names.items())}")
+    checks = sum(outcome["kind"] == "check" and outcome["status"] == "passed" for outcome in described)
+    if parts and any(outcome.get("timed") == "document" for outcome in described):
+        parts.append(BY_DOCUMENT)
+    return "; ".join(parts) or (f"{formatting.count_noun(checks, 'check')} passed" if checks else "nothing judged")
+
+
+def join_counts(numbers: Iterable[tuple[str, int]]) -> str:
+    """Return `74 PASS, 8 INCONCLUSIVE`."""
+    return ", ".join(f"{number} {name}" for name, number in numbers)
+
+
+# --- what fails nothing -----------------------------------------------------------------------------------
+
+
+def list_findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
+    """Yield what is known to be worse and fails nothing: `trend: 6 SLOWER`, `not asserted: 1 REGRESSION`.
+
+    `outcomes` are those of a session, each id once.
+    """
+    passed = [outcome for outcome in outcomes if outcome["status"] != "failed"]
+    verdicts: dict[str, Counter[str]] = {}
+    for outcome in passed:
+        if outcome["kind"] == "check" and "overruled" not in outcome and outcome["verdict"] in SLOWER:
+            verdicts.setdefault(outcome["check"], Counter())[outcome["verdict"]] += 1
+    for _ in _find_trends_without_item(outcomes):
+        verdicts.setdefault("trend", Counter())["SLOWER"] += 1
+    for kind, of_kind in verdicts.items():
+        yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {join_counts(sorted(of_kind.items()))}")
+    overruled = Counter(outcome["overruled"] for outcome in passed if outcome.get("overruled") in RED)
+    if overruled:
+        yield Caution(CautionCode.NOT_ASSERTED, f"not asserted: {join_counts(sorted(overruled.items()))}")
+
+
+def _find_trends_without_item(outcomes: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the configurations that did not fail though they became slower for good, and whose nights have no item: a
+    user's own tests need none, and a selection may leave it out."""
+    items = {outcome["id"] for outcome in outcomes if outcome.get("check") == "trend"}
+    passed = (outcome for outcome in outcomes if outcome["status"] != "failed")
+    return {outcome["configuration"]["id"] for outcome in passed if _has_become_slower(outcome)} - items
+
+
+def _has_become_slower(outcome: Mapping[str, Any]) -> bool:
+    standing = [
+        change for change in outcome.get("changes", ()) if change["stands"] and change.get("acknowledged") is None
+    ]
+    slower = [float(change["difference"]) for change in standing if change["difference"] > 0]
+    return math.prod(1 + difference for difference in slower) >= 1 + LEAST
+
+
+class SessionState(StrEnum):
+    """How a session ended."""
+
+    GREEN = "green"
+    RED = "red"
+    INTERRUPTED = "interrupted"
+    ERROR = "error"
+
+
+def format_findings(state: SessionState, outcomes: Sequence[dict[str, Any]]) -> str:
+    """Return what is known to be worse, to stand behind how a session ended: `, but trend: 6 SLOWER`."""
+    texts = [finding.text for finding in list_findings(outcomes)]
+    joined = ", but " if state is SessionState.GREEN else ", "
+    return f"{joined}{', '.join(texts)}" if texts else ""
+
+
+def list_caution_texts(cautions: Sequence[Caution]) -> list[str]:
+    """Return the texts of the cautions that a headline does not name."""
+    return [caution.text for caution in cautions if caution.code not in FINDINGS]
+
+
+def list_all_texts(outcomes: Sequence[dict[str, Any]], cautions: Sequence[Caution]) -> list[str]:
+    """Return the texts of what a headline names and of all other cautions, in the order in which they are read."""
+    return [*(finding.text for finding in list_findings(outcomes)), *list_caution_texts(cautions)]

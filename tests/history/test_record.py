@@ -1,0 +1,362 @@
+"""What is stored comes back, the same from both databases."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from remembered import ID, START, document, nights, outcome
+from sqlalchemy import inspect
+
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.history import look, store, tables
+from pytest_llmbench.history.record import prepare, write
+from pytest_llmbench.history.store import StoreLocation, connect
+from pytest_llmbench.history.stored_runs import LAST, read_stored_runs
+
+pytestmark = pytest.mark.slow
+
+OTHER = replace(builders.KEY, dtype="fp8")
+
+
+def past(place: StoreLocation, *ids: str) -> list[Any]:
+    return [one for runs in read_stored_runs(place, ids or (ID,)).values() for one in runs]
+
+
+def test_a_night_comes_back_with_all_its_digits(place: StoreLocation) -> None:
+    told = outcome(7.4 * (1 + 2**-50))
+    told["window_seconds"][3] = None  # what is no number
+    told["environment"] = {"driver": "580.1", "nccl": "2.27"}
+    assert write(place, document(told)) == 1
+    (night,) = past(place)
+    assert (night.started, night.job_id, night.valid, night.verdict) == (START, "1000", True, "PASS")
+    assert night.statistic_seconds == told["statistic_seconds"] == 7.4 * (1 + 2**-50)
+    assert night.log_difference == told["log_difference"]
+    assert night.environment == told["environment"]
+    (row,) = look.list_verdicts(place, ID)
+    assert row["step_seconds"] == told["window_seconds"]
+    assert row["metrics"] == {name: [of["value"], of["standard_deviation"]] for name, of in told["metrics"].items()}
+    assert (row["log_fingerprints"], row["attempts"], row["gpus"]) == (["0-00ff"], 1, 128)
+    assert (row["recipe"], row["size"], row["release"], row["gpu"], row["dtype"]) == (
+        *("grok1", "314b", "25.05", "gb200", "bf16"),
+    )
+
+
+def test_text_of_any_kind_is_kept(place: StoreLocation) -> None:
+    told = {**outcome(), "text": "Müller's \\x1b \U0001f600 %s {x} :name ?"}
+    write(place, document(told, options=["--x=%(y)s"], host="hôte"))
+    (row,) = look.list_verdicts(place, ID)
+    assert (row["text"], row["options"], row["host"]) == (told["text"], ["--x=%(y)s"], "hôte")
+
+
+def test_a_run_that_is_judged_again_is_one_night_with_its_last_verdict(place: StoreLocation) -> None:
+    write(place, document(outcome(7.4)))
+    first = past(place)
+    write(place, document({**outcome(7.4), "verdict": "REGRESSION"}))
+    (night,) = past(place)
+    assert (len(first), night.verdict) == (1, "REGRESSION")
+    assert [row["verdict"] for row in look.list_verdicts(place, ID)] == ["PASS", "REGRESSION"]
+
+
+def test_a_session_that_is_added_after_later_ones_says_no_last_word(place: StoreLocation) -> None:
+    """What could not be stored at the time is kept, in its order: the newer verdict and log still stand for the run."""
+    early = {**outcome(7.9, logs="1-aa"), "verdict": "INVALID", "reason": "incomplete"}
+    write(place, document(outcome(7.5, logs="2-bb"), began=START + timedelta(hours=9)))
+    assert write(place, document(early, began=START + timedelta(hours=1))) == 1
+    (night,) = past(place)
+    assert (night.verdict, night.statistic_seconds, night.logs) == ("PASS", 7.5, "2-bb")
+    (shown,) = look.list_runs(place, "", None, 10)
+    assert shown["verdict"] == "PASS"
+    assert [one["verdict"] for one in look.list_verdicts(place, ID)] == ["INVALID", "PASS"]
+    assert [one["verdict"] for one in look.list_everything(place)] == ["INVALID", "PASS"]
+    write(place, document(early, began=START + timedelta(hours=10)))
+    (night,) = past(place)
+    assert (night.verdict, night.logs) == ("INVALID", "1-aa")
+
+
+def test_a_run_whose_log_has_grown_is_the_same_run(place: StoreLocation) -> None:
+    """It was judged while it ran, and its end is another verdict on it."""
+    early = {**outcome(7.4, logs="1-aa"), "verdict": "INVALID", "problems": [{"code": "still-running"}]}
+    write(place, document(early))
+    assert [(one.valid, one.verdict) for one in past(place)] == [(False, "INVALID")]
+    write(place, document(outcome(7.4, logs="2-bb")))
+    assert [(one.valid, one.verdict) for one in past(place)] == [(True, "PASS")]
+
+
+def test_a_copy_of_a_log_that_is_dated_otherwise_is_the_same_run(place: StoreLocation) -> None:
+    for night in (0, 3):
+        write(place, document(outcome(7.4, night, job="7", logs="1-aa")))
+    assert len(past(place)) == 1
+
+
+def test_runs_of_one_job_that_began_together_keep_their_verdicts(place: StoreLocation) -> None:
+    """The members of an array, or logs without a job id in a folder of the day: the verdict of one is not another's."""
+    slow = {**outcome(7.9, job="7", logs="2-bb"), "verdict": "REGRESSION"}
+    for _ in range(2):
+        write(place, document(outcome(7.4, job="7", logs="1-aa"), slow))
+        assert sorted((one.logs, one.verdict) for one in past(place)) == [("1-aa", "PASS"), ("2-bb", "REGRESSION")]
+    write(
+        place,
+        document(outcome(7.4, job="7", logs="1-aa"), {**slow, "run": {**slow["run"], "log_fingerprint": ["3-cc"]}}),
+    )
+    assert sorted((one.logs, one.verdict) for one in past(place)) == [("1-aa", "PASS"), ("3-cc", "REGRESSION")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"night": 1},
+        {"job": "8", "logs": "1-aa"},
+        {"key": OTHER, "job": "1000", "logs": "0-00ff"},
+    ],
+    ids=["another night", "another job", "another configuration"],
+)
+def test_another_run_is_another_night(place: StoreLocation, other: dict[str, Any]) -> None:
+    write(place, document(outcome(7.4), outcome(7.4, **other)))
+    write(place, document(outcome(7.4, **other), outcome(7.4)))
+    assert len(past(place, ID, OTHER.id)) == 2
+
+
+def test_runs_without_a_start_or_a_fingerprint_are_never_taken_for_each_other(place: StoreLocation) -> None:
+    for _ in range(2):
+        write(place, document(outcome(7.4, started=None, logs="")))
+    assert len(look.list_runs(place, "", None, 10)) == 2
+    assert past(place) == []  # nothing says which night
+
+
+def test_what_is_missing_is_covered_and_is_no_run(place: StoreLocation) -> None:
+    write(place, document(outcome(None), outcome(7.4, key=OTHER)))
+    told = {row["configuration"]: (row["verdict"], row["number"]) for row in look.list_everything(place)}
+    assert told == {ID: ("MISSING", None), OTHER.id: ("PASS", 1)}
+    assert past(place) == []
+    assert [row["configuration"] for row in look.list_runs(place, "", None, 10)] == [OTHER.id]
+
+
+def test_only_what_was_judged_as_itself_counts_as_a_night(place: StoreLocation) -> None:
+    borrowed = {**outcome(7.4, 1), "notes": [{"code": "other-release", "text": "", "line": 0}]}
+    invalid = {**outcome(7.4, 2), "verdict": "INVALID"}
+    failed = {**outcome(7.4, 3), "verdict": "TEST_FAILED", "overruled": "PASS"}
+    profiled = {**outcome(7.4, 4), "verdict": "NOT_COMPARABLE"}
+    write(place, document(outcome(7.4), borrowed, invalid, failed, profiled))
+    assert [(one.job_id, one.valid) for one in past(place)] == [
+        ("1000", True),
+        ("1001", False),
+        ("1002", False),
+        ("1003", True),
+    ]
+
+
+def test_nights_of_another_window_stay_apart(place: StoreLocation) -> None:
+    """A baseline that was recorded since has a trimmed mean: both are known of the run."""
+    told = outcome(7.4)
+    trimmed = {**told, "statistic_seconds": 7.3, "window": {**told["window"], "statistic": "trimmed_mean"}}
+    write(place, document(told))
+    write(place, document(trimmed))
+    seconds = {one.window.statistic: one.statistic_seconds for one in past(place)}
+    assert seconds == {"mean": 7.4, "trimmed_mean": 7.3}
+
+
+def test_the_runs_of_the_last_days_are_read_oldest_first(place: StoreLocation) -> None:
+    """All of a day: a team that runs ten times a day would otherwise forget a change after a month."""
+    values = [7.4 + 0.0001 * number for number in range(LAST + 5)]
+    day = START + timedelta(days=20)
+    later = [outcome(8.0 + hour, logs=f"{hour}", started=day + timedelta(hours=hour)) for hour in range(1, 11)]
+    write(place, document(*reversed(nights(values)), *later))
+    found = past(place)
+    assert [one.statistic_seconds for one in found if one.statistic_seconds < 8] == values[5:]
+    same = [one.statistic_seconds for one in found if one.started.date() == day.date()]
+    assert same == [values[20], *(8.0 + hour for hour in range(1, 11))]
+    assert found[0].started == START + timedelta(days=5)
+
+
+def test_a_session_is_stored_once_however_often_it_is_tried(place: StoreLocation) -> None:
+    told = document(outcome(7.4), outcome(None, key=OTHER))
+    assert [write(place, told), write(place, told)] == [2, 0]
+    assert len(look.list_everything(place)) == 2
+
+
+def test_a_session_that_fails_in_the_middle_leaves_nothing(place: StoreLocation) -> None:
+    write(place, document(outcome(7.4)))
+    broken = document(outcome(7.5, 1), outcome(7.6, 2))
+    broken["verdicts"][1]["verdict"] = None  # which no table takes
+    with pytest.raises(HistoryError):
+        write(place, broken)
+    assert [one.statistic_seconds for one in past(place)] == [7.4]
+    assert len(look.list_everything(place)) == 1
+
+
+def test_prune_removes_old_sessions_and_the_runs_that_only_they_judged(place: StoreLocation) -> None:
+    old = builders.NOW - timedelta(days=400)
+    write(place, document(outcome(7.4), outcome(7.5, 1), outcome(None, key=OTHER), began=old))
+    write(place, document(outcome(7.4)))
+    before = builders.NOW - timedelta(days=30)
+    told = {"verdicts": 3, "sessions": 1, "runs": 1}
+    assert look.prune(place, before, dry_run=True) == {**told, "runs": 1}
+    assert len(look.list_everything(place)) == 4
+    assert look.prune(place, before, dry_run=False) == told
+    assert [row["number"] for row in look.list_everything(place)] == [1]
+    assert look.prune(place, before, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
+
+
+# --- many at once -----------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from remembered import document, outcome
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import locate_store
+
+place = locate_store({url!r}, Path("."))
+for number in range(8):
+    write(place, document(outcome(7.4, number), outcome(7.4, {first} + number)))
+    print("stored", flush=True)
+"""
+
+
+def writer(url: str, first: int) -> subprocess.Popen[str]:
+    code = WRITER.format(path=sys.path, url=url, first=first)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def test_two_sessions_that_write_at_once_lose_nothing(url: str, place: StoreLocation) -> None:
+    """Both make the store, and half of the runs are judged by both: each is one run with two verdicts."""
+    processes = [writer(url, first) for first in (100, 200)]
+    said = [process.communicate(timeout=120)[0] for process in processes]
+    assert said == ["stored\n" * 8] * 2
+    rows = look.list_everything(place)
+    assert len({row["session"] for row in rows}) == 16
+    assert len(rows) == 32
+    assert len(past(place)) == 8 + 8 + 8
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from remembered import document, outcome
+from sqlalchemy import event
+from pytest_llmbench.history import record, store
+from pytest_llmbench.history.store import locate_store
+
+place = locate_store({url!r}, Path("."))
+record.write(place, document(outcome(7.4, 1)))
+print("stored", flush=True)
+engine_of = store._make_engine
+
+def dying(*arguments):
+    engine = engine_of(*arguments)
+    event.listen(engine, "commit", lambda connection: os.kill(os.getpid(), signal.SIGKILL))
+    return engine
+
+store._make_engine = dying
+outcomes = [outcome(7.4, night) for night in range(2, 200)]
+record.write(place, document(*outcomes))
+"""
+
+
+def test_a_session_that_is_killed_in_mid_write_takes_nothing_with_it(url: str, place: StoreLocation) -> None:
+    """What was acknowledged is there, nothing of the rest is, and the next session writes."""
+    write(place, document(outcome(7.4)))
+    code = KILLED.format(path=sys.path, url=url)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (-9, "stored\n"), done.stderr
+    assert [one.job_id for one in past(place)] == ["1000", "1001"]
+    assert write(place, document(outcome(7.4, 300))) == 1
+    assert [one.job_id for one in past(place)] == ["1000", "1001", "1300"]
+
+
+def test_a_store_that_another_process_holds_is_told(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
+    write(place, document(outcome(7.4)))
+    with connect(place, writes=True):
+        with pytest.raises(HistoryError, match="another process held it") as told:
+            write(place, document(outcome(7.4, 1)))
+        assert str(told.value).startswith(place.shown)
+        assert len(past(place)) == 1  # one that reads goes on
+    assert write(place, document(outcome(7.4, 1))) == 1
+
+
+# --- the schema -------------------------------------------------------------------------------------------
+
+
+def test_each_verdict_keeps_the_hashes_of_the_logs_that_it_rests_on(place: StoreLocation) -> None:
+    """A log that was edited and judged again takes nothing from the first verdict."""
+    told = outcome(7.4)
+    for hashes in (["ab" * 32], ["cd" * 32], [None]):
+        write(place, document({**told, "log_sha256": hashes}))
+    write(place, document(told))
+    rows = look.list_verdicts(place, ID)
+    assert [row["log_sha256"] for row in rows] == [["ab" * 32], ["cd" * 32], [None], []]
+    assert len({row["number"] for row in rows}) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (99, "found version 99, expected at most 3: a newer pytest-llmbench wrote it"),
+        (1, "found version 1, expected 3: a pytest-llmbench from before its first release wrote it, .* another place"),
+    ],
+)
+def test_the_store_of_another_version_is_left_alone(place: StoreLocation, version: int, told: str) -> None:
+    """Whatever was to be done; and a store that cannot be read is never shown as an empty one."""
+    prepare(place)
+    with connect(place, writes=True) as connection:
+        connection.execute(tables.VERSION.update().values(version=version))
+    for action in (
+        prepare,
+        past,
+        lambda place: write(place, document(outcome(7.4))),
+        look.list_everything,
+        lambda place: look.list_runs(place, "", None, 9),
+        lambda place: look.list_verdicts(place, ID),
+        lambda place: look.measure_extent(place, builders.NOW),
+    ):
+        with pytest.raises(HistoryError, match=told):
+            action(place)
+
+
+def test_a_store_that_cannot_be_made_is_empty_afterwards(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tables are made, or none."""
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", None)
+    with pytest.raises(HistoryError):
+        prepare(place)
+    monkeypatch.undo()
+    with connect(place, writes=False) as connection:
+        assert inspect(connection).get_table_names() == []
+
+
+def test_an_empty_store_has_no_past(place: StoreLocation) -> None:
+    assert past(place) == []
+    assert look.list_everything(place) == []
+
+
+def test_numbers_that_are_no_numbers_are_none(place: StoreLocation) -> None:
+    told = {**outcome(7.4), "expected_seconds": None, "log_difference": None}
+    write(place, document(told))
+    (night,) = past(place)
+    assert (night.expected_seconds, night.log_difference) == (None, None)
+    assert math.isfinite(night.statistic_seconds)
+
+
+def test_times_are_kept_in_utc(place: StoreLocation) -> None:
+    """Whatever the zone of the log, and with its microseconds."""
+    begins = datetime.fromisoformat("2025-11-01T23:30:00.000001-08:00")
+    write(place, document(outcome(7.4, started=begins)))
+    (night,) = past(place)
+    assert night.started == begins
+    assert night.started.tzinfo is UTC
+
+
+def test_the_files_of_sqlite_lie_where_they_were_asked_for(tmp_path: Path) -> None:
+    place = StoreLocation("history.db", tmp_path / "a#b%20?c d.db")
+    write(place, document(outcome(7.4)))
+    assert [path.name for path in tmp_path.iterdir()] == ["a#b%20?c d.db"]

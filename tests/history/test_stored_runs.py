@@ -1,0 +1,151 @@
+"""What sessions read of a year of nights: each run as it was judged last, whatever was stored when."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from remembered import ID, START, document, nights, outcome
+from sqlalchemy import delete, select, update
+
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.models import StoredRun
+from pytest_llmbench.history import look
+from pytest_llmbench.history import stored_runs as reading
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import StoreLocation, connect
+from pytest_llmbench.history.stored_runs import read_stored_runs
+from pytest_llmbench.history.tables import RUN, VERDICT
+
+pytestmark = pytest.mark.slow
+
+OTHER = replace(builders.KEY, dtype="fp8")
+
+Past = dict[str, tuple[StoredRun, ...]]
+
+
+def past(place: StoreLocation) -> Past:
+    return read_stored_runs(place, (ID, OTHER.id))
+
+
+def from_all_verdicts(place: StoreLocation) -> Past:
+    """Return the same without leaving out what is too old before it is read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_find_first_days", lambda _connection, _configurations: {})
+        return past(place)
+
+
+def change(place: StoreLocation, statement: Any) -> None:
+    with connect(place, writes=True) as connection:
+        connection.execute(statement)
+
+
+def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: StoreLocation) -> None:
+    write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
+    change(place, delete(VERDICT).where(VERDICT.c.run == 2))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7]
+    write(place, document(outcome(7.8, 4)))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
+
+
+def test_a_run_counts_once_however_often_its_start_moved(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that states no time is dated by its file, and may be copied again."""
+    monkeypatch.setattr(reading, "LAST", 2)
+    write(place, document(*nights([7.4] * 4)))
+    for night in range(5, 13):
+        write(place, document(outcome(7.5, night, job="7", logs="1-aa")))
+    assert [one.job_id for one in past(place)[ID]] == ["1003", "7"]
+    assert past(place) == from_all_verdicts(place)
+
+
+def test_a_file_gives_the_numbers_of_removed_verdicts_again(place: StoreLocation) -> None:
+    write(place, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400)))
+    look.prune(place, builders.NOW, dry_run=False)
+    write(place, document(*nights([7.9] * 3)))
+    write(place, document(outcome(7.9, 3)))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4
+
+
+@pytest.mark.parametrize("environment", ["{", "[" * 100_000], ids=["half of it", "too deep"])
+def test_what_no_session_stored_is_told(place: StoreLocation, environment: str) -> None:
+    """At the start, and at the end nothing is lost for it."""
+    write(place, document(outcome(7.4)))
+    change(place, update(RUN).values(environment=environment))
+    with pytest.raises(HistoryError, match="holds what no session stored"):
+        past(place)
+    assert write(place, document(*nights([7.4] * 4, key=OTHER))) == 4
+
+
+def test_runs_of_days_that_are_too_old_are_not_read(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of many years takes no longer to read than one of one; a configuration with few runs keeps all."""
+    monkeypatch.setattr(reading, "LAST", 6)
+    write(place, document(*nights([7.4] * 3, key=OTHER)))
+    for night in range(20):
+        write(place, document(outcome(7.4, night), {**outcome(7.5, night, logs="2-bb"), "verdict": "REGRESSION"}))
+    oldest = select(RUN.c.id).where(RUN.c.configuration == ID).order_by(RUN.c.id).limit(1).scalar_subquery()
+    change(place, update(RUN).where(RUN.c.id == oldest).values(environment="{"))
+    found = past(place)
+    assert [one.job_id for one in found[ID]] == [f"{1000 + night}" for night in range(14, 20) for _ in range(2)]
+    assert len(found[OTHER.id]) == 3
+    monkeypatch.setattr(reading, "LAST", 17)
+    assert len(past(place)[ID]) == 34
+    monkeypatch.setattr(reading, "LAST", 20)
+    with pytest.raises(HistoryError, match="holds what no session stored"):
+        past(place)
+
+
+def verdict(**of_run: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    words = {"verdict": ["PASS", "REGRESSION", "NOT_COMPARABLE"], "statistic": ["mean", "trimmed_mean"]}
+    sampled = {name: st.sampled_from(values) for name, values in words.items()}
+    keys = st.sampled_from([builders.KEY, OTHER])
+    return st.fixed_dictionaries({"night": st.integers(0, 7), "key": keys, **sampled, **of_run})
+
+
+def sessions(verdicts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[list[Any]]:
+    """Return the hour at which each began, and its verdicts: sessions are stored in another order than they began."""
+    return st.lists(st.tuples(st.integers(0, 9), st.lists(verdicts, min_size=1, max_size=3)), min_size=1, max_size=7)
+
+
+def same_of_the_last_days(found: list[Any], last: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "LAST", last)
+        place = StoreLocation("history.db", Path(folder) / "history.db")
+        for number, (hour, verdicts) in enumerate(found):
+            told = [judged(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
+            write(place, document(*told, began=START + timedelta(days=20, hours=hour)))
+        assert past(place) == from_all_verdicts(place)
+
+
+def judged(seconds: float, verdict: str, statistic: str, *, dated: bool = True, **of_run: Any) -> dict[str, Any]:
+    told = outcome(seconds, **of_run) if dated else outcome(seconds, **of_run, started=None)
+    return {**told, "verdict": verdict, "window": {**told["window"], "statistic": statistic}}
+
+
+@given(
+    sessions(
+        verdict(
+            job=st.sampled_from(["", "7"]),
+            logs=st.sampled_from(["00ff", "1-aa", "2-bb", ""]),
+            dated=st.sampled_from([True, True, False]),
+        )
+    ),
+    st.integers(1, 5),
+)
+@settings(max_examples=25, deadline=None)
+def test_of_runs_that_are_judged_again_the_last_days_are_read(found: list[Any], last: int) -> None:
+    """In sessions that are added late, with logs that have grown, without a start."""
+    same_of_the_last_days(found, last)
+
+
+@given(sessions(verdict()), st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_of_other_runs_the_last_days_are_read(found: list[Any], last: int) -> None:
+    """Days with nothing but verdicts that are not shown do not count."""
+    same_of_the_last_days(found, last)

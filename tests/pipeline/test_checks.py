@@ -1,0 +1,34 @@
+"""Each check over several configurations has a row, and a file of the built-in suite that users copy."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import pytest_llmbench.suite
+from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
+
+OTHERS = {"test_performance", "test_unmatched_run"}
+"""The files of the suite that are about one run each."""
+
+
+def test_each_row_has_a_file_of_the_suite_and_each_file_a_row() -> None:
+    files = {path.stem for path in Path(pytest_llmbench.suite.__file__).parent.glob("test_*.py")}
+    assert files - OTHERS == {get_test_name(kind) for kind in CHECKS}
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_the_file_holds_a_test_of_its_name_that_takes_the_fixture_of_its_kind(kind: str) -> None:
+    name = get_test_name(kind)
+    test = getattr(import_module(f"pytest_llmbench.suite.{name}"), name)
+    assert list(inspect.signature(test).parameters) == [name.replace("test_", "llmb_")]
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_each_fixture_says_what_it_is(kind: str) -> None:
+    _, meaning = CHECKS[kind]
+    assert meaning[0].isupper()
+    assert meaning.endswith(".")
