@@ -68,7 +68,7 @@ def _decide_status(
 
 def judge_case(case: Case, evidence: Sequence[Evidence], settings: Settings) -> ConfigurationResult:
     """Return the verdict on a case, the worst of those against each of its baselines."""
-    from pytest_llmbench.judge.consequence import pick_worst
+    from pytest_llmbench.judge.decide import pick_worst
 
     def status(judgement: Judgement) -> Status:
         return item_status(judgement, required=False, settings=settings)
@@ -104,7 +104,7 @@ def _find_doubt(judgement: Judgement, settings: Settings) -> str:
 
 def item_status(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
     """Return what becomes of an item under these settings."""
-    from pytest_llmbench.judge.consequence import decide_status
+    from pytest_llmbench.judge.decide import decide_status
 
     return decide_status(
         judgement, required=required, inconclusive=settings.inconclusive, improvement=settings.improvement

@@ -10,7 +10,7 @@ import pytest
 from sessions import Write
 
 from pytest_llmbench.ingest.reading import cache as log_cache
-from pytest_llmbench.ingest.reading import reader
+from pytest_llmbench.ingest.reading import file_reader
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ sys.addaudithook(opened)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of all caches of this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(reader, "SETTLED_NS", -(10**9))
+    monkeypatch.setattr(file_reader, "SETTLED_NS", -(10**9))
     monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
     return tmp_path / "cache" / "pytest-llmbench"
 
@@ -49,7 +49,7 @@ def test_a_second_session_says_the_same_and_reads_nothing(
     logs = f"--llmb-logs={examples}"
     first = session(pytester, logs)
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(reader, "_parse", None)  # reading anything fails
+    monkeypatch.setattr(file_reader, "parse", None)  # reading anything fails
     assert session(pytester, logs) == first
 
 

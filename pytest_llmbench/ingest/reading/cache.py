@@ -1,7 +1,6 @@
 """What logs said when they were last read, in a file of this user: an unchanged log is not read again.
 
-There is one file for each set of places that are read together, with everything that was found below them. It holds
-columns and texts, and nothing in it is executed.
+There is one file for each set of places that are read together, with everything that was found below them.
 """
 
 from __future__ import annotations
@@ -14,18 +13,15 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISREG
 
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.ingest.reading.reader import FileToRead, ReadResult
-from pytest_llmbench.ingest.sources.local import FileState, read_state
+from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
+from pytest_llmbench.ingest.sources.local import read_state
 
-CachedReadings = dict[tuple[str, bool], tuple[FileState, ReadResult]]
-"""By file, which is a FileToRead or equal to one, the state in which it was read, and what it said."""
-
-MAGIC = b"llmbench log cache 2\n"
+MAGIC = b"llmbench log cache 3\n"
 # Magic, what it is of, checksum and size of the rest.
 _HEADER = struct.Struct(f"={len(MAGIC)}s32sIQ")
 
@@ -34,6 +30,8 @@ SUFFIX = ".logs"
 WORTH_FILES, WORTH_BYTES = 50, 8 << 20
 # Bytes of all cache files together.
 LARGEST = 512 << 20
+# Bytes that may come out of one: a compressed column of zeros could ask for any memory.
+UNPACKED = 2 << 30
 # All that a parser may import: a change of any file there may change what a log says.
 ROOMS = ("ingest", "core")
 # A cache file that was not used for so long is removed.
@@ -52,27 +50,25 @@ class LogCache:
             )
         ).digest()
         self._file = folder / f"{self._of.hex()[:32]}{SUFFIX}"
-        self._used: CachedReadings = {}
+        self._used: list[FileReading] = []
 
     def find_unchanged(self, files: Sequence[FileToRead]) -> dict[FileToRead, ReadResult]:
         """Return what those of the files say that have not changed since they were read; damage is no error."""
-        cached = self._load()
-        results: dict[FileToRead, ReadResult] = {}
-        for file in files:
-            reading = cached.get(file)
-            if reading is not None and reading[0] == read_state(file.path):
-                self._used[file] = reading
-                results[file] = reading[1]
-        return results
+        cached = {reading.file: reading for reading in self._load()}
+        self._used = [
+            reading for reading in map(cached.get, files) if reading and reading.state == read_state(reading.file.path)
+        ]
+        return {reading.file: reading.result for reading in self._used}
 
-    def keep(self, new: Mapping[FileToRead, tuple[FileState, ReadResult]]) -> None:
+    def keep(self, new: Sequence[FileReading]) -> None:
         """Add what was read now, and drop what was not asked for; a folder that cannot be written is no error."""
-        size = sum(state[0] for state, _ in new.values())
-        if len(new) < WORTH_FILES and size < WORTH_BYTES:
+        new = [reading for reading in new if reading.state]
+        if len(new) < WORTH_FILES and sum(reading.state[0] for reading in new if reading.state) < WORTH_BYTES:
             return
-        from pytest_llmbench.ingest.reading.codec import pack
+        import zstandard
 
-        data = pack([*(self._used | dict(new)).items()])
+        # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
+        data = zstandard.ZstdCompressor(level=1).compress(pack([*self._used, *new]))
         if len(data) > LARGEST // 2:
             return
         with contextlib.suppress(OSError):
@@ -81,15 +77,16 @@ class LogCache:
                 self._write(_HEADER.pack(MAGIC, self._of, zlib.crc32(data), len(data)), data)
                 self._tidy()
 
-    def _load(self) -> CachedReadings:
+    def _load(self) -> Sequence[FileReading]:
         """Return what the cache file holds: nothing where it is absent, damaged, of another version or of others."""
-        from pytest_llmbench.ingest.reading.codec import unpack
+        import zstandard
 
         try:
             data = self._read_checked()
-            return dict(unpack(data)) if data else {}
-        except (OSError, ValueError, LookupError, TypeError, struct.error):
-            return {}
+            fits = bool(data) and zstandard.frame_content_size(data) <= UNPACKED
+            return unpack(zstandard.ZstdDecompressor().decompress(data)) if fits else ()
+        except (OSError, ValueError, struct.error, zstandard.ZstdError):
+            return ()
 
     def _read_checked(self) -> bytes:
         """Return what is behind the header of the cache file, empty where it is not to be trusted."""

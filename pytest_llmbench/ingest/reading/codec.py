@@ -1,307 +1,266 @@
-"""Many parsed logs as one piece of bytes and back: for other processes and for the cache.
+"""What files said as one piece of bytes and back: for other processes and for the cache.
 
-Everything is turned into columns: each field of all records of one type becomes one list, and each column of all steps
-one array, so that little is done for each log. A header, the lists as a JSON text, and the arrays; nothing in it is
-ever executed.
+The types of the records say how each is kept, so nothing in the bytes names a type, and nothing in them is executed. A
+header, a JSON text with one list for each field of all records of a type, and the columns of each segment's steps.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
-from itertools import accumulate, chain, islice, pairwise, repeat
-from operator import is_
-from typing import Any, TypeAlias
+from functools import cache
+from itertools import accumulate, chain, islice, repeat
+from operator import attrgetter, is_
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import (
-    CheckpointRecord,
-    Checkpoints,
-    DroppedRecords,
-    DropReason,
-    Ending,
-    EndingCode,
-    ParsedLog,
-    RegexDialect,
-    Segment,
-    Statement,
-    Steps,
-    Unread,
-)
+from pytest_llmbench.core.models import DropReason, Ending, EndingCode, ParsedLog, Steps
+from pytest_llmbench.core.models.jobs import Pairs
 from pytest_llmbench.core.runtime import pause_garbage_collection
+from pytest_llmbench.ingest.sources.local import FileState
 
-Columns: TypeAlias = Mapping[str, NDArray[Any]]
-"""By name the columns of all steps."""
+ReadResult: TypeAlias = ParsedLog | Ending | LogError | None
+"""What a file says: a log; a standard error that tells of an ending, or of none; or why it cannot be read."""
 
-StepSpan: TypeAlias = tuple[Columns, int, int]
-"""Columns, and the first and the last, not included, of their values that belong to one segment."""
 
-StepLayout: TypeAlias = tuple[list[int], list[int]]
-"""How many steps each segment has, and of how many runs each column is, 0 where all its values are kept."""
+class FileToRead(NamedTuple):
+    """A file to be read."""
 
-_TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
-# The type of each column.
-_COLUMNS = {column.name: np.dtype(_TYPES[str(column.type)]) for column in fields(Steps)}
+    path: str
+    is_log: bool  # else it is a standard error, of which only the ending counts
 
-_LENGTH = np.dtype(np.int64)
+
+class FileReading(NamedTuple):
+    """What a file said when it was read."""
+
+    file: FileToRead
+    result: ReadResult
+    state: FileState | None  # where the result may be kept: the file was the same before and after, and is settled
+
+
+_NUMPY_TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
+# Flags stand last: so every other column begins at a multiple of its own size, if the first one does.
+_COLUMNS = dict(
+    sorted(
+        ((column.name, np.dtype(_NUMPY_TYPES[str(column.type)])) for column in fields(Steps)),
+        key=lambda column: -column[1].itemsize,
+    )
+)
+_BEGINS = dict(zip(_COLUMNS, accumulate((kind.itemsize for kind in _COLUMNS.values()), initial=0), strict=False))
+"""By column how many bytes of each step stand before it."""
+_STEP_BYTES = sum(kind.itemsize for kind in _COLUMNS.values())
 _ALIGNED = 8
 
 
 class LazySteps(Steps):
-    """A part of many steps that lie side by side: a column is cut out when it is first looked at.
+    """The steps of one segment in the bytes of many: a column is made when it is first looked at.
 
-    Most columns of most logs never are, and cutting them all takes longer than anything else of unpacking.
+    Most columns of most logs never are, and making them all takes longer than anything else of unpacking.
     """
 
     __slots__ = ("_place",)
-    _place: StepSpan
+    _place: tuple[bytes, int, int]  # the bytes, where the first column begins in them, and the number of steps
 
     def __getattr__(self, name: str) -> NDArray[Any]:
-        """Return a column that was not looked at before, and keep it as the field that it is."""
+        """Return a column that was not looked at before, read-only, and keep it as the field that it is."""
         if name not in _COLUMNS:
             raise AttributeError(f"steps have no {name}", name=name, obj=self)
-        columns, first, last = self._place
-        column = columns[name][first:last]
+        data, begin, count = self._place
+        column = np.frombuffer(data, _COLUMNS[name], count, begin + _BEGINS[name] * count)
         object.__setattr__(self, name, column)
         return column
 
 
-def pack_steps(steps: Sequence[Steps]) -> tuple[StepLayout, list[bytes]]:
-    """Return the layout and the bytes of steps.
+class _StepReader:
+    """Takes the steps of segment after segment out of bytes."""
 
-    Those of a column with runs are their lengths, and then the value of each. Of integers the differences are kept.
-    """
-    runs: list[int] = []
-    data: list[bytes] = []
-    pieces = _join(steps)
-    for name, kind in _COLUMNS.items() if steps else ():
-        values = np.concatenate([getattr(part, name) for part in pieces], dtype=kind)
-        if kind == np.int64:
-            values[1:] -= values[:-1]
-        bounds = _find_run_bounds(values)
-        several = len(bounds) - 1
-        if several * (_LENGTH.itemsize + kind.itemsize) < values.nbytes:
-            runs.append(several)
-            data.append((bounds[1:] - bounds[:-1]).tobytes())
-            values = values[bounds[:-1]]
-        else:
-            runs.append(0)
-        data.append(values.tobytes() + bytes(-values.nbytes % _ALIGNED))
-    return (list(map(len, steps)), runs), data
+    def __init__(self, data: bytes, begin: int) -> None:
+        self._data = data
+        self.place = begin
+
+    def take(self, count: int) -> Steps:
+        """Return the next steps; ValueError where there are not as many."""
+        begin, self.place = self.place, self.place + _pad(count * _STEP_BYTES)
+        if count < 0 or self.place > len(self._data):
+            raise ValueError(f"no {count} steps in {len(self._data)} bytes")
+        steps = LazySteps.__new__(LazySteps)
+        object.__setattr__(steps, "_place", (self._data, begin, count))
+        return steps
 
 
-def unpack_steps(data: bytes, offset: int, layout: StepLayout) -> list[Steps]:
-    """Return the steps whose bytes begin at an offset; ValueError where there are not as many bytes.
-
-    The columns are read-only.
-    """
-    lengths, runs = layout
-    if not lengths:
-        return []
-    columns = dict(zip(_COLUMNS, _read_columns(data, offset, sum(lengths), runs), strict=True))
-    return [_make_lazy((columns, first, last)) for first, last in pairwise(accumulate(lengths, initial=0))]
+def _pack_steps(steps: Steps) -> bytes | memoryview:
+    if place := getattr(steps, "_place", None):  # what was unpacked stands in its bytes; copies of it have none
+        data, begin, count = place
+        return memoryview(data)[begin : begin + _pad(count * _STEP_BYTES)]
+    columns = [np.asarray(getattr(steps, name), kind).tobytes() for name, kind in _COLUMNS.items()]
+    size = len(steps) * _STEP_BYTES
+    return b"".join((*columns, bytes(_pad(size) - size)))
 
 
-def _read_columns(data: bytes, offset: int, count: int, runs: Sequence[int]) -> Iterator[NDArray[Any]]:
-    """Yield the columns of so many steps."""
-    for kind, several in zip(_COLUMNS.values(), runs, strict=True):
-        if several:
-            lengths = np.frombuffer(data, _LENGTH, several, offset)
-            offset += lengths.nbytes
-        values: NDArray[Any] = np.frombuffer(data, kind, several or count, offset)
-        offset += values.nbytes + -values.nbytes % _ALIGNED
-        if several:
-            values = values.repeat(lengths)
-        if kind == np.int64:
-            values = values.cumsum()
-        values.flags.writeable = False
-        yield values
-
-
-def _find_run_bounds(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return where another value begins than the one before, and the end of all.
-
-    Values are compared bit for bit: a NaN is equal to itself, 0.0 is not to -0.0.
-    """
-    bits = values.view(f"u{values.itemsize}")
-    changed = np.ones(len(bits) + 1, np.bool_)
-    np.not_equal(bits[1:], bits[:-1], out=changed[1:-1])
-    return np.flatnonzero(changed)
-
-
-def _join(steps: Sequence[Steps]) -> list[Steps]:
-    """Return steps with those as one that were unpacked side by side."""
-    joined: list[Steps] = []
-    before: StepSpan | None = None
-    for part in steps:
-        place: StepSpan | None = getattr(part, "_place", None)  # copies have none
-        if before and place and place[0] is before[0] and place[1] == before[2]:
-            place = before[0], before[1], place[2]
-            joined[-1] = _make_lazy(place)
-        else:
-            joined.append(part)
-        before = place
-    return joined
-
-
-def _make_lazy(place: StepSpan) -> LazySteps:
-    steps = LazySteps.__new__(LazySteps)
-    object.__setattr__(steps, "_place", place)
-    return steps
+def _pad(size: int) -> int:
+    return size + -size % _ALIGNED
 
 
 # Bytes of the JSON text.
 _HEADER = struct.Struct("=Q")
 
-_RECORDS = (ParsedLog, Segment, Ending, DroppedRecords, CheckpointRecord, Checkpoints, Statement, Unread, RegexDialect)
-# The fields of each type, which get and set the value of one.
-_FIELDS: dict[type[Any], tuple[Any, ...]] = {
-    record: tuple(getattr(record, column.name) for column in fields(record)) for record in _RECORDS
+# What JSON keeps as it is. An int may stand where a float is declared, as it may for type checkers.
+_SCALARS: dict[Any, set[type]] = {str: {str}, int: {int}, float: {float, int}, bool: {bool}, NoneType: {NoneType}}
+# What is kept as a text, and made from it.
+_TEXTS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    datetime: (datetime.isoformat, datetime.fromisoformat),
+    EndingCode: (str, EndingCode),
+    DropReason: (str, DropReason),
+    LogError: (str, LogError),
 }
-# What is kept as a text.
-_TEXTS: dict[type[Any], Callable[[Any], str]] = {
-    datetime: datetime.isoformat,
-    LogError: str,
-    EndingCode: str,
-    DropReason: str,
-}
-_MAKERS: dict[str, Callable[[str], Any]] = {
-    "datetime": datetime.fromisoformat,
-    "LogError": LogError,
-    "EndingCode": EndingCode,
-    "DropReason": DropReason,
-}
-_NAMES = {record.__name__: record for record in _RECORDS}
-
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
-# How often one value stands below another, and a column of this one.
+# Where all values are one object, it is kept once: most of what a log may hold most logs do not hold.
 _SAME = "same"
-# For each value the number of the column that it is the next one of, and these columns: one for each type.
-_MIXED = "mixed"
-# Tuples of one length: a column for each place in them.
-_ROWS = "rows"
-# The lengths of tuples, and a column of what is in them.
-_TUPLES = "tuples"
-# The place of the first among the steps of all segments, and that behind the last.
-_STEPS = "steps"
+# What the models import for type checkers only.
+_NAMES = {"datetime": datetime, "Pairs": Pairs}
 
 
-def pack(value: object) -> bytes:
-    """Return nested tuples of parsed logs, endings, LogErrors, definitions, texts and numbers as bytes.
-
-    TypeError for anything else.
-    """
+def pack(readings: Sequence[FileReading]) -> bytes:
+    """Return readings as bytes; TypeError for what no file says."""
     steps: list[Steps] = []
-    tree = _to_json([value], steps)
-    layout, arrays = pack_steps(steps)
-    text = json.dumps([tree, layout], separators=(",", ":"), check_circular=False).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join((_HEADER.pack(len(text)), text, *arrays))
+    tree = [len(readings), _to_json(FileReading, readings, steps)]
+    text = json.dumps(tree, separators=(",", ":"), check_circular=False).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+    return b"".join((_HEADER.pack(len(text)), text, *map(_pack_steps, steps)))
 
 
-def unpack(data: bytes) -> Any:
-    """Return what `pack` was given, lists as tuples; the columns of steps are read-only.
+def unpack(data: bytes) -> list[FileReading]:
+    """Return what `pack` was given; ValueError for bytes that it did not make."""
+    try:
+        (size,) = _HEADER.unpack_from(data)
+        steps = _StepReader(data, _HEADER.size + size)
+        with pause_garbage_collection():
+            count, tree = json.loads(data[_HEADER.size : _HEADER.size + size])
+            return _from_json(FileReading, tree, count, steps)
+    except (LookupError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise ValueError(f"no packed readings: {error}") from error
 
-    LookupError, TypeError, ValueError or struct.error for bytes that `pack` did not make.
-    """
-    (size,) = _HEADER.unpack_from(data)
-    with pause_garbage_collection():
-        tree, layout = json.loads(data[_HEADER.size : _HEADER.size + size])
-        (value,) = _from_json(tree, unpack_steps(data, _HEADER.size + size, layout))
-    return value
+
+@cache
+def _list_fields(kind: Any) -> Mapping[str, Any]:
+    """Return the types of the fields of a record by their names."""
+    return get_type_hints(kind, localns=_NAMES)
 
 
-def _to_json(values: Sequence[Any], steps: list[Steps]) -> Any:
-    """Return values as JSON knows them: a list of scalars, or under the name of its kind what is below it.
+@cache
+def _list_parts(kind: Any) -> tuple[Any, ...]:
+    """Return the types of the members of a union, of what is in a tuple, or of the fields of a record."""
+    return get_args(kind) or tuple(_list_fields(kind).values())
 
-    Steps are set aside, added to `steps`.
-    """
+
+@cache
+def _list_scalars(kind: Any) -> frozenset[type]:
+    """Return of which types a value is that JSON keeps; none for a kind of which it keeps not every value."""
+    members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    kept = all(member in _SCALARS for member in members)
+    return frozenset(chain.from_iterable(_SCALARS[member] for member in members)) if kept else frozenset()
+
+
+def _is_leaf(kind: Any) -> bool:
+    return kind is Steps or kind in _TEXTS or bool(_list_scalars(kind))
+
+
+def _is_tuple(kind: Any) -> bool:
+    return issubclass(get_origin(kind) or kind, tuple)
+
+
+def _to_json(kind: Any, values: Sequence[Any], steps: list[Steps]) -> Sequence[Any] | Mapping[str, Any]:
+    """Return values of one type as JSON knows them; steps are set aside in `steps`, in the order of unpacking."""
+    if not values:  # which ends the types that hold themselves
+        return []
     if len(values) > 1 and all(map(is_, values, repeat(values[0]))):
-        return {_SAME: [len(values), _to_json(values[:1], steps)]}
-    kinds = set(map(type, values))
-    if kinds <= _SCALARS:
-        return values
-    if len(kinds) > 1:
-        return {_MIXED: _kinds_to_json(values, steps)}
-    return _kind_to_json(kinds.pop(), values, steps)
+        return {_SAME: _to_json(kind, values[:1], steps)}
+    if _is_leaf(kind):
+        return _leaves_to_json(kind, values, steps)
+    parts = _list_parts(kind)
+    if isinstance(kind, UnionType):
+        types = [get_origin(part) or part for part in parts]
+        numbers = [types.index(type(value)) for value in _check_column(values, len(values), types)]
+        members = [[value for value in values if type(value) is member] for member in types]
+        return [numbers, *(_to_json(part, member, steps) for part, member in zip(parts, members, strict=True))]
+    if parts[-1] is ...:
+        return [list(map(len, values)), _to_json(parts[0], list(chain.from_iterable(values)), steps)]
+    columns: Iterable[Sequence[Any]] = (
+        zip(*values, strict=True)
+        if _is_tuple(kind)
+        else (list(map(attrgetter(name), values)) for name in _list_fields(kind))
+    )
+    return [_to_json(part, column, steps) for part, column in zip(parts, columns, strict=True)]
 
 
-def _kind_to_json(kind: type[Any], values: Sequence[Any], steps: list[Steps]) -> dict[str, Any]:
-    """Return values of one type, which is no scalar, as JSON knows them."""
-    if kind in _FIELDS:
-        return _records_to_json(kind, values, steps)
-    if kind in _TEXTS:
-        return {kind.__name__: list(map(_TEXTS[kind], values))}
-    if issubclass(kind, Steps):
+def _leaves_to_json(kind: Any, values: Sequence[Any], steps: list[Steps]) -> Sequence[Any]:
+    if kind is Steps:
         steps += values
-        return {_STEPS: [len(steps) - len(values), len(steps)]}
-    if issubclass(kind, tuple | list):
-        return _tuples_to_json(values, steps)
-    raise TypeError(f"found {kind.__name__}, expected tuples of parsed logs, texts and numbers")
+        return list(map(len, values))
+    if kind in _TEXTS:
+        return list(map(_TEXTS[kind][0], values))
+    return _check_column(values, len(values), _list_scalars(kind))
 
 
-def _records_to_json(kind: type[Any], values: Sequence[Any], steps: list[Steps]) -> dict[str, Any]:
-    columns = [_to_json(list(map(field.__get__, values)), steps) for field in _FIELDS[kind]]
-    if len(values) > 1 and all(type(column) is dict and _SAME in column for column in columns):
-        return {_SAME: [len(values), {kind.__name__: [column[_SAME][1] for column in columns]}]}
-    return {kind.__name__: columns}
-
-
-def _kinds_to_json(values: Sequence[Any], steps: list[Steps]) -> list[Any]:
-    """Return what stands for values of several types; scalars are one of them."""
-    columns: dict[Any, list[Any]] = {}
-    kinds = [None if type(value) in _SCALARS else type(value) for value in values]
-    for kind, value in zip(kinds, values, strict=True):
-        columns.setdefault(kind, []).append(value)
-    numbers = {kind: number for number, kind in enumerate(columns)}
-    return [[numbers[kind] for kind in kinds], [_to_json(value, steps) for value in columns.values()]]
-
-
-def _tuples_to_json(values: Sequence[Sequence[Any]], steps: list[Steps]) -> dict[str, Any]:
-    lengths = list(map(len, values))
-    if 0 < lengths[0] <= len(values) and lengths.count(lengths[0]) == len(values):
-        return {_ROWS: [_to_json(column, steps) for column in zip(*values, strict=True)]}
-    return {_TUPLES: [lengths, _to_json(list(chain.from_iterable(values)), steps)]}
-
-
-def _from_json(tree: Any, steps: Sequence[Steps]) -> list[Any]:
-    """Return the values that `_column` was given; `steps` are all that it set aside."""
-    if isinstance(tree, list):
-        return tree
-    ((kind, what),) = dict(tree).items()
-    if kind == _SAME:
-        return _from_json(what[1], steps) * int(what[0])
-    if kind == _STEPS:
-        return list(steps[what[0] : what[1]])
-    if kind == _MIXED:
-        parts = [deque(_from_json(column, steps)) for column in what[1]]
-        return [parts[number].popleft() for number in what[0]]
-    if kind == _TUPLES:
-        items = iter(_from_json(what[1], steps))
-        return [tuple(islice(items, length)) for length in what[0]]
-    return _make_values(kind, what, steps)
-
-
-def _make_values(kind: str, what: list[Any], steps: Sequence[Steps]) -> list[Any]:
-    """Return records or tuples that are made from columns, or what is made from texts."""
-    if kind in _MAKERS:
-        return list(map(_MAKERS[kind], what))
-    columns = [_from_json(part, steps) for part in what]
-    if kind == _ROWS:
-        return list(zip(*columns, strict=True))
-    record = _NAMES[kind]
-    records = list(map(object.__new__, repeat(record, len(columns[0]))))
-    for field, column in zip(_FIELDS[record], columns, strict=True):
-        if len(column) != len(records):
-            raise ValueError(f"found {len(column)} values of a {kind}, expected {len(records)}")
-        for _ in map(field.__set__, records, column):  # a third of the time of calling the type with all of them
-            pass
+def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any]:
+    """Return so many values of one type; an error for what `_to_json` does not make of as many."""
+    if not count:
+        return _check_column(tree, 0)
+    if isinstance(tree, dict):
+        return _from_json(kind, tree[_SAME], 1, steps) * count
+    if _is_leaf(kind):
+        return _make_leaves(kind, tree, count, steps)
+    parts = _list_parts(kind)
+    if isinstance(kind, UnionType):
+        return _join_members(parts, tree, count, steps)
+    if parts[-1] is ...:
+        lengths = _check_column(tree[0], count, {int})
+        items = iter(_from_json(parts[0], tree[1], sum(lengths), steps))
+        return [tuple(islice(items, length)) for length in lengths]
+    columns = [_from_json(part, column, count, steps) for part, column in zip(parts, tree, strict=True)]
+    if _is_tuple(kind):
+        records = list(map(getattr(kind, "_make", tuple), zip(*columns, strict=True)))
+    else:
+        records = _make_records(kind, columns, count)
     return records
+
+
+def _make_records(kind: Any, columns: Sequence[list[Any]], count: int) -> list[Any]:
+    records = list(map(object.__new__, repeat(kind, count)))
+    for name, column in zip(_list_fields(kind), columns, strict=True):
+        # a third of the time of calling the type with all of them
+        deque(map(getattr(kind, name).__set__, records, column), maxlen=0)
+    return records
+
+
+def _make_leaves(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any]:
+    if kind is Steps:
+        return list(map(steps.take, _check_column(tree, count, {int})))
+    if kind in _TEXTS:
+        return list(map(_TEXTS[kind][1], _check_column(tree, count, {str})))
+    return _check_column(tree, count, _list_scalars(kind))
+
+
+def _join_members(parts: Sequence[Any], tree: Any, count: int, steps: _StepReader) -> list[Any]:
+    """Return values of several types: the tree has for each the number of its type, and a column for each type."""
+    numbers = _check_column(tree[0], count, {int})
+    counts = Counter(numbers)
+    if not counts.keys() <= set(range(len(parts))):
+        raise ValueError(f"found types {sorted(counts)}, expected fewer than {len(parts)}")
+    columns = zip(parts, tree[1:], strict=True)
+    members = [iter(_from_json(part, column, counts[n], steps)) for n, (part, column) in enumerate(columns)]
+    return [next(members[number]) for number in numbers]
+
+
+def _check_column(values: Any, count: int, kinds: Collection[type] = ()) -> list[Any]:
+    """Return the values; TypeError where they are not as many, or not of these types alone."""
+    if not isinstance(values, list | tuple) or len(values) != count or not set(map(type, values)) <= set(kinds):
+        raise TypeError(f"expected {count} values of {', '.join(kind.__name__ for kind in kinds) or 'no type'}")
+    return cast("list[Any]", values)

@@ -4,72 +4,18 @@ processes, archives in one pass."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, cast
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect, RunFiles
-from pytest_llmbench.ingest.sources.compressed import is_compressed
-from pytest_llmbench.ingest.sources.local import FileState, read_state, select_numbers
-
-if TYPE_CHECKING:
-    # every worker process imports this module: what opens archives and remote places is not for them
-    from pytest_llmbench.ingest.reading.cache import LogCache
-    from pytest_llmbench.ingest.sources.compressed import Stream
-    from pytest_llmbench.ingest.sources.stores import Stores
-
-ReadResult: TypeAlias = ParsedLog | Ending | LogError | None
-"""What a file says: a log; a standard error that tells of an ending, or of none; or why it cannot be read."""
-
-# What changed this shortly before it was read may change again and look the same: there are file systems that keep
-# times in steps of two seconds.
-SETTLED_NS = 2_000_000_000
-
-
-class FileToRead(NamedTuple):
-    """A file to be read: as a log, or as a standard error, of which only the ending counts. The path is a text."""
-
-    path: str
-    is_log: bool
-
-
-def read_file(
-    wanted: FileToRead, definitions: Sequence[RegexDialect], *, keep: bool
-) -> tuple[ReadResult, FileState | None]:
-    """Return what a file says, and where that may be kept its state: it is the same before and after, and settled."""
-    began = time.time_ns()
-    before = _stat(wanted.path) if keep else None
-    result = _parse(wanted, definitions)
-    if (
-        before is None
-        or isinstance(result, LogError)
-        or began - max(before.st_mtime_ns, before.st_ctime_ns) < SETTLED_NS
-    ):
-        return result, None
-    state = read_state(wanted.path)
-    return result, state if state is not None and state[:-1] == select_numbers(before) else None
-
-
-def _parse(wanted: FileToRead, definitions: Sequence[RegexDialect]) -> ReadResult:
-    from pytest_llmbench.ingest.parse.read import read_ending, read_log
-
-    path = Path(wanted.path)
-    try:
-        return read_log(path, definitions) if wanted.is_log else read_ending(path)
-    except LogError as error:
-        return error
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:  # reading it says why
-        return None
-
-
-Value = TypeVar("Value")
+from pytest_llmbench.ingest.reading.cache import LogCache
+from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult
+from pytest_llmbench.ingest.reading.file_reader import parse, read_batches, read_file
+from pytest_llmbench.ingest.sources.compressed import Stream, is_compressed
+from pytest_llmbench.ingest.sources.stores import Stores
 
 # What a worker reads at once: enough to be worth an answer, and little enough to be shared evenly.
 BATCH_FILES, BATCH_BYTES = 64, 4 << 20
@@ -109,45 +55,32 @@ class Reading:
         self._stores = stores
         self._definitions = tuple(definitions)
         self._tell = tell
-        files = [attempt for run in runs for attempt in run.attempts]
-        logs = {_name_file(attempt_files.log, is_log=True): attempt_files.log for attempt_files in files}
-        errors = {
-            _name_file(attempt_files.err, is_log=False): attempt_files.err
-            for attempt_files in files
-            if attempt_files.err
-        }
+        attempts = [attempt for run in runs for attempt in run.attempts]
+        wanted = {_name_file(attempt.log, is_log=True): attempt.log for attempt in attempts}
+        wanted |= {_name_file(attempt.err, is_log=False): attempt.err for attempt in attempts if attempt.err}
         self._results: dict[FileToRead, ReadResult] = {}
-        for path, text in stores.read_packed([*logs.values(), *errors.values()]):
-            is_log = _name_file(path, is_log=True) in logs
+        for path, text in stores.read_packed(wanted.values()):
+            is_log = _name_file(path, is_log=True) in wanted
             self._results[_name_file(path, is_log=is_log)] = self._read(text, is_log=is_log)
-        here = [
-            attempt_files
-            for attempt_files in (*logs, *errors)
-            if attempt_files not in self._results and attempt_files.path.startswith(os.sep)
-        ]
-        self._read_here(here, cache)
+        self._read_here([file for file in wanted if file not in self._results and os.path.isabs(file.path)], cache)
 
     def log(self, path: Path) -> ParsedLog:
         """Return what a log says; LogError if it cannot be read."""
-        return cast("ParsedLog", _raise_error(self._find(path, is_log=True)))
+        return cast("ParsedLog", self._find(path, is_log=True))
 
     def ending(self, path: Path) -> Ending | None:
         """Return how a standard error says that the job ended, or None; LogError if it cannot be read."""
-        return cast("Ending | None", _raise_error(self._find(path, is_log=False)))
+        return cast("Ending | None", self._find(path, is_log=False))
 
-    def _find(self, path: Path, *, is_log: bool) -> ReadResult:
-        wanted = _name_file(path, is_log=is_log)
-        return (
-            self._results[wanted] if wanted in self._results else self._read(self._stores.stream(path), is_log=is_log)
-        )
+    def _find(self, path: Path, *, is_log: bool) -> ParsedLog | Ending | None:
+        file = _name_file(path, is_log=is_log)
+        result = self._results[file] if file in self._results else self._read(self._stores.stream(path), is_log=is_log)
+        if isinstance(result, LogError):
+            raise result
+        return result
 
     def _read(self, text: Stream | LogError, *, is_log: bool) -> ReadResult:
-        from pytest_llmbench.ingest.parse.read import read_ending, read_log
-
-        try:
-            return read_log(_raise_error(text), self._definitions) if is_log else read_ending(_raise_error(text))
-        except LogError as error:
-            return error
+        return text if isinstance(text, LogError) else parse(text, self._definitions, is_log=is_log)
 
     def _read_here(self, wanted: Sequence[FileToRead], cache: LogCache | None) -> None:
         """Read files of this machine, but for those that the cache knows."""
@@ -160,41 +93,42 @@ class Reading:
 
     def _read_new(self, sizes: dict[FileToRead, int], cache: LogCache | None) -> None:
         from pytest_llmbench.ingest.parse.read import LARGE
-        from pytest_llmbench.ingest.reading.worker_pool import read_batches
 
         alone = {file for file, size in sizes.items() if file.is_log and size >= LARGE and not is_compressed(file.path)}
         shared = {file: size for file, size in sizes.items() if file not in alone}
-        cacheable: dict[FileToRead, tuple[FileState, ReadResult]] = {}
+        keep = cache is not None
+        new: list[FileReading] = []
         done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
 
-        def take(files: Sequence[FileToRead], answers: Sequence[tuple[ReadResult, FileState | None]]) -> None:
+        def take(readings: Sequence[FileReading]) -> None:
             nonlocal done
-            for file, (result, state) in zip(files, answers, strict=True):
-                self._results[file] = result
-                if state is not None:
-                    cacheable[file] = state, result
-            size = sum(sizes[file] for file in files)
-            done = done._replace(files=done.files + len(files), size=done.size + size)
+            new.extend(readings)
+            size = sum(sizes[reading.file] for reading in readings)
+            done = done._replace(files=done.files + len(readings), size=done.size + size)
             if self._tell:
                 self._tell(done)
 
-        take([], [])
-        batches = list(_make_batches(shared))
-        read_batches(batches, self._definitions, _count_workers(shared, len(batches)), take, keep=cache is not None)
+        take([])
+        batches = list(make_batches(shared))
+        answers = read_batches(batches, self._definitions, count_workers(shared, len(batches)), keep=keep)
+        with closing(answers):  # an interrupted session would keep its workers as long as its traceback
+            for readings in answers:
+                take(readings)
         for file in sorted(alone):  # several threads search each of them
-            take([file], [read_file(file, self._definitions, keep=cache is not None)])
+            take([read_file(file, self._definitions, keep=keep)])
+        self._results |= {reading.file: reading.result for reading in new}
         if cache:
-            cache.keep(cacheable)
+            cache.keep(new)
 
 
-def _count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
+def count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
     """Return how many workers are worth their start: none for few or small files."""
     seconds = FILE_SECONDS * len(sizes) + BYTE_SECONDS * sum(sizes.values())
     processors = len(os.sched_getaffinity(0))
     return min(int(seconds / WORKER_SECONDS), processors - 1, batches - 1, MOST_WORKERS)
 
 
-def _make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
+def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
     """Yield files in batches, the largest first: the last ones to be read are short, and all processes end together."""
     batch: list[FileToRead] = []
     left = BATCH_BYTES
@@ -217,9 +151,3 @@ def _read_size(path: str) -> int:
 
 def _name_file(path: Path, *, is_log: bool) -> FileToRead:
     return FileToRead(os.fspath(path), is_log)
-
-
-def _raise_error(value: Value | LogError) -> Value:
-    if isinstance(value, LogError):
-        raise value
-    return value

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +14,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import zstandard
 from compared import bits
 from reading_places import reading_of, write_runs
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.ingest.reading import cache as log_cache
-from pytest_llmbench.ingest.reading import reader
+from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
+from pytest_llmbench.ingest.reading.codec import ReadResult
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.pipeline.settings import cache_folder
 
@@ -58,16 +63,16 @@ class Places:
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     """Runs that were just written but count as settled, and a cache that is worth its file from the first log on."""
-    monkeypatch.setattr(reader, "SETTLED_NS", -(10**9))
+    monkeypatch.setattr(file_reader, "SETTLED_NS", -(10**9))
     monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
     made = Places(tmp_path)
-    said = reader._parse
+    parse = file_reader.parse
 
-    def counted(wanted: reader.FileToRead, definitions: Any) -> reader.ReadResult:
-        made.read.append(Path(wanted.path))
-        return said(wanted, definitions)
+    def counted(source: Any, definitions: Any, **options: Any) -> ReadResult:
+        made.read.append(source)
+        return parse(source, definitions, **options)
 
-    monkeypatch.setattr(reader, "_parse", counted)
+    monkeypatch.setattr(file_reader, "parse", counted)
     return made
 
 
@@ -168,7 +173,7 @@ def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
     def coarse(status: os.stat_result) -> local.FileState:
         return status.st_size, 7, 7, 7, 7
 
-    for module in (local, reader):
+    for module in (local, file_reader):
         monkeypatch.setattr(module, "select_numbers", coarse)
     places.again()
     preserved(places.logs[1], overwritten)
@@ -178,29 +183,29 @@ def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
 @pytest.mark.parametrize("ahead", [0, 3600])
 def test_a_log_that_was_just_written_is_read_again(places: Places, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     """It may change within the same tick of the clock; so may one that a machine writes whose clock is ahead."""
-    monkeypatch.setattr(reader, "SETTLED_NS", 2_000_000_000)
+    monkeypatch.setattr(file_reader, "SETTLED_NS", 2_000_000_000)
     for path in places.logs:
         os.utime(path, (path.stat().st_mtime - 9999, path.stat().st_mtime - 9999))  # only the change is new
     now = time.time_ns()
     shifted = SimpleNamespace(time_ns=lambda: now + 1_000_000_000 - ahead * 10**9)
-    monkeypatch.setattr(reader, "time", shifted)
+    monkeypatch.setattr(file_reader, "time", shifted)
     assert places.again() == sorted(places.logs)
     assert places.again() == sorted(places.logs)
-    monkeypatch.setattr(reader, "time", SimpleNamespace(time_ns=lambda: now + 60 * 10**9))
+    monkeypatch.setattr(file_reader, "time", SimpleNamespace(time_ns=lambda: now + 60 * 10**9))
     assert places.again() == sorted(places.logs)
     assert places.again() == []
 
 
 def test_a_log_that_changes_while_it_is_read_is_not_kept(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = reader._parse
+    parse = file_reader.parse
 
-    def growing(wanted: reader.FileToRead, definitions: Any) -> reader.ReadResult:
-        found = said(wanted, definitions)
-        with open(wanted.path, "ab") as file:
+    def growing(source: Any, definitions: Any, **options: Any) -> ReadResult:
+        result = parse(source, definitions, **options)
+        with open(source, "ab") as file:
             file.write(b"one more line\n")
-        return found
+        return result
 
-    monkeypatch.setattr(reader, "_parse", growing)
+    monkeypatch.setattr(file_reader, "parse", growing)
     reading_of(places.runs, cache=places.cache())
     assert not places.folder.exists()
 
@@ -256,7 +261,7 @@ def flipped(place: int) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     "damage",
     [
-        *map(flipped, (0, 25, 55, 60, 100, 2000, -9)),
+        *map(flipped, (0, 25, 55, 60, 100, 1000, -9)),
         lambda data: data[: len(data) // 2],
         lambda data: data[:40],
         lambda _data: b"",
@@ -271,6 +276,29 @@ def test_a_damaged_cache_file_is_ignored_and_written_anew(places: Places, damage
     places.file.write_bytes(damage(places.file.read_bytes()))
     assert places.again() == sorted(places.logs)
     assert places.again() == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no frame", zstandard.compress(b"no readings"), zstandard.compress(bytes(1 << 20))]
+)
+def test_a_cache_file_of_other_content_counts_as_none(
+    places: Places, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """Its header is right, so that nothing but the content tells; the last one would take too much memory."""
+    places.again()
+    monkeypatch.setattr(log_cache, "UNPACKED", 1 << 19)
+    start = places.file.read_bytes()[: len(log_cache.MAGIC) + 32]  # what it is, and of what
+    places.file.write_bytes(start + struct.pack("=IQ", zlib.crc32(content), len(content)) + content)
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+
+
+def test_what_repeats_takes_little_room(places: Places) -> None:
+    """A home folder on another machine has to carry it at the start of each session."""
+    places.again()
+    segments = [segment for path in places.logs for segment in read_log(path).segments]
+    steps = sum(len(segment.steps) for segment in segments)
+    assert places.file.stat().st_size < steps * 18 * 8 / 4
 
 
 def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:

@@ -19,26 +19,25 @@ from sessions import until
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.parse import read
+from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading import reader as reading
-from pytest_llmbench.ingest.reading import worker_pool
-from pytest_llmbench.ingest.reading.codec import pack
-from pytest_llmbench.ingest.reading.reader import FileToRead, ReadCounts, read_file
-
-Answered = SimpleQueue[tuple[worker_pool.Batch, bytes]]
+from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead
+from pytest_llmbench.ingest.reading.file_reader import Answer, Batch, read_file
+from pytest_llmbench.ingest.reading.reader import ReadCounts
 
 
 @pytest.fixture
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Read with two workers, a file at a time; the workers that were started, all of which have to be gone."""
     started: list[subprocess.Popen[bytes]] = []
-    start = worker_pool._start_process
+    start = file_reader.start_worker
 
     def kept() -> subprocess.Popen[bytes]:
         started.append(start())
         return started[-1]
 
-    monkeypatch.setattr(worker_pool, "_start_process", kept)
-    monkeypatch.setattr(reading, "_count_workers", lambda _sizes, _batches: 2)
+    monkeypatch.setattr(file_reader, "start_worker", kept)
+    monkeypatch.setattr(reading, "count_workers", lambda _sizes, _batches: 2)
     monkeypatch.setattr(reading, "BATCH_FILES", 1)
     yield started
     assert all(one.returncode is not None for one in started)
@@ -47,10 +46,10 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Pop
 def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process wait for its workers instead of reading."""
 
-    def wait(waiting: object, answered: Answered) -> object:
+    def wait(waiting: object, answered: SimpleQueue[Answer]) -> object:
         return answered.get()
 
-    monkeypatch.setattr(worker_pool, "_take_next", wait)
+    monkeypatch.setattr(file_reader, "take_next", wait)
 
 
 def said(logs: list[Path], found: reading.Reading) -> list[object]:
@@ -64,7 +63,7 @@ def test_workers_read_what_this_process_reads(
     (logs[0].parent / logs[0].name.replace(".out", ".err")).write_text(
         "slurmstepd: error: CANCELLED DUE TO TIME LIMIT\n"
     )
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
     by_workers(monkeypatch)
     assert said(logs, reading_of(tmp_path)) == expected
     assert len(two_workers) == 2
@@ -75,31 +74,43 @@ def test_what_a_killed_worker_had_is_read_here(
 ) -> None:
     """Each is killed when it got its first file, as by a system without memory."""
     logs = write_runs(tmp_path, 6)
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
-    send = worker_pool._send
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    start = file_reader.start_worker
 
-    def deadly(file: IO[bytes], data: bytes) -> None:
-        if data != pack(((), False)):  # the definitions, which come before the first request
-            for one in two_workers:
-                one.kill()
-                one.wait()
-        send(file, data)
+    class Deadly:
+        """The standard input of a worker that is killed when the first batch is written to it."""
 
-    monkeypatch.setattr(worker_pool, "_send", deadly)
+        def __init__(self, worker: subprocess.Popen[bytes], file: IO[bytes]) -> None:
+            self.worker, self.file, self.close, self.flush = worker, file, file.close, file.flush
+            self.written = 0
+
+        def write(self, data: bytes) -> None:
+            if self.written:  # first come the rules
+                self.worker.kill()
+                self.worker.wait()
+            self.written += self.file.write(data)
+
+    def start_deadly() -> subprocess.Popen[bytes]:
+        worker = start()
+        assert worker.stdin is not None
+        worker.stdin = Deadly(worker, worker.stdin)  # type: ignore[assignment]
+        return worker
+
+    monkeypatch.setattr(file_reader, "start_worker", start_deadly)
     read_here: list[FileToRead] = []
 
-    def here(wanted: FileToRead, *_definitions: object, **_options: object) -> object:
+    def here(wanted: FileToRead, *_definitions: object, **_options: object) -> FileReading:
         read_here.append(wanted)
         return read_file(wanted, (), keep=False)
 
-    monkeypatch.setattr(worker_pool, "read_file", here)
-    taken = worker_pool._take_next
+    monkeypatch.setattr(file_reader, "read_file", here)
+    taken = file_reader.take_next
     first = iter([True])
 
-    def wait_for_one(waiting: SimpleQueue[worker_pool.Batch], answered: Answered) -> object:
+    def wait_for_one(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> object:
         return answered.get() if next(first, False) else taken(waiting, answered)
 
-    monkeypatch.setattr(worker_pool, "_take_next", wait_for_one)
+    monkeypatch.setattr(file_reader, "take_next", wait_for_one)
     assert said(logs, reading_of(tmp_path)) == expected
     assert len(read_here) == 6
 
@@ -109,13 +120,13 @@ def test_workers_that_cannot_start_or_talk_are_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: list[str]
 ) -> None:
     logs = write_runs(tmp_path, 4)
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
 
     def other() -> subprocess.Popen[bytes]:
         two_workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         return two_workers[-1]
 
-    monkeypatch.setattr(worker_pool, "_start_process", other)
+    monkeypatch.setattr(file_reader, "start_worker", other)
     assert said(logs, reading_of(tmp_path)) == expected
 
 
@@ -124,7 +135,7 @@ def test_what_cannot_be_read_is_said_in_the_same_words(
 ) -> None:
     logs = write_runs(tmp_path, 4)
     logs[1].write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99)
-    told = read_file(FileToRead(str(logs[1]), True), (), keep=False)[0]
+    told = read_file(FileToRead(str(logs[1]), True), (), keep=False).result
     by_workers(monkeypatch)
     found = reading_of(tmp_path)
     with pytest.raises(LogError) as error:
@@ -151,7 +162,7 @@ def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
 
     def count(files: int, size: int) -> int:
-        return reading._count_workers({FileToRead(str(one), True): size for one in range(files)}, files)
+        return reading.count_workers({FileToRead(str(one), True): size for one in range(files)}, files)
 
     assert count(1, 10**9) == 0
     assert count(100, 20_000) == 0
@@ -165,15 +176,15 @@ def test_large_files_are_left_to_this_process(
 ) -> None:
     """They occupy several processors each; compressed ones only one."""
     logs = write_runs(tmp_path, 3)
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False)[0]) for path in logs]
-    batches: list[worker_pool.Batch] = []
-    share = worker_pool.read_batches
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    batches: list[Batch] = []
+    share = file_reader.read_batches
 
-    def shared(given: list[worker_pool.Batch], *others: Any, **options: Any) -> None:
+    def shared(given: list[Batch], *others: Any, **options: Any) -> object:
         batches.extend(given)
-        share(given, *others, **options)
+        return share(given, *others, **options)
 
-    monkeypatch.setattr(worker_pool, "read_batches", shared)
+    monkeypatch.setattr(reading, "read_batches", shared)
     monkeypatch.setattr(read, "LARGE", logs[0].stat().st_size)
     assert said(logs, reading_of(tmp_path)) == expected
     assert batches == []
@@ -188,12 +199,13 @@ from pytest_llmbench.ingest.sources.stores import Stores
 
 print("started", flush=True)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
-reading._count_workers = lambda sizes, batches: 2
+reading.count_workers = lambda sizes, batches: 2
 reading.BATCH_FILES = 1
 stores = Stores()
 runs = find_runs([Path(sys.argv[1])], stores).runs
 {more}
-print(len(reading.Reading(stores, runs)._results), flush=True)
+read = reading.Reading(stores, runs)
+print(len([read.log(attempt.log) for run in runs for attempt in run.attempts]), flush=True)
 """
 
 
@@ -214,12 +226,12 @@ def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, endi
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
     waits = """
-    from pytest_llmbench.ingest.reading import worker_pool
+    from pytest_llmbench.ingest.reading import file_reader
     def wait(waiting, answered):
         answered.get()
         print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
         threading.Event().wait()
-    worker_pool._take_next = wait
+    file_reader.take_next = wait
     """
     script.write_text(PROGRAM.format(more=textwrap.dedent(waits)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
