@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
 from pytest_llmbench.core.models import (
     LOAD,
     SAVE,
@@ -25,6 +24,7 @@ from pytest_llmbench.core.models import (
     Recording,
     Verdict,
 )
+from pytest_llmbench.core.tolerance import EQUAL, describe_move, find_reference
 from pytest_llmbench.judge.estimate import Answer, answer
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import (
@@ -25,7 +24,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.option_origins import format_value
-from pytest_llmbench.core.tolerance import merge_tolerances
+from pytest_llmbench.core.tolerance import DRIFT_BUDGET, merge_tolerances
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 
 LAST_STEP = "last_step"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET
 from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
@@ -31,6 +30,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import destination
+from pytest_llmbench.core.tolerance import DRIFT_BUDGET
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.report.verdicts import list_findings, select_worst
