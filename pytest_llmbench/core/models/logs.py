@@ -53,17 +53,13 @@ class DropReason(StrEnum):
 
     TORN = "torn"  # it was cut, or had foreign text in it
     REPEATED = "repeated"  # the step was printed before, with the same time
-    REPEAT_DISAGREES = (
-        "repeat-disagrees"  # the step was printed before, with a time more than 1 % different; the slower one is kept
-    )
+    REPEAT_DISAGREES = "repeat-disagrees"  # with a time more than 1 % different; the slower one is kept
     OTHER_RANK = "other-rank"  # another rank printed the same steps
     OTHER_DIALECT = "other-dialect"  # it is of a dialect with fewer steps in the log
     UNKNOWN_STEP = "unknown-step"  # its step number is rounded and follows from nothing else
     RAMPED_UP = "ramped-up"  # the batch still grew to the size that it is to have
-    TWO_WRITERS = "two-writers"  # half of all steps were printed before with another time: another process writes into the same file
-    INTERLEAVED = (
-        "interleaved"  # it is of one of two processes that write into the same file and are at different steps
-    )
+    TWO_WRITERS = "two-writers"  # half of all steps come again with another time: another process writes into this file
+    INTERLEAVED = "interleaved"  # two processes that write into the same file are at different steps
     RUNNING_AVERAGE = "running-average"  # the time is kept, and looks like a mean since the start of the run
     RATE_OF_SAMPLES = "rate-of-samples"  # the rate is kept as one of steps, and is printed as one of samples or tokens
 
