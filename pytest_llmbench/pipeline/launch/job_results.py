@@ -32,7 +32,7 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigu
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.parse.growing import Growing
+    from pytest_llmbench.ingest.parse.read import Growing
     from pytest_llmbench.pipeline.evaluate import Measured
 
 
@@ -96,7 +96,7 @@ class LaunchedRuns:
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
-        from pytest_llmbench.ingest.parse.growing import Growing
+        from pytest_llmbench.ingest.parse.read import Growing
 
         start = job.number, job.status.restarts if job.status else 0
         path = _find_log(job) if start not in self._logs else None
