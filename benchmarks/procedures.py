@@ -15,7 +15,7 @@ from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 from pytest_llmbench.core.models import Evidence, Judgement, Noise, Verdict
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.margin import compute_probability
+from pytest_llmbench.judge.estimate import compute_probability
 
 LEVEL = 0.05
 REPEAT_WINDOW = timedelta(hours=5)

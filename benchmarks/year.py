@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.changes import LevelShift, find_level_shifts
-from pytest_llmbench.judge.correlation import estimate_fleet_correlation
-from pytest_llmbench.judge.slow_change import find_slow_change
+from pytest_llmbench.judge.changes import LevelShift, find_level_shifts, find_slow_change
+from pytest_llmbench.judge.noise import estimate_fleet_correlation
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Noise

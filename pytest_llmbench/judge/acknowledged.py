@@ -12,7 +12,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note, NoteCode
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.judge.nights import PreviousRun, start_seconds
+from pytest_llmbench.judge.daily_runs import PreviousRun, start_seconds
 
 NIGHTS = 7
 """The level before an accepted change is the median of so many valid runs before it."""

@@ -11,7 +11,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement
 from pytest_llmbench.core.robust import HICCUP, mean, trimmed_mean, winsorise
-from pytest_llmbench.judge.margin import EQUAL, Answer
+from pytest_llmbench.judge.estimate import EQUAL, Answer
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

@@ -19,7 +19,7 @@ from pytest_llmbench.core.models import (
     Reason,
     Verdict,
 )
-from pytest_llmbench.judge.margin import EQUAL, Answer, answer, compute_quantile
+from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, compute_quantile
 
 
 class ComparisonKind(StrEnum):

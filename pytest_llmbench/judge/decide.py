@@ -1,44 +1,44 @@
-"""From evidence to a verdict."""
+"""From evidence to a verdict, and from there to whether an item passes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
-    Clock,
     Estimate,
     Evidence,
     Judgement,
     Measurement,
     Noise,
-    Note,
-    NoteCode,
     Problem,
     Reason,
-    TimedBy,
+    Status,
     Verdict,
 )
-from pytest_llmbench.judge import agreement, nights, words
+from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import takes_no_improvement
-from pytest_llmbench.judge.budgets import select_budgeted_runs, with_budget_verdict
-from pytest_llmbench.judge.current_runs import find_current_shape, select_current_runs
-from pytest_llmbench.judge.drift_budget import apply_drift_budget
-from pytest_llmbench.judge.estimate import disagree, estimate_difference, estimate_noise
-from pytest_llmbench.judge.margin import EQUAL, Answer, answer
-from pytest_llmbench.judge.seen import describe_last_valid, is_stale
+from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_runs, with_budget_verdict
+from pytest_llmbench.judge.current_runs import find_current_shape, select_current_runs, select_launch
+from pytest_llmbench.judge.daily_runs import PreviousRuns, describe_last_valid, is_stale, select_consecutive
+from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, disagree, estimate_difference, estimate_noise
 from pytest_llmbench.judge.shape import Shape
-
-WEAK_ORDER = {
-    Clock.FILE_TIME: "that it is the newest run, only the times of the files say, which copying may change",
-    Clock.MIXED: "that it is the newest run, only clocks say that cannot be compared",
-}
-"""What is said where the order of the runs rests on no time that they tell themselves."""
 
 POOLED_NIGHTS = 3
 """A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
+
+SEVERITY = (
+    Verdict.REGRESSION,
+    Verdict.INVALID,
+    Verdict.INCONCLUSIVE,
+    Verdict.MISSING,
+    Verdict.NOT_COMPARABLE,
+    Verdict.PASS,
+    Verdict.IMPROVEMENT,
+)
+"""Worst first."""
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -51,18 +51,9 @@ def judge(evidence: Evidence) -> Judgement:
     so is a launch with such a run, and one against a baseline without a value; a configuration without a comparable
     run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
     """
-    return _with_timing_label(_apply_limits(_with_order_note(_judge_newest(evidence), evidence), evidence))
-
-
-def _with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a judgement with what the order of the runs rests on, where that is no time which they tell themselves."""
-    measurement = judgement.measurement
-    others = sum(not run.run.found.launch for run in evidence.measurements) > 1
-    words = WEAK_ORDER.get(measurement.run.order_source) if measurement is not None and others else None
-    if words is None or measurement is None:
-        return judgement
-    note = Note(NoteCode(f"order-{measurement.run.order_source}"), words)
-    return replace(judgement, text=f"{judgement.text}; {words}", notes=(*judgement.notes, note))
+    return explanation.with_timing_label(
+        _apply_limits(explanation.with_order_note(_judge_newest(evidence), evidence), evidence)
+    )
 
 
 def _judge_newest(evidence: Evidence) -> Judgement:
@@ -83,27 +74,12 @@ def judge_alone(evidence: Evidence) -> Judgement:
 
     NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are held against it, too.
     """
-    return _with_timing_label(_apply_limits(_judge_first(evidence), evidence))
-
-
-def _with_timing_label(judgement: Judgement) -> Judgement:
-    """Return a judgement of a run whose text says so where its time is what the document timed."""
-    if judgement.baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
-        return judgement
-    return replace(judgement, text=f"{words.describe_timing(judgement.baseline)}: {judgement.text}")
+    return explanation.with_timing_label(_apply_limits(_judge_first(evidence), evidence))
 
 
 def _apply_limits(judgement: Judgement, evidence: Evidence) -> Judgement:
-    judgement = apply_drift_budget(_with_remarks(judgement, evidence), evidence)
+    judgement = apply_drift_budget(explanation.with_remarks(judgement, evidence), evidence)
     return with_budget_verdict(judgement, select_budgeted_runs(evidence, judgement))
-
-
-def _with_remarks(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a judgement of a run with what was acknowledged, in its text and first among its notes."""
-    if judgement.measurement is None or not evidence.remarks:
-        return judgement
-    text = "; ".join((judgement.text, *(note.text for note in evidence.remarks)))
-    return replace(judgement, text=text, notes=(*evidence.remarks, *judgement.notes))
 
 
 def _judge_first(evidence: Evidence) -> Judgement:
@@ -131,7 +107,7 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
         last_run = describe_last_valid(evidence) or "no valid run is known"
         text = f"stale: the newest run is {age} old, at most {limit} is allowed; {last_run}"
         return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
-    together = nights.select_launch(newest, evidence)
+    together = select_launch(newest, evidence)
     for run in together:
         problem = find_unusable(run)
         if problem is not None:
@@ -206,7 +182,7 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
         meets = all(_meets_alone(run, evidence, noise) for run in counted)
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = _decide_over_days(evidence, counted[0], older, meets) or finding
-    text = words.describe_verdict(finding.verdict, finding.because, estimate, counted[0])
+    text = explanation.describe_verdict(finding.verdict, finding.because, estimate, counted[0])
     judgement = _make_judgement(evidence, finding.verdict, finding.reason, text, newest)
     return replace(
         judgement,
@@ -214,8 +190,8 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
         meets_point=meets,
         notes=(
             *together.notes,
-            *words.list_doubts(estimate),
-            *words.list_baseline_doubts(evidence.baseline),
+            *explanation.list_doubts(estimate),
+            *explanation.list_baseline_doubts(evidence.baseline),
             *filter(None, [shape.warming_up]),
             *shape.notes,
             *judgement.notes,
@@ -245,14 +221,16 @@ def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Eviden
     coarse = agreement.explain_coarseness(current, evidence) if few or answered is Answer.CANNOT_TELL else ""
     few_means = few and current[0].mean_of
     if answered is Answer.CANNOT_TELL or few_means or coarse:
-        because = coarse or (words.explain_few_means(current[0]) if few_means else words.advise_repeats(estimate))
+        because = coarse or (
+            explanation.explain_few_means(current[0]) if few_means else explanation.advise_repeats(estimate)
+        )
         pattern = "" if shape.kind == "even" else f"; {shape.words}"
         return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + pattern)
     doubt = agreement.find_doubt(answered, current, evidence)
     if doubt:
         return _Decision(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
     if answered is Answer.BEYOND:
-        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, words.describe_slowdown(shape, current[0]))
+        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, explanation.describe_slowdown(shape, current[0]))
     if shape.warming_up:
         return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
     return _decide_improvement(estimate, current, evidence) or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
@@ -261,7 +239,7 @@ def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Eviden
 def _decide_improvement(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
     """Return that runs are shown to be faster than the tolerance, or than is plausible; None where they are not."""
     if evidence.plausible is not None and estimate.high < math.log1p(-evidence.plausible):
-        because = words.explain_implausible(estimate, current[0], evidence)
+        because = explanation.explain_implausible(estimate, current[0], evidence)
         return _Decision(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
     if answer(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN:
         return _decide_faster(evidence)
@@ -272,18 +250,16 @@ def _decide_faster(evidence: Evidence) -> _Decision:
     if takes_no_improvement(evidence):
         because = "faster than the acknowledged level by more than the tolerance"
         return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
-    return _Decision(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, words.advise_refresh(evidence.baseline))
+    return _Decision(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, explanation.advise_refresh(evidence.baseline))
 
 
-def _decide_over_days(
-    evidence: Evidence, newest: Measurement, older: nights.PreviousRuns, meets: bool
-) -> _Decision | None:
+def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRuns, meets: bool) -> _Decision | None:
     """Return what three INCONCLUSIVE nights running say together of a run that does not meet the literal rule.
 
     Only a REGRESSION: two good nights must not average away that something changed tonight.
     """
     measured = [run for run in older if isinstance(run, Measurement) and run in evidence.measurements]
-    row = nights.select_consecutive(measured, newest, POOLED_NIGHTS)
+    row = select_consecutive(measured, newest, POOLED_NIGHTS)
     noise = estimate_noise(evidence, older)
     if meets or not row or disagree(row, noise):
         return None
@@ -294,7 +270,9 @@ def _decide_over_days(
     answered = _answer(together)
     if answered is not Answer.BEYOND or any(agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)):
         return None
-    because = f"{POOLED_NIGHTS} nights running could not tell; together they do: {words.format_interval(together)}"
+    because = (
+        f"{POOLED_NIGHTS} nights running could not tell; together they do: {explanation.format_interval(together)}"
+    )
     return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
 
 
@@ -322,21 +300,48 @@ def _make_judgement(
         measurement=measurement,
         log_difference=math.log(measured / expected) if comparable and measured else None,
         meets_point=measured <= bound * (1 + EQUAL) if comparable and measured else None,
-        notes=_list_notes(evidence, measurement),
+        notes=explanation.list_notes(evidence, measurement),
     )
 
 
-def _list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:
-    notes = tuple(measurement.notes) if measurement else ()
-    newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
-    if newer and newer[0].excluded:
-        text = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
-        notes = (*notes, Note(NoteCode.NOT_COMPARABLE, text))
-    same = (*newer, *(nights.select_launch(measurement, evidence) if measurement else ()))
-    older = sum(not any(run is other for other in same) for run in evidence.measurements)
-    if measurement and older:
-        notes = (
-            *notes,
-            Note(NoteCode.OLDER_RUNS, f"{formatting.count_noun(older, 'older run')} of this configuration"),
-        )
-    return notes
+# --- what follows from a verdict -----------------------------------------------------------------------------
+
+
+def decide_status(
+    judgement: Judgement, *, required: bool, inconclusive: str = "literal", improvement: str = "pass"
+) -> Status:
+    """Return what becomes of an item: it fails unless the verdict is green, or nothing was there and none is required.
+
+    INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and under "skip" it is skipped,
+    unless the configuration is required: then it fails, since the answer that was asked for is not there. IMPROVEMENT
+    fails unless `improvement` is "pass", and where it is larger than is plausible. Anything unknown fails.
+    """
+    match judgement.verdict:
+        case Verdict.PASS:
+            return Status.PASSED
+        case Verdict.IMPROVEMENT:
+            plausible = judgement.reason is not Reason.IMPLAUSIBLY_FAST
+            return Status.PASSED if improvement == "pass" and plausible else Status.FAILED
+        case Verdict.INCONCLUSIVE if inconclusive == "literal":
+            return Status.PASSED if judgement.meets_point else Status.FAILED
+        case Verdict.INCONCLUSIVE if inconclusive == "skip":
+            return _decide_absent(required=required)
+        case Verdict.MISSING | Verdict.NOT_COMPARABLE:
+            return _decide_absent(required=required)
+        case _:
+            return Status.FAILED
+
+
+def _decide_absent(*, required: bool) -> Status:
+    return Status.FAILED if required else Status.SKIPPED
+
+
+def pick_worst(
+    judgements: Sequence[Judgement], status: Callable[[Judgement], Status]
+) -> tuple[Judgement, tuple[Judgement, ...]]:
+    """Return the worst of several verdicts on one configuration, by what follows from each, and the others."""
+    statuses = (Status.FAILED, Status.SKIPPED, Status.PASSED)
+    ordered = sorted(
+        judgements, key=lambda judgement: (statuses.index(status(judgement)), SEVERITY.index(judgement.verdict))
+    )
+    return ordered[0], tuple(ordered[1:])

@@ -1,15 +1,16 @@
-"""How much runs of one configuration differ from each other when nothing has changed."""
+"""How much step times differ when nothing has changed: from run to run, within a run, and from day to day."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.core.robust import median_deviation
+from pytest_llmbench.core.robust import TRIMMED, mean, median, median_deviation, winsorise
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -122,3 +123,150 @@ def _inverse_trigamma(value: float) -> float:
         if -step / x < 1e-8:
             break
     return x
+
+
+# --- within a run --------------------------------------------------------------------------------------------
+
+
+EVEN = 1e-24
+"""Relative variance below which steps are equal, but for float arithmetic."""
+
+REACHING = 10
+
+LARGEST_CORRELATION = 0.95
+"""A lag-1 correlation above this cannot be told from a drift in a window of some dozen steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithinRun:
+    """The standard error of the logarithm of a run's statistic, and the number of independent steps it rests on.
+
+    `reach` is how far below the statistic the fastest step lies: no mean of such steps lies further. After a change of
+    level hardly a step is independent, and t is large; infinite for less than 10 steps, which may all be chance.
+    """
+
+    error: float
+    effective_sample_size: float
+    reach: float = math.inf
+
+
+def estimate_within_run(
+    seconds: Floats, statistic: str, moving_mean: int = 1, mean_of: Sequence[int] = ()
+) -> WithinRun:
+    """Return the within-run error of step times of shape (n,), n >= 3, in seconds.
+
+    The variance is the winsorised one for a trimmed mean (Yuen, Biometrika 61, 1974) and the sample's for a mean, which
+    stragglers move; it is inflated by (1 + r) / (1 - r) for the lag-1 correlation r, and at least by the number of
+    steps of a moving mean. This is a floor: it knows nothing of how runs differ from each other.
+
+    `mean_of` are the steps that each time is the mean of. Such a mean is one sample, however many steps it holds: what
+    happened within it is not known, and means that weigh more than others make the sample smaller.
+    """
+    count = len(seconds)
+    clipped = winsorise(seconds)
+    spread = float(np.std(clipped, ddof=1)) / (1 - 2 * TRIMMED)
+    if statistic == "mean":
+        spread = max(spread, float(np.std(seconds, ddof=1)))
+    correlation = _correlate_steps(clipped)
+    inflation = max((1 + correlation) / (1 - correlation), moving_mean)
+    effective = max(count_independent(count, mean_of) / inflation, 1.0)
+    middle = mean(seconds, mean_of) if statistic == "mean" else float(np.mean(clipped))
+    reach = math.log(middle / float(np.min(seconds))) if count >= REACHING else math.inf
+    return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective, reach)
+
+
+def count_independent(count: int, mean_of: Sequence[int]) -> float:
+    """Return the number of equally weighted values that say as much as `count` weighted ones: (sum w)^2 / sum w^2."""
+    weights = [float(weight) for weight in mean_of]
+    return sum(weights) ** 2 / sum(weight**2 for weight in weights) if weights else float(count)
+
+
+def _correlate_steps(values: Floats) -> float:
+    """Return the lag-1 correlation, corrected for its bias in a short series: (n r + 1) / (n - 4)."""
+    count = len(values)
+    centred = values - np.mean(values)
+    total = float(centred @ centred)
+    if count < 6 or total <= EVEN * count * float(np.mean(values)) ** 2:
+        return 0.0
+    plain = float(centred[1:] @ centred[:-1]) / total
+    return min(max((count * plain + 1) / (count - 4), 0.0), LARGEST_CORRELATION)
+
+
+# --- from day to day -----------------------------------------------------------------------------------------
+
+
+CORRELATED_DAYS = 20
+"""A configuration with fewer nights says nothing of it."""
+
+AROUND = 31
+"""Each night is taken from the median of so many around it: changes of level and slow drifts are no correlation."""
+
+FAR = 3.5
+"""A night further from that median than so many sigma is a bad one, of which its neighbours tell nothing."""
+
+LARGEST_DAILY = 0.9
+"""What is beyond this is a drift, and would hide every change."""
+
+CHANCE = 1.645 * 1.25
+"""A median of correlations below so many of their standard errors may be chance (1.25: a median instead of a mean)."""
+
+
+def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
+    """Return the correlation of a night with the next one from the nights of all configurations: their logarithms in
+    order, one array of shape (nights,) each. 0 where chance may have made it.
+
+    One configuration tells it to 0.1 after a hundred nights, a fleet to 0.01: the median over the configurations that
+    have 20 nights or more counts. Between fewer than five of them the spread is not known, and is taken as that of
+    independent nights.
+    """
+    correlations = [
+        (_correlate_days(daily_runs), len(daily_runs)) for daily_runs in series if len(daily_runs) >= CORRELATED_DAYS
+    ]
+    if not correlations:
+        return 0.0
+    values = np.array([value for value, _ in correlations])
+    few = len(correlations) < CONFIGURATIONS
+    spread = 1 / math.sqrt(min(count for _, count in correlations)) if few else float(np.std(values, ddof=1))
+    middle = median(values)
+    return min(middle, LARGEST_DAILY) if middle > CHANCE * spread / math.sqrt(len(correlations)) else 0.0
+
+
+def _correlate_days(daily_runs: Floats) -> float:
+    """Return the lag-1 correlation of nights about their running median; what that and the mean hide is added."""
+    count = len(daily_runs)
+    own = estimate_from_history(daily_runs)
+    if own is None or not np.isfinite(daily_runs).all():
+        return 0.0
+    rest = daily_runs - _running_median(daily_runs)
+    usual = np.abs(rest) <= FAR * own.sigma
+    pairs = usual[1:] & usual[:-1]
+    if not pairs.any() or not rest[usual].any():
+        return 0.0
+    plain = float(np.mean((rest[1:] * rest[:-1])[pairs]) / np.mean(rest[usual] ** 2))
+    return plain + (1 + 4 * plain) / count
+
+
+def _running_median(daily_runs: Floats) -> Floats:
+    """Return the median of the nights around each, shape (n,); at the ends that of the outer ones."""
+    if len(daily_runs) <= AROUND:
+        return np.full(len(daily_runs), median(daily_runs))
+    around = np.lib.stride_tricks.sliding_window_view(daily_runs, AROUND)
+    inner = np.partition(around, AROUND // 2, axis=1)[:, AROUND // 2]
+    return np.pad(inner, AROUND // 2, mode="edge")
+
+
+def compute_hidden_spread(correlation: float) -> float:
+    """Return by how much the standard deviation of nights is larger than their successive differences let it seem."""
+    return 1 / math.sqrt(1 - correlation)
+
+
+def compute_inflation(daily_runs: Floats, correlation: float) -> Floats:
+    """Return how much larger the variance of a mean of so many nights is than that of independent ones; the numbers of
+    nights, and the result, are of any shape."""
+    if correlation == 0:
+        return np.ones_like(daily_runs)
+    rest = 1 - correlation
+    return np.asarray(
+        1 + 2 * correlation / rest - 2 * correlation * (1 - correlation**daily_runs) / (daily_runs * rest**2),
+        dtype=float,
+    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_llmbench.core.models import Measurement
 from pytest_llmbench.judge.estimate import FEWEST_STEPS
-from pytest_llmbench.judge.sample import estimate_within_run
+from pytest_llmbench.judge.noise import estimate_within_run
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

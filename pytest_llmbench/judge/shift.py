@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from pytest_llmbench.core.models import JUDGED, Baseline, Estimate, Judgement, Key, Measurement, StoredRun
-from pytest_llmbench.judge.margin import compute_quantile
+from pytest_llmbench.judge.estimate import compute_quantile
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats

@@ -25,10 +25,10 @@ from pytest_llmbench.core.models import (
     OnBound,
     Verdict,
 )
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.nights import PreviousRun
+    from pytest_llmbench.judge.daily_runs import PreviousRun
     from pytest_llmbench.judge.shift import SharedShift
 
 PreviousRuns: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
@@ -64,7 +64,7 @@ def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
 
 def find_previous_runs(judged: JudgedConfigurations) -> PreviousRuns:
     """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
-    from pytest_llmbench.judge.nights import previous_daily_runs
+    from pytest_llmbench.judge.daily_runs import previous_daily_runs
 
     newest = judged.newest
     return {
@@ -125,7 +125,7 @@ def _on_bound(
     judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[LevelChange]
 ) -> OnBound | None:
     """Return how the nights since the last change lie about the bound of a configuration that was judged."""
-    from pytest_llmbench.judge.seen import find_flips
+    from pytest_llmbench.judge.series import find_flips
 
     if judgement.verdict not in JUDGED:
         return None
@@ -135,7 +135,7 @@ def _on_bound(
 
 def _list_daily_runs(judgement: Judgement, previous: tuple[PreviousRun, ...]) -> tuple[DailyRuns, DailyRuns]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
-    from pytest_llmbench.judge.seen import average_current_runs, list_daily_runs
+    from pytest_llmbench.judge.daily_runs import average_current_runs, list_daily_runs
 
     return list_daily_runs(previous), average_current_runs(list_judged_runs(judgement))
 
@@ -144,10 +144,10 @@ def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
     """Return the correlation of a night with the next over all configurations."""
     import numpy as np
 
-    from pytest_llmbench.judge.correlation import NIGHTS, estimate_fleet_correlation
+    from pytest_llmbench.judge.noise import estimate_fleet_correlation
 
-    long = [(*before, *tonight) for before, tonight in nights if len(before) + len(tonight) >= NIGHTS]
-    return estimate_fleet_correlation(np.log(np.array([run.statistic_seconds for run in series])) for series in long)
+    every = ((*before, *tonight) for before, tonight in nights)
+    return estimate_fleet_correlation(np.log(np.array([run.statistic_seconds for run in series])) for series in every)
 
 
 def _find_changes(
@@ -163,8 +163,8 @@ def _find_changes(
     """Return the changes in the nights of one configuration."""
     from pytest_llmbench.judge.acknowledged import select_covering
     from pytest_llmbench.judge.changes import FEWEST
+    from pytest_llmbench.judge.daily_runs import find_coarse_unit
     from pytest_llmbench.judge.estimate import estimate_noise
-    from pytest_llmbench.judge.seen import find_coarse_unit
     from pytest_llmbench.judge.series import find_changes
 
     series = (*daily[0], *daily[1])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge.changes import FEWEST, SMALLEST, LevelShift, choose_level, draw_in, find_level_shifts
-from pytest_llmbench.judge.correlation import compute_inflation, estimate_fleet_correlation
+from pytest_llmbench.judge.noise import compute_inflation, estimate_fleet_correlation
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Evidence, Note, NoteCode, Problem, Reason, Status, Tolerance, Verdict
-from pytest_llmbench.judge.consequence import decide_status
-from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)

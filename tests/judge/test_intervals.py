@@ -26,8 +26,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.judge.agreement import meets_point
-from pytest_llmbench.judge.consequence import decide_status
-from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.decide import decide_status, judge
 from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.measurement import measure

@@ -17,9 +17,8 @@ from procedures import REPEAT_WINDOW, judged
 from scenarios import ATTEMPTS, SCENARIOS, Case, cases
 
 from pytest_llmbench.core.models import BaselineKind, Judgement, Measurement, Problem, Reason, Status, Verdict
-from pytest_llmbench.judge import nights
-from pytest_llmbench.judge.consequence import decide_status
-from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.judge import current_runs
+from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
@@ -67,7 +66,7 @@ def test_a_launch_does_not_join_runs_found_on_disk() -> None:
         measurement(7.33, run=run(build=("image=a",), launch="l")),
     )
     beside = measurement(7.32, run=run(build=("image=a",)))
-    assert nights.find_repeats(disk, evidence(disk, newer, beside, repeat_window=timedelta(days=1)))[0] == (
+    assert current_runs.find_repeats(disk, evidence(disk, newer, beside, repeat_window=timedelta(days=1)))[0] == (
         disk,
         beside,
     )
@@ -215,9 +214,11 @@ def _of_launch(case: Case) -> Judgement:
         for one in case.attempts[ATTEMPTS - 1 :: -1]
     )
     found = replace(case.evidence, measurements=(*runs, *case.evidence.measurements), level=0.025)
-    by_launch = nights.find_repeats(runs[0], found)
+    by_launch = current_runs.find_repeats(runs[0], found)
     attempts = case.attempts[ATTEMPTS - 1 :: -1]
-    by_window = nights.find_repeats(attempts[0], replace(found, measurements=attempts, repeat_window=REPEAT_WINDOW))
+    by_window = current_runs.find_repeats(
+        attempts[0], replace(found, measurements=attempts, repeat_window=REPEAT_WINDOW)
+    )
     assert [one.window_seconds for one in by_launch[0]] == [one.window_seconds for one in by_window[0]]
     return judge(found)
 

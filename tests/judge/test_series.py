@@ -11,8 +11,7 @@ import pytest
 
 from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRun, LevelChange, Noise
 from pytest_llmbench.judge.changes import LevelShift
-from pytest_llmbench.judge.coverage import assign_acknowledgements
-from pytest_llmbench.judge.series import compare_environments, find_changes
+from pytest_llmbench.judge.series import assign_acknowledgements, compare_environments, find_changes
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)

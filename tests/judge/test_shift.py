@@ -15,8 +15,8 @@ from scipy import stats
 
 from pytest_llmbench.core.models import Estimate, Key, Noise, Problem, Reason, Verdict
 from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.daily_runs import previous_daily_runs
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.nights import previous_daily_runs
 from pytest_llmbench.judge.shift import (
     ConfigurationShift,
     SharedShift,

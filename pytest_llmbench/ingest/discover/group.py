@@ -1,5 +1,6 @@
-"""Which files of a folder are the attempts of one job, which are no logs of their own, and whose metadata is whose; decided
-by names alone, the last in the light of the other folders.
+"""Which files of a folder are the attempts of one job, which are no logs of their own, and whose metadata is whose.
+
+Names alone decide that, the last of it in the light of the other folders.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.judge.slope_within_run import condense, find_slope, find_warm_up, kendall, theil_sen
+from pytest_llmbench.judge.shape import condense, find_slope, find_warm_up, kendall, theil_sen
 
 lists = st.lists(st.floats(0.1, 100).map(lambda value: round(value, 2)), min_size=3, max_size=60).map(np.array)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.judge.margin import (
+from pytest_llmbench.judge.estimate import (
     Answer,
     answer,
     compute_detectable,
@@ -19,7 +19,7 @@ from pytest_llmbench.judge.margin import (
     compute_quantile,
     count_repeats_needed,
 )
-from pytest_llmbench.judge.sample import WithinRun
+from pytest_llmbench.judge.noise import WithinRun
 
 HISTORY = Noise(0.01, 7.6, "20 nights", measured=True)
 ASSUMED = Noise(0.01, 4.0, "assumed", measured=False)

@@ -8,15 +8,15 @@ import pytest
 from builders import BASELINE, NOW, evidence, measurement, nights, run
 
 from pytest_llmbench.core.models import DailyRun, Problem, Reason, StoredRun
-from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.nights import previous_daily_runs
-from pytest_llmbench.judge.seen import (
+from pytest_llmbench.judge.daily_runs import (
     average_current_runs,
     describe_last_valid,
     find_coarse_unit,
-    find_flips,
     list_daily_runs,
+    previous_daily_runs,
 )
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.series import find_flips
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 

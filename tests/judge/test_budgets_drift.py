@@ -25,8 +25,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
-from pytest_llmbench.judge.consequence import decide_status
-from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.terminal import render_summary

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.judge.slow_change import ANCHOR, find_slow_change
+from pytest_llmbench.judge.changes import ANCHOR, find_slow_change
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 

@@ -1,11 +1,24 @@
-"""A verdict in words: the difference, how well it is known, and what makes that worse than it could be."""
+"""What a verdict says: the difference, how well it is known, and what a reader should know besides."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Note, NoteCode, TimedBy, Verdict
+from pytest_llmbench.core.models import (
+    Baseline,
+    Clock,
+    Estimate,
+    Evidence,
+    Judgement,
+    Measurement,
+    Note,
+    NoteCode,
+    TimedBy,
+    Verdict,
+)
+from pytest_llmbench.judge.current_runs import select_launch
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.shape import FEWEST, Shape
@@ -17,6 +30,12 @@ UNVERIFIED = frozenset(
 
 COARSE = 0.1
 """A baseline whose rounding is a larger part of the margin than this is worth a warning."""
+
+WEAK_ORDER = {
+    Clock.FILE_TIME: "that it is the newest run, only the times of the files say, which copying may change",
+    Clock.MIXED: "that it is the newest run, only clocks say that cannot be compared",
+}
+"""What is said where the order of the runs rests on no time that they tell themselves."""
 
 
 def describe_verdict(verdict: Verdict, because: str, estimate: Estimate, newest: Measurement) -> str:
@@ -56,11 +75,6 @@ def advise_refresh(baseline: Baseline) -> str:
     if baseline.timed_by is TimedBy.DOCUMENT:
         return "by what its document timed, which is never recorded"
     return "refresh the baseline, or it will hide the next regression"
-
-
-def describe_timing(baseline: Baseline) -> str:
-    """Say of a verdict what it rests on where that is what the document timed."""
-    return f"timed as its document does ({baseline.window})"
 
 
 def advise_repeats(estimate: Estimate) -> str:
@@ -116,3 +130,48 @@ def list_baseline_doubts(baseline: Baseline) -> list[Note]:
     else:
         text = f"the baseline is of {runs}"
     return [Note(NoteCode.FEW_RECORDED, f"{text}; {ENOUGH_GROUPS} on as many nights or sets of nodes are recommended")]
+
+
+# --- what stands beside a verdict ----------------------------------------------------------------------------
+
+
+def with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
+    """Return a judgement with what the order of the runs rests on, where that is no time which they tell themselves."""
+    measurement = judgement.measurement
+    others = sum(not run.run.found.launch for run in evidence.measurements) > 1
+    weakness = WEAK_ORDER.get(measurement.run.order_source) if measurement is not None and others else None
+    if weakness is None or measurement is None:
+        return judgement
+    note = Note(NoteCode(f"order-{measurement.run.order_source}"), weakness)
+    return replace(judgement, text=f"{judgement.text}; {weakness}", notes=(*judgement.notes, note))
+
+
+def with_timing_label(judgement: Judgement) -> Judgement:
+    """Return a judgement of a run whose text says so where its time is what the document timed."""
+    if judgement.baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
+        return judgement
+    return replace(judgement, text=f"timed as its document does ({judgement.baseline.window}): {judgement.text}")
+
+
+def with_remarks(judgement: Judgement, evidence: Evidence) -> Judgement:
+    """Return a judgement of a run with what was acknowledged, in its text and first among its notes."""
+    if judgement.measurement is None or not evidence.remarks:
+        return judgement
+    text = "; ".join((judgement.text, *(note.text for note in evidence.remarks)))
+    return replace(judgement, text=text, notes=(*evidence.remarks, *judgement.notes))
+
+
+def list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:
+    notes = tuple(measurement.notes) if measurement else ()
+    newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
+    if newer and newer[0].excluded:
+        text = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
+        notes = (*notes, Note(NoteCode.NOT_COMPARABLE, text))
+    same = (*newer, *(select_launch(measurement, evidence) if measurement else ()))
+    older = sum(not any(run is other for other in same) for run in evidence.measurements)
+    if measurement and older:
+        notes = (
+            *notes,
+            Note(NoteCode.OLDER_RUNS, f"{formatting.count_noun(older, 'older run')} of this configuration"),
+        )
+    return notes

@@ -8,7 +8,7 @@ import pytest
 from builders import BASELINE, measurement
 
 from pytest_llmbench.core.models import Judgement, Reason, Status, Tolerance, Verdict
-from pytest_llmbench.judge.consequence import SEVERITY, decide_status, pick_worst
+from pytest_llmbench.judge.decide import SEVERITY, decide_status, pick_worst
 
 
 def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:

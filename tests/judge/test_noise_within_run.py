@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.core.robust import median_deviation, trimmed_mean, winsorise
-from pytest_llmbench.judge.sample import estimate_within_run
+from pytest_llmbench.judge.noise import estimate_within_run
 
 values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
 

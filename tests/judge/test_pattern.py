@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.core.robust import find_stragglers, median
-from pytest_llmbench.judge.slow import find_period, find_step_levels, find_stretches
+from pytest_llmbench.judge.pattern import find_period, find_step_levels, find_stretches
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60).map(np.array))
