@@ -329,7 +329,7 @@ def find_empty_launches(
     """
     filled: set[Parts] = set()
     for place in job_folders:
-        if place.jobs.drafts or place.jobs.metadata or any(map(_is_log, (file.name for file in place.folder.files))):
+        if place.jobs.drafts or place.jobs.metadata or any(map(_may_be_log, (file.name for file in place.folder.files))):
             _add_folders(filled, place.folder.parts)
     for folder in emptied:
         _add_folders(filled, folder.parts)
@@ -351,7 +351,7 @@ def _is_launch(folder: Folder) -> bool:
     return above is not None and (folder.name.isdecimal() or folder.name.startswith(f"{folder.parts[-2]}_"))
 
 
-def _is_log(name: str) -> bool:
+def _may_be_log(name: str) -> bool:
     plain = names.strip_compression(name).lower()
     logged = plain.endswith((".out", ".log")) or RENAMED.fullmatch(name) is not None or is_called_archive(name)
     return logged and not plain.startswith(COPIED_OUTPUT)
