@@ -329,7 +329,7 @@ def find_empty_launches(
     """
     filled: set[Parts] = set()
     for place in job_folders:
-        if place.jobs.drafts or place.jobs.metadata or any(map(_may_be_log, (file.name for file in place.folder.files))):
+        if place.jobs.drafts or place.jobs.metadata or any(_may_be_log(file.name) for file in place.folder.files):
             _add_folders(filled, place.folder.parts)
     for folder in emptied:
         _add_folders(filled, folder.parts)
