@@ -65,6 +65,7 @@ def _check_log(entry: YamlMapping, report: Report) -> None:
 
 def _find_pattern_problems(pattern: str) -> Iterator[str]:
     try:
+        # It would find a step in every line.
         matches_nothing = compile_pattern(pattern).search(b"") is not None
     except ValueError as error:
         yield str(error)
@@ -143,10 +144,12 @@ def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None
     of_runs = sum(seconds) / len(seconds)
     # Where the mean decides the runs may be given by their means.
     values = (trimmed, whole) if statistic == "mean" else (trimmed,)
+    # Who edits the expected value by hand would move the gate and nothing else.
     if not any(abs(value - of_runs) <= ROUNDED * of_runs for value in values):
         means = f"trimmed_mean_seconds {trimmed:.10g} beside run_seconds whose mean is {of_runs:.10g}"
         report(recorded.lines["trimmed_mean_seconds"], f"found {means}, expected that mean: record the runs again")
     deviation = recorded["standard_deviation_seconds"]
+    # The mean tells of stalls that the trimmed mean does not see, and decides in older files: it is checked, too.
     if abs(whole - trimmed) > FURTHEST * deviation + 2 * ROUNDED * trimmed:
         means = f"mean_seconds {whole:.10g} beside trimmed_mean_seconds {trimmed:.10g}"
         expected = f"a distance that a standard deviation of {deviation:.6g} s allows"

@@ -12,9 +12,9 @@ from typing import Any
 from pytest_llmbench.baseline.lint import LintReport, recompute_cell, round_as_printed
 from pytest_llmbench.baseline.schema import NOT_GIVEN
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.accepted_values import describe_move, find_reference
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models import Baseline, Erratum, Recipe, Recording
+from pytest_llmbench.core.tolerance import describe_move, find_reference
 
 LABELS = {
     "step_time": ("step time", "s"),
@@ -30,6 +30,7 @@ def format_table(baselines: Sequence[Baseline]) -> str:
     lines = [f"{'configuration':<{wide}}  {'step time':>10}  {'MFU':>7}  kind"]
     for baseline in baselines:
         cells = dict(baseline.cells)
+        # As the document prints it: its digits say how exact it is.
         printed = cells.get("step_time") or _format_number(baseline.step_seconds, "#.4g")
         step = printed if printed == "-" else f"{printed} s"
         lines.append(f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}")

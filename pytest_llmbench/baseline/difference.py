@@ -11,10 +11,10 @@ from typing import Any
 
 from pytest_llmbench.baseline.schema import LOG
 from pytest_llmbench.core import formatting, throughput
-from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Baseline, Key, Recording
 from pytest_llmbench.core.throughput import model_flops
+from pytest_llmbench.core.tolerance import find_reference
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
 """What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what none of the others explains."""
@@ -61,6 +61,7 @@ class BaselineDifference:
         """Whether it is not the same in both."""
         if self.before is None or self.after is None:
             return True
+        # NaN equals nothing, so baselines without a value are told apart by whether they have one.
         times = {
             baseline.step_seconds for baseline in (self.before, self.after) if math.isfinite(baseline.step_seconds)
         }
@@ -82,6 +83,7 @@ def compare_baselines(before: Sequence[Baseline], after: Sequence[Baseline]) -> 
 
 def _choose_naming(before: Sequence[Baseline], after: Sequence[Baseline]) -> Callable[[Baseline], ConfigurationName]:
     """Return the shortest name that stands for one baseline of each set."""
+    # Two releases of one recipe are what is compared most: the release is left out of names where it can be.
     namings: tuple[Callable[[Baseline], ConfigurationName], ...] = (
         lambda baseline: _make_name(baseline.key, ""),
         lambda baseline: _make_name(baseline.key, baseline.key.release),
@@ -165,6 +167,7 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
         throughput.model_flops_utilization(baseline.configuration, baseline.step_seconds, baseline.peak_tflops)
         for baseline in (old, new)
     ]
+    # A printed MFU beside a computed one would show a change of method as a change of speed.
     both = all(value is not None for value in printed)
     before, after = [value for value in printed if value is not None] if both else computed
     parts = {
@@ -175,6 +178,7 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
         "batch": math.log(new.configuration.global_batch_size / old.configuration.global_batch_size),
         "peak": math.log(old.peak_tflops / new.peak_tflops),
     }
+    # Logarithms add up, percentages do not.
     rest = math.log(after / before) - sum(parts.values())
     return UtilizationChange(before, after, {**parts, PARTS[-1]: rest if both else 0.0}, both)
 

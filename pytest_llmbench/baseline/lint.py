@@ -11,9 +11,9 @@ from pathlib import Path
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 from pytest_llmbench.core.throughput import count_flops_per_token, model_flops
+from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ def round_as_printed(value: float, printed: str) -> str:
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
     unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0)
+    # `round` goes to the even digit, the documents' spreadsheets go up.
     scaled = Decimal(repr(value)) * (100 if printed.endswith("%") else 1)
     return f"{scaled.quantize(unit, ROUND_HALF_UP)}{'%' if printed.endswith('%') else ''}"
 
@@ -142,6 +143,7 @@ def _find_unfounded_errata(file: RecipeFile, differences: tuple[_Mismatch, ...])
 
 
 def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
+    # Only full models: the documents print no FLOPs of a proxy.
     for size, model in file.models:
         same = [base.configuration for base in file.recipe.baselines if base.configuration.key.size == size]
         full = {configuration.architecture for configuration in same if not configuration.proxy}
@@ -167,6 +169,7 @@ def _find_wrong_sums(size: str, model: StatedModel, architecture: Architecture) 
 
 def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
     """Yield recorded values that are further from the first one than recording would have let them."""
+    # Recording refuses such a value, so somebody edited the file.
     budget = file.drift_budget or DRIFT_BUDGET
     for baseline in file.recipe.baselines:
         recording = baseline.recording
@@ -200,6 +203,7 @@ def _find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) 
     groups, gpus = configuration.parallelism, configuration.key.gpus
     if groups.fsdp is not None and gpus % groups.fsdp:
         yield ("fsdp", str(groups.fsdp), None)
+    # Expert parallelism divides the data-parallel ranks, so it is no factor here.
     model_parallel = (groups.tp or 1) * (groups.pp or 1) * (groups.cp or 1)
     if gpus % model_parallel:
         yield ("tp", str(groups.tp), None)

@@ -47,6 +47,7 @@ def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     dialect that two files define in different ways.
     """
     recipes = tuple(read_recipe(path) for path in find_baseline_files(directories))
+    # Of two baselines of one kind nobody knows which one gates; a recorded one beside a published one is meant.
     first_of: dict[tuple[str, str], Baseline] = {}
     for baseline in (baseline for recipe in recipes for baseline in recipe.baselines):
         first = first_of.setdefault((baseline.kind, baseline.key.id), baseline)
@@ -77,6 +78,7 @@ def find_baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
         paths = sorted(_find_yaml_files(place)) if os.path.isdir(place) else [place]
         if not paths:
             raise BaselineError(f"{place}: found no *.yaml or *.yml below it, expected baseline files")
+        # The same file given twice, or through a link, would be a second baseline of each of its configurations.
         for path in paths:
             files.setdefault(path.resolve(), path)
     return tuple(files.values())
@@ -118,6 +120,7 @@ def _read_kind(path: Path, root: Any) -> BaselineKind:
         raise BaselineError(
             f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, which is all this release reads"
         )
+    # Every kind has keys of its own: without it the others could not be checked.
     kind = stated.get("kind")
     return BaselineKind(kind.value if kind is not None and kind.value in KINDS else KINDS[0])
 
@@ -234,6 +237,7 @@ def _make_baseline(
         timed=entry["timed"],
         steps=entry["steps"],
         dialect=_name_dialect(entry),
+        # NaN, not zero, where nothing states a peak: MFU is then unknown and never infinite.
         peak_tflops=_parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
         source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
         tolerances=merge_tolerances(entry.get("tolerance", ()), row.get("tolerance", ())),

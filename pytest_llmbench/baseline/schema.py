@@ -146,6 +146,7 @@ _SIZE = Number(1, 10**9, whole=True)
 _GROUP = Number(1, 10**7, whole=True)
 _DATE = Text('a date such as "2025-11-20"', accept=_is_date)
 _SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
+# Text, since it is kept as printed; lint compares all of its digits with what it computes.
 _COUNTED = Text('a count such as "104,689,827,840"', r"(?a:\d{1,3}(,?\d{3})*)")
 _FLOPS = Text('model FLOPs such as "4.27E+15"', r"(?a:\d\.\d{1,9}[eE]\+?\d{1,3})")
 _TEMPLATE = Text(
@@ -385,5 +386,6 @@ def get_file_fields(kind: str) -> Fields:
 
 def add_defaults(entry: YamlMapping) -> YamlMapping:
     """Return a file with the window, the number of steps and what is timed, where a recipe leaves them out."""
+    # What the documents of 25.05 to 25.07 average.
     window = YamlMapping(entry.line, {"statistic": "mean", "first": 11, "last": 44}, {})
     return replace(entry, values={"timed": "mean", "window": window, "steps": 50, **entry.values})

@@ -30,6 +30,7 @@ PATIENCE_SECONDS = 60.0
 
 _OWNED = "|".join(key.name for key in FILE if key.is_owned)
 
+# As text, not as values: comments, blank lines and quotes of the owner would not survive a YAML library.
 _OWN = re.compile(rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII)
 """The keys of a recorded file that no recording changes, with their lines: they stay as they are."""
 
@@ -60,6 +61,7 @@ def write_recorded(
     before anything is written where a file cannot be merged with (published, unreadable, measured another
     way), and where a place cannot be written.
     """
+    # All files are rendered before the first is written: what cannot be merged leaves none half done.
     files = []
     for path, baselines in sorted(_group_by_file(directory, recorded).items()):
         existing, shared = _read_existing(path)
@@ -69,6 +71,7 @@ def write_recorded(
             for key, baseline in sorted(baselines.items())
             if key in existing
         }
+        # A wider tolerance of what is added must not slip in under configurations that are there already.
         limited = {key: _keep_limits(baseline, existing, shared) for key, baseline in baselines.items()}
         together = {
             key: replace(baseline, drift_budget=shared.drift_budget)
@@ -84,6 +87,7 @@ def find_recorded(directory: Path, wanted: Collection[Key], baselines: Iterable[
     """Return what is recorded of these configurations, in the files that `write_recorded` would write or, where they
     have none, among the baselines that are `known` to the session, whichever of them it judges against. Raises
     RecordError for a file that cannot be added to."""
+    # Recording to another folder does not begin the count of drift anew.
     recorded = {
         baseline.key: baseline for baseline in baselines if baseline.recording is not None and baseline.key in wanted
     }
@@ -99,6 +103,7 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
         published,
         kind=BaselineKind.RECORDED,
         step_seconds=float(recording.trimmed_mean_seconds),
+        # They are the document's, and stay in its file.
         cells=(),
         window=published.window._replace(statistic=STATISTIC),
         timed=STATISTIC,
@@ -119,6 +124,7 @@ def _format_change(before: float, after: float) -> str:
 
 def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> SharedKeys:
     """Return the limits of a file with the smallest drift budget of what is added, where it has none itself."""
+    # The smallest: recording must not loosen a gate that one of the files holds tighter.
     stated = [baseline.drift_budget for baseline in baselines if baseline.drift_budget is not None]
     return shared._replace(drift_budget=min(stated)) if shared.drift_budget is None and stated else shared
 
@@ -136,6 +142,7 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
         "names": [name for name in names if names != [key.recipe]],
         "dp_excludes_ep": any(recipe.dp_excludes_ep for recipe in same),
     }
+    # `launch` is not copied from another file: its folders are relative to that one.
     own = set(_KEY.findall(shared.own))
     # A list stands in one line, which YAML would also make of a mapping that holds none.
     text = "".join(
@@ -161,6 +168,7 @@ def _group_by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording
 
 def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     """Return the configurations of a recorded file by key, and the limits that stand for the whole file."""
+    # A link that leads nowhere is something: it is read, and refused, and never replaced.
     if not os.path.lexists(path):
         return {}, SharedKeys()
     try:
@@ -170,6 +178,7 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     recipe = file.recipe
     if recipe.kind is not BaselineKind.RECORDED:
         raise RecordError(f"{path}: found a {recipe.kind} baseline file, expected to record elsewhere")
+    # One file has one statistic: files of the time when the mean decided are read and judged, and not added to.
     statistic = recipe.baselines[0].window.statistic
     if statistic != STATISTIC:
         judge, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
@@ -177,6 +186,7 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
             f"{path}: found baselines judged by the {judge}, expected the {expected}, by which they are recorded now; "
             "move the file away or record elsewhere"
         )
+    # A line break is added for a file whose last line has none.
     lines = "".join(_OWN.findall(path.read_text(encoding="utf-8") + "\n")).rstrip("\n")
     shared = SharedKeys(file.tolerances, file.budgets, file.drift_budget, f"{lines}\n" if lines else "")
     return {baseline.key: baseline for baseline in recipe.baselines}, shared
@@ -209,6 +219,7 @@ def render_baselines(path: Path, baselines: Mapping[Key, Baseline], shared: Shar
         "models": _render_models(path, ordered),
         "configurations": [_render_row(baseline, shared) for baseline in ordered],
     }
+    # `None` puts a mapping of plain values in one line, so that a diff shows rows; YAML would sort the keys.
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return f"# Recorded by pytest --llmb-record; docs/baselines.md explains the keys.\n{text}{shared.own}"
 
@@ -218,6 +229,7 @@ def _make_head(path: Path, baselines: Sequence[Baseline]) -> dict[str, Any]:
     heads = [_collect_facts(baseline) for baseline in baselines]
     for head, baseline in zip(heads, baselines, strict=True):
         for name, value in head.items():
+            # Another window must not slip in under the configurations that are there already.
             if name != "source" and value != heads[0][name]:
                 raise RecordError(
                     f"{path}: found {name} {value} for {baseline.key.id} and {heads[0][name]} for "
@@ -245,6 +257,7 @@ def _collect_facts(baseline: Baseline) -> dict[str, Any]:
 
 def _render_tolerance(tolerances: Iterable[Tolerance]) -> dict[str, str]:
     """Return the key of these tolerances, `{"tolerance": "0.05, mfu:0.03"}`, or none."""
+    # As --llmb-tolerance takes them: a file states what a command line would.
     prefixes = {"time": "", "performance": "perf:"}
     texts = [prefixes.get(limit.of, f"{limit.of}:") + _format_decimal(limit.fraction) for limit in tolerances]
     return {"tolerance": ", ".join(texts)} if texts else {}
@@ -257,6 +270,7 @@ def _render_budgets(budgets: Iterable[Budget]) -> dict[str, dict[str, float]]:
 
 def _format_decimal(number: float) -> str:
     """Return a float with every digit it has and no exponent: `989`, `0.05`."""
+    # The schema takes digits and a point only.
     return f"{Decimal(repr(float(number))):f}".removesuffix(".0")
 
 
@@ -363,6 +377,7 @@ def _take_lock(handle: int, directory: Path) -> None:
 
 def write_beside(path: Path, text: str, verify: Callable[[Path], None] = lambda path: None) -> None:
     """Write beside a file, let `verify` read that, and only then put it in the file's place."""
+    # In the same folder, or it could be another file system, where nothing is moved in one step.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import EQUAL, describe_move, find_reference
 from pytest_llmbench.core.models import (
     LOAD,
     SAVE,
@@ -24,6 +23,7 @@ from pytest_llmbench.core.models import (
     Recording,
     Verdict,
 )
+from pytest_llmbench.core.tolerance import EQUAL, describe_move, find_reference
 from pytest_llmbench.judge.estimate import Answer, answer
 
 # Reasons for which a run cannot say how slow the software is.

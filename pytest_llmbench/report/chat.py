@@ -37,6 +37,7 @@ def make_message(session: Mapping[str, Any], link: str = "") -> str:
     cautions = [
         f"caution: {caution['text']}" for caution in session.get("cautions", ()) if caution["code"] not in FINDINGS
     ]
+    # What is red is worth more lines than what is to be known beside it.
     cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
     lines = [
         f"llmbench {state.upper()}{details}, {started} UTC: {session['count']}",
@@ -51,6 +52,7 @@ def make_message(session: Mapping[str, Any], link: str = "") -> str:
 
 def convert_to_slack(text: str) -> str:
     """Return the JSON that incoming webhooks of Slack, Mattermost and others take, in which no text calls anybody."""
+    # Slack takes `<!channel>` for a call to everybody: a log must not ring their phones.
     for sign, reference in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(sign, reference)
     return json.dumps({"text": text})

@@ -41,7 +41,9 @@ def count_columns(text: str) -> int:
 
 def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
     """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must."""
+    # textwrap counts signs; a Chinese one takes two columns.
     filled = text if text.isascii() else "".join(sign + FILLER * (_count_sign_columns(sign) - 1) for sign in text)
+    # `7.3` at the end of a line and `s` at the beginning of the next is read as two things.
     glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, filled)
     lines = textwrap.wrap(glued, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]

@@ -74,6 +74,7 @@ def _drop_repeated_environments(outcome: dict[str, Any]) -> dict[str, Any]:
     nights: list[dict[str, Any]] = []
     last: object = None
     for night in outcome["history"]:
+        # A year of nights of one container repeats the same environment 365 times.
         same, last = night.get("environment") == last, night.get("environment")
         nights.append({name: value for name, value in night.items() if name != "environment"} if same else night)
     return {**outcome, "history": nights}
@@ -102,6 +103,7 @@ def _dump(value: Any) -> str:
 def read(path: Path) -> dict[str, Any]:
     """Return the document in a file; ReportError where there is none that this version understands."""
     try:
+        # Python would take NaN, which no other reader of JSON does.
         session = json.loads(path.read_bytes(), parse_constant=_refuse)
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}; give the file that --llmb-json wrote") from None

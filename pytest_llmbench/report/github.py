@@ -53,6 +53,7 @@ def render_job_summary(described: Sequence[dict[str, Any]], ending: SessionEndin
     texts = filter(None, (*ending.failures, explain_nothing_judged(described), format_counts(described)))
     paragraphs = [f"### llmbench: {state}{details}", cautions, *map(_escape, texts)]
     text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
+    # GitHub refuses the whole summary of a step that is too large, not only its end.
     if len(text.encode()) > room:
         return ""
     reported = [outcome for outcome in shown if _is_only_reported(outcome)]
@@ -67,6 +68,7 @@ def append_job_summary(path: Path, described: Sequence[dict[str, Any]], ending: 
 
     Raises OSError where that is impossible.
     """
+    # Another session of the step may have written there.
     there = path.stat().st_size if path.exists() else 0
     text = render_job_summary(described, ending, MOST_BYTES - there)
     with path.open("a", encoding="utf-8") as file:
@@ -125,6 +127,7 @@ def _annotate(outcome: dict[str, Any]) -> tuple[str, str]:
 
 
 def _format_commands(level: str, messages: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
+    # The last place is kept for the count: GitHub drops what is beyond the tenth without a word.
     shown = messages if len(messages) <= MOST_ANNOTATIONS else messages[: MOST_ANNOTATIONS - 1]
     for title, text in shown:
         yield f"::{level} title={_escape_property(title)}::{_escape_data(text)}"

@@ -26,24 +26,30 @@ MOST_TRIES = 6
 """Attempts that an explanation lists; the JUnit property names all."""
 
 
+def pick(record: object, *names: str) -> dict[str, Any]:
+    """Return some fields of a record by their names."""
+    return {name: getattr(record, name) for name in names}
+
+
 def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
     """Return a job as plain values; files below `directory` are shown relative to it."""
     return {
         "job_id": job.job_id,
         "purpose": str(job.purpose),
-        "attempt": job.attempt,
-        "repeat": job.repeat,
-        "state": job.state,
+        **pick(job, "attempt", "repeat", "state"),
         "nodes": list(job.nodes),
         "step_seconds": formatting.finite_or_none(job.step_seconds),
         "text": job.text,
         "files": [formatting.format_place(path, directory) for path in job.files],
+        "submission": str(job.submission),
+        "ended_by": str(job.ended_by),
     }
 
 
 def list_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the jobs of an outcome that were started to be judged; where none was, those of its first purpose."""
     jobs = described.get("jobs", ())
+    # A launch that only profiles has no job that is judged; its own jobs are then shown.
     purposes = [job["purpose"] for job in jobs]
     return [job for job in jobs if job["purpose"] == (MEASURE if MEASURE in purposes else purposes[0])]
 
@@ -76,6 +82,7 @@ def list_properties(described: dict[str, Any]) -> dict[str, str]:
     runs = list_last_attempts(described)
     if not runs:
         return {}
+    # The judged run may be an earlier one: a launch counts those below --llmb-logs.
     judged = (described.get("run") or {}).get("job_id") or runs[-1]["job_id"]
     lost = "; ".join(_format_result(job) for job in list_failed_attempts(described))
     counts = str(len(list_attempts(described))), str(len(runs))
@@ -125,13 +132,7 @@ def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> dict[str, 
     return {
         "number": attempt.number,
         "log": formatting.format_place(attempt.log, directory),
-        "line": attempt.line,
-        "first_step": attempt.first_step,
-        "last_step": attempt.last_step,
-        "finished": attempt.finished,
-        "ended": attempt.ended,
-        "starts_over": attempt.starts_over,
-        "judged": attempt.judged,
+        **pick(attempt, "line", "first_step", "last_step", "finished", "ended", "starts_over", "judged"),
     }
 
 

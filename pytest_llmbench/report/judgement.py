@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import (
     Baseline,
@@ -25,7 +24,9 @@ from pytest_llmbench.core.models import (
     Recording,
     StoredRun,
 )
+from pytest_llmbench.core.tolerance import find_reference
 from pytest_llmbench.report import jobs
+from pytest_llmbench.report.jobs import pick
 
 MOST_DAILY_RUNS = 365
 """So many of a history stand in an outcome."""
@@ -49,12 +50,7 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
         "estimate": _describe_estimate(judgement.estimate),
         "repeats": [repeat.run.id for repeat in judgement.repeats],
         "meets_point": judgement.meets_point,
-        "window": {
-            "first": window.first,
-            "last": window.last,
-            "statistic": window.statistic,
-            "text": str(window),
-        },
+        "window": {**pick(window, "first", "last", "statistic"), "text": str(window)},
         "timed": str(baseline.timed_by),
         "baseline": _describe_baseline(baseline),
         "notes": [_describe_note(note) for note in judgement.notes],
@@ -68,6 +64,7 @@ def _average_metrics(judgement: Judgement) -> dict[str, Any]:
     newest, difference = judgement.measurement, judgement.log_difference
     if not judgement.repeats or newest is None or difference is None or not newest.statistic_seconds:
         return {}
+    # The verdict is on the mean of the repeats, so the numbers beside it are at that mean, too.
     slower = judgement.baseline.step_seconds * math.exp(difference) / newest.statistic_seconds
     metrics = {metric.name: {**_describe_metric(metric), **_scale_metric(metric, slower)} for metric in newest.metrics}
     return {"metrics": metrics}
@@ -91,37 +88,21 @@ def _describe_estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     """Return the estimate with differences as fractions of the baseline's step time, slower is positive."""
     if estimate is None:
         return None
+    logarithms = pick(estimate, "difference", "low", "high", "margin")
     return {
-        "difference": formatting.bounded_exp(estimate.difference) - 1,
-        "low": formatting.bounded_exp(estimate.low) - 1,
-        "high": formatting.bounded_exp(estimate.high) - 1,
-        "margin": formatting.bounded_exp(estimate.margin) - 1,
-        "level": estimate.level,
-        "standard_error": estimate.standard_error,
-        "degrees_of_freedom": estimate.degrees_of_freedom,
-        "runs": estimate.runs,
-        "run_to_run": {
-            "sigma": estimate.noise.sigma,
-            "degrees_of_freedom": estimate.noise.degrees_of_freedom,
-            "source": estimate.noise.source,
-            "measured": estimate.noise.measured,
-        },
-        "within_run_error": estimate.within_run_error,
-        "effective_sample_size": estimate.effective_sample_size,
+        **{name: formatting.bounded_exp(logarithm) - 1 for name, logarithm in logarithms.items()},
+        **pick(estimate, "level", "standard_error", "degrees_of_freedom", "runs"),
+        "run_to_run": pick(estimate.noise, "sigma", "degrees_of_freedom", "source", "measured"),
+        **pick(estimate, "within_run_error", "effective_sample_size"),
         "baseline_rounding": estimate.rounding,
-        "detectable": estimate.detectable,
-        "repeats_needed": estimate.repeats_needed,
-        "p_slower": estimate.p_slower,
-        "threshold_only": estimate.threshold_only,
+        **pick(estimate, "detectable", "repeats_needed", "p_slower", "threshold_only"),
     }
 
 
 def _describe_baseline(baseline: Baseline) -> dict[str, Any]:
     return {
-        "kind": baseline.kind,
-        "timed": baseline.timed,
-        "document": baseline.source.document,
-        "table": baseline.source.table,
+        **pick(baseline, "kind", "timed"),
+        **pick(baseline.source, "document", "table"),
         "file": Path(baseline.source.file).name,
         "line": baseline.source.line,
         "published_seconds": baseline.published_seconds,
@@ -134,15 +115,12 @@ def _describe_recording(recording: Recording) -> dict[str, Any]:
     """Return who recorded a baseline and when, and the value that its drift is counted from."""
     first = find_reference(recording)
     return {
-        "date": recording.date,
-        "by": recording.by,
+        **pick(recording, "date", "by"),
         "environment": dict(recording.environment),
         "reason": recording.reason,
         "earlier": len(recording.earlier),
-        "runs": recording.runs,
-        "groups": recording.groups,
-        "levels": recording.levels,
-        "first": {"date": first.date, "seconds": first.seconds, "by": first.by, "reason": first.reason},
+        **pick(recording, "runs", "groups", "levels"),
+        "first": pick(first, "date", "seconds", "by", "reason"),
     }
 
 
@@ -200,6 +178,7 @@ def describe_daily_runs(judgement: Judgement) -> dict[str, Any]:
 def join_daily_runs(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the last NIGHTS of a history, oldest first, and its changes with their places in it."""
     nights = sorted(history, key=lambda night: str(night["started"]))[-MOST_DAILY_RUNS:]
+    # ISO times of one zone sort as text.
     begins = [night["started"] for night in nights]
     return {
         "history": nights,
@@ -209,16 +188,8 @@ def join_daily_runs(history: Sequence[dict[str, Any]], changes: Sequence[dict[st
 
 def describe_stored_run(past: StoredRun) -> dict[str, Any]:
     """Return a night that the history knows, with what was said of it, as plain values."""
-    return {
-        "started": past.started.isoformat(),
-        "verdict": past.verdict,
-        "reason": past.reason,
-        "step_time_seconds": past.step_time_seconds,
-        "expected_seconds": past.expected_seconds,
-        "log_difference": past.log_difference,
-        "job_id": past.job_id,
-        "environment": past.environment,
-    }
+    names = ("verdict", "reason", "step_time_seconds", "expected_seconds", "log_difference", "job_id", "environment")
+    return {"started": past.started.isoformat(), **pick(past, *names)}
 
 
 def _describe_daily_run(night: DailyRun) -> dict[str, Any]:
@@ -235,12 +206,9 @@ def _describe_change(change: LevelChange) -> dict[str, Any]:
     return {
         "kind": change.kind,
         "started": change.started.isoformat(),
-        "difference": change.difference,
-        "low": change.low,
-        "high": change.high,
+        **pick(change, "difference", "low", "high"),
         "environment": {name: [before, after] for name, before, after in change.environment},
         "stands": change.stands,
-        "acknowledged": accepted
-        and {"reason": accepted.reason, "by": accepted.by, "expires": accepted.expires.isoformat()},
+        "acknowledged": accepted and {**pick(accepted, "reason", "by"), "expires": accepted.expires.isoformat()},
         "text": change.text,
     }

@@ -49,6 +49,7 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
 def _make_case(outcome: dict[str, Any]) -> TestCase:
     from junit_xml import TestCase
 
+    # The steps, not the test, which takes milliseconds: a server's graph of durations then follows the step time.
     values = outcome.get("window_seconds", ())
     steps = outcome.get("window_mean_of") or (1,) * len(values)
     seconds = sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
@@ -64,6 +65,7 @@ def _make_case(outcome: dict[str, Any]) -> TestCase:
 
 def _make_classname(outcome: dict[str, Any]) -> str:
     """Return `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
+    # Nothing of the machine or the day: GitLab and Jenkins keep the history of a case by it.
     configuration = outcome.get("configuration")
     other = outcome.get("check", "unmatched")
     parts = [configuration[name] for name in ("recipe", "release", "gpu", "dtype")] if configuration else [other]
@@ -82,6 +84,7 @@ def _join_lines(text: str) -> str:
 
 def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield names and values; the properties of --junitxml first, since servers cut the output of passed cases."""
+    # Jenkins keeps 1,000 signs of the output of a passed case.
     yield from list_properties(outcome)
     yield "tolerance", outcome.get("tolerance")
     if outcome.get("log_difference") is not None and outcome["verdict"] in JUDGED:

@@ -54,15 +54,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "kind": "configuration",
         "id": outcome.case.id,
         "suite": f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
-        "configuration": {
-            "id": key.id,
-            "recipe": key.recipe,
-            "size": key.size,
-            "release": key.release,
-            "gpu": key.gpu,
-            "dtype": key.dtype,
-            "gpus": key.gpus,
-        },
+        "configuration": jobs.pick(key, "id", "recipe", "size", "release", "gpu", "dtype", "gpus"),
         "status": str(outcome.status),
         "context": outcome.context,
         **of_judgement.describe(judgement, now, directory),
@@ -98,6 +90,7 @@ def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int,
         line = next((problem.line for problem in measurement.problems if problem.line), 0)
         return line or _find_last_line(measurement), ""
     judgement = outcome.judgement
+    # Over budget is a checkpoint, and none of its steps.
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
     return _find_slow_line(measurement) if slow else (0, "")
 
@@ -226,6 +219,7 @@ def _describe_steps(measurement: Measurement) -> dict[str, Any]:
     segment = _find_segment(measurement)
     if segment is None:
         return {}
+    # A hiccup that was forgiven is drawn as it was counted.
     counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
     slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
     positions = _choose_positions(slow)
@@ -237,16 +231,14 @@ def _describe_steps(measurement: Measurement) -> dict[str, Any]:
 def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
     """Return the log line of the step that tells most of a slow run, and what it is: the slowest straggler of the
     window, without one its first step; 0 where no line is known."""
-    lines, slow = measurement.window_lines, _find_slow_steps(measurement)
+    lines, numbers, seconds = measurement.window_lines, measurement.window_steps, measurement.window_seconds
     if not lines:
         return 0, ""
-    numbers, seconds = measurement.window_steps, measurement.window_seconds
-    if not slow:
+    if not _find_slow_steps(measurement):
         return lines[0], f"step {numbers[0]}, the first of the window"
     place = int(np.argmax(seconds))  # a straggler is above all that is none
-    return lines[
-        place
-    ], f"step {numbers[place]}, the slowest of the window: {formatting.format_seconds(seconds[place])}"
+    slowest = formatting.format_seconds(seconds[place])
+    return lines[place], f"step {numbers[place]}, the slowest of the window: {slowest}"
 
 
 def _find_segment(measurement: Measurement) -> Segment | None:

@@ -147,6 +147,7 @@ def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
     yield from _format_row(outcome, outcome["verdict"], f"{step_time:>9} {change:>7} {age:>5}")
     remarks = [note["text"] for note in outcome["notes"] if note["code"] in NOTEWORTHY]
     if outcome["reason"] in DOUBTFUL:
+        # The comparison before it stands in the numbers of the line already.
         remarks.insert(0, outcome["text"].partition("; ")[2])
     if outcome["reason"] in ("over-budget", "drifted"):  # its step time may be near what was recorded
         remarks.insert(0, outcome["text"])
@@ -162,6 +163,7 @@ def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
 def _format_row(outcome: dict[str, Any], verdict: str, numbers: str = "") -> Iterator[TerminalLine]:
     """Yield a verdict with its id and, at the right, its numbers: on a line of their own behind a long id."""
     head = f"{verdict:<14} {name_outcome(outcome)}"
+    # An id of more than 39 signs would push the numbers out of their columns.
     if numbers and count_columns(head) + len(numbers) < WIDTH:
         yield from _mark([f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"], verdict, choose_colour([outcome]))
         return

@@ -92,6 +92,7 @@ def is_absent(outcome: dict[str, Any]) -> bool:
 def get_step_time(outcome: dict[str, Any]) -> tuple[float | None, float | None]:
     """Return the step time of a configuration, and the logarithm of its ratio to the baseline's, None where they mean
     nothing."""
+    # A number that means nothing is not shown beside one that does.
     if outcome["verdict"] not in TIMED or outcome["problems"]:
         return None, None
     return outcome["metrics"].get("step_time_seconds", {}).get("value"), outcome["log_difference"]
@@ -182,6 +183,7 @@ def format_counts(described: Sequence[dict[str, Any]]) -> str:
         if names:
             parts.append(f"{sum(names.values())} {label}: {join_counts(names.items())}")
     checks = sum(outcome["kind"] == "check" and outcome["status"] == "passed" for outcome in described)
+    # Who reads only the last line must not take it for the gate's verdict.
     if parts and any(outcome.get("timed") == "document" for outcome in described):
         parts.append(BY_DOCUMENT)
     return "; ".join(parts) or (f"{formatting.count_noun(checks, 'check')} passed" if checks else "nothing judged")
@@ -205,6 +207,7 @@ def list_findings(outcomes: Sequence[dict[str, Any]]) -> Iterator[Caution]:
     for outcome in passed:
         if outcome["kind"] == "check" and "overruled" not in outcome and outcome["verdict"] in SLOWER:
             verdicts.setdefault(outcome["check"], Counter())[outcome["verdict"]] += 1
+    # Its item would have said SLOWER; without one it must not be green in silence.
     for _ in _find_trends_without_item(outcomes):
         verdicts.setdefault("trend", Counter())["SLOWER"] += 1
     for kind, of_kind in verdicts.items():
@@ -227,6 +230,7 @@ def _has_become_slower(outcome: Mapping[str, Any]) -> bool:
         change for change in outcome.get("changes", ()) if change["stands"] and change.get("acknowledged") is None
     ]
     slower = [float(change["difference"]) for change in standing if change["difference"] > 0]
+    # Several small changes to slower add up to one that nobody would accept.
     return math.prod(1 + difference for difference in slower) >= 1 + LEAST
 
 

@@ -61,6 +61,7 @@ def collect_configurations(tables: MarkdownTables, defaults: ImportDefaults) -> 
         of_table, problems = read_table(table)
         entries += [each for entry in of_table for each in _split_by_dtype(entry)]
         unread += problems
+    # A document without a single time is that of a recipe: its rows are all there is.
     timed = any(map(_has_metric, tables.tables))
     chosen = [entry for entry in entries if entry.cells] if timed else entries
     described = [entry for entry in entries if not entry.cells] if timed else []
@@ -101,9 +102,11 @@ def _add_described(
     """Return a measured configuration with the columns of those rows that are about it."""
     for row in described:
         keys = {name: value for name, value in row.facts.items() if name in KEY}
+        # A row without a number of GPUs would lend its columns to every size of the model.
         if not keys.get("gpus") or any(entry.facts.get(name, value) != value for name, value in keys.items()):
             continue
         used.add(row.values)
+        # Which of two values counts nobody knows: both are listed, and none is taken.
         odd = {name: value for name, value in row.facts.items() if entry.facts.get(name, value) != value}
         for name, value in odd.items():
             why = f"line {entry.line} says {entry.facts[name] or 'several values'} of it"
@@ -126,6 +129,7 @@ def _check_complete(
         whole = replace(entry, recipe=defaults.recipe or entry.recipe or alone, facts={**stated, **entry.facts})
         key = (whole.recipe, *(str(whole.facts.get(name, "")) for name in KEY))
         why = _find_missing(whole, timed=timed)
+        # What says the same twice does no harm.
         first = complete.setdefault(key, whole) if not why else whole
         if first is not whole and (first.cells, first.facts) != (whole.cells, whole.facts):
             twice.setdefault(key, [first]).append(whole)

@@ -247,6 +247,7 @@ def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Ite
 
 def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
     """Return what is stated of a model; what names no size is about the only one, where it is alone."""
+    # Beside a second model nobody knows which of them such a line is about.
     unnamed = prose.models.get("", {}) if alone else {}
     return {**unnamed, **prose.models.get(size, {})}
 
@@ -254,6 +255,7 @@ def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
 def _render_model(size: str, model: ProseValues) -> Iterator[str]:
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
+    # A document rounds its constant before it multiplies; with all digits its own tables would not reproduce.
     digits = f":{len(constant.value.lower().partition('e')[0]) - 1}" if constant else ""
     yield _render_value("formula", formula, "    ", f"{formula.value}{digits}" if formula else "")
     needed = FORMULA_NEEDS[formula.value] if formula else ("attention_heads", "query_groups", "ffn_size")
@@ -267,6 +269,7 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
 def _render_worked_example(model: ProseValues) -> Iterator[str]:
     sums = [model.get(f"worked {name}") for name in SUMS]
     shape = [model.get(name) for name in ("sequence_length", "layers")]
+    # Half an example cannot be computed again.
     if None in sums or None in shape:
         return
     yield "    worked:"
@@ -303,6 +306,7 @@ def _order_cells(entry: DocumentConfiguration) -> Iterator[tuple[str, str]]:
 
 def _quote(text: str) -> str:
     """Return a text as YAML reads it back: plain where it is a simple word."""
+    # YAML 1.1 reads these as truth values or nothing, `no` and `on` too.
     words = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
     if re.fullmatch(r"[a-z][a-z0-9_.]*", text) and text not in words:
         return text

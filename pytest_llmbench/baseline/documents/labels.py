@@ -114,6 +114,7 @@ def parse_whole_number(text: str) -> int | None:
 def _check_unit(name: str, bare: str, unit: str) -> tuple[str, int] | None:
     if unit and unit not in _UNITS[name] and unit != name:
         return None
+    # It may be the throughput of one GPU.
     if name == "tokens_per_second" and not unit and "token" not in bare:
         return None
     if name == "days_to_1t" and not unit and "days" not in bare:
@@ -148,6 +149,7 @@ def _read_digits(name: str, number: str, *, large: bool) -> str:
 
 
 def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
+    # 0.47 below `MFU %` is a fraction that somebody did not multiply, or half a percent.
     if not (in_cell or in_label) or (not in_cell and Decimal(digits) < 1):
         raise ValueError("nothing says whether it is a percentage or a fraction")
     if Decimal(digits) > 100:
@@ -218,6 +220,7 @@ def find_unknown_words(column: Caption) -> str:
 
     It may be what makes it another configuration, or another measurement: `(previous release)`.
     """
+    # `~~` marks what was struck out.
     words = re.findall(r"\w+|~~", column.rest)
     contradictory = [name for name, value in column.facts.items() if value == ""]
     return " ".join([*(word for word in words if word.lower() not in FILLERS), *contradictory])

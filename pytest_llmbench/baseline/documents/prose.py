@@ -15,20 +15,33 @@ from pytest_llmbench.core import formatting
 
 _PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
 _CONSTANT = re.compile(r"model flops for .*? is (\d\.\d+[eE]\+?\d+)", re.ASCII)
-_SIZES = {
-    "sequence_length": re.compile(r"sequence length = (\d+)"),
-    "layers": re.compile(r"number of layers = (\d+)"),
-    "hidden_size": re.compile(r"hidden size = (\d+)"),
-    "vocabulary_size": re.compile(r"vocab(?:ulary)? size = (\d+)"),
-}
-_ATTENTION = re.compile(
-    r"attention flops = 12 \* (\d+) \* (\d+)\^2 \* \(1 \+ (\d+)/(\d+) \+ (\d+)/\2(/2)?\) = ([\d,]+)"
+_ATTENTION = (
+    r"attention flops = 12 \* (?P<layers>\d+) \* (?P<hidden_size>\d+)\^2 \* \(1 \+ (?P<query_groups>\d+)/"
+    r"(?P<attention_heads>\d+) \+ (?P<sequence_length>\d+)/(?P=hidden_size)%s\) = (?P<worked_attention>[\d,]+)"
 )
-_NEMOTRON = re.compile(r"attention flops = 24 \* (\d+) \* (\d+)\^2 \+ 12 \* \1 \* \2 \* (\d+) = ([\d,]+)")
-_MLP = re.compile(r"mlp flops = 18 \* \d+ \* (\d+) \* \d+(?: \* (\d+))? = ([\d,]+)")
-_NEMOTRON_MLP = re.compile(r"mlp flops = 48 \* \d+ \* \d+\^2 = ([\d,]+)")
-_EMBEDDING = re.compile(r"embedding flops = 6 \* (\d+) \* \d+ = ([\d,]+)")
-_SUM = re.compile(r"model flops = .* = (\d\.\d+[eE]\+?\d+)", re.ASCII)
+_MODEL_LINES = tuple(
+    (formula, re.compile(pattern))
+    for formula, pattern in (
+        ("", r"sequence length = (?P<sequence_length>\d+)"),
+        ("", r"number of layers = (?P<layers>\d+)"),
+        ("", r"hidden size = (?P<hidden_size>\d+)"),
+        ("", r"vocab(?:ulary)? size = (?P<vocabulary_size>\d+)"),
+        ("llama", _ATTENTION % ""),
+        # Grok's document counts half of the score matrix, because attention is causal; the others count all of it.
+        ("grok", _ATTENTION % "/2"),
+        (
+            "nemotron",
+            r"attention flops = 24 \* (?P<layers>\d+) \* (?P<hidden_size>\d+)\^2 \+ 12 \* (?P=layers)"
+            r" \* (?P=hidden_size) \* (?P<sequence_length>\d+) = (?P<worked_attention>[\d,]+)",
+        ),
+        ("", r"mlp flops = 18 \* \d+ \* (?P<ffn_size>\d+) \* \d+(?: \* (?P<top_k>\d+))? = (?P<worked_mlp>[\d,]+)"),
+        ("", r"mlp flops = 48 \* \d+ \* \d+\^2 = (?P<worked_mlp>[\d,]+)"),
+        ("", r"embedding flops = 6 \* (?P<vocabulary_size>\d+) \* \d+ = (?P<worked_embedding>[\d,]+)"),
+        ("", r"model flops = .* = (?P<worked_flops>(?a:\d\.\d+[eE]\+?\d+))"),
+    )
+)
+"""The lines that state a model, with the formula that they show; a group is called as the key that it becomes."""
+
 _WINDOW = re.compile(r"(?:iterations|steps) (\d+)(?:-| to )(\d+)\b.*\bmean\b", re.ASCII)
 _STEPS = re.compile(
     r"training\b.* (?:will run|runs) for the first (\d+) steps|will run for the first (\d+) steps", re.ASCII
@@ -74,6 +87,7 @@ def read_prose(text: str) -> Prose:
     values_of: dict[tuple[str, str, str], list[ProseValue]] = defaultdict(list)
     for name, stated in _find_values(text):
         values_of[name].append(stated)
+    # Which of several values counts nobody knows, so none is taken.
     agreed = {name: values[0] for name, values in values_of.items() if len({value.value for value in values}) == 1}
     models: dict[str, dict[str, ProseValue]] = defaultdict(dict)
     for (kind, size, what), stated in agreed.items():
@@ -105,6 +119,7 @@ def _find_values(text: str) -> Iterator[tuple[tuple[str, str, str], ProseValue]]
     for number, line in enumerate(list_shown_lines(text), 1):
         if "peak" in line:
             yield from ((("peak", *key), ProseValue(value, number)) for key, value in _find_peaks(line))
+        # A worked example names its model in its first line only.
         named = str(read_caption(line).facts.get("size", ""))
         size = named if line.rstrip().endswith("calculation:") else size
         if constant := _CONSTANT.search(line):
@@ -126,27 +141,12 @@ def _find_peaks(line: str) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def _find_model_values(line: str) -> Iterator[tuple[str, str]]:
-    for name, pattern in _SIZES.items():
+    for formula, pattern in _MODEL_LINES:
         if match := pattern.fullmatch(line):
-            yield name, match[1]
-    if match := _ATTENTION.fullmatch(line):
-        yield "formula", "grok" if match[6] else "llama"
-        names = ("layers", "hidden_size", "query_groups", "attention_heads", "sequence_length")
-        yield from zip(names, match.groups()[:5], strict=True)
-        yield "worked attention", match[7]
-    elif match := _NEMOTRON.fullmatch(line):
-        yield "formula", "nemotron"
-        yield from zip(("layers", "hidden_size", "sequence_length", "worked attention"), match.groups(), strict=True)
-    elif match := _MLP.fullmatch(line):
-        yield "ffn_size", match[1]
-        yield from (("top_k", match[2]),) if match[2] else ()
-        yield "worked mlp", match[3]
-    elif match := _NEMOTRON_MLP.fullmatch(line):
-        yield "worked mlp", match[1]
-    elif match := _EMBEDDING.fullmatch(line):
-        yield from zip(("vocabulary_size", "worked embedding"), match.groups(), strict=True)
-    elif match := _SUM.fullmatch(line):
-        yield "worked flops", match[1]
+            yield from (("formula", formula),) if formula else ()
+            # `worked attention` is what messages call it; no group can be called so.
+            stated = {name: value for name, value in match.groupdict().items() if value}
+            yield from ((name.replace("worked_", "worked "), value) for name, value in stated.items())
 
 
 def _find_measurement_values(line: str) -> Iterator[tuple[str, str]]:

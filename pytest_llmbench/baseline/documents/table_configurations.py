@@ -243,6 +243,7 @@ def _read_cells(
     read: list[tuple[LabelledCell, CellContent]] = []
     unread: list[UnreadCell] = []
     lost: set[str] = set()
+    # All cells of a row may have moved by one, and none of them says so.
     if shifted := next(filter(_is_shifted, values), None):
         why = f"{shifted.text!r} has the unit of another metric than {shifted.label!r}: who knows where each belongs"
         return read, [UnreadCell(cell.line, cell.text, why) for cell in values if cell.text not in ABSENT], lost

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose, SubmissionState
-from pytest_llmbench.pipeline.results import ConfigurationResult
+from pytest_llmbench.core.models.jobs import (
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobSpec,
+    LaunchedJob,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow.engine import NextJob
@@ -324,4 +334,6 @@ def _describe_job(course: ConfigurationProgress, job: Job, end: JobEnd, result: 
         step_seconds=seconds.get(job.job_id),
         text=job.problem or end.text,
         files=tuple(course.files) if job.spec.purpose is not Purpose.MEASURE else (),
+        submission=job.submission,
+        ended_by=job.status.ended_by if job.status else EndedBy.OTHERS,
     )

@@ -185,6 +185,7 @@ def _get_seconds(night: dict[str, Any]) -> float | None:
 
 def _make_scale(measured: Sequence[float], expected: Sequence[float]) -> Even:
     """Return a scale on which one night that went wrong does not make the others one line."""
+    # The median, so that a single night of ten times the time does not press all others into one line.
     highest = BEYOND * max([sorted(measured)[len(measured) // 2], *expected])
     return make_number_scale(*pad([*(min(value, highest) for value in measured), *expected], 0.12))
 

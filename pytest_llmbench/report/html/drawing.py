@@ -173,6 +173,7 @@ class Picture:
         """Draw a symbol at each of the points."""
 
         def draw(plot: Plot) -> Element:
+            # One path for all points of a kind: 90 nights are one element and not 90.
             places = (plot.at(x, y) for x, y in points)
             return _make_shape(kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places))
 

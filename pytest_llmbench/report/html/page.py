@@ -135,6 +135,7 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _assign_anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """Return for the key of an outcome a name that links can hold, each once."""
     anchors: dict[tuple[str, str], str] = {}
+    # `report.html#grok1_314b-25.05-gb200-bf16-128` opens that configuration.
     for outcome in outcomes:
         head = "" if outcome["kind"] == "configuration" else f"{outcome.get('check', outcome['kind'])}-"
         name = head + (re.sub(r"[^\w.-]+", "-", outcome["id"], flags=re.ASCII).strip("-") or "item")
