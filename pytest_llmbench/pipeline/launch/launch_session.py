@@ -22,7 +22,7 @@ from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.option_values import LARGEST_SEQUENCE
-from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class LaunchSession:
     def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
         from pytest_llmbench.pipeline.evaluate import add_fleet_findings
         from pytest_llmbench.pipeline.fleet import with_efficiencies
-        from pytest_llmbench.pipeline.requirements import apply_requirements
+        from pytest_llmbench.pipeline.outcomes import apply_requirements
 
         results = dict(self.results.configurations)
         for key, why in plan.skipped.items():

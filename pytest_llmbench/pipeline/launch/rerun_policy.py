@@ -23,7 +23,7 @@ from pytest_llmbench.core.models.jobs import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.pipeline.results import ConfigurationResult
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow.engine import NextJob

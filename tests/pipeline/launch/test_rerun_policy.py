@@ -14,7 +14,7 @@ from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Toler
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
-from pytest_llmbench.pipeline.results import ConfigurationResult
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 SPEC = JobSpec(
     case_id=KEY.id,
