@@ -12,9 +12,9 @@ from typing import Any
 from pytest_llmbench.baseline.lint import LintReport, recompute_cell, round_as_printed
 from pytest_llmbench.baseline.schema import NOT_GIVEN
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.accepted_values import describe_move, find_reference
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models import Baseline, Erratum, Recipe, Recording
+from pytest_llmbench.core.tolerance import describe_move, find_reference
 
 LABELS = {
     "step_time": ("step time", "s"),

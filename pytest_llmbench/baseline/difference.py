@@ -11,10 +11,10 @@ from typing import Any
 
 from pytest_llmbench.baseline.schema import LOG
 from pytest_llmbench.core import formatting, throughput
-from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Baseline, Key, Recording
 from pytest_llmbench.core.throughput import model_flops
+from pytest_llmbench.core.tolerance import find_reference
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
 """What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what none of the others explains."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
 from pytest_llmbench.core import throughput
-from pytest_llmbench.core.accepted_values import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 from pytest_llmbench.core.throughput import count_flops_per_token, model_flops
+from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ class Written(StrEnum):
     TYPED = "typed"
     ENVIRONMENT = "PYTEST_ADDOPTS"
     ADDOPTS = "addopts"
-    ELSEWHERE = "elsewhere"
-    """In a file of arguments (`@FILE`), or set by a conftest."""
+    ELSEWHERE = "elsewhere"  # in a file of arguments (`@FILE`), or set by a conftest
     INI = "ini"
 
 

@@ -16,10 +16,10 @@ from pytest_llmbench.core.models import (
     Baseline,
     BaselineKind,
     Configuration,
+    DropReason,
     Ending,
     EndingCode,
     Key,
-    NoteCode,
     Parallelism,
     Problem,
     Reason,
@@ -107,7 +107,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if _is_recent(run, now):
         return Problem(Reason.STILL_RUNNING, f"no training step yet; probably still running{why}", line)
     text = f"no training step of dialect {baseline.dialect} in the log{why}"
-    torn = next((dropped for dropped in run.attempts[-1].log.dropped if dropped.reason == NoteCode.TORN), None)
+    torn = next((dropped for dropped in run.attempts[-1].log.dropped if dropped.reason is DropReason.TORN), None)
     if torn is None:
         return Problem(Reason.NO_STEPS, text, line)
     lines = formatting.count_noun(torn.count, "line")
@@ -148,7 +148,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
 def _find_interleaved(choice: Choice) -> Iterator[Problem]:
     """Yield that two processes write into the log: no part of it holds the steps of one of them in a row."""
     for dropped in choice.attempt.log.dropped:
-        if dropped.reason == NoteCode.INTERLEAVED:
+        if dropped.reason is DropReason.INTERLEAVED:
             text = f"two processes write their steps into this file at once: {dropped.example}"
             yield Problem(Reason.WINDOW_INCOMPLETE, text, dropped.first_line)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from pytest_llmbench.core.models import (
     Baseline,
@@ -19,12 +19,13 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import attempts, checks, metrics, notes
 from pytest_llmbench.measure.attempts import Choice, choose_segment
-from pytest_llmbench.measure.later import Later
 from pytest_llmbench.measure.moving import detect_moving_mean
 from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, find_gaps
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
+
+Value = TypeVar("Value")
 
 
 def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
@@ -184,3 +185,48 @@ def _find_short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Pro
         if total >= baseline.steps:
             return None
     return Problem(reason, run.found.twin_because)
+
+
+class Later(Sequence[Value]):
+    """A tuple that is made when somebody first looks at it; equal to that tuple, and pickled as it."""
+
+    __slots__ = ("_make", "_values")
+
+    def __init__(self, make: Callable[[], Iterable[Value]]) -> None:
+        """Take what makes the values; it is called once at most, and dropped then."""
+        self._make: Callable[[], Iterable[Value]] | None = make
+        self._values: tuple[Value, ...] = ()
+
+    def _make_values(self) -> tuple[Value, ...]:
+        if self._make is not None:
+            self._values = tuple(self._make())
+            self._make = None
+        return self._values
+
+    @overload
+    def __getitem__(self, place: int) -> Value: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Value, ...]: ...
+    def __getitem__(self, place: int | slice) -> Value | tuple[Value, ...]:
+        """Return a value, or a tuple of some."""
+        return self._make_values()[place]
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self._make_values())
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other holds the same values."""
+        return self._make_values() == (other._make_values() if isinstance(other, Later) else other)
+
+    def __hash__(self) -> int:
+        """Return the hash of the tuple."""
+        return hash(self._make_values())
+
+    def __repr__(self) -> str:
+        """Return that of the tuple."""
+        return repr(self._make_values())
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[Value, ...]]]:
+        """Return what another process makes of it: a plain tuple."""
+        return tuple, (self._make_values(),)

@@ -40,7 +40,8 @@ from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
-    from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
+    from pytest_llmbench.ingest.reading.progress import ReadCounts
+    from pytest_llmbench.ingest.reading.reader import Reading
 
 
 @dataclass(frozen=True, slots=True)

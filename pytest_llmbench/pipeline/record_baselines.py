@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import accepted_values, formatting
+from pytest_llmbench.core import formatting, tolerance
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
@@ -37,8 +37,7 @@ from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import select_drift_budget
 from pytest_llmbench.pipeline.checks import FAILS
-from pytest_llmbench.pipeline.outcomes import invalidate_if_newer_unmatched
-from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -165,11 +164,11 @@ def _accept(
         last = before.get(key)
         previous = last.recording if last else None
         budget = select_drift_budget(settings, last or baseline)
-        why = "" if settings.accept_drift else accepted_values.explain_refusal(recording, previous, budget)
+        why = "" if settings.accept_drift else tolerance.explain_refusal(recording, previous, budget)
         if why:
             refused[key] = Verdict.REGRESSION, Reason.DRIFTED, f"not recorded: {why}"
         else:
-            following = accepted_values.follow_recording(recording, previous, budget, settings.accept_drift)
+            following = tolerance.follow_recording(recording, previous, budget, settings.accept_drift)
             accepted[key] = (baseline, following)
     return accepted, refused
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.accepted_values import find_reference
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import (
     Baseline,
@@ -25,6 +24,7 @@ from pytest_llmbench.core.models import (
     Recording,
     StoredRun,
 )
+from pytest_llmbench.core.tolerance import find_reference
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report.jobs import pick
 

@@ -12,7 +12,7 @@ from builders import BASELINE, NOW, run
 
 from pytest_llmbench.measure import measurement as measuring
 from pytest_llmbench.measure import metrics, notes
-from pytest_llmbench.measure.later import Later
+from pytest_llmbench.measure.measurement import Later
 
 
 def test_they_are_made_once_and_not_before_they_are_looked_at() -> None:

@@ -91,8 +91,7 @@ class BaselineKind(StrEnum):
 
     PUBLISHED = "published"
     RECORDED = "recorded"
-    RECIPE = "recipe"
-    """A configuration that has no value yet: its `step_seconds` is NaN."""
+    RECIPE = "recipe"  # a configuration that has no value yet: its `step_seconds` is NaN
 
 
 class TimedBy(StrEnum):
@@ -104,16 +103,12 @@ class TimedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much worse than its baseline a run may be in one metric that follows from its step time.
-
-    `of` is "time" (5 % more time), "performance" (5 % less), or a metric's name; `larger_is_better` is that metric's
-    direction, `source` what decided (an option, an ini file, a baseline file).
-    """
+    """How much worse than its baseline a run may be in one metric that follows from its step time."""
 
     fraction: float
-    of: str = "time"
-    larger_is_better: bool = False
-    source: str = ""
+    of: str = "time"  # "time" (5 % more time), "performance" (5 % less), or the name of a metric
+    larger_is_better: bool = False  # the direction of that metric
+    source: str = ""  # what decided: an option, an ini file, a baseline file
 
     @property
     def factor(self) -> float:
@@ -130,30 +125,25 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The largest value of a metric that a run may have, in the metric's unit; `place` is where it was written."""
+    """The largest value of a metric that a run may have."""
 
     metric: str
-    largest: float
-    place: str = field(default="", compare=False)
+    largest: float  # in the metric's unit
+    place: str = field(default="", compare=False)  # where it was written
 
 
 @dataclass(frozen=True, slots=True)
 class RegexDialect:
-    """How a baseline file says that its framework writes a step; every text as in the file, empty where it says none.
+    """How a baseline file says that its framework writes a step; a text is empty where it says none."""
 
-    name: as in `dialects.name_regex_dialect`. find: stands in the line of every step. pattern: its groups are those of
-    `dialects.GROUPS`. unit: of the group `seconds`, see `dialects.UNITS`. averages: "interval" where the time is the
-    mean since the line before, else "single". start, end: lines that hold them begin a process, and end its training.
-    """
-
-    name: str
-    find: str
-    pattern: str
-    unit: str = "s"
+    name: str  # as of `dialects.name_regex_dialect`
+    find: str  # stands in the line of every step
+    pattern: str  # its groups are those of `dialects.GROUPS`
+    unit: str = "s"  # of the group `seconds`, see `dialects.UNITS`
     first_step: int = 0
-    averages: str = "single"
-    start: str = ""
-    end: str = ""
+    averages: str = "single"  # "interval" where a time is the mean since the line before
+    start: str = ""  # lines that hold it begin a process
+    end: str = ""  # lines that hold it end its training
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,25 +158,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedValue:
-    """A value that a recorded baseline has or had: when it was recorded, by whom, and the reason that was given for it
-    where it moved further than the drift budget allows."""
+    """A value that a recorded baseline has or had."""
 
-    date: str
+    date: str  # when it was recorded
     seconds: float
-    by: str = ""
-    reason: str = ""
+    by: str = ""  # by whom, on which host
+    reason: str = ""  # given where it moved further than the drift budget allows
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How a recorded baseline was measured; durations in seconds.
-
-    `by` is who recorded it, and on which host; `environment` what its runs agree on; `newest_run` the day (UTC) on
-    which the newest of them started, empty where one does not say when. `earlier` are the values that it replaced,
-    oldest first; `reason` is why it may stand where it moved further from them than the drift budget allows. `groups`
-    is how many of its runs are independent (another night or set of nodes), None where the file does not say it.
-    `levels` is why the mean of runs of several levels may stand.
-    """
+    """How a recorded baseline was measured."""
 
     date: str
     runs: int
@@ -195,46 +177,42 @@ class Recording:
     standard_deviation_seconds: float
     run_seconds: tuple[float, ...]
     log_sha256: tuple[str, ...]
-    newest_run: str = ""
-    by: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
-    reason: str = ""
-    earlier: tuple[AcceptedValue, ...] = ()
+    newest_run: str = ""  # the day (UTC) on which the newest of them started, empty where one does not say when
+    by: str = ""  # who recorded it, and on which host
+    environment: tuple[tuple[str, str], ...] = ()  # what its runs agree on
+    reason: str = ""  # why it may stand where it moved further than the drift budget allows
+    earlier: tuple[AcceptedValue, ...] = ()  # the values that it replaced, oldest first
+    # how many of its runs are independent (another night or set of nodes), None where the file does not say it
     groups: int | None = None
-    levels: str = ""
+    levels: str = ""  # why the mean of runs of several levels may stand
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The expected values of a configuration. `cells` are the printed texts; `timed` is what the document timed.
-
-    `resolution_seconds` is one unit in the last place that its table prints of a step time, 0 where nothing is rounded;
-    `tolerances` and `budgets` are those of its file and row, each metric once. `log` is the dialect that the file
-    defines, None for a built-in one. `drift_budget` is how far its file lets recorded values move, as a fraction, None
-    where it says nothing. `published_seconds` is beside a recorded value what its document says, None where none does.
-    `timed_by` is why `window` is judged; `required_window` are the steps that a run has to hold for it to count, where
-    those are others, None where they are not.
-    """
+    """The expected values of a configuration."""
 
     configuration: Configuration
     kind: BaselineKind
     step_seconds: float
-    cells: tuple[tuple[str, str], ...]
+    cells: tuple[tuple[str, str], ...]  # the printed texts
     window: Window
-    timed: str
+    timed: str  # what the document timed
     steps: int
     dialect: str
     peak_tflops: float
     source: Source
-    tolerances: tuple[Tolerance, ...] = ()
+    tolerances: tuple[Tolerance, ...] = ()  # those of its file and row, each metric once
     logged_tflops_factor: float | None = None
     recording: Recording | None = None
+    # one unit in the last place that its table prints of a step time, 0 where nothing is rounded
     resolution_seconds: float = 0.0
-    budgets: tuple[Budget, ...] = ()
-    log: RegexDialect | None = None
+    budgets: tuple[Budget, ...] = ()  # of its file and row, each metric once
+    log: RegexDialect | None = None  # the dialect that the file defines, None for a built-in one
+    # how far its file lets recorded values move, a fraction, None where it says nothing
     drift_budget: float | None = None
-    published_seconds: float | None = None
-    timed_by: TimedBy = TimedBy.WINDOW
+    published_seconds: float | None = None  # beside a recorded value what its document says, None where none does
+    timed_by: TimedBy = TimedBy.WINDOW  # why `window` is judged
+    # the steps that a run has to hold for it to count, None where those are `window`
     required_window: Window | None = None
 
     @property
@@ -262,10 +240,7 @@ class Erratum:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One baseline file: a workload in one release of the documents.
-
-    `dp_excludes_ep`: the DP column counts copies of all the experts.
-    """
+    """One baseline file: a workload in one release of the documents."""
 
     name: str
     release: str
@@ -280,4 +255,4 @@ class Recipe:
     launch: tuple[tuple[str, object], ...]
     path: Path
     log: RegexDialect | None = None
-    dp_excludes_ep: bool = False
+    dp_excludes_ep: bool = False  # the DP column counts copies of all the experts

@@ -27,44 +27,38 @@ class Purpose(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a job stands. UNKNOWN: nothing knows it (yet, or any more), which does not mean that it failed."""
+    """Where a job stands."""
 
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
-    UNKNOWN = "unknown"
+    UNKNOWN = "unknown"  # nothing knows it (yet, or any more), which does not mean that it failed
 
 
 class Blame(StrEnum):
-    """Whose failure the end of a job is. NONE: it ended well. CANCELLED: somebody stopped it."""
+    """Whose failure the end of a job is."""
 
-    NONE = "none"
+    NONE = "none"  # it ended well
     INFRASTRUCTURE = "infrastructure"
     RUN = "run"
-    CANCELLED = "cancelled"
+    CANCELLED = "cancelled"  # somebody stopped it
 
 
 class SubmissionState(StrEnum):
-    """How far the submission of a job came. UNCERTAIN: nothing tells, so it may run and is not submitted again.
-
-    SUPERSEDED: it came to nothing, and another job of the session took its place.
-    """
+    """How far the submission of a job came."""
 
     INTENDED = "intended"
     SUBMITTED = "submitted"
     NOT_SUBMITTED = "not-submitted"
-    UNCERTAIN = "uncertain"
-    SUPERSEDED = "superseded"
+    UNCERTAIN = "uncertain"  # nothing tells, so it may run and is not submitted again
+    SUPERSEDED = "superseded"  # it came to nothing, and another job of the session took its place
 
 
 class EndedBy(StrEnum):
-    """Who decided that a job is over.
+    """Who decided that a job is over."""
 
-    OTHERS: itself, Slurm or a user, as its state says. PYTEST: this program cancelled it, or gave it up.
-    """
-
-    OTHERS = "others"
-    PYTEST = "pytest"
+    OTHERS = "others"  # itself, Slurm or a user, as its state says
+    PYTEST = "pytest"  # this program cancelled it, or gave it up
 
 
 # --- how a recipe is launched (from the baseline file) ----------------------------------------------------
@@ -72,60 +66,57 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One way to launch a recipe. `via` is sbatch, script, llmb-run or local; `command` and `folder` are templates with
-    {placeholders} and $VARIABLES (an empty folder is the recipe's own); `fixed` are variables of this command; `job_id`
-    is a regular expression with a group `job` (and perhaps `folder`) over what it prints, empty for that of `via`."""
+    """One way to launch a recipe."""
 
     name: str
-    via: str
-    command: str
-    folder: str = ""
-    fixed: Pairs = ()
+    via: str  # sbatch, script, llmb-run or local
+    command: str  # a template with {placeholders} and $VARIABLES
+    folder: str = ""  # a template, too; empty: the recipe's own
+    fixed: Pairs = ()  # variables of this command
+    # a regular expression with a group `job` (and perhaps `folder`) over what it prints, empty for that of `via`
     job_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Profiling:
-    """How a recipe is profiled: the variables that switch it on, and the names (empty: it has none) of those for the
-    first and last step, the ranks, GPU and CPU metrics; the defaults are the document's (0: it states none)."""
+    """How a recipe is profiled; an empty name: it has no such variable."""
 
-    enable: Pairs
-    start: str = ""
+    enable: Pairs  # the variables that switch it on
+    start: str = ""  # the name of the variable with the first step
     stop: str = ""
-    ranks: str = ""
+    ranks: str = ""  # the names of those with the ranks, and for GPU and CPU metrics
     gpu_metrics: str = ""
     cpu: str = ""
-    default_start: int = 0
+    default_start: int = 0  # the document's, 0 where it states none
     default_stop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How checkpoints are saved and loaded: variables (values may hold {checkpoint}); by model size the bytes on disk,
-    and the smallest and largest number of GPUs (None: no limit)."""
+    """How checkpoints are saved and loaded."""
 
-    save: Pairs
+    save: Pairs  # variables, whose values may hold {checkpoint}
     load: Pairs
-    size_bytes: tuple[tuple[str, int], ...] = ()
+    size_bytes: tuple[tuple[str, int], ...] = ()  # on disk, by model size
+    # by model size the smallest and largest number of GPUs (None: no limit)
     save_gpus: tuple[tuple[str, tuple[int, int | None]], ...] = ()
     load_gpus: tuple[tuple[str, tuple[int, int | None]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """How one recipe in one release is launched, as its document says. `kind` names the command that is the default;
-    `required`, `optional` and `forbidden` are environment variables with what they mean; `log` is a template."""
+    """How one recipe in one release is launched, as its document says."""
 
     recipe: str
     release: str
-    kind: str
+    kind: str  # the name of the command that is the default
     commands: tuple[Command, ...]
     gpus_per_node: tuple[tuple[str, int], ...]
     gsw_version: str = ""
-    required: Pairs = ()
+    required: Pairs = ()  # environment variables, with what they mean
     optional: Pairs = ()
     forbidden: Pairs = ()
-    log: str = ""
+    log: str = ""  # a template
     setup: str = ""
     image: str = ""
     image_source: str = ""
@@ -143,11 +134,11 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class InstalledRecipe:
-    """A recipe in one release as it is installed here. `folder` holds its launch.sh; empty fields are the cluster's."""
+    """A recipe in one release as it is installed here; empty fields are the cluster's."""
 
     recipe: str
     release: str
-    folder: Path | None = None
+    folder: Path | None = None  # of its launch.sh
     launcher: str = ""
     environment: Pairs = ()
     virtual_environment: Path | None = None
@@ -155,25 +146,23 @@ class InstalledRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What this cluster is. Empty text, None or 0: nothing says it. `gpu_hours` is what one session may use;
-    `environment` holds the variables of every job with their values (secrets included: never print them), `secrets` the
-    names of further variables whose values must not be printed. `source` is the file it was read from."""
+    """What this cluster is. Empty text, None or 0: nothing says it."""
 
     name: str = ""
     gpu: str = ""
     gpus_per_node: int = 0
     largest: int = 0
-    gpu_hours: float | None = None
+    gpu_hours: float | None = None  # what one session may use
     launcher: str = ""
     account: str = ""
     partition: str = ""
     gres: str = ""
     time_limit: str = ""
     exclude: tuple[str, ...] = ()
-    environment: Pairs = ()
-    secrets: tuple[str, ...] = ()
+    environment: Pairs = ()  # the variables of every job with their values (secrets included: never print them)
+    secrets: tuple[str, ...] = ()  # the names of further variables whose values must not be printed
     installed: tuple[InstalledRecipe, ...] = ()
-    source: Path | None = None
+    source: Path | None = None  # the file it was read from
 
 
 # --- jobs -------------------------------------------------------------------------------------------------
@@ -181,79 +170,73 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job, complete and explicit: nothing of the caller's environment is added to `environment`.
+    """One job, complete and explicit: nothing of the caller's environment is added to `environment`."""
 
-    `case_id` is the id of the configuration; `via` the class of launcher; `command` an argument list; `secrets` the
-    names of variables whose values are never shown; `log_folders` where its log will lie (the folder that a launcher
-    prints comes first); `experiment` a name for files of its own. `gpu_hours` is the estimate for its steps. `exclude`
-    are nodes that it must not get, where its launcher can say so. `job_id` is the command's own pattern.
-    """
-
-    case_id: str
+    case_id: str  # the id of the configuration
     key: Key
     purpose: Purpose
-    via: str
-    command: tuple[str, ...]
+    via: str  # the class of launcher
+    command: tuple[str, ...]  # an argument list
     directory: Path
     environment: Pairs
-    secrets: tuple[str, ...]
+    secrets: tuple[str, ...]  # the names of variables whose values are never shown
     nodes: int
     gpus: int
-    gpu_hours: float
-    log_folders: tuple[Path, ...] = ()
-    experiment: str = ""
-    exclude: tuple[str, ...] = ()
-    job_id: str = ""
+    gpu_hours: float  # the estimate for its steps
+    log_folders: tuple[Path, ...] = ()  # where its log will lie; the folder that a launcher prints comes first
+    experiment: str = ""  # a name for files of its own
+    exclude: tuple[str, ...] = ()  # nodes that it must not get, where its launcher can say so
+    job_id: str = ""  # the command's own pattern
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What is known of a job. `state` is Slurm's word without its suffix (COMPLETED, CANCELLED, ...), `reason` why it
-    is pending, exit codes read `7:0` (empty: unknown), `cancelled_by` the uid of a CANCELLED by, `restarts` how often
-    it was requeued, `seen_by` what said so (sacct, squeue, scontrol, process)."""
+    """What is known of a job."""
 
     phase: Phase
-    state: str
-    reason: str = ""
+    state: str  # Slurm's word without its suffix: COMPLETED, CANCELLED, ...
+    reason: str = ""  # why it is pending; of a job that PYTEST ended, why it did
     nodes: tuple[str, ...] = ()
-    exit_code: str = ""
+    exit_code: str = ""  # reads `7:0`, empty: unknown
     derived_exit_code: str = ""
     elapsed_seconds: float | None = None
     submitted: datetime | None = None
     started: datetime | None = None
     ended: datetime | None = None
-    cancelled_by: str = ""
-    restarts: int = 0
-    seen_by: str = ""
+    cancelled_by: str = ""  # the uid of a CANCELLED by
+    restarts: int = 0  # how often it was requeued
+    seen_by: str = ""  # what said so: sacct, squeue, process
     ended_by: EndedBy = EndedBy.OTHERS
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of the journal. `number` is unique in its folder; `token` marks the job at Slurm; `attempt` counts from 1
-    what was started again after a failure of the infrastructure, `repeat` from 1 what counts for one verdict. `folder`
-    is its own, below `.llmbench/`. `log_folder` is what its launcher printed. `problem`: why it was not submitted."""
+    """A job of the journal."""
 
-    number: int
-    token: str
+    number: int  # unique in its folder
+    token: str  # marks the job at Slurm
     spec: JobSpec
-    folder: Path
-    attempt: int = 1
-    repeat: int = 1
+    folder: Path  # its own, below `.llmbench/`
+    attempt: int = 1  # counts from 1 what was started again after a failure of the infrastructure
+    repeat: int = 1  # counts from 1 what counts for one verdict
     job_id: str = ""
-    log_folder: Path | None = None
+    log_folder: Path | None = None  # what its launcher printed
     status: JobStatus | None = None
-    problem: str = ""
+    problem: str = ""  # why it was not submitted
     submission: SubmissionState = SubmissionState.INTENDED
+
+    @property
+    def refused(self) -> bool:
+        """Whether it has no id and gets none: it was not submitted, or nothing tells whether it was."""
+        return self.submission not in (SubmissionState.INTENDED, SubmissionState.SUBMITTED)
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended, in words. `text` is empty for one that ended well; `place` is `file:line` of what says so."""
+    """How a job ended, in words."""
 
     blame: Blame
-    text: str = ""
-    place: str = ""
+    text: str = ""  # empty for one that ended well
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +252,5 @@ class LaunchedJob:
     step_seconds: float | None = None
     text: str = ""
     files: tuple[Path, ...] = ()
+    submission: SubmissionState = SubmissionState.SUBMITTED
+    ended_by: EndedBy = EndedBy.OTHERS

@@ -163,15 +163,12 @@ SHOWN = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How much the logarithm of a run's statistic varies from run to run: standard deviation `sigma`, and what says so.
+    """How much the logarithm of a run's statistic varies from run to run."""
 
-    `measured` is False for an assumption, which holds nothing of what happens within a run.
-    """
-
-    sigma: float
+    sigma: float  # a standard deviation
     degrees_of_freedom: float
-    source: str
-    measured: bool
+    source: str  # what says so
+    measured: bool  # False for an assumption, which holds nothing of what happens within a run
 
 
 class DailyRun(NamedTuple):
@@ -188,18 +185,15 @@ DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A change of step time that somebody accepted, from one day to another (both included).
+    """A change of step time that somebody accepted, from one day to another (both included)."""
 
-    `configuration` is an id or a shell pattern; `fraction` the change, slower is positive; `place` is where it stands.
-    """
-
-    configuration: str
-    fraction: float
+    configuration: str  # an id or a shell pattern
+    fraction: float  # the change, slower is positive
     since: date
     expires: date
     reason: str
     by: str
-    place: str
+    place: str  # where it stands
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -219,25 +213,19 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """A change of level in the daily runs of a configuration, as fractions of the step time; slower is positive.
-
-    `first_run` is the position of the first run after it, oldest first; the 95 % interval reaches from `low` to `high`.
-    `environment` is what differs between the two sides: name,
-    before, after. `stands`: it was not taken back since; `lasting` is what is left of it, 0 where it was.
-    `acknowledged` covers it now; `expired` did.
-    """
+    """A change of level in the daily runs of a configuration, as fractions of the step time; slower is positive."""
 
     kind: ChangeKind
-    first_run: int
+    first_run: int  # the position of the first run after it, oldest first
     started: datetime
     difference: float
-    low: float
+    low: float  # the 95 % interval reaches from here to `high`
     high: float
-    environment: tuple[tuple[str, str, str], ...] = ()
-    stands: bool = True
-    lasting: float = 0.0
-    acknowledged: Acknowledgement | None = None
-    expired: Acknowledgement | None = None
+    environment: tuple[tuple[str, str, str], ...] = ()  # what differs between the two sides: name, before, after
+    stands: bool = True  # it was not taken back since
+    lasting: float = 0.0  # what is left of it, 0 where it was taken back
+    acknowledged: Acknowledgement | None = None  # what covers it now
+    expired: Acknowledgement | None = None  # what did
     text: str = ""
 
     @property
@@ -255,91 +243,74 @@ class OnBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a verdict is reached from: the measurements of one configuration, newest first, and the settings that apply.
+    """What a verdict is reached from: the measurements of one configuration and the settings that apply.
 
-    `excluded_by_since` are further, older ones that only tell the noise, and `stored_runs` those that only the history
-    knows.
-    `prior` is what other configurations say of it, or an assumption; `assumed_cv` the run-to-run variation that one
-    without a history of its own has at least. Runs of one launch are repeats of each other; of those found on disk, the
-    ones of one build that started within `repeat_window` of the newest. `level` is the probability of a wrong PASS at
-    the bound. `now` is the time of the session; `max_age` limits how old the judged run may be. `drift_budget` is how
-    far recorded values may move, as a fraction. `remarks` are said with the verdict: what was acknowledged and moved
-    the baseline. `plausible` is the largest part of the baseline's step time that a run may save and still be taken for
-    one of this configuration, None where any may be; `relatives` are the ids of other configurations of the same model
-    with their expected step times: such a run may be one of them.
+    Runs of one launch are repeats of each other; of those found on disk, the ones of one build that started within
+    `repeat_window` of the newest.
     """
 
     baseline: Baseline
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[Measurement, ...]  # newest first
     tolerance: Tolerance
-    now: datetime
-    prior: Noise
-    max_age: timedelta | None = None
-    excluded_by_since: tuple[Measurement, ...] = ()
+    now: datetime  # the time of the session
+    prior: Noise  # what other configurations say of the noise, or an assumption
+    max_age: timedelta | None = None  # limits how old the judged run may be
+    excluded_by_since: tuple[Measurement, ...] = ()  # further, older ones that only tell the noise
     repeat_window: timedelta | None = None
-    level: float = 0.05
-    assumed_cv: float = 0.01
-    drift_budget: float = 0.05
-    remarks: tuple[Note, ...] = ()
-    stored_runs: tuple[StoredRun, ...] = ()
+    level: float = 0.05  # the probability of a wrong PASS at the bound
+    assumed_cv: float = 0.01  # the run-to-run variation that a configuration without a history of its own has at least
+    drift_budget: float = 0.05  # how far recorded values may move, as a fraction
+    remarks: tuple[Note, ...] = ()  # said with the verdict: what was acknowledged and moved the baseline
+    stored_runs: tuple[StoredRun, ...] = ()  # those that only the history knows
+    # the largest part of the baseline's step time that a run may save and still be taken for one of this configuration,
+    # None where any may be
     plausible: float | None = None
+    # other configurations of the same model with their expected step times: so fast a run may be one of them
     relatives: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How well a difference to the baseline is known. All but `detectable` are logarithms, slower is positive.
+    """How well a difference to the baseline is known. All but `detectable` are logarithms, slower is positive."""
 
-    `difference` is the mean over `runs` of log(statistic / baseline), `low` and `high` are its one-sided bounds (each
-    wrong with probability `level`), `margin` is the bound of the verdict, `p_slower` the p-value of "not slower than
-    the baseline". `rounding` is the standard error from the printed baseline's digits, `effective_sample_size` the
-    number of independent steps. `detectable` is the smallest slowdown against the baseline, as a fraction, that such a
-    run shows with 80 % probability; `repeats_needed` the number of runs that would settle the verdict, None where none
-    would. `threshold_only`: nothing is known of the error, and the numbers are compared as they are.
-    """
-
-    difference: float
+    difference: float  # the mean over `runs` of log(statistic / baseline)
     standard_error: float
     degrees_of_freedom: float
-    low: float
+    low: float  # one-sided bounds, each wrong with probability `level`
     high: float
-    margin: float
+    margin: float  # the bound of the verdict
     level: float
     runs: int
     noise: Noise
     within_run_error: float
-    effective_sample_size: float
-    rounding: float
+    effective_sample_size: float  # the number of independent steps
+    rounding: float  # the standard error from the printed baseline's digits
+    # the smallest slowdown against the baseline, a fraction, that such a run shows with 80 % probability
     detectable: float
-    repeats_needed: int | None
-    p_slower: float | None
-    threshold_only: bool = False
+    repeats_needed: int | None  # the number of runs that would settle the verdict, None where none would
+    p_slower: float | None  # the p-value of "not slower than the baseline"
+    threshold_only: bool = False  # nothing is known of the error, and the numbers are compared as they are
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one configuration. `bound_seconds` is the largest step time that passes; `log_difference` is
-    log(measured / expected), slower is positive; `meets_point` is the literal rule, measured <= bound; `repeats` are
-    the other runs that were averaged with `measurement`; `estimate` is None where nothing was compared. Against a
-    baseline without a value `bound_seconds` is NaN. `daily_runs` are the valid ones before this one whose logs were
-    read, `changes` those of the level over all that are known, both oldest first; `on_bound` is there where the last
-    nights flip from one side of the bound to the other."""
+    """The verdict on one configuration."""
 
     verdict: Verdict
     reason: Reason
     text: str
     baseline: Baseline
-    bound_seconds: float
+    bound_seconds: float  # the largest step time that passes, NaN against a baseline without a value
     tolerance: Tolerance
     measurement: Measurement | None = None
-    log_difference: float | None = None
-    meets_point: bool | None = None
+    log_difference: float | None = None  # log(measured / expected), slower is positive
+    meets_point: bool | None = None  # the literal rule, measured <= bound
     notes: tuple[Note, ...] = ()
-    estimate: Estimate | None = None
-    repeats: tuple[Measurement, ...] = ()
-    daily_runs: tuple[DailyRun, ...] = ()
-    changes: tuple[LevelChange, ...] = ()
-    on_bound: OnBound | None = None
+    estimate: Estimate | None = None  # None where nothing was compared
+    repeats: tuple[Measurement, ...] = ()  # the other runs that were averaged with `measurement`
+    daily_runs: tuple[DailyRun, ...] = ()  # the valid ones before this one whose logs were read, oldest first
+    changes: tuple[LevelChange, ...] = ()  # those of the level over all that are known, oldest first
+    on_bound: OnBound | None = None  # there where the last nights flip from one side of the bound to the other
 
     @property
     def runs(self) -> tuple[Measurement, ...]:

@@ -21,64 +21,69 @@ if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The steps of one segment as columns of equal length n, ordered by step.
+    """The steps of one segment as columns of equal length n, ordered by step; NaN where a log prints no value."""
 
-    index: the log's own step numbers. seconds: step time as printed, so also NaN, infinite, zero or negative.
-    resolution_seconds: one unit in the last significant
-    place that was printed (0.1 for NeMo 1's `24.00`, 0 where nothing was rounded). line: 1-based line in the log.
-    mean_of: how many steps `seconds` is the mean of, up to and with this one, where a log prints only every n-th step;
-    1 where it is the time of that step alone. asynchronous: the time is that of dispatching the step only.
-    loss, grad_norm, tflops_per_gpu, tokens_per_second_per_gpu, global_batch_size, peak_memory_bytes: NaN where the
-    log does not print them; `has_loss` and `has_grad_norm` tell a printed NaN from a missing field. So are
-    learning_rate; consumed_samples, the samples of the run up to and with this step; target_tokens, those tokens of the
-    step whose loss counts; skipped_steps, how many of the steps since the line before moved no weight.
-    """
-
-    index: Integers
-    seconds: Floats
+    index: Integers  # the log's own step numbers
+    seconds: Floats  # as printed, so also NaN, infinite, zero or negative
+    # one unit in the last significant place printed: 0.1 for NeMo 1's `24.00`, 0 where nothing was rounded
     resolution_seconds: Floats
-    line: Integers
+    line: Integers  # 1-based line in the log
+    # how many steps `seconds` is the mean of, up to and with this one, where a log prints only every n-th step
     mean_of: Integers
-    asynchronous: Flags
+    asynchronous: Flags  # the time is that of dispatching the step only
     loss: Floats
-    has_loss: Flags
+    has_loss: Flags  # tells a printed NaN from a missing field
     grad_norm: Floats
-    has_grad_norm: Flags
+    has_grad_norm: Flags  # so does this
     tflops_per_gpu: Floats
     tokens_per_second_per_gpu: Floats
     global_batch_size: Floats
     peak_memory_bytes: Floats
     learning_rate: Floats
-    consumed_samples: Floats
-    target_tokens: Floats
-    skipped_steps: Floats
+    consumed_samples: Floats  # the samples of the run up to and with this step
+    target_tokens: Floats  # those tokens of the step whose loss counts
+    skipped_steps: Floats  # how many of the steps since the line before moved no weight
 
     def __len__(self) -> int:
         return len(self.index)
 
 
+class DropReason(StrEnum):
+    """Why records are not kept, or kept with a doubt."""
+
+    TORN = "torn"  # it was cut, or had foreign text in it
+    REPEATED = "repeated"  # the step was printed before, with the same time
+    REPEAT_DISAGREES = "repeat-disagrees"  # with a time more than 1 % different; the slower one is kept
+    OTHER_RANK = "other-rank"  # another rank printed the same steps
+    OTHER_DIALECT = "other-dialect"  # it is of a dialect with fewer steps in the log
+    UNKNOWN_STEP = "unknown-step"  # its step number is rounded and follows from nothing else
+    RAMPED_UP = "ramped-up"  # the batch still grew to the size that it is to have
+    TWO_WRITERS = "two-writers"  # half of all steps come again with another time: another process writes into this file
+    INTERLEAVED = "interleaved"  # two processes that write into the same file are at different steps
+    RUNNING_AVERAGE = "running-average"  # the time is kept, and looks like a mean since the start of the run
+    RATE_OF_SAMPLES = "rate-of-samples"  # the rate is kept as one of steps, and is printed as one of samples or tokens
+
+
 @dataclass(frozen=True, slots=True)
 class DroppedRecords:
-    """Records that were read but not kept: how many, why, and where the first one stands."""
+    """Records that were read but not kept."""
 
-    reason: str
+    reason: DropReason
     count: int
-    first_line: int
+    first_line: int  # where the first one stands
     example: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A dialect of a baseline file that finds no step in a log: in how many lines its `find` stands, and the first of
-    them that its pattern does not match; 0 and empty where no line holds it. group: the first group of the pattern that
-    this line lacks."""
+    """A dialect of a baseline file that finds no step in a log; 0 and empty where no line holds its `find`."""
 
     dialect: str
     find: str
-    count: int = 0
-    first_line: int = 0
+    count: int = 0  # in how many lines its `find` stands
+    first_line: int = 0  # the first of them that its pattern does not match
     example: str = ""
-    group: str = ""
+    group: str = ""  # the first group of the pattern that this line lacks
 
 
 GPUS, LAYERS, SEQUENCE, BATCH, MODEL, QUANTIZATION, NAMED, ENGINE, OBJECTIVE, PROFILER = (
@@ -101,30 +106,28 @@ token; a profiler that was switched."""
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one line of a log states of its run: a field, one of those above, and its value."""
+    """What one line of a log states of its run."""
 
-    field: str
+    field: str  # one of those above
     value: str
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a log that is one attempt. `total_steps` is the log's own total, `finished` its end marker,
-    `first_step` the number that its dialect gives to the first step of a run. `stated` is what the log states of it, in
-    its order, before its first step but for a profiler; `loss_digits` is the largest number of digits of a loss, 0
-    where none is printed; `rewards`: its records hold rewards."""
+    """The part of a log that is one attempt."""
 
     steps: Steps
     first_line: int
     last_line: int
     rank: str = ""
-    total_steps: int | None = None
-    finished: bool = False
-    first_step: int = 0
+    total_steps: int | None = None  # the log's own total
+    finished: bool = False  # its end marker was printed
+    first_step: int = 0  # the number that its dialect gives to the first step of a run
+    # what the log states of it, in its order, before its first step but for a profiler
     stated: tuple[Statement, ...] = ()
-    loss_digits: int = 0
-    rewards: bool = False
+    loss_digits: int = 0  # the largest number of digits of a loss, 0 where none is printed
+    rewards: bool = False  # its records hold rewards
 
 
 class EndingCode(StrEnum):
@@ -152,21 +155,16 @@ class EndingCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a log says it ended: a code, the text that says so, and its line.
-
-    file: the name of the file of that line where it is not the log itself. rank: which process wrote it, in words.
-    beside: what else happened, before it or because of it. went_on: steps follow, so it may be no more than a warning.
-    before_training: a standard error shows that training began behind it.
-    """
+    """How a log says it ended: a code, the text that says so, and its line."""
 
     code: EndingCode
     text: str
     line: int
-    file: str = ""
-    rank: str = ""
-    beside: Ending | None = None
-    went_on: bool = False
-    before_training: bool = False
+    file: str = ""  # the name of the file of that line where it is not the log itself
+    rank: str = ""  # which process wrote it, in words
+    beside: Ending | None = None  # what else happened, before it or because of it
+    went_on: bool = False  # steps follow, so it may be no more than a warning
+    before_training: bool = False  # a standard error shows that training began behind it
 
 
 SAVE, LOAD = "save", "load"
@@ -175,27 +173,23 @@ SAVE, LOAD = "save", "load"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """One line that says that a checkpoint was saved or loaded, and perhaps how long that took.
+    """One line that says that a checkpoint was saved or loaded, and perhaps how long that took."""
 
-    `part` is the 1-based number of the segment that it belongs to, 0 where it is none's. `dispatched`: the time may be
-    that of handing a save over only, while training went on. `torn`: the line has a time that cannot be read.
-    """
-
-    action: str
+    action: str  # SAVE or LOAD
     line: int
     seconds: float | None = None
     rank: str = ""
-    part: int = 0
-    dispatched: bool = False
-    torn: bool = False
+    part: int = 0  # the 1-based number of the segment that it belongs to, 0 where it is none's
+    dispatched: bool = False  # the time may be that of handing a save over only, while training went on
+    torn: bool = False  # the line has a time that cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What a log says of checkpoints, in its order; `unread` counts the records beyond those that are kept."""
+    """What a log says of checkpoints, in its order."""
 
     records: tuple[CheckpointRecord, ...] = ()
-    unread: int = 0
+    unread: int = 0  # counts the records beyond those that are kept
 
     @property
     def load_line(self) -> int:
@@ -210,28 +204,25 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
-    """What one log says. Lines are 1-based, 0 where there is none; between the first and the last NCCL line (not always
-    the very last) every part is traced. `readings` is the log as other dialects read it, where baseline files define
-    some: which one counts is known when the run is. `prints_loss`: its dialect prints the loss of each step.
-    `environment`: the versions and the container that it names. `begun_again_line`: where a process started behind the
-    last step of a finished run. `unread`: why the dialects of baseline files find none, of a log without any step."""
+    """What one log says. Lines are 1-based, 0 where there is none."""
 
     dialect: str | None
     segments: tuple[Segment, ...]
     dropped: tuple[DroppedRecords, ...] = ()
     ending: Ending | None = None
     started: datetime | None = None
-    nccl_line: int = 0
+    nccl_line: int = 0  # between the first and the last NCCL line (not always the very last) every part is traced
     nccl_last_line: int = 0
     checkpoints: Checkpoints = Checkpoints()
-    environment: Pairs = ()
+    environment: Pairs = ()  # the versions and the container that it names
     fingerprint: str = ""
     size_bytes: int = 0
     lines: int = 0
-    prints_loss: bool = True
-    begun_again_line: int = 0
+    prints_loss: bool = True  # its dialect prints the loss of each step
+    begun_again_line: int = 0  # where a process started behind the last step of a finished run
+    # the log as other dialects read it, where baseline files define some: which one counts is known when the run is
     readings: tuple[ParsedLog, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[Unread, ...] = ()  # why the dialects of baseline files find none, of a log without any step
 
     @property
     def dialects(self) -> frozenset[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measured quantity; its unit and direction are declared once, in measure.metrics."""
+    """A measured quantity; its unit and direction are declared once, in core.metric_definitions."""
 
     name: str
     value: float
@@ -51,54 +51,46 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSummary:
-    """One of the attempts that the logs of a run tell of, numbered from 1: a part of a log, or a log without any step.
+    """One of the attempts that the logs of a run tell of: a part of a log, or a log without any step."""
 
-    `line` is its first one (0: none), `first_step` and `last_step` are the log's own numbers, None without steps;
-    `ended` says how it ended in words, `finished` whether it reached its last step. `starts_over`: it began anew after
-    one that had finished, so it is another run and no restart. `judged`: the one that counts.
-    """
-
-    number: int
+    number: int  # from 1
     log: Path
-    line: int
-    first_step: int | None
+    line: int  # its first one, 0: none
+    first_step: int | None  # the log's own number, None without steps
     last_step: int | None
-    finished: bool
-    ended: str
-    starts_over: bool = False
-    judged: bool = False
+    finished: bool  # it reached its last step
+    ended: str  # how, in words
+    starts_over: bool = False  # it began anew after one that had finished, so it is another run and no restart
+    judged: bool = False  # the one that counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """What one run measured against one baseline's window. `problems` is empty for a valid run; `statistic_seconds` is
-    None where the window could not be measured; `window_seconds` are the step times in the window, with their numbers
-    and log lines beside them; `mean_of` says of each how many steps, up to its number, it is the mean of, and is empty
-    where all are single steps; `moving_means` holds one number, that of the steps that each of them is a moving mean of
-    (1: itself), found when it is first looked at; `resolution_seconds` one unit in the last place of most of them;
-    `expected` are the metrics at the baseline's step time; `checkpoints` is what the log says of them in the part that
-    was measured; `attempts` are all attempts that the logs of the run tell of."""
+    """What one run measured against one baseline's window."""
 
     run: Run
     baseline: Baseline
     log: Path | None
     attempt: int
     segment: int
-    statistic_seconds: float | None
+    statistic_seconds: float | None  # None where the window could not be measured
     last_step_seconds: float | None
-    window_seconds: tuple[float, ...]
+    window_seconds: tuple[float, ...]  # the step times in the window
     metrics: Sequence[Metric]
-    window_steps: tuple[int, ...] = ()
-    window_lines: tuple[int, ...] = ()
+    window_steps: tuple[int, ...] = ()  # their numbers
+    window_lines: tuple[int, ...] = ()  # and where the log prints them
+    # of how many steps, up to its number, each time is the mean; empty where all are single steps
     mean_of: tuple[int, ...] = ()
+    # one number, that of the steps that each time is a moving mean of (1: itself), found when it is first looked at
     moving_means: Sequence[int] = (1,)
-    resolution_seconds: float = 0.0
-    expected: Sequence[Metric] = ()
-    problems: tuple[Problem, ...] = ()
+    resolution_seconds: float = 0.0  # one unit in the last place of most of them
+    expected: Sequence[Metric] = ()  # the metrics at the baseline's step time
+    problems: tuple[Problem, ...] = ()  # empty for a valid run
     notes: Sequence[Note] = ()
     excluded: Problem | None = None
+    # what the log says of them in the part that was measured
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    attempts: Sequence[AttemptSummary] = ()
+    attempts: Sequence[AttemptSummary] = ()  # all that the logs of the run tell of
 
     @property
     def environment(self) -> dict[str, str]:
@@ -132,21 +124,16 @@ class Measurement:
 
 
 class StoredRun(NamedTuple):
-    """A run as the history knows it: only a night among others, never the run that is judged.
-
-    `logs` is what `join_fingerprints` returns. `valid` says whether it may stand for a night of its configuration,
-    `statistic_seconds`
-    is then a number. From `verdict` on it is what was said of it last, with its repeats, if it was judged.
-    """
+    """A run as the history knows it: only a night among others, never the run that is judged."""
 
     started: datetime
     job_id: str
-    logs: str
+    logs: str  # what `join_fingerprints` returns
     window: Window
     environment: dict[str, str]
-    valid: bool
+    valid: bool  # whether it may stand for a night of its configuration: `statistic_seconds` is then a number
     statistic_seconds: float | None
-    verdict: str = ""
+    verdict: str = ""  # from here on what was said of it last, with its repeats, if it was judged
     reason: str = ""
     step_time_seconds: float | None = None
     expected_seconds: float | None = None

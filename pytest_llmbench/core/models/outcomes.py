@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one test item is about: a configuration, with `run_id` where every run has an item of its own."""
+    """What one test item is about."""
 
     id: str
     key: Key
-    run_id: str = ""
+    run_id: str = ""  # where every run has an item of its own
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedConfiguration:
-    """A configuration beside its reference: the efficiency or speed-up that was measured, and that of the baselines of
-    a kind (`baseline`); both are step times of the reference over those of the configuration."""
+    """A configuration beside its reference: the efficiency or speed-up, a ratio of step times."""
 
     key: Key
     reference: Key
-    baseline: BaselineKind
-    measured: float
+    baseline: BaselineKind  # the kind of the baselines that say what is documented
+    measured: float  # the step time of the reference over that of the configuration
     documented: float
     verdict: Verdict
 
@@ -53,25 +52,20 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one item besides the configurations says: of several of them together, or of the gate itself.
-
-    `lines` are the rows of its table, `message` the text of the item. `decides` is False where it only reports.
-    `members` are all that could be compared, `compared` those that were. A selection of one of the configurations in
-    `about` selects the item.
-    """
+    """What one item besides the configurations says: of several of them together, or of the gate itself."""
 
     kind: str  # that of its row in pipeline.checks, which is all that declares a check
     id: str
     status: Status
     verdict: Verdict | Finding
     text: str
-    lines: tuple[str, ...] = ()
-    decides: bool = False
-    message: str = ""
-    members: tuple[Key, ...] = ()
-    compared: tuple[ComparedConfiguration, ...] = ()
+    lines: tuple[str, ...] = ()  # the rows of its table
+    decides: bool = False  # False where it only reports
+    message: str = ""  # the text of the item
+    members: tuple[Key, ...] = ()  # all that could be compared
+    compared: tuple[ComparedConfiguration, ...] = ()  # those that were
     timed: str = TimedBy.WINDOW  # the value of --llmb-timed
-    about: tuple[Key, ...] = ()
+    about: tuple[Key, ...] = ()  # a selection of one of these configurations selects the item
 
     @property
     def failed(self) -> bool:
@@ -86,21 +80,17 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedRun:
-    """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed.
-
-    `candidates` are the configurations of which an older run must not stand for it, `nearest` those that differ least,
-    `message` is the text of its item. `about` are all that it may be a run of: a selection of one of them selects it.
-    """
+    """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed."""
 
     id: str
     reason: Reason
     text: str
     path: Path
-    candidates: tuple[Key, ...] = ()
-    nearest: tuple[Key, ...] = ()
+    candidates: tuple[Key, ...] = ()  # the configurations of which an older run must not stand for it
+    nearest: tuple[Key, ...] = ()  # those that differ least
     started: datetime | None = None
-    message: str = ""
-    about: tuple[Key, ...] = ()
+    message: str = ""  # the text of its item
+    about: tuple[Key, ...] = ()  # all that it may be a run of: a selection of one of them selects it
 
 
 class Status(StrEnum):
@@ -113,25 +103,19 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A verdict and what follows from it in this session.
-
-    `others` are the verdicts against further baselines, `context` is what the whole session adds ("nothing was
-    judged"), `recorded` and `recorded_seconds` what was written instead of judging, `message` the text of the item.
-    `jobs` are those that were launched for it, in order, and `nodes` says what they tell of the nodes. `baselines` are
-    the folders with which later sessions judge against what was recorded.
-    """
+    """A verdict and what follows from it in this session."""
 
     case: Case
     status: Status
     judgement: Judgement
-    others: tuple[Judgement, ...] = ()
-    context: str = ""
-    recorded: str = ""
+    others: tuple[Judgement, ...] = ()  # the verdicts against further baselines
+    context: str = ""  # what the whole session adds ("nothing was judged")
+    recorded: str = ""  # what was written instead of judging
     recorded_seconds: float | None = None
-    message: str = ""
-    jobs: tuple[LaunchedJob, ...] = ()
-    nodes: str = ""
-    baselines: tuple[Path, ...] = ()
+    message: str = ""  # the text of the item
+    jobs: tuple[LaunchedJob, ...] = ()  # those that were launched for it, in order
+    nodes: str = ""  # what the jobs tell of the nodes
+    baselines: tuple[Path, ...] = ()  # the folders with which later sessions judge against what was recorded
 
     @property
     def judged(self) -> bool:
@@ -152,22 +136,14 @@ class Outcome:
 class CautionCode(StrEnum):
     """What a caution is about: stable, for programs that read the JSON document."""
 
-    REPORTED_ONLY = "reported-only"
-    """A check found a change to slower that fails nothing because nobody asked it to."""
-    NOT_ASSERTED = "not-asserted"
-    """A test of the user passed, or was skipped, though the verdict on its configuration is red."""
-    LEFT_OUT = "left-out-by-selection"
-    """A selection left out items that are about several configurations."""
-    DESELECTED = "deselected"
-    """Items that were deselected by id, or by a conftest."""
-    NOT_RUN = "not-run"
-    """Selected items that did not run."""
-    SKIPPED_ITEMS = "skipped-items"
-    """Items that a mark or a conftest skipped before there was a verdict."""
-    NEWER_RUN = "newer-run-not-judged"
-    """Runs that fit no configuration and have no item, and may be newer runs of what was judged."""
-    WITHOUT_VERDICT = "without-verdict"
-    """Selected configurations about which nothing is known."""
+    REPORTED_ONLY = "reported-only"  # a check found a change to slower that fails nothing because nobody asked it to
+    NOT_ASSERTED = "not-asserted"  # a user's test passed, or was skipped, though the verdict on it is red
+    LEFT_OUT = "left-out-by-selection"  # a selection left out items that are about several configurations
+    DESELECTED = "deselected"  # items that were deselected by id, or by a conftest
+    NOT_RUN = "not-run"  # selected items that did not run
+    SKIPPED_ITEMS = "skipped-items"  # items that a mark or a conftest skipped before there was a verdict
+    NEWER_RUN = "newer-run-not-judged"  # runs without a configuration, which may be newer ones of what was judged
+    WITHOUT_VERDICT = "without-verdict"  # selected configurations about which nothing is known
     TOLERANCE = "tolerance"
     RECORDED_SLOWER = "recorded-slower-than-published"
     ACKNOWLEDGED = "acknowledged"
@@ -181,13 +157,12 @@ class CautionCode(StrEnum):
     MAX_AGE = "max-age"
     REPEAT_WINDOW = "repeat-window"
     DRIFT_BUDGET = "drift-budget"
-    OVERRIDDEN = "overridden"
-    """A stricter value of the ini file does not count, because another was given elsewhere."""
+    OVERRIDDEN = "overridden"  # a stricter value of the ini file does not count, because another was given elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """One thing that a reader should know before a green light is believed; `text` fits a line of a terminal."""
+    """One thing that a reader should know before a green light is believed."""
 
     code: CautionCode
-    text: str
+    text: str  # fits a line of a terminal

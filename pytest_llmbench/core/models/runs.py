@@ -19,30 +19,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One thing that a name or metadata says about a run: `field` is a Key field, or global_batch_size, tp, ..."""
+    """One thing that a name or metadata says about a run."""
 
-    field: str
+    field: str  # a Key field, or global_batch_size, tp, ...
     value: str
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFiles:
-    """The files of one attempt: its log, its standard error where it stands apart, and its restart count."""
+    """The files of one attempt."""
 
-    number: int
+    number: int  # its restart count
     log: Path
-    err: Path | None = None
+    err: Path | None = None  # its standard error where it stands apart
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """How many *.distcp files stand below a folder of a run, which is relative to that of its log; with `partial` there
-    may be more."""
+    """How many *.distcp files stand below a folder of a run."""
 
-    folder: str
+    folder: str  # relative to that of its log
     count: int
-    partial: bool = False
+    partial: bool = False  # there may be more
 
 
 class Clock(StrEnum):
@@ -59,15 +58,13 @@ class Clock(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dating:
-    """One time at which a run may have started, in UTC, and what says so: a code, and words.
-
-    `zoned`: it names its zone, or counts seconds; else it is taken as local time of this machine, which another cluster
-    need not have.
-    """
+    """One time at which a run may have started, in UTC, and what says so."""
 
     clock: Clock
     moment: datetime
-    source: str
+    source: str  # in words
+    # it names its zone, or counts seconds; else it is taken as local time of this machine, which another cluster need
+    # not have
     zoned: bool
 
 
@@ -81,71 +78,60 @@ class Remains(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Files on disk that are one execution, and what their names and metadata say.
-
-    `layout` is results, experiments, workloads or empty. `started` is what its metadata or its own folder says, `dated`
-    what only a folder above or a bare day says, and `datings` are all such times. `remains` is what is left of a job
-    without a log, and `remains_at` where. `excluded` is positive evidence that the run is not comparable. `build`
-    is what its metadata says of container, commit and framework: equal ones are one build, empty is unknown. `launch`
-    is the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk.
-    `launcher` is what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells. `saves` is
-    positive evidence that it was to save a checkpoint, and `shards` what of one is on disk, None where nothing was
-    looked at. `environment` is what its metadata say of container, versions and commits, by the names of the reports.
-    `twin_of` is why a run is not comparable that was launched together with this one: if this one is short, it is its
-    twin. `loose_reports` are the names of profiler's reports that may be of this run or of another one of its folder.
-    """
+    """Files on disk that are one execution, and what their names and metadata say."""
 
     id: str
     folder: Path
     attempts: tuple[AttemptFiles, ...]
     hints: tuple[Hint, ...]
     job_id: str = ""
-    layout: str = ""
+    layout: str = ""  # results, experiments, workloads or empty
     metadata: Path | None = None
-    started: datetime | None = None
+    started: datetime | None = None  # what its metadata or its own folder says
     started_from: str = ""
-    dated: datetime | None = None
+    dated: datetime | None = None  # what only a folder above or a bare day says
     dated_from: str = ""
-    datings: tuple[Dating, ...] = ()
-    remains: Remains | None = None
-    remains_at: Path | None = None
+    datings: tuple[Dating, ...] = ()  # all such times
+    remains: Remains | None = None  # what is left of a job without a log
+    remains_at: Path | None = None  # where
     modified: datetime | None = None
-    excluded: Reason | None = None
+    excluded: Reason | None = None  # positive evidence that the run is not comparable
     excluded_because: str = ""
+    # why a run is not comparable that was launched together with this one: if this one is short, it is its twin
     twin_of: Reason | None = None
     twin_because: str = ""
+    # names of profiler's reports that may be of this run or of another one of its folder
     loose_reports: tuple[str, ...] = ()
+    # what its metadata says of container, commit and framework: equal ones are one build, empty is unknown
     build: tuple[str, ...] = ()
+    # the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk
     launch: str = ""
-    launcher: str = ""
-    saves: str = ""
-    shards: Shards | None = None
-    environment: Pairs = ()
+    launcher: str = ""  # what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells
+    saves: str = ""  # positive evidence that it was to save a checkpoint
+    shards: Shards | None = None  # what of a checkpoint is on disk, None where nothing was looked at
+    environment: Pairs = ()  # what its metadata say of container, versions and commits, by the names of the reports
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What was found: runs, files that are no runs (with the reason), and what could not be read."""
+    """What was found below the paths of a user."""
 
     runs: tuple[RunFiles, ...]
-    ignored: tuple[tuple[Path, str], ...] = ()
-    unreadable: tuple[tuple[Path, str], ...] = ()
+    ignored: tuple[tuple[Path, str], ...] = ()  # files that are no runs, with the reason
+    unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which configuration a run is. `key` is None when nothing or more than one fits; `because` says why, in words.
-    `assumed` lists what nothing said and only one candidate allowed (release, gpu), `contradicted` the fields of which
-    its sources say several things. `may_be` are the configurations that it may be a run of, whatever is wrong with it.
-    """
+    """Which configuration a run is."""
 
-    key: Key | None
-    because: str
+    key: Key | None  # None when nothing or more than one fits
+    because: str  # why, in words
     candidates: tuple[Key, ...] = ()
     nearest: tuple[Key, ...] = ()
-    assumed: tuple[str, ...] = ()
-    contradicted: tuple[str, ...] = ()
-    may_be: tuple[Key, ...] = ()
+    assumed: tuple[str, ...] = ()  # what nothing said and only one candidate allowed (release, gpu)
+    contradicted: tuple[str, ...] = ()  # the fields of which its sources say several things
+    may_be: tuple[Key, ...] = ()  # the configurations that it may be a run of, whatever is wrong with it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,36 +158,28 @@ def make_run_keys(job_id: str, logs: str, started: datetime | None) -> RunKeys:
 
 @dataclass(frozen=True, slots=True)
 class CopyOf:
-    """Another run whose steps and losses a run has, too: its job, what it is called, and how many steps are equal.
-
-    `log10_chance` bounds how often chance makes such a pair; `certain`: it is a copy, and no coincidence.
-    """
+    """Another run whose steps and losses a run has, too."""
 
     job_id: str
-    name: str
-    steps: int
-    log10_chance: float
-    certain: bool
+    name: str  # what it is called
+    steps: int  # how many are equal
+    log10_chance: float  # bounds how often chance makes such a pair
+    certain: bool  # it is a copy, and no coincidence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One execution: what was found, what its logs say, and which configuration it is.
-
-    `copy_of` is the run that has the same steps. `datings` are all times at which it may have started, the most certain
-    first; `order_source` is the clock by which the runs of its configuration are ordered. `starting` are newer jobs of
-    it that had no time to write a log.
-    """
+    """One execution: what was found, what its logs say, and which configuration it is."""
 
     found: RunFiles
     attempts: tuple[Attempt, ...]
     identity: Identity
     started: datetime | None = None
     started_from: str = ""
-    copy_of: CopyOf | None = None
-    datings: tuple[Dating, ...] = ()
-    order_source: Clock = Clock.UNKNOWN
-    starting: tuple[str, ...] = ()
+    copy_of: CopyOf | None = None  # the run that has the same steps
+    datings: tuple[Dating, ...] = ()  # all times at which it may have started, the most certain first
+    order_source: Clock = Clock.UNKNOWN  # the clock by which the runs of its configuration are ordered
+    starting: tuple[str, ...] = ()  # newer jobs of it that had no time to write a log
 
     @property
     def id(self) -> str:

@@ -15,8 +15,17 @@ from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
 from pytest_llmbench.core.throughput import tflops_per_gpu
-from pytest_llmbench.ingest.discover.claims import Claim, Claims, collect_claims
-from pytest_llmbench.ingest.discover.match import Match, Matching, Subject, find_nearest, find_possible, match_baselines
+from pytest_llmbench.ingest.discover.match import (
+    Claim,
+    Claims,
+    Match,
+    Matching,
+    Subject,
+    collect_claims,
+    find_nearest,
+    find_possible,
+    match_baselines,
+)
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}

@@ -5,37 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pytest_llmbench.core.models import DroppedRecords
+from pytest_llmbench.core.models import DroppedRecords, DropReason
 from pytest_llmbench.ingest.parse.records import StepRecord
-
-# A record that was cut, or had foreign text in it.
-TORN = "torn"
-# A step that was printed before, with the same time.
-REPEATED = "repeated"
-# A step that was printed before, with a time more than 1 % different; the slower one is kept.
-REPEAT_DISAGREES = "repeat-disagrees"
-# A step of another rank that printed the same steps.
-OTHER_RANK = "other-rank"
-# A record of a dialect with fewer steps in the log.
-OTHER_DIALECT = "other-dialect"
-# A record whose step number is rounded and follows from nothing else.
-UNKNOWN_STEP = "unknown-step"
-# A step of the phase in which the batch grows to the size that it is to have.
-RAMPED_UP = "ramped-up"
-
-# A step that was printed before with another time, as half of all are: another process writes into the same file.
-TWO_WRITERS = "two-writers"
-# A record of one of two processes that write into the same file and are at different steps.
-INTERLEAVED = "interleaved"
-# A time that is kept, and that looks like a mean since the start of the run.
-RUNNING_AVERAGE = "running-average"
-# A rate that is kept as one of steps, and that is printed as one of samples or tokens.
-RATE_OF_SAMPLES = "rate-of-samples"
-
-REASONS = (
-    *(TORN, REPEATED, REPEAT_DISAGREES, OTHER_RANK, OTHER_DIALECT, UNKNOWN_STEP),
-    *(RAMPED_UP, TWO_WRITERS, INTERLEAVED, RUNNING_AVERAGE, RATE_OF_SAMPLES),
-)
 
 EXAMPLE_LENGTH = 80
 
@@ -44,9 +15,9 @@ class Tally:
     """Counts what is dropped, by reason, with the first example of each."""
 
     def __init__(self) -> None:
-        self._by_reason: dict[str, DroppedRecords | None] = dict.fromkeys(REASONS)
+        self._by_reason: dict[DropReason, DroppedRecords | None] = dict.fromkeys(DropReason)
 
-    def add(self, reason: str, line: int, example: str, count: int = 1) -> None:
+    def add(self, reason: DropReason, line: int, example: str, count: int = 1) -> None:
         """Count `count` records more; the example with the lowest line is kept."""
         old = self._by_reason[reason]
         if old is None or line < old.first_line:
@@ -60,7 +31,7 @@ class Tally:
             self.add(each.reason, each.first_line, each.example, each.count)
 
     def result(self) -> tuple[DroppedRecords, ...]:
-        """Return what was counted, in the order of REASONS."""
+        """Return what was counted, in the order of the reasons."""
         return tuple(dropped for dropped in self._by_reason.values() if dropped)
 
 
@@ -133,13 +104,15 @@ def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
     if returned:
         first, before = returned[0]
         text = f"step {first.step} after step {before.step}, and back to step {before.step + 1}"
-        tally.add(INTERLEAVED, first.origin.line, text, len(records))
+        tally.add(DropReason.INTERLEAVED, first.origin.line, text, len(records))
     steps = len({record.step for record in records})
     for dropped in repeats.result():
-        disagrees = dropped.reason == REPEAT_DISAGREES
+        disagrees = dropped.reason == DropReason.REPEAT_DISAGREES
         twice = disagrees and dropped.count >= max(FEWEST_REPEATS, steps / 2)
         if not (disagrees and returned):
-            tally.add(TWO_WRITERS if twice else dropped.reason, dropped.first_line, dropped.example, dropped.count)
+            tally.add(
+                DropReason.TWO_WRITERS if twice else dropped.reason, dropped.first_line, dropped.example, dropped.count
+            )
 
 
 def find_returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:

@@ -41,49 +41,69 @@ class RecordOrigin(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What one record says of one step; None or NaN where it says nothing.
-
-    seconds, resolution: as in `models.Steps`, impossible times as they are printed. total: the number of steps of the
-    run. batch: samples in a step, of all ranks. memory: bytes. precise: printed in full, to be preferred. mean_of,
-    asynchronous: as in `models.Steps`. stamp: the time stamp of the line, in seconds since any fixed moment. since: a
-    step and a time stamp from which on the time counts, where that is later than the record before. bar: epoch and
-    1-based count of a progress bar whose step number is not certain yet. rate: the learning rate; consumed: samples
-    since the run began; targets: tokens whose loss counts; skipped: steps without an update of the weights;
-    loss_digits: how many digits the loss is printed with; rewards: it holds rewards. A record with mean_of 0 is no step
-    that counts, and only its dialect knows what it is. layout: the names of its fields, with an empty one behind them
-    where the record cannot end in a number that was cut.
-    """
+    """What one record says of one step; None or NaN where it says nothing."""
 
     origin: RecordOrigin
     step: int
     seconds: float
+    """As in `models.Steps`, impossible times as they are printed."""
     resolution: float
     total: int | None = None
+    """The number of steps of the run."""
     loss: float | None = None
     grad_norm: float | None = None
     tflops: float = NAN
     tokens: float = NAN
     batch: float = NAN
+    """Samples in a step, of all ranks."""
     memory: float = NAN
+    """Bytes."""
     precise: bool = False
+    """Whether it is printed in full, to be preferred."""
     mean_of: int = 1
+    """As in `models.Steps`. With 0 it is no step that counts, and only its dialect knows what it is."""
     asynchronous: bool = False
     stamp: float = NAN
+    """The time stamp of the line, in seconds since any fixed moment."""
     since: tuple[int, float] | None = None
+    """A step and a time stamp from which on the time counts, where that is later than the record before."""
     bar: tuple[int, int] | None = None
+    """Epoch and 1-based count of a progress bar whose step number is not certain yet."""
     rounded: bool = False
+    """Whether the step number is not certain, or counted."""
     rate: float = NAN
+    """The learning rate."""
     consumed: float = NAN
+    """Samples since the run began."""
     targets: float = NAN
+    """Tokens whose loss counts."""
     skipped: float = NAN
+    """Steps without an update of the weights."""
     loss_digits: int = 0
+    """How many digits the loss is printed with."""
     rewards: bool = False
     layout: tuple[bytes, ...] = ()
+    """The names of its fields, with an empty one behind them where it cannot end in a number that was cut."""
 
     @property
     def possible(self) -> bool:
         """Whether the time is one that a step can take."""
         return 0 < self.seconds < math.inf
+
+
+# Which column of `models.Steps` holds which numbers of the records.
+COLUMNS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "tflops_per_gpu": "tflops",
+    "tokens_per_second_per_gpu": "tokens",
+    "global_batch_size": "batch",
+    "peak_memory_bytes": "memory",
+    "learning_rate": "rate",
+    "consumed_samples": "consumed",
+    "target_tokens": "targets",
+    "skipped_steps": "skipped",
+}
 
 
 class Torn(NamedTuple):

@@ -226,6 +226,11 @@ def locate_hits(chunk: ByteChunk, places: Iterable[tuple[int, bytes]]) -> list[H
     return hits
 
 
+def find_line_begin(text: bytes, earliest: int, place: int) -> int:
+    """Return where the line or bar begins that a place stands in; `earliest` where it begins farther back."""
+    return max(text.rfind(b"\n", earliest, place) + 1, text.rfind(b"\r", earliest, place) + 1, earliest)
+
+
 def _cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
     return (block[begin : begin + PIECE] for block in blocks for begin in range(0, len(block), PIECE))
 

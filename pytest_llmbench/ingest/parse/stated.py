@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_llmbench.core.models import (
     BATCH,
@@ -26,9 +26,7 @@ from pytest_llmbench.core.models import (
     Segment,
     Statement,
 )
-
-if TYPE_CHECKING:
-    from pytest_llmbench.ingest.parse.scan import Hit
+from pytest_llmbench.ingest.parse.scan import Hit, find_line_begin
 
 # Bytes in which a log states what its run is.
 FARTHEST = 16 << 20
@@ -258,6 +256,6 @@ def _find_line(hit: Hit) -> tuple[bytes, int]:
     """Return what stands around a marker on its line, and where in it the marker begins."""
     text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
     place = min(hit.start, BEFORE)
-    begin = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
+    begin = find_line_begin(text, 0, place)
     end = text.find(b"\n", place)
     return text[begin : end + 1 if end >= 0 else len(text)], place - begin

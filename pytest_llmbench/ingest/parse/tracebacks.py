@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
-from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, Hit
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, Hit, find_line_begin
 
 HEAD = b"Traceback (most recent call last)"
 
@@ -180,9 +180,7 @@ def split_label(line: bytes) -> tuple[bytes, bytes]:
 
 def get_line_before(hit: Hit) -> bytes:
     """Return what stands before a marker on its line, or after the last carriage return there."""
-    earliest = max(0, hit.start - REACH_BACK)
-    before = hit.text[earliest : hit.start]
-    return before[max(before.rfind(b"\n"), before.rfind(b"\r")) + 1 :]
+    return hit.text[find_line_begin(hit.text, max(0, hit.start - REACH_BACK), hit.start) : hit.start]
 
 
 def _goes_on(hit: Hit, label: bytes) -> bool:

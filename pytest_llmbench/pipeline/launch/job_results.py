@@ -28,11 +28,11 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.parse.growing import Growing
+    from pytest_llmbench.ingest.parse.read import Growing
     from pytest_llmbench.pipeline.evaluate import Measured
 
 
@@ -96,7 +96,7 @@ class LaunchedRuns:
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
-        from pytest_llmbench.ingest.parse.growing import Growing
+        from pytest_llmbench.ingest.parse.read import Growing
 
         start = job.number, job.status.restarts if job.status else 0
         path = _find_log(job) if start not in self._logs else None

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, LaunchedJob, Phase, Purpose, SubmissionState
-from pytest_llmbench.pipeline.results import ConfigurationResult
+from pytest_llmbench.core.models.jobs import (
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobSpec,
+    LaunchedJob,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow.engine import NextJob
@@ -126,7 +136,7 @@ class LaunchProgress:
         if job.submission is SubmissionState.UNCERTAIN:
             return None
         own = self.configurations[job.spec.case_id].spec.exclude
-        if job.problem and job.spec.exclude != own:  # the cluster has no other nodes
+        if job.refused and job.spec.exclude != own:  # the cluster has no other nodes
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
             return None
@@ -147,7 +157,7 @@ class LaunchProgress:
 
     def _find_problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
         """Return why a job has no run that could be judged."""
-        if job.problem:
+        if job.refused:
             return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
         if end.blame is not Blame.NONE and not _is_purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
@@ -324,4 +334,6 @@ def _describe_job(course: ConfigurationProgress, job: Job, end: JobEnd, result: 
         step_seconds=seconds.get(job.job_id),
         text=job.problem or end.text,
         files=tuple(course.files) if job.spec.purpose is not Purpose.MEASURE else (),
+        submission=job.submission,
+        ended_by=job.status.ended_by if job.status else EndedBy.OTHERS,
     )

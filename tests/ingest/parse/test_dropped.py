@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.models import DroppedRecords
-from pytest_llmbench.ingest.parse.dropped import REASONS, Tally, make_printable
+from pytest_llmbench.core.models import DroppedRecords, DropReason, NoteCode
+from pytest_llmbench.ingest.parse.dropped import Tally, make_printable
+from pytest_llmbench.measure.notes import DROPPED
 
 
 def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:
     tally, other = Tally(), Tally()
-    tally.add("repeated", 9, "a")
-    tally.add("torn", 7, "later", 2)
-    other.add("torn", 3, "first")
-    other.add("torn", 5, "in between")
+    tally.add(DropReason.REPEATED, 9, "a")
+    tally.add(DropReason.TORN, 7, "later", 2)
+    other.add(DropReason.TORN, 3, "first")
+    other.add(DropReason.TORN, 5, "in between")
     tally.merge(other)
-    assert tally.result() == (DroppedRecords("torn", 4, 3, "first"), DroppedRecords("repeated", 1, 9, "a"))
+    assert tally.result() == (
+        DroppedRecords(DropReason.TORN, 4, 3, "first"),
+        DroppedRecords(DropReason.REPEATED, 1, 9, "a"),
+    )
 
 
-def test_the_reasons_are_a_fixed_set() -> None:
-    assert len(set(REASONS)) == len(REASONS)
-    with pytest.raises(KeyError):
-        Tally().add("something else", 1, "")
+def test_every_reason_has_a_note_in_words() -> None:
+    assert DROPPED.keys() == {NoteCode(reason) for reason in DropReason}
 
 
 @pytest.mark.parametrize(

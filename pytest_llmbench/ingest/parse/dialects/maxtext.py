@@ -9,8 +9,9 @@ from functools import cache
 from itertools import takewhile
 from statistics import median
 
+from pytest_llmbench.core.models import DropReason
 from pytest_llmbench.ingest.parse.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
-from pytest_llmbench.ingest.parse.dropped import RAMPED_UP, Tally
+from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
@@ -94,7 +95,7 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the steps of one rank without those whose batch had not its size yet."""
     for record in records:
         if not record.mean_of:
-            tally.add(RAMPED_UP, record.origin.line, f"step {record.step}: {record.seconds:g} s")
+            tally.add(DropReason.RAMPED_UP, record.origin.line, f"step {record.step}: {record.seconds:g} s")
     return [record for record in records if record.mean_of]
 
 

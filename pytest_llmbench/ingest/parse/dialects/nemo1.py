@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 
+from pytest_llmbench.core.models import DropReason
 from pytest_llmbench.ingest.parse.dialect_reader import (
     Repeated,
     StepColumns,
@@ -19,7 +20,7 @@ from pytest_llmbench.ingest.parse.dialect_reader import (
     match_rows,
     parse_numbers,
 )
-from pytest_llmbench.ingest.parse.dropped import REPEATED, UNKNOWN_STEP, Tally
+from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
@@ -150,9 +151,9 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
             _learn_offset(offsets, record)
             settled.append(record)
         elif stale:
-            tally.add(REPEATED, record.origin.line, f"stale bar near step {record.step}")
+            tally.add(DropReason.REPEATED, record.origin.line, f"stale bar near step {record.step}")
         elif (step := _count_step(offsets, record)) is None:
-            tally.add(UNKNOWN_STEP, record.origin.line, f"step near {record.step}")
+            tally.add(DropReason.UNKNOWN_STEP, record.origin.line, f"step near {record.step}")
         else:
             settled.append(record._replace(step=step))
     return settled

@@ -20,7 +20,7 @@ from pytest_llmbench.ingest.parse.records import (
     count_digits,
     find_line_stop,
 )
-from pytest_llmbench.ingest.parse.scan import REACH_BACK
+from pytest_llmbench.ingest.parse.scan import REACH_BACK, find_line_begin
 
 STEP = b"step: "
 HEAD = re.compile(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
@@ -52,7 +52,7 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     of what the allocator had reserved.
     """
     rates = COLOUR_RESET.sub(b"", text[start : find_line_stop(text, start, min(end, start + RATES_LENGTH))])
-    before = COLOUR_RESET.sub(b"", text[_find_line_begin(text, start) : start])
+    before = COLOUR_RESET.sub(b"", text[find_line_begin(text, max(0, start - REACH_BACK), start) : start])
     place = before.rfind(STEP)
     if not (CUT_RATES.match(rates) or MEMORY.search(before)):
         return None
@@ -123,11 +123,6 @@ def _read_validation(origin: RecordOrigin, head: re.Match[bytes] | None, before:
     if head is None or not before.endswith(VALIDATION):
         return None
     return StepRecord(origin, int(head[1]), NAN, 0.0, stamp=_read_stamp(before.removesuffix(VALIDATION)))
-
-
-def _find_line_begin(text: bytes, start: int) -> int:
-    earliest = max(0, start - REACH_BACK)
-    return max(text.rfind(b"\n", earliest, start) + 1, text.rfind(b"\r", earliest, start) + 1, earliest)
 
 
 def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
