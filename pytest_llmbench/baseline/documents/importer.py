@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
+from pytest_llmbench.baseline.documents.labels import METRICS
 from pytest_llmbench.baseline.documents.markdown import read_tables
 from pytest_llmbench.baseline.documents.prose import Prose, ProseValue, ProseValues, read_prose
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
@@ -289,19 +290,13 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
     needed = [name for name in ("sequence_length", "layers", "gbs") if columns[name] is None]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
     keys += [f"{name}: null" for name in needed] + ["proxy: true"] * entry.proxy
-    cells = ", ".join(f"{name}: {json.dumps(text)}" for name, text in _order_cells(entry))
+    cells = ", ".join(f"{name}: {json.dumps(entry.cells[name])}" for name in METRICS if name in entry.cells)
     places = [f"{name}: line {model[name].line}" for name in worked if name not in entry.facts]
     notes = [*([f"# {', '.join(places)}"] if places else []), *([f"{FILL_IN} {', '.join(needed)}"] if needed else [])]
     end = "".join(f"   {note}" for note in notes)
     yield f"     {', '.join(keys)}{',' if cells else '}'}{end}"
     if cells:
         yield f"     cells: {{{cells}}}}}"
-
-
-def _order_cells(entry: DocumentConfiguration) -> Iterator[tuple[str, str]]:
-    for name in ("step_time", "tokens_per_second", "mfu", "days_to_1t"):
-        if name in entry.cells:
-            yield name, entry.cells[name]
 
 
 def _quote(text: str) -> str:
