@@ -111,8 +111,22 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
+def states_recorded(path: Path) -> bool:
+    """Whether a file holds recorded baselines, also one of another version; of what is no YAML, whether it says so."""
+    try:
+        kind = _find_values(read_document(path)).get("kind")
+    except BaselineError:
+        # With the file would go every value that was accepted, so a doubt is a yes.
+        return str(BaselineKind.RECORDED) in path.read_text(encoding="utf-8")
+    return kind is not None and kind.value == BaselineKind.RECORDED
+
+
+def _find_values(root: Any) -> dict[str, Any]:
+    return {key.value: value for key, value in root.value if key.id == "scalar"}
+
+
 def _read_kind(path: Path, root: Any) -> BaselineKind:
-    stated = {key.value: value for key, value in root.value if key.id == "scalar"}
+    stated = _find_values(root)
     version = stated.get("schema")
     if version is None or version.value != SCHEMA:
         version_text = "no 'schema'" if version is None else f"schema {version.value!r}"
