@@ -20,14 +20,12 @@ from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, d
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
 
-RECOVER_SECONDS = 20.0
-"""How long a submission that is under way may take to end when everything is cancelled."""
+RECOVER_SECONDS = 20.0  # how long a submission that is under way may take to end when everything is cancelled
 
-PAUSES = 10
-"""How many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely."""
+PAUSES = 10  # how many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely
 
+# gets every job that ended or could not be submitted; returns the jobs that follow from it
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
-"""Gets every job that ended or could not be submitted; returns the jobs that follow from it."""
 
 JobIdentity = tuple[str, str, int, int]
 

@@ -30,16 +30,14 @@ SUBMIT_SECONDS = 600.0
 OUTPUT = "submit.out"
 EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
-KILLED = 128
-"""A shell's exit code above this is a signal: what the command had done by then, nothing tells."""
-CLOCKS_DIFFER = timedelta(hours=1)
-"""How far the clocks of Slurm and of the file system are trusted to differ."""
+KILLED = 128  # a shell's exit code above this is a signal: what the command had done by then, nothing tells
+CLOCKS_DIFFER = timedelta(hours=1)  # how far the clocks of Slurm and of the file system are trusted to differ
 
 
 class Scheduler(Protocol):
-    """Who runs jobs and knows what became of them. `at_once` is how many it takes at a time; None: any number."""
+    """Who runs jobs and knows what became of them."""
 
-    at_once: int | None
+    at_once: int | None  # how many it takes at a time; None: any number
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Return what is known of each job, by number; SlurmAway if nobody answers."""
@@ -71,9 +69,9 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What launchers need: the journal, for the processes that they start; Slurm; a clock to wait with."""
+    """What launchers need."""
 
-    journal: Journal
+    journal: Journal  # for the processes that they start
     slurm: Slurm
     sleep: Callable[[float], None] = time.sleep
     submit_seconds: float = SUBMIT_SECONDS
