@@ -103,7 +103,7 @@ def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
 
 
 def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
-    phases = Counter(job.status.phase if job.status else Phase.WAITING for job in jobs if not job.problem)
+    phases = Counter(job.status.phase if job.status else Phase.WAITING for job in jobs if not job.refused)
     if number := phases[Phase.WAITING]:
         pending = [job.status for job in jobs if job.status and job.status.phase is Phase.WAITING]
         reasons = sorted({status.reason for status in pending if status.reason})
@@ -114,7 +114,7 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         yield f"{number} unknown to Slurm"
     if number := phases[Phase.ENDED]:
         yield f"{number} ended"
-    if number := sum(bool(job.problem) for job in jobs):
+    if number := sum(job.refused for job in jobs):
         yield f"{number} refused"
     if waiting:
         yield f"{waiting} not submitted yet"

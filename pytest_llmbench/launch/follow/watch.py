@@ -164,7 +164,7 @@ class Absence:
 
 def explain_end(job: Job) -> JobEnd:
     """Return how a job of the journal ended: refused, ended by us, lost, or what Slurm says."""
-    if job.problem:
+    if job.refused:
         return JobEnd(Blame.RUN, job.problem)
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")

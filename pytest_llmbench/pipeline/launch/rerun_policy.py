@@ -136,7 +136,7 @@ class LaunchProgress:
         if job.submission is SubmissionState.UNCERTAIN:
             return None
         own = self.configurations[job.spec.case_id].spec.exclude
-        if job.problem and job.spec.exclude != own:  # the cluster has no other nodes
+        if job.refused and job.spec.exclude != own:  # the cluster has no other nodes
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
             return None
@@ -157,7 +157,7 @@ class LaunchProgress:
 
     def _find_problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
         """Return why a job has no run that could be judged."""
-        if job.problem:
+        if job.refused:
             return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
         if end.blame is not Blame.NONE and not _is_purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
