@@ -208,8 +208,8 @@ def _choose_reason(ending: Ending, other: Reason) -> Reason:
 def _find_unprinted_losses(steps: Steps, window: Window) -> Iterator[Problem]:
     """Yield a loss that is not printed from the window's first step on."""
     # Some leave the field out once it is no number. Before the window it may be missing: in half precision the first
-    # steps overflow until the loss is scaled right, and are skipped. Where the gradient norm is no number there, the run
-    # has diverged all the same (find_not_finite).
+    # steps overflow until the loss is scaled right, and are skipped. Where the gradient norm is no number there, the
+    # run has diverged all the same (find_not_finite).
     silent = ~steps.has_loss & (steps.index >= window.first)
     if silent.any():
         rows = np.flatnonzero(silent)
