@@ -53,12 +53,9 @@ class Sign(NamedTuple):
     """A line or a traceback that says how a log ended."""
 
     ending: Ending
-    line: int
-    """Where it stands: the head of a traceback, whose ending is on the line of its exception."""
-    kind: str = ""
-    """What a traceback raised, without the message."""
-    unread: bool = False
-    """Whether it is no more than the head of a traceback."""
+    line: int  # where it stands: the head of a traceback, whose ending is on the line of its exception
+    kind: str = ""  # what a traceback raised, without the message
+    unread: bool = False  # whether it is no more than the head of a traceback
 
 
 def choose_cause(signs: Sequence[Sign]) -> Ending | None:
@@ -237,10 +234,8 @@ class Decisive(NamedTuple):
     """From which line on an ending counts."""
 
     first: int = 0
-    near: int = 0
-    """From here on no more steps follow it than are printed late."""
-    finished: bool = False
-    """Whether the last attempt is, so that an orderly end says nothing."""
+    near: int = 0  # from here on no more steps follow it than are printed late
+    finished: bool = False  # whether the last attempt is, so that an orderly end says nothing
 
 
 _EVERY_LINE = Decisive()

@@ -45,42 +45,28 @@ class StepRecord(NamedTuple):
 
     origin: RecordOrigin
     step: int
-    seconds: float
-    """As in `models.Steps`, impossible times as they are printed."""
+    seconds: float  # as in `models.Steps`, impossible times as they are printed
     resolution: float
-    total: int | None = None
-    """The number of steps of the run."""
+    total: int | None = None  # the number of steps of the run
     loss: float | None = None
     grad_norm: float | None = None
     tflops: float = NAN
     tokens: float = NAN
-    batch: float = NAN
-    """Samples in a step, of all ranks."""
-    memory: float = NAN
-    """Bytes."""
-    precise: bool = False
-    """Whether it is printed in full, to be preferred."""
-    mean_of: int = 1
-    """As in `models.Steps`. With 0 it is no step that counts, and only its dialect knows what it is."""
+    batch: float = NAN  # samples in a step, of all ranks
+    memory: float = NAN  # bytes
+    precise: bool = False  # whether it is printed in full, to be preferred
+    mean_of: int = 1  # as in `models.Steps`. With 0 it is no step that counts, and only its dialect knows what it is.
     asynchronous: bool = False
-    stamp: float = NAN
-    """The time stamp of the line, in seconds since any fixed moment."""
+    stamp: float = NAN  # the time stamp of the line, in seconds since any fixed moment
     since: tuple[int, float] | None = None
     """A step and a time stamp from which on the time counts, where that is later than the record before."""
-    bar: tuple[int, int] | None = None
-    """Epoch and 1-based count of a progress bar whose step number is not certain yet."""
-    rounded: bool = False
-    """Whether the step number is not certain, or counted."""
-    rate: float = NAN
-    """The learning rate."""
-    consumed: float = NAN
-    """Samples since the run began."""
-    targets: float = NAN
-    """Tokens whose loss counts."""
-    skipped: float = NAN
-    """Steps without an update of the weights."""
-    loss_digits: int = 0
-    """How many digits the loss is printed with."""
+    bar: tuple[int, int] | None = None  # epoch and 1-based count of a progress bar whose step number is not certain yet
+    rounded: bool = False  # whether the step number is not certain, or counted
+    rate: float = NAN  # the learning rate
+    consumed: float = NAN  # samples since the run began
+    targets: float = NAN  # tokens whose loss counts
+    skipped: float = NAN  # steps without an update of the weights
+    loss_digits: int = 0  # how many digits the loss is printed with
     rewards: bool = False
     layout: tuple[bytes, ...] = ()
     """The names of its fields, with an empty one behind them where it cannot end in a number that was cut."""

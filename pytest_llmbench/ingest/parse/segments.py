@@ -36,10 +36,8 @@ class MarkPlaces(NamedTuple):
 
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
-    totals: Sequence[tuple[int, int]] = ()
-    """Place and number of steps."""
-    ends_divide: bool = True
-    """Whether a new step after an end is of another attempt."""
+    totals: Sequence[tuple[int, int]] = ()  # place and number of steps
+    ends_divide: bool = True  # whether a new step after an end is of another attempt
 
 
 @dataclass(slots=True)
@@ -53,8 +51,7 @@ class SegmentDraft:
     total: int | None = None
     kept: dict[int, StepRecord] = field(default_factory=dict)
     loss_digits: int = 0
-    layout: tuple[bytes, ...] = ()
-    """Of the last record that was whole."""
+    layout: tuple[bytes, ...] = ()  # of the last record that was whole
 
     @property
     def begin(self) -> int:
