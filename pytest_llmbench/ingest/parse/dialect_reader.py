@@ -16,11 +16,11 @@ import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS, Dialect
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     Unmatched,
     count_digits,

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Segment
-from pytest_llmbench.ingest.parse.dropped import make_printable
-from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
+from pytest_llmbench.ingest.parse.records import find_line_stop, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
 from pytest_llmbench.ingest.sources.local import File

@@ -64,10 +64,6 @@ class MarkerSearch:
         self._automata = [_Automaton(parts[begin : begin + AT_ONCE]) for begin in range(0, len(parts), AT_ONCE)]
         self._shared = {part: group for part, group in groups.items() if group != (part,)}
 
-    def __deepcopy__(self, memo: dict[int, object]) -> MarkerSearch:
-        """Return itself: it never changes."""
-        return self
-
     @property
     def passes(self) -> int:
         """How often a text is searched for all the markers."""

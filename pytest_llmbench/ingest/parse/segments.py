@@ -12,16 +12,20 @@ import numpy as np
 
 from pytest_llmbench.core.models import DropReason, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
-from pytest_llmbench.ingest.parse.dropped import (
+from pytest_llmbench.ingest.parse.records import (
+    COLUMNS,
+    NAN,
+    RecordOrigin,
+    StepRecord,
     Tally,
     add_divergence,
     choose_print,
+    get_rank_order,
     has_diverged,
     make_printable,
     show_same_time,
     tally_writers,
 )
-from pytest_llmbench.ingest.parse.records import COLUMNS, NAN, RecordOrigin, StepRecord, get_rank_order
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

@@ -11,13 +11,13 @@ from statistics import median
 
 from pytest_llmbench.core.models import DropReason
 from pytest_llmbench.ingest.parse.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     count_digits,
     find_line_stop,

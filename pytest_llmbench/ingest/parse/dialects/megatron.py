@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from pytest_llmbench.ingest.parse.dialects.megatron_steps import UNNUMBERED, add_means, number, pair, renumber
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.prints import get_scale
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
@@ -23,6 +22,7 @@ from pytest_llmbench.ingest.parse.records import (
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     count_digits,
     find_line_stop,

@@ -20,13 +20,13 @@ from pytest_llmbench.ingest.parse.dialect_reader import (
     match_rows,
     parse_numbers,
 )
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     count_digits,
     find_line_stop,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
     HOLE,
@@ -16,6 +15,7 @@ from pytest_llmbench.ingest.parse.records import (
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     count_digits,
     find_line_stop,
