@@ -90,11 +90,11 @@ LIKE_AN_AVERAGE = 0.98
 
 
 class RecordLine(NamedTuple):
-    """The line around a marker without its colours; `whole` if it ends, `cut` if a number was cut at its end."""
+    """The line around a marker without its colours."""
 
     text: bytes
-    whole: bool
-    cut: bool
+    whole: bool  # it ends
+    cut: bool  # a number was cut at its end
 
 
 class Prints:

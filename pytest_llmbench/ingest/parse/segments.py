@@ -134,6 +134,7 @@ def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[Segmen
     """
     kept: list[SegmentDraft] = []
     others: list[SegmentDraft] = []
+    # Which rank logs differs: that of Megatron's `iteration` lines is the last one.
     for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin)):
         if _find_overlapping(attempt, kept):
             text = f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to {attempt.top}"
@@ -170,7 +171,7 @@ def _is_of_another(
 
     A start mark between them says so, and so do a changed total, a new step after an end mark, and a falling step,
     unless it is a late one: at most LATE_STEPS back, and either seen before and not the first step, or not seen before
-    and followed by what goes on, as where two lines were exchanged. A gap says nothing.
+    and followed by what goes on, as where two lines were exchanged.
     """
     if _has_between(marks.starts, attempt.end, record.origin.offset):
         return True
@@ -180,6 +181,7 @@ def _is_of_another(
         return marks.ends_divide and _has_between(marks.ends, attempt.end, record.origin.offset)
     if record.step == attempt.top:
         return False
+    # a gap says nothing, for lines get lost; a step that falls by more than late prints do is a restart
     if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
         return True
     return record.step not in attempt.kept and _goes_back(attempt, following)
