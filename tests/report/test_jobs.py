@@ -32,7 +32,7 @@ from pytest_llmbench.judge.comparison import ComparisonKind, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.selftest import run_selftest
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
-from pytest_llmbench.ingest.sources import standard_input
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.stores import Stores
+from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.nccl.changes import TraceComparison
@@ -155,7 +154,7 @@ def _count_all(paths: Sequence[Path]) -> Counts:
 
 def _choose_shares(paths: Sequence[Path]) -> int:
     """Return how many processes read: one where little is read, or what can only be read once."""
-    if any(is_remote(path) or path == standard_input.PATH for path in paths):
+    if any(is_remote(path) or path == STANDARD_INPUT for path in paths):
         return 1
     size = sum(path.stat().st_size for path in _list_files(Stores(), paths))
     return min(len(os.sched_getaffinity(0)), PROCESSES) if size >= LARGE else 1
