@@ -96,7 +96,7 @@ def soups(folder: Path) -> Iterator[Path]:
     """Write texts of what readers look for: whole, in part, one beginning within another, in any order."""
     markers = sorted(
         {marker for one in DIALECTS.values() for marker in (*one.markers, *one.starts, *one.ends)}.union(
-            endings.MARKERS, checkpoints.MARKERS, facts.MARKERS
+            endings.MARKERS, checkpoints.MARKERS, (facts.NCCL_OPERATION,)
         )
     )
     for number in range(SOUPS):

@@ -54,20 +54,21 @@ def add(commands: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> Output:
     import json
 
-    from pytest_llmbench.ingest.nccl import changes, saved
+    from pytest_llmbench.ingest.nccl.changes import compare
+    from pytest_llmbench.ingest.nccl.trace import build_document, read_saved
     from pytest_llmbench.pipeline.option_values import find_readable
 
     with rename_flags():
         paths = [find_readable("--llmb-logs", place, Path.cwd()) for place in arguments.logs]
         against = arguments.against and find_readable("--llmb-against", arguments.against, Path.cwd())
-    trace = saved.read_saved(paths)
-    other = saved.read_saved([against]) if against else None
+    trace = read_saved(paths)
+    other = read_saved([against]) if against else None
     if arguments.save:
-        _save(saved.build_document(trace), arguments.save)
-    comparison = changes.compare(trace, other) if other else None
+        _save(build_document(trace), arguments.save)
+    comparison = compare(trace, other) if other else None
     code = 1 if comparison and comparison.changes else 0
     if arguments.format == "json":
-        return Output(json.dumps(saved.build_document(trace, comparison), indent=1), code)
+        return Output(json.dumps(build_document(trace, comparison), indent=1), code)
     return Output(render_changes(comparison, trace, other) if comparison and other else render_page(trace), code)
 
 

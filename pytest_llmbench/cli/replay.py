@@ -16,7 +16,7 @@ from pytest_llmbench.core.formatting import count_noun, format_difference, join_
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Outcome
-    from pytest_llmbench.pipeline.results import SessionResults
+    from pytest_llmbench.pipeline.outcomes import SessionResults
     from pytest_llmbench.pipeline.settings import Settings
 
 WHAT_IF = (

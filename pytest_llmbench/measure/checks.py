@@ -16,10 +16,10 @@ from pytest_llmbench.core.models import (
     Baseline,
     BaselineKind,
     Configuration,
+    DropReason,
     Ending,
     EndingCode,
     Key,
-    NoteCode,
     Parallelism,
     Problem,
     Reason,
@@ -105,7 +105,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if _is_recent(run, now):
         return Problem(Reason.STILL_RUNNING, f"no training step yet; probably still running{why}", line)
     text = f"no training step of dialect {baseline.dialect} in the log{why}"
-    torn = next((dropped for dropped in run.attempts[-1].log.dropped if dropped.reason == NoteCode.TORN), None)
+    torn = next((dropped for dropped in run.attempts[-1].log.dropped if dropped.reason is DropReason.TORN), None)
     if torn is None:
         return Problem(Reason.NO_STEPS, text, line)
     lines = formatting.count_noun(torn.count, "line")
@@ -145,7 +145,7 @@ def _find_interleaved(choice: Choice) -> Iterator[Problem]:
     """Yield that two processes write into the log."""
     # No part of such a log holds the steps of one of them in a row: that is why some are missing.
     for dropped in choice.attempt.log.dropped:
-        if dropped.reason == NoteCode.INTERLEAVED:
+        if dropped.reason is DropReason.INTERLEAVED:
             text = f"two processes write their steps into this file at once: {dropped.example}"
             yield Problem(Reason.WINDOW_INCOMPLETE, text, dropped.first_line)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Acknowledgement, Check, Judgement, Key, LevelChange
     from pytest_llmbench.judge.comparison import ComparisonRow, ConfigurationComparison
     from pytest_llmbench.pipeline.catalog import Catalog
-    from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+    from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
     from pytest_llmbench.pipeline.settings import Settings
 
 FAILS = 0.01

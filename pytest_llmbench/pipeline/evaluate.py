@@ -41,13 +41,17 @@ from pytest_llmbench.pipeline.fleet import (
     with_shift,
     with_warnings,
 )
-from pytest_llmbench.pipeline.outcomes import find_unmatched, judge_case
-from pytest_llmbench.pipeline.requirements import apply_requirements
-from pytest_llmbench.pipeline.results import JudgedConfigurations, SessionResults
+from pytest_llmbench.pipeline.outcomes import (
+    JudgedConfigurations,
+    SessionResults,
+    apply_requirements,
+    find_unmatched,
+    judge_case,
+)
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.reading.reader import ReadCounts
+    from pytest_llmbench.ingest.reading.progress import ReadCounts
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""

@@ -25,7 +25,7 @@ from pytest_llmbench.core.models import (
     OnBound,
     Verdict,
 )
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.daily_runs import PreviousRun

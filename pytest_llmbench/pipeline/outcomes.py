@@ -1,31 +1,131 @@
-"""What becomes of each selected configuration, decided in one place; and of runs that are of none that is known."""
+"""What a session judged, and what becomes of each selected configuration, and of runs of none that is known."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     Case,
+    Check,
     Evidence,
     Identity,
     Judgement,
     Key,
+    Measurement,
+    Note,
     NoteCode,
     Outcome,
     Reason,
+    RequiredRuns,
     Run,
     Status,
     UnmatchedRun,
     Verdict,
 )
+from pytest_llmbench.core.models.jobs import LaunchedJob
 from pytest_llmbench.pipeline.catalog import is_required
-from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.judge.shift import SharedShift
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationResult:
+    """The verdict that decides an item, those against further baselines, and the jobs that it was launched as."""
+
+    case: Case
+    judgement: Judgement
+    others: tuple[Judgement, ...] = ()
+    jobs: tuple[LaunchedJob, ...] = ()
+    nodes: str = ""
+    """What is said of the nodes on which the jobs ran."""
+    done: str = ""
+    """What a job did that was not to be judged, such as a profile; empty for all others."""
+
+    def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
+        """Return which evidence, of that against each baseline, the verdict that decides was reached from."""
+        return next(of_baseline for of_baseline in evidence if of_baseline.baseline is self.judgement.baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedConfigurations:
+    """The results of a session, each with the evidence against each of its baselines.
+
+    The passes that look at all configurations together return a changed copy (`map`, `map_newest`).
+    """
+
+    by_id: Mapping[str, tuple[ConfigurationResult, tuple[Evidence, ...]]]
+    """By item id; of several runs of one configuration the newest comes first."""
+    shift: SharedShift | None = None
+    """What most of them have in common, once somebody has looked for it."""
+
+    @property
+    def results(self) -> dict[str, ConfigurationResult]:
+        """The results by item id."""
+        return {name: result for name, (result, _) in self.by_id.items()}
+
+    @property
+    def newest(self) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
+        """For each key the result of its newest run, and the evidence that its deciding verdict was reached from."""
+        newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
+        for result, evidence in self.by_id.values():
+            if result.case.key not in newest:
+                newest[result.case.key] = (result, result.pick_deciding(evidence))
+        return newest
+
+    @property
+    def judgements(self) -> dict[Key, tuple[Judgement, ...]]:
+        """For each key the judgements of its newest run, that which decides first."""
+        return {key: (result.judgement, *result.others) for key, (result, _) in self.newest.items()}
+
+    def map(
+        self, change: Callable[[ConfigurationResult, tuple[Evidence, ...]], ConfigurationResult]
+    ) -> JudgedConfigurations:
+        """Return these configurations with each result changed; the evidence stays."""
+        return replace(
+            self, by_id={name: (change(result, evidence), evidence) for name, (result, evidence) in self.by_id.items()}
+        )
+
+    def map_newest(self, change: Callable[[Judgement, Evidence], Judgement]) -> JudgedConfigurations:
+        """Return these configurations with the deciding judgement of each one's newest run changed."""
+        newest = {result.case.id for result, _ in self.newest.values()}
+
+        def change_newest(result: ConfigurationResult, evidence: tuple[Evidence, ...]) -> ConfigurationResult:
+            if result.case.id not in newest:
+                return result
+            return replace(result, judgement=change(result.judgement, result.pick_deciding(evidence)))
+
+        return self.map(change_newest)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResults:
+    """Results by item id, and the runs behind them."""
+
+    configurations: Mapping[str, ConfigurationResult]
+    unmatched: tuple[UnmatchedRun, ...]
+    runs_found: int
+    runs_before_since: int
+    ignored: tuple[str, ...]
+    measurements: Mapping[Key, tuple[Measurement, ...]]
+    """Newest first, every run of a configuration against the baseline that decides. They stay with the process that
+    read the logs: a worker gets none."""
+    checks: tuple[Check, ...] = ()
+    """What is said of several configurations together, or of the gate itself."""
+    remarks: tuple[str, ...] = ()
+    """Lines for the summary."""
+    required: frozenset[Key] = frozenset()
+    """The configurations that a suite file asks for."""
+
+
+# --- what becomes of an item --------------------------------------------------------------------------------
 
 
 def decide_outcomes(results: SessionResults, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
@@ -128,20 +228,14 @@ def _describe_runs(results: SessionResults) -> str:
     """Return the runs with what keeps each from being judged, those of which the same is to be said together."""
     ids: dict[str, list[str]] = {}
     for stray in results.unmatched:
-        ids.setdefault(f"{'; '.join(shorten_reason(stray.text))}{_describe_nearest(stray)}", []).append(stray.id)
+        near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
+        ids.setdefault("; ".join(filter(None, (stray.summary, near, stray.advice))), []).append(stray.id)
     for judgement in (result.judgement for result in results.configurations.values()):
         if judgement.measurement:
             ids.setdefault(f"{judgement.baseline.key.id}: {judgement.verdict}", []).append(judgement.measurement.run.id)
     shown = [f"{formatting.join_first(named)} ({why})" for why, named in list(ids.items())[:5]]
     rest = sum(len(named) for named in list(ids.values())[5:])
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
-
-
-def _describe_nearest(stray: UnmatchedRun) -> str:
-    """Return the nearest configuration, and the option that would match the run."""
-    option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
-    near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
-    return "".join(f"; {part}" for part in (near, option) if part)
 
 
 # --- runs of no known configuration ---------------------------------------------------------------------------------
@@ -158,10 +252,17 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
             copied = bool(_fingerprints(run)) and _fingerprints(run) <= identified
             serious = run.found.excluded is None and not copied and _nearly_identified(identity)
-            candidates = identity.candidates if serious else ()
-            about = identity.may_be
             yield UnmatchedRun(
-                run.id, reason, identity.because, path, candidates, identity.nearest, run.started, about=about
+                run.id,
+                reason,
+                identity.because,
+                path,
+                identity.candidates if serious else (),
+                identity.nearest,
+                run.started,
+                about=identity.may_be,
+                summary=identity.summary,
+                advice=identity.advice,
             )
 
 
@@ -181,12 +282,6 @@ def _nearly_identified(identity: Identity) -> bool:
     return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in names)
 
 
-def shorten_reason(because: str) -> list[str]:
-    """Return of why a run is of no configuration the head, and what nothing says of it."""
-    head, *rest = because.split("; ")
-    return [head, *(part for part in rest if part.startswith("nothing says"))]
-
-
 def invalidate_if_newer_unmatched(
     result: ConfigurationResult, unmatched: Sequence[UnmatchedRun], settings: Settings
 ) -> ConfigurationResult:
@@ -202,3 +297,43 @@ def invalidate_if_newer_unmatched(
             invalid = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, text=text)
             return replace(result, judgement=invalid)
     return result
+
+
+# --- how many runs a suite file asks for ------------------------------------------------------------------
+
+
+def apply_requirements(
+    judged: JudgedConfigurations, required: Mapping[Key, RequiredRuns], fewer: int | None = None
+) -> JudgedConfigurations:
+    """Return the results; one with fewer valid runs than a suite asks for is MISSING, unless it is red anyway.
+
+    The runs of its evidence count that are not older than `max_age` allows. Where a launch was told to make `fewer`,
+    and so many are there, the verdict stands, with a note of what is missing.
+    """
+    return judged.map(
+        lambda result, evidence: _check_run_count(result, required.get(result.case.key), evidence[0], fewer)
+    )
+
+
+def _check_run_count(
+    result: ConfigurationResult, asked: RequiredRuns | None, evidence: Evidence, fewer: int | None
+) -> ConfigurationResult:
+    judgement = result.judgement
+    if asked is None or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
+        return result
+    valid = sum(
+        measurement.valid and not _is_old(measurement.run.started, evidence) for measurement in evidence.measurements
+    )
+    if valid >= asked.runs:
+        return result
+    count = f"{formatting.count_noun(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
+    if fewer is not None and valid >= fewer:
+        note = Note(NoteCode.FEWER_RUNS, f"{count} (--llmb-repeats={fewer})")
+        return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))
+    text = f"{count}; the newest: {judgement.text}"
+    short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, text=text)
+    return replace(result, judgement=short)
+
+
+def _is_old(started: datetime | None, evidence: Evidence) -> bool:
+    return evidence.max_age is not None and (started is None or evidence.now - started > evidence.max_age)

@@ -37,8 +37,7 @@ from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import select_drift_budget
 from pytest_llmbench.pipeline.checks import FAILS
-from pytest_llmbench.pipeline.outcomes import invalidate_if_newer_unmatched
-from pytest_llmbench.pipeline.results import ConfigurationResult, SessionResults
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:

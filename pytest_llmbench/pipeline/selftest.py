@@ -24,8 +24,7 @@ from pytest_llmbench.core.models import (
     Status,
     Steps,
 )
-from pytest_llmbench.pipeline.outcomes import item_status, judge_evidence
-from pytest_llmbench.pipeline.results import JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import JudgedConfigurations, item_status, judge_evidence
 from pytest_llmbench.pipeline.settings import Settings
 
 Damage = Callable[[Segment, Measurement], Segment | None]

@@ -21,7 +21,6 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, LogError
 from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
@@ -206,6 +205,8 @@ def _of_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog,
 
 def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
     """Return the hash of the bytes of a file; empty where they cannot be read, or their text is another one now."""
+    from pytest_llmbench.ingest.parse.read import Fingerprint, take_sample
+
     digest, found, size = hashlib.sha256(), Fingerprint(), 0
 
     def hashed() -> Iterator[bytes]:

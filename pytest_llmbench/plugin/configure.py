@@ -45,7 +45,7 @@ from pytest_llmbench.plugin.stash import (
     raise_usage_errors,
 )
 
-HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection", "pytest_llmbench.plugin.selection")
+HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
 """Imported by name: pytester forgets modules that a session imported, but their package would still have them."""
 
 

@@ -22,11 +22,11 @@ def llmb_case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
     """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
+    from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
     from pytest_llmbench.report.outcome import list_properties
 
     outcome, described = get_session(request.config).get_outcome(llmb_case)
-    request.node.stash[DESCRIBED] = described
+    request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, outcome.message
     request.node.user_properties.extend(list_properties(described))
     return outcome
 
@@ -57,19 +57,20 @@ def llmb_run(llmb_measurement: Measurement) -> Run:
 @pytest.fixture
 def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
     """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, get_session
+    from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
 
     run, described = get_session(request.config).describe_unmatched(_get_case(request))
-    request.node.stash[DESCRIBED] = described
+    request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, run.message
     return run
 
 
 def _make_check_fixture(name: str, meaning: str) -> object:
     def describe_check(request: pytest.FixtureRequest) -> Check:
-        from pytest_llmbench.plugin.stash import DESCRIBED, get_session
+        from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
 
         check, described = get_session(request.config).describe_check(_get_case(request))
-        request.node.stash.setdefault(DESCRIBED, described)  # the verdict on a configuration comes first
+        if DESCRIBED not in request.node.stash:  # the verdict on a configuration comes first
+            request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, check.message
         return check
 
     # `pytest --fixtures` shows the docstring of the function.

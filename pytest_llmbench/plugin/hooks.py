@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.pipeline.left_out import selection_from
-from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks
-from pytest_llmbench.plugin.outputs import store_outcomes, workflow_commands, write_reports
+from pytest_llmbench.pipeline.cautions import selection_from
+from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, keep_wanted, make_selection
+from pytest_llmbench.plugin.outputs import (
+    list_header,
+    list_workflow_commands,
+    render_terminal,
+    store_outcomes,
+    write_reports,
+)
 from pytest_llmbench.plugin.stash import (
     DESCRIBED,
     INFORMATION,
+    MESSAGE,
     SUITE_ID,
     find_judging_option,
     get_session,
@@ -43,12 +50,16 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what decides: the baselines and the tolerance in use, and where the logs are."""
-    from pytest_llmbench.plugin.terminal import header
-
-    return [f"llmbench: {line}" for line in header(get_session(config))]
+    return [f"llmbench: {line}" for line in list_header(get_session(config))]
 
 
 # --- items ------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the items whose node ids were given, once every conftest has seen all of them."""
+    keep_wanted(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -65,9 +76,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return True
     raise_usage_errors(lambda: state.decide_outcomes(list(list_selected_ids(session.items))))
     if session.items:  # the controller of workers has none
-        from pytest_llmbench.plugin.selection import selection_of
-
-        state.selection = selection_of(session)
+        state.selection = make_selection(session)
     return None
 
 
@@ -129,7 +138,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
         described = item.stash[DESCRIBED]
-        report.llmb = described if report.outcome == described["status"] else _overrule(described, report)  # type: ignore[attr-defined]
+        shown = described if report.outcome == described["status"] else _overrule(described, report)
+        report.llmb = shown  # type: ignore[attr-defined]
+        if call.excinfo is not None and item.stash[MESSAGE] and str(call.excinfo.value).startswith(item.stash[MESSAGE]):
+            from pytest_llmbench.report.verdicts import make_headline
+
+            # Of a message of ours, which has many lines, pytest's short summary shows this; a user's own text stays.
+            report.llmb_headline = make_headline(shown)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
     if is_worker(item.config) and (selection := get_session(item.config).hand_over_selection()):
@@ -200,31 +215,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a line for each configuration, what to do next, and the count by verdict."""
-    from pytest_llmbench.plugin.terminal import summary
-
     session = get_session(config)
+    # The sections of the failures and the JUnit report are written by now; the short summary follows, which in a CI and
+    # with -vv is not cut to the width of the terminal.
     for report in chain.from_iterable(terminalreporter.stats.values()):
-        _shorten(report)
-    lines = summary(session, config.get_verbosity())
+        crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
+        if crash is not None and hasattr(report, "llmb_headline"):
+            crash.message = f"{crash.message.partition(': ')[0]}: {report.llmb_headline}"
+    lines = render_terminal(session, config.get_verbosity())
     if lines:
         terminalreporter.section("llmbench")
     for line in lines:
         terminalreporter.write(line[: line.marked], **({line.colour: True} if line.colour else {}))
         terminalreporter.write(f"{line[line.marked :]}\n")
-    for command in workflow_commands(session):
+    for command in list_workflow_commands(session):
         terminalreporter.write(f"{command}\n")
-
-
-def _shorten(report: Any) -> None:
-    """Leave of a message of ours its first line to pytest's short summary, which follows, and in a CI and with -vv is
-    not cut to the width of the terminal; the sections of the failures and the JUnit report are written by now."""
-    crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
-    if crash is None or not hasattr(report, "llmb"):
-        return
-    from pytest_llmbench.report.verdicts import make_headline
-
-    error, _, message = crash.message.partition("\n")[0].partition(": ")
-    if message and make_headline(report.llmb).startswith(
-        message
-    ):  # a long one goes on in the next line; a user's own text stays
-        crash.message = f"{error}: {make_headline(report.llmb)}"

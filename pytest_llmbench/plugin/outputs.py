@@ -1,18 +1,128 @@
-"""What a session leaves behind: report files, its history, and what a CI server is told."""
+"""What a session says on the terminal besides its verdicts, and what it leaves behind: reports, its history."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import TimedBy
 
 if TYPE_CHECKING:
+    from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
+    from pytest_llmbench.report.columns import TerminalLine
+
+
+LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
+FOUND = (
+    "correct what keeps these runs from being judged, or select what they are of with -k; all of them are shown by: "
+    "llmbench summary PATH"
+)
+"""What to do when nothing was judged, without and with runs."""
+
+
+def list_header(session: Session) -> Iterator[str]:
+    """Yield what decides: for the head of the session's output, and for reports."""
+    settings = session.settings
+    yield f"baselines: {session.catalog.describe()}"
+    for path in settings.baselines:
+        yield f"baselines: {formatting.format_place(path, session.directory)}"
+    if settings.baselines:
+        yield f"judged against: {settings.against or 'recorded where there are any'}"
+    for tolerance in describe_tolerances(settings):
+        yield f"tolerance: {tolerance}"
+    for path in settings.logs:
+        yield f"{'history' if settings.launch else 'logs'}: {formatting.format_place(path, session.directory)}"
+    if session.history:
+        yield f"history in {session.history.describe()}"
+    yield from _list_rules(session)
+
+
+def _list_rules(session: Session) -> Iterator[str]:
+    """Yield what is not as ever."""
+    settings = session.settings
+    if settings.launch is not None:
+        yield from settings.launch.told(session.directory)
+    if settings.certify:
+        yield f"certifying against {settings.against} baselines: INCONCLUSIVE and MISSING fail"
+    elif settings.inconclusive != "literal":
+        yield f"inconclusive runs: {settings.inconclusive}"
+    if settings.repeat_window:
+        yield f"repeats: runs of one build within {formatting.format_age(settings.repeat_window)} of the newest"
+    if settings.acknowledged:
+        count = formatting.count_noun(len(session.catalog.acknowledged), "acknowledged change")
+        yield f"{count}: {formatting.format_place(settings.acknowledged, session.directory)}"
+    if settings.timed == TimedBy.DOCUMENT:
+        yield "timed as the documents do, to compare with their tables: nothing is recorded, kept or certified"
+    if settings.baseline_release:
+        yield f"every run is judged against release {settings.baseline_release}"
+    if settings.record:
+        yield f"recording to {formatting.format_place(settings.record, session.directory)}; nothing is judged"
+
+
+def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
+    """Return the lines of the summary, more of them for a higher verbosity (pytest's -q is -1, -v is 1)."""
+    from pytest_llmbench.report.columns import TerminalLine, wrap
+    from pytest_llmbench.report.terminal import render_summary
+
+    if not session.described:
+        return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]
+    remarks = [*_list_remarks(session), *_describe_skipped(session, verbosity > 0), *session.written]
+    lines = [*(remarks if verbosity >= 0 else _explain_nothing_judged(session)), *session.failures]
+    return [*render_summary(session.described, list(map(formatting.escape, lines)), verbosity, session.cautions)]
+
+
+def _list_remarks(session: Session) -> list[str]:
+    """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
+    results, since = session.results, session.settings.since
+    remarks = []
+    if results.runs_before_since and since:
+        left_out = formatting.count_noun(results.runs_before_since, "run")
+        remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
+    remarks += [*_explain_nothing_judged(session), *results.remarks]
+    reported = {outcome["id"] for outcome in session.described if outcome["kind"] == "stray"}
+    untold = [stray for stray in results.unmatched if stray.id not in reported]
+    remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}" for stray in untold[:5]]
+    if len(untold) > 5:
+        remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
+    return remarks
+
+
+def _explain_nothing_judged(session: Session) -> Iterator[str]:
+    """Yield why nothing was judged, where nothing was, and what to do about it."""
+    if session.context:
+        own = "".join(
+            f" --baselines {formatting.format_place(path, session.directory)}" for path in session.settings.baselines
+        )
+        next_step = f". Next: {FOUND if session.results.runs_found else LOST}{own}"
+        yield f"{session.context.removesuffix('.')}{'' if session.settings.launch else next_step}"
+
+
+def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:
+    ignored = session.results.ignored
+    if verbose or len(ignored) == 1:
+        yield from (f"skipped {file}" for file in ignored)
+    elif ignored:
+        yield f"{len(ignored)} files skipped (-v tells all of them), first {ignored[0]}"
+
+
+def describe_tolerances(settings: Settings) -> Iterator[str]:
+    """Yield the tolerances of a session, with where each was given."""
+    from pytest_llmbench.core.tolerance import TIME, get_slot
+    from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE
+
+    for tolerance in settings.tolerances:
+        yield f"{tolerance} ({tolerance.source})"
+    if not any(get_slot(tolerance) == TIME for tolerance in settings.tolerances):
+        yield f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"
+
+
+# --- files ------------------------------------------------------------------------------------------------
 
 
 def write_reports(session: Session, exit_code: int) -> bool:
@@ -22,15 +132,18 @@ def write_reports(session: Session, exit_code: int) -> bool:
     """
     from pytest_llmbench.report.junit import render
 
-    complete = _complete(session) if session.settings.html or session.settings.json else []
+    complete = _complete_outcomes(session) if session.settings.html or session.settings.json else []
     well = _write(session, "junit", "JUnit report", lambda: render(session.described, session.now))
-    well &= _write(session, "html", "HTML report", lambda: _page(session, complete))
-    well &= _write(session, "json", "JSON document", lambda: _document(session, complete, exit_code or int(not well)))
+    well &= _write(session, "html", "HTML report", lambda: _render_page(session, complete))
+    # The document holds the exit code, so it comes after those that may still change it.
+    well &= _write(
+        session, "json", "JSON document", lambda: _render_document(session, complete, exit_code or int(not well))
+    )
     _tell_github(session, exit_code or int(not well))
     return well
 
 
-def _complete(session: Session) -> list[dict[str, Any]]:
+def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the nights of the history, and the lines of their logs around a failure.
 
     Nothing shows the secrets of launched jobs. There are no lines where a log cannot be read, or where the secrets are
@@ -74,21 +187,20 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
     return True
 
 
-def _page(session: Session, outcomes: list[dict[str, Any]]) -> bytes:
+def _render_page(session: Session, outcomes: list[dict[str, Any]]) -> bytes:
     from pytest_llmbench.report.html.page import render
 
     return render(outcomes, session.now, session.cautions).encode("utf-8", "backslashreplace")
 
 
-def _document(session: Session, outcomes: list[dict[str, Any]], exit_code: int) -> bytes:
-    from pytest_llmbench.plugin.terminal import header, tolerances
+def _render_document(session: Session, outcomes: list[dict[str, Any]], exit_code: int) -> bytes:
     from pytest_llmbench.report.document import SessionEnding, make_document, render
 
     asked = {
         "version": __version__,
         "baselines": session.catalog.describe(),
-        "tolerances": list(tolerances(session.settings)),
-        "header": list(header(session)),
+        "tolerances": list(describe_tolerances(session.settings)),
+        "header": list(list_header(session)),
         "timed": str(session.settings.timed),
     }
     ending = SessionEnding(exit_code, session.failures, session.cautions)
@@ -109,7 +221,7 @@ def _tell_github(session: Session, exit_code: int) -> None:
         session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
 
 
-def workflow_commands(session: Session) -> list[str]:
+def list_workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
     from pytest_llmbench.report import github
 

@@ -15,11 +15,11 @@ from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
-    from pytest_llmbench.ingest.reading.reader import ReadCounts
+    from pytest_llmbench.ingest.reading.progress import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
+    from pytest_llmbench.pipeline.cautions import Selection
     from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
-    from pytest_llmbench.pipeline.left_out import Selection
-    from pytest_llmbench.pipeline.results import SessionResults
+    from pytest_llmbench.pipeline.outcomes import SessionResults
     from pytest_llmbench.pipeline.session_history import SessionHistory
     from pytest_llmbench.pipeline.settings import Settings
 
@@ -149,7 +149,7 @@ class Session:
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
-        self._results = launching.batch
+        self._results = launching.results
         return self.ended_early
 
     def _launching(self, tell: Callable[[str], None]) -> LaunchSession:
@@ -269,7 +269,7 @@ class Session:
 
     def notice_left_out(self, options: str) -> None:
         """Keep as cautions what the selection (`options`) left out, what did not run, newer runs without an item."""
-        from pytest_llmbench.pipeline.left_out import subjects_seen, tell_left_out, tell_newer
+        from pytest_llmbench.pipeline.cautions import subjects_seen, tell_left_out, tell_newer
 
         if self.selection is None:
             return

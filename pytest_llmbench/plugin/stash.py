@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 DESCRIBED: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
+MESSAGE: pytest.StashKey[str] = pytest.StashKey()
+"""The outcome dictionary of what an item is about, and the message that its fixture has for the test."""
 
 COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 BY_NAME: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()

@@ -41,6 +41,8 @@ def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
         "step_seconds": formatting.finite_or_none(job.step_seconds),
         "text": job.text,
         "files": [formatting.format_place(path, directory) for path in job.files],
+        "submission": str(job.submission),
+        "ended_by": str(job.ended_by),
     }
 
 

@@ -15,7 +15,7 @@ from same_inputs import examples
 from same_reading import of_file, plain
 
 import pytest_llmbench
-from pytest_llmbench.core.models import DroppedRecords, Ending
+from pytest_llmbench.core.models import DroppedRecords, DropReason, Ending
 
 Change = tuple[str, str, str]
 
@@ -36,7 +36,7 @@ def test_equal_values_are_equal_to_the_bit_and_no_others_are() -> None:
     assert not same(np.array([1]), np.array([1.0]))
     assert not same(np.array([1]), np.array([1], dtype=np.int32))
     assert not same(Ending("a", "b", 1), Ending("a", "b", np.int64(1)))  # type: ignore[arg-type]
-    assert not same((DroppedRecords("torn", 1, 1, "x"),), (DroppedRecords("torn", 1, 1, "y"),))
+    assert not same((DroppedRecords(DropReason.TORN, 1, 1, "x"),), (DroppedRecords(DropReason.TORN, 1, 1, "y"),))
 
 
 def test_a_difference_is_told_with_its_place() -> None:

@@ -9,8 +9,7 @@ import pytest
 from nccl_traces import record, run
 
 from pytest_llmbench.cli.main import main
-from pytest_llmbench.ingest.nccl import saved
-from pytest_llmbench.ingest.nccl.read import read_trace
+from pytest_llmbench.ingest.nccl.trace import read_saved, read_trace
 
 PAGE = """\
 damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below
@@ -70,7 +69,7 @@ def test_what_was_saved_is_the_trace(capsys: pytest.CaptureFixture[str], trace: 
     text = told(capsys, 0, trace, *(["--format", "json"] if printed else ["--save", kept]))
     if printed:
         kept.write_text(text)
-    assert saved.read_saved([kept]) == read_trace([trace])
+    assert read_saved([kept]) == read_trace([trace])
     assert sorted(path.name for path in trace.parent.iterdir()) == ["grok1-25.05.nccl.json", "log.out"]
     assert told(capsys, 0, trace, "--against", kept).endswith("nothing changed\n")
     assert told(capsys, 0, kept) == told(capsys, 0, trace)

@@ -23,7 +23,7 @@ from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_base
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.ingest.parse.collect import STEP_MARKERS
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
-from pytest_llmbench.ingest.parse.facts import MARKERS as FACT_MARKERS
+from pytest_llmbench.ingest.parse.facts import NCCL_OPERATION
 
 MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)
 BASELINE_BYTES = 4000
@@ -98,7 +98,7 @@ def words(target: str) -> list[bytes]:
     """Return the pieces that inputs of a target are made of."""
     if target == "log":
         marks = [mark for dialect in DIALECTS.values() for mark in (*dialect.starts, *dialect.ends)]
-        return list(dict.fromkeys([*STEP_MARKERS, *marks, *ENDING_MARKERS, *FACT_MARKERS, *_fields()]))
+        return list(dict.fromkeys([*STEP_MARKERS, *marks, *ENDING_MARKERS, NCCL_OPERATION, *_fields()]))
     if target == "archive":
         return [*ARCHIVE_WORDS, *(suffix.encode() for suffix in SUFFIXES)]
     keys = {key for text in seeds(target) for key in re.findall(rb"[a-z_]{3,40}:", text)}

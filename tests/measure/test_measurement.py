@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
     DroppedRecords,
+    DropReason,
     Ending,
     EndingCode,
     Hint,
@@ -278,7 +279,7 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     ("a log without a step", log(), Reason.NO_STEPS, "no training step of dialect nemo2", 0),
     (
         "a log without a step, with what may have been one",
-        log(dropped=(DroppedRecords("torn", 2, 7, "step 1 took 12"),)),
+        log(dropped=(DroppedRecords(DropReason.TORN, 2, 7, "step 1 took 12"),)),
         Reason.NO_STEPS,
         "of dialect nemo2 in the log; 2 lines could not be read, the first is: step 1 took 12",
         7,
@@ -403,10 +404,10 @@ def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -
 
 
 def test_what_the_log_lost_is_noted() -> None:
-    measurement = measured(run(log(segment(), dropped=(DroppedRecords("torn", 3, 17, "Training ep"),))))
+    measurement = measured(run(log(segment(), dropped=(DroppedRecords(DropReason.TORN, 3, 17, "Training ep"),))))
     (note,) = measurement.notes
     assert (note.code, note.line, note.text) == ("torn", 17, "3 torn records dropped; the first: Training ep")
-    measurement = measured(run(log(segment(), dropped=(DroppedRecords("repeat-disagrees", 1, 17, "step 3"),))))
+    measurement = measured(run(log(segment(), dropped=(DroppedRecords(DropReason.REPEAT_DISAGREES, 1, 17, "step 3"),))))
     (note,) = measurement.notes
     assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
 

@@ -15,8 +15,7 @@ import pytest
 import zstandard
 from written_archives import archive
 
-from pytest_llmbench.ingest.parse.fingerprint import WHOLE
-from pytest_llmbench.ingest.parse.read import LARGE, read_log
+from pytest_llmbench.ingest.parse.read import LARGE, WHOLE, read_log
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.session_history import with_hashes

@@ -27,7 +27,7 @@ from pytest_llmbench.core.models import Outcome, Reason, Verdict
 from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.pipeline.record_baselines import record, recording_of
 from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.plugin import terminal as telling
+from pytest_llmbench.plugin.outputs import render_terminal
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report.advice import advise
 
@@ -191,7 +191,7 @@ def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_run
     assert notes["recorded-few-groups"].startswith("k0 = 1: one night on one set of nodes; record 5 runs on 5 nights")
     assert told["text"].endswith(f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}")
     session.described.append(told)
-    summary = " ".join(" ".join(telling.summary(session)).split())
+    summary = " ".join(" ".join(render_terminal(session)).split())
     assert notes["recorded-against-published"] in summary
     assert notes["recorded-few-groups"] in summary
 
@@ -282,7 +282,7 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
     assert (told["verdict"], told["reason"], told["context"]) == ("INVALID", reason, "")
     assert told["text"].startswith(f"not recorded: {why}")
     session.described.append(told)
-    summary = " ".join(" ".join(telling.summary(session)).split())
+    summary = " ".join(" ".join(render_terminal(session)).split())
     assert f"not recorded: {why}" in summary
     assert "1 red: 1 INVALID" in summary
     assert "Next: " not in summary  # nothing keeps it from being judged: it was not to be

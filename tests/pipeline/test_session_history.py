@@ -22,7 +22,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import collect_evidence
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
-from pytest_llmbench.pipeline.results import SessionResults
+from pytest_llmbench.pipeline.outcomes import SessionResults
 from pytest_llmbench.pipeline.session_history import SessionHistory
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.plugin.session import Session

@@ -23,7 +23,7 @@ from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.checks import check_trends
 from pytest_llmbench.pipeline.fleet import find_unneeded
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 pytestmark = pytest.mark.slow

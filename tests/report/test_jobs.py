@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
+from outcomes import SCHEMA
 
 from pytest_llmbench.cli.replay import Replay, VerdictChange
 from pytest_llmbench.cli.replay import format_replay as replayed
@@ -26,12 +27,12 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
+from pytest_llmbench.core.models.jobs import EndedBy, LaunchedJob, Purpose, SubmissionState
 from pytest_llmbench.judge.comparison import ComparisonKind, compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.selftest import run_selftest
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
@@ -70,6 +71,19 @@ def told(
     measured = measure(content, baseline, NOW)
     judgement = judge(evidence(measured, *HISTORY, baseline=baseline))
     return describe(Outcome(Case(KEY.id, KEY), status, judgement, jobs=jobs, nodes=nodes), NOW, FOLDER)
+
+
+def test_who_ended_a_job_and_whether_it_was_submitted_are_codes() -> None:
+    doubtful = job("", state="", submission=SubmissionState.UNCERTAIN)
+    cancelled = job("14", state="CANCELLED", ended_by=EndedBy.PYTEST)
+    described = told(SLOW, doubtful, cancelled)
+    assert [(one["submission"], one["ended_by"]) for one in described["jobs"]] == [
+        ("uncertain", "others"),
+        ("submitted", "pytest"),
+    ]
+    fields = SCHEMA["$defs"]["configuration"]["properties"]["jobs"]["items"]["properties"]
+    assert fields["submission"]["enum"] == list(SubmissionState)
+    assert fields["ended_by"]["enum"] == list(EndedBy)
 
 
 def lines(one: dict[str, Any], label: str) -> list[str]:

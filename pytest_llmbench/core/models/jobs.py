@@ -195,7 +195,7 @@ class JobStatus:
 
     phase: Phase
     state: str  # Slurm's word without its suffix: COMPLETED, CANCELLED, ...
-    reason: str = ""  # why it is pending
+    reason: str = ""  # why it is pending; of a job that PYTEST ended, why it did
     nodes: tuple[str, ...] = ()
     exit_code: str = ""  # reads `7:0`, empty: unknown
     derived_exit_code: str = ""
@@ -205,7 +205,7 @@ class JobStatus:
     ended: datetime | None = None
     cancelled_by: str = ""  # the uid of a CANCELLED by
     restarts: int = 0  # how often it was requeued
-    seen_by: str = ""  # what said so: sacct, squeue, scontrol, process
+    seen_by: str = ""  # what said so: sacct, squeue, process
     ended_by: EndedBy = EndedBy.OTHERS
 
 
@@ -225,6 +225,11 @@ class Job:
     problem: str = ""  # why it was not submitted
     submission: SubmissionState = SubmissionState.INTENDED
 
+    @property
+    def refused(self) -> bool:
+        """Whether it has no id and gets none: it was not submitted, or nothing tells whether it was."""
+        return self.submission not in (SubmissionState.INTENDED, SubmissionState.SUBMITTED)
+
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
@@ -232,7 +237,6 @@ class JobEnd:
 
     blame: Blame
     text: str = ""  # empty for one that ended well
-    place: str = ""  # `file:line` of what says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +252,5 @@ class LaunchedJob:
     step_seconds: float | None = None
     text: str = ""
     files: tuple[Path, ...] = ()
+    submission: SubmissionState = SubmissionState.SUBMITTED
+    ended_by: EndedBy = EndedBy.OTHERS

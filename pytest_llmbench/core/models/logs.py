@@ -48,11 +48,27 @@ class Steps:
         return len(self.index)
 
 
+class DropReason(StrEnum):
+    """Why records are not kept, or kept with a doubt."""
+
+    TORN = "torn"  # it was cut, or had foreign text in it
+    REPEATED = "repeated"  # the step was printed before, with the same time
+    REPEAT_DISAGREES = "repeat-disagrees"  # with a time more than 1 % different; the slower one is kept
+    OTHER_RANK = "other-rank"  # another rank printed the same steps
+    OTHER_DIALECT = "other-dialect"  # it is of a dialect with fewer steps in the log
+    UNKNOWN_STEP = "unknown-step"  # its step number is rounded and follows from nothing else
+    RAMPED_UP = "ramped-up"  # the batch still grew to the size that it is to have
+    TWO_WRITERS = "two-writers"  # half of all steps come again with another time: another process writes into this file
+    INTERLEAVED = "interleaved"  # two processes that write into the same file are at different steps
+    RUNNING_AVERAGE = "running-average"  # the time is kept, and looks like a mean since the start of the run
+    RATE_OF_SAMPLES = "rate-of-samples"  # the rate is kept as one of steps, and is printed as one of samples or tokens
+
+
 @dataclass(frozen=True, slots=True)
 class DroppedRecords:
     """Records that were read but not kept."""
 
-    reason: str  # the value of a NoteCode
+    reason: DropReason
     count: int
     first_line: int  # where the first one stands
     example: str

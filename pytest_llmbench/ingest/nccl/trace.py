@@ -1,12 +1,25 @@
-"""What a trace says in sum."""
+"""What a trace says in sum: read from files of any size on as many cores as there are, saved and read again."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.formatting import is_remote
+from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
+
+if TYPE_CHECKING:
+    from pytest_llmbench.ingest.nccl.changes import TraceComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +33,21 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a trace says in sum.
-
-    `damaged`: records that begin and are not whole, by operation; they are in no row. `communicators`: how many there
-    are of each size, one for each rank in it; `limited` says that there are more, or more ranks, than were told apart.
-    `calls` (NCCL CALL) tell the same operations again; without records the rows are made of them (`from_calls`).
-    `unnamed` records name no process; Of the `files` `traced` ones hold records, and `cut` ones are
-    compressed and end early; `bytes` of all their text.
-    """
+    """What a trace says in sum."""
 
     rows: tuple[TraceRow, ...]
-    damaged: tuple[tuple[str, int], ...]
-    communicators: tuple[tuple[int, int], ...]
+    damaged: tuple[tuple[str, int], ...]  # records that begin and are not whole, by operation; they are in no row
+    communicators: tuple[tuple[int, int], ...]  # how many there are of each size, one for each rank in it
     ranks: int
     hosts: int
-    limited: bool
-    unnamed: int
-    calls: int
-    from_calls: bool
+    limited: bool  # whether there are more ranks or communicators than were told apart
+    unnamed: int  # records that name no process
+    calls: int  # lines of NCCL CALL, which tell the same operations again
+    from_calls: bool  # whether there were no records, so that the rows are made of calls
     files: int
-    traced: int
-    bytes: int
-    cut: int
+    traced: int  # files that hold records
+    bytes: int  # of the text of all files
+    cut: int  # compressed files that end early
 
     @property
     def records(self) -> int:
@@ -86,3 +92,190 @@ def _drop_unnamed(keys: Collection[bytes]) -> list[bytes]:
     where there is `stone:7 0`)."""
     named = {key for key in keys if not key.startswith(b" ")} or set(keys)
     return [key for key in named if not any(key[cut:] in named for cut in range(1, key.find(b":")))]
+
+
+# Bytes from which on it pays to start other processes.
+LARGE = 1 << 25
+
+# Each reads all bytes and searches its share, so more than these wait for the memory.
+PROCESSES = 8
+
+
+def read_trace(paths: Sequence[Path]) -> Trace:
+    """Return what the NCCL records in files, folders and archives say in sum; LogError where there is none.
+
+    Below a folder every file counts but copies of a launcher's output (`sbatch_*`) and hidden ones; a file that is
+    given twice counts once.
+    """
+    counts = _count_all(paths)
+    trace = sum_counts(counts)
+    if not trace.begun:
+        raise LogError(f"{_format_paths(paths)}: {_explain_nothing(counts)}")
+    return trace
+
+
+def count_share(paths: Sequence[Path], share: int, shares: int) -> Counts:
+    """Count every so many-th piece of the files, from the number `share` on."""
+    counts = Counts()
+    for stream in _open_streams(paths):
+        counts.files += 1
+        count_records(_iterate_share(stream, counts, share, shares), counts)
+        counts.cut += stream.cut
+    return counts
+
+
+def _iterate_share(stream: Stream, counts: Counts, share: int, shares: int) -> Iterator[bytes]:
+    for number, piece in enumerate(cut_pieces(stream), counts.files):
+        counts.size += len(piece)
+        if number % shares == share:
+            yield piece
+
+
+def _count_all(paths: Sequence[Path]) -> Counts:
+    shares = _choose_shares(paths)
+    if shares == 1:
+        return count_share(paths, 0, 1)
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    try:
+        with ProcessPoolExecutor(shares - 1, get_context("spawn")) as others:
+            begun = [others.submit(count_share, paths, share, shares) for share in range(1, shares)]
+            counts = count_share(paths, 0, shares)
+            rest = [part.result() for part in begun]
+    except (BrokenExecutor, OSError):  # one was killed, or none can be started
+        return count_share(paths, 0, 1)
+    if any((part.files, part.size) != (counts.files, counts.size) for part in rest):
+        return count_share(paths, 0, 1)  # a file grew between two openings
+    for part in rest:
+        counts.merge(part)
+    return counts
+
+
+def _choose_shares(paths: Sequence[Path]) -> int:
+    """Return how many processes read: one where little is read, or what can only be read once."""
+    if any(is_remote(path) or path == STANDARD_INPUT for path in paths):
+        return 1
+    size = sum(path.stat().st_size for path in _list_files(Stores(), paths))
+    return min(len(os.sched_getaffinity(0)), PROCESSES) if size >= LARGE else 1
+
+
+def _open_streams(paths: Sequence[Path]) -> Iterator[Stream]:
+    stores = Stores()
+    for path in _list_files(stores, paths):
+        if not stores.is_archive(path):
+            yield stores.stream(path)
+            continue
+        archive, top = stores.open_archive(path, lambda _: True)
+        for place, why in archive.unreadable:
+            raise LogError(f"{place}: {why}")
+        for _, stream in stores.read_packed(list(_walk_folder(stores, top))):
+            if isinstance(stream, LogError):
+                raise stream
+            yield stream
+
+
+def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield every file once."""
+    seen = set()
+    for path in paths:
+        try:
+            absolute = stores.absolute(path)
+            below = _walk_folder(stores, absolute) if S_ISDIR(stores.stat(absolute).st_mode) else iter([absolute])
+            for file in below:
+                status = stores.stat(file)
+                if (status.st_dev, status.st_ino) not in seen:
+                    seen.add((status.st_dev, status.st_ino))
+                    yield file
+        except OSError as error:
+            raise LogError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+
+
+def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
+    for entry in stores.scan(folder):
+        if entry.is_dir():
+            if not entry.is_symlink():
+                yield from _walk_folder(stores, Path(entry.path))
+        elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(entry.stat().st_mode):
+            yield Path(entry.path)
+
+
+def _format_paths(paths: Sequence[Path]) -> str:
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+def _explain_nothing(counts: Counts) -> str:
+    wanted = (
+        "expected lines such as `NCCL INFO AllReduce: opCount 2 ...`: run with NCCL_DEBUG=INFO and "
+        "NCCL_DEBUG_SUBSYS=COLL (pytest --llmb-nccl-trace), and give the log or the files of NCCL_DEBUG_FILE"
+    )
+    if not counts.files:
+        return f"no file below it; {wanted}"
+    files = "the file is" if counts.files == 1 else f"all {counts.files} files are"
+    return f"{files} empty; {wanted}" if not counts.size else f"no NCCL trace in it; {wanted}"
+
+
+SCHEMA = 1
+# Bytes of a saved trace: its KINDS rows take less.
+LARGEST = 1 << 25
+
+_HEAD = re.compile(rb'\s*\{\s*"llmbench_nccl"')
+_KIND = {"operation": str, "nranks": int, "datatype": str, "from_bytes": int}
+_SCALARS = {"ranks": int, "hosts": int, "limited": bool, "unnamed": int, "calls": int, "from_calls": bool}
+_SCALARS |= {"files": int, "traced": int, "bytes": int, "cut": int}
+
+
+def build_document(trace: Trace, comparison: TraceComparison | None = None) -> dict[str, Any]:
+    """Return a trace as JSON holds it, with what changed where it was compared."""
+    rows = [{**row.kind._asdict(), "records": row.records, "bytes": row.bytes} for row in trace.rows]
+    values = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
+    if comparison:
+        listed = [change._asdict() for change in comparison.changes]
+        values["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
+    return values
+
+
+def read_saved(paths: Sequence[Path]) -> Trace:
+    """Return a trace that was saved, or what the files of one say; LogError where there is none."""
+    if len(paths) == 1 and paths[0].is_file():
+        stores = Stores()
+        if _HEAD.match(stores.read_small(paths[0], 64)):
+            return _parse_trace(paths[0], stores.read_small(paths[0], LARGEST))
+    return read_trace(paths)
+
+
+def _parse_trace(path: Path, text: bytes) -> Trace:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"no whole JSON text ({error})")
+    if values["llmbench_nccl"] != SCHEMA:
+        _refuse(path, f"schema {values['llmbench_nccl']!r}, and this version reads {SCHEMA}")
+    try:
+        return Trace(
+            rows=tuple(
+                TraceRow(
+                    Kind(*(_check_type(kind, row[name]) for name, kind in _KIND.items())),
+                    _check_type(int, row["records"]),
+                    _check_type(int, row["bytes"]),
+                )
+                for row in values["rows"]
+            ),
+            damaged=tuple((_check_type(str, name), _check_type(int, number)) for name, number in values["damaged"]),
+            communicators=tuple(
+                (_check_type(int, nranks), _check_type(int, number)) for nranks, number in values["communicators"]
+            ),
+            **{name: _check_type(kind, values[name]) for name, kind in _SCALARS.items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        _refuse(path, f"a value that is missing or of another type ({type(error).__name__}: {error})")
+
+
+def _check_type(kind: type[Any], value: object) -> Any:
+    if type(value) is not kind:  # not isinstance: True is an int
+        raise TypeError(f"found {str(value)[:40]!r}, expected {kind.__name__}")
+    return value
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise LogError(f"{path} is no saved trace: {why}; save it again with `llmbench nccl LOG --save {path.name}`")

@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
-from pytest_llmbench.core.models import ParsedLog, Unread
-from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, environment, facts, stated
+from pytest_llmbench.core.models import DropReason, ParsedLog, Unread
+from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, facts, stated
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
-from pytest_llmbench.ingest.parse.dropped import OTHER_DIALECT, REPEATED, TORN, Tally, make_printable
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.endings import Endings, find_decisive_lines
-from pytest_llmbench.ingest.parse.records import StepRecord, Unmatched, read_rank
+from pytest_llmbench.ingest.parse.records import StepRecord, Tally, Unmatched, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import ByteChunk, Hit, MarkerSearch, build_search, locate_hits
 from pytest_llmbench.ingest.parse.segments import MarkPlaces, divide_segments, divide_uniform
 
@@ -62,7 +61,7 @@ class DialectRecords:
             elif isinstance(record, Unmatched):
                 self.unmatched = self.unmatched or [record]
             else:
-                self.tally.add(TORN, hit.line, make_printable(record.text))
+                self.tally.add(DropReason.TORN, hit.line, make_printable(record.text))
         return any(not isinstance(record, Unmatched) for record in taken)
 
     def unread(self, find: str) -> Unread:
@@ -102,18 +101,12 @@ class LogCollector:
         texts = (text.encode() for dialect in self._defined for text in (dialect.find, dialect.start, dialect.end))
         self._markers = dict.fromkeys(filter(None, texts))
         self._late = (*ALL_MARKERS, *self._markers)
-        # behind AT_ONCE markers those are searched for apart that cost least: none of them begins with what is frequent
-        self._others = build_search((*self._late, *environment.MARKERS))
-        self._all = build_search((*self._late, *facts.MARKERS, *environment.MARKERS))
-        # beyond AT_ONCE, and so as long again: for the beginning of a log only
-        self._first_others = build_search((*self._late, *environment.MARKERS, *stated.MARKERS))
-        self._first = build_search((*self._late, *facts.MARKERS, *environment.MARKERS, *stated.MARKERS))
         self._marks: list[ProcessMark] = []
         self._endings = Endings()
-        self._first_lines: dict[bytes, int] = {}
         self._checkpoints = checkpoints.CheckpointLines()
-        self._environment = environment.Versions()
+        self._versions = facts.Versions()
         self._stated = stated.Statements()
+        self._trace_begin = 0
         self._trace_line = 0
         self._steps_since_trace = False
         self._start = facts.StartTime()
@@ -121,16 +114,17 @@ class LogCollector:
         self._lines = 0
 
     def markers(self, offset: int) -> MarkerSearch:
-        """Return what to look for from this place of the log on.
+        """Return what to look for from this place of the log on."""
+        # A trace repeats its marker in every line, and one of them says enough.
+        return self._build_search(offset, traced=bool(self._trace_begin) and not self._steps_since_trace)
 
-        A trace repeats its marker in every line, and one of them says enough. Versions stand near the beginning.
-        """
-        traced = bool(self._first_lines) and not self._steps_since_trace
-        if offset < stated.FARTHEST:
-            return self._first_others if traced else self._first
+    def _build_search(self, offset: int, *, traced: bool) -> MarkerSearch:
+        # Behind AT_ONCE markers those are searched for apart that cost least: none of them begins with what is
+        # frequent. What a log states takes as long again, but stands at its beginning only.
+        markers = self._late if traced else (*self._late, facts.NCCL_OPERATION)
         if offset < facts.FARTHEST:
-            return self._others if traced else self._all
-        return build_search(self._late if traced else (*self._late, *facts.MARKERS))
+            markers += facts.VERSION_MARKERS
+        return build_search(markers + stated.MARKERS if offset < stated.FARTHEST else markers)
 
     @property
     def follows(self) -> bool:
@@ -145,8 +139,8 @@ class LogCollector:
     def take(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> None:
         """Take the new part of a chunk, with the places of markers that it holds."""
         self._start.take(chunk)
-        if self._first_lines and any(marker in STEP_MARKERS or marker in self._markers for _, marker in places):
-            markers = self._first if chunk.offset + chunk.start < stated.FARTHEST else self._all
+        if self._trace_begin and any(marker in STEP_MARKERS or marker in self._markers for _, marker in places):
+            markers = self._build_search(chunk.offset + chunk.start, traced=False)  # a trace may follow these steps
             places = markers.find_places(chunk.text, chunk.start, chunk.stop)
         if chunk.whole:
             places = self._take_uniform(chunk, places)
@@ -191,7 +185,7 @@ class LogCollector:
         records = self._found[name] = DialectRecords(name, reader)
         records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
-            records.tally.add(REPEATED, again.first, again.text, again.times)
+            records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
         return [each for each in places if each[1] not in STEP_MARKERS]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
@@ -226,7 +220,7 @@ class LogCollector:
                 tally.merge(dialect_records.tally)
             elif name in DIALECTS and (records := [record for record in dialect_records.records if record.mean_of]):
                 first = records[0]
-                tally.add(OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
+                tally.add(DropReason.OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
         return tally
 
     def _unread(self) -> Iterator[Unread]:
@@ -251,10 +245,10 @@ class LogCollector:
             dropped=self._sum_dropped(chosen).result(),
             ending=self._endings.result(find_decisive_lines(parts, end_lines)),
             started=self._start.time,
-            nccl_line=self._first_lines.get(facts.NCCL_OPERATION, 0),
+            nccl_line=self._trace_begin,
             nccl_last_line=self._trace_line,
             checkpoints=self._checkpoints.result(parts),
-            environment=self._environment.result(),
+            environment=self._versions.result(),
             lines=self._lines,
             prints_loss=self._found[chosen].reader.dialect.prints_loss if chosen else True,
             begun_again_line=self._find_restart(self._found[chosen].reader.dialect, parts) if chosen else 0,
@@ -282,16 +276,16 @@ class LogCollector:
             self._take_step(hit)
         elif hit.marker in checkpoints.MARKERS:
             self._checkpoints.add(hit)
-        elif hit.marker in environment.MARKERS:
-            self._environment.add(hit)
-        elif hit.marker in facts.MARKERS and facts.is_confirmed(hit):
-            self._take_fact(hit)
+        elif hit.marker in facts.VERSION_MARKERS:
+            self._versions.add(hit)
+        elif hit.marker == facts.NCCL_OPERATION and facts.is_operation(hit):
+            self._take_operation(hit)
 
-    def _take_fact(self, hit: Hit) -> None:
-        """Keep the first line of a fact; of a trace also the first one after each step, to tell how far it goes."""
-        if hit.marker not in self._first_lines or self._steps_since_trace:
+    def _take_operation(self, hit: Hit) -> None:
+        """Keep the first line of a trace, and the first one after each step, to tell how far it goes."""
+        if not self._trace_begin or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
-        self._first_lines.setdefault(hit.marker, hit.line)
+        self._trace_begin = self._trace_begin or hit.line
 
     def _take_defined(self, hit: Hit) -> None:
         """Read what is at a text that a baseline file names."""

@@ -16,8 +16,16 @@ import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS, Dialect
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.parse.dropped import Tally
-from pytest_llmbench.ingest.parse.records import RecordOrigin, StepRecord, Torn, Unmatched, count_digits, read_rank
+from pytest_llmbench.ingest.parse.records import (
+    COLUMNS,
+    RecordOrigin,
+    StepRecord,
+    Tally,
+    Torn,
+    Unmatched,
+    count_digits,
+    read_rank,
+)
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, Hit
 
 if TYPE_CHECKING:
@@ -63,10 +71,8 @@ class ModuleReader(DialectReader):
         super().__init__(DIALECTS[name])
         module = import_module(f"pytest_llmbench.ingest.parse.dialects.{name}")
         self._read_step: Callable[[bytes, int, int, RecordOrigin], StepRecord | Torn | None] = module.read_step
-        self._join = getattr(module, "join", super().join)
-        self._settle = getattr(module, "settle", super().settle)
-        self._time_steps = getattr(module, "time_steps", super().time_steps)
-        self.read_columns = getattr(module, "read_columns", None)
+        for function in {"read_columns", "join", "settle", "time_steps"} & vars(module).keys():
+            setattr(self, function, getattr(module, function))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleReader:
         """Return itself: it never changes."""
@@ -76,21 +82,6 @@ class ModuleReader(DialectReader):
         """Return the record that begins at a marker, if one does."""
         record = self._read_step(hit.text, hit.start, hit.end, RecordOrigin(hit.offset, hit.line, rank))
         return () if record is None else (record,)
-
-    def join(self, records: Records, tally: Tally) -> list[StepRecord]:
-        """Return what the module's function does, or the records as they are."""
-        joined: list[StepRecord] = self._join(records, tally)
-        return joined
-
-    def settle(self, records: Records, tally: Tally) -> list[StepRecord]:
-        """Return what the module's function does, or the records as they are."""
-        settled: list[StepRecord] = self._settle(records, tally)
-        return settled
-
-    def time_steps(self, records: Records) -> list[StepRecord]:
-        """Return what the module's function does, or the records as they are."""
-        timed: list[StepRecord] = self._time_steps(records)
-        return timed
 
 
 @cache
@@ -104,18 +95,18 @@ Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
 
 
 class Repeated(NamedTuple):
-    """Records that repeat a step: the first one of them (of the records of a part, or its line), in words, and how many
-    there are."""
+    """Records that repeat a step."""
 
-    first: int
+    first: int  # the place of the first one among the records of a part, then its line
     text: str
     times: int
 
 
 class StepColumns(NamedTuple):
-    """What the records of a log say, in their order; None what none of them prints. Fields as in `StepRecord`, of
-    `asynchronous` the first place and the one behind the last. `kept`: of which records these are the steps, None where
-    they are of all; `repeated`: the others that repeat a step. The last record is a step."""
+    """What the records of a log say, in their order; None what none of them prints. Fields as in `StepRecord`.
+
+    The last record is a step.
+    """
 
     step: Sequence[int]
     seconds: Numbers
@@ -131,19 +122,19 @@ class StepColumns(NamedTuple):
     consumed: Numbers | None = None
     targets: Numbers | None = None
     loss_digits: int = 0
-    asynchronous: tuple[int, int] = (0, 0)
-    kept: Sequence[int] | None = None
-    repeated: Repeated | None = None
+    asynchronous: tuple[int, int] = (0, 0)  # the first place, and the one behind the last
+    kept: Sequence[int] | None = None  # of which records these are the steps, None where they are of all
+    repeated: Repeated | None = None  # the others, which repeat a step
 
 
 class UniformPart(NamedTuple):
-    """One attempt: where its first and its last record stand (bytes, line), and the lines that repeat a step."""
+    """One attempt."""
 
     steps: Steps
     rank: str
     total: int | None
-    begin: tuple[int, int]
-    end: tuple[int, int]
+    begin: tuple[int, int]  # where its first record stands: byte and line
+    end: tuple[int, int]  # where its last one does
     repeated: Repeated | None
     loss_digits: int = 0
 
@@ -236,6 +227,7 @@ def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
 
 def _build_steps(columns: StepColumns, lines: Sequence[int]) -> Steps:
     count = len(columns.step)
+    numbers = {name: getattr(columns, field, None) for name, field in COLUMNS.items()}
     return Steps(
         index=np.array(columns.step, dtype=np.int64),
         seconds=np.array(columns.seconds),
@@ -243,23 +235,10 @@ def _build_steps(columns: StepColumns, lines: Sequence[int]) -> Steps:
         line=np.array(lines, dtype=np.int64),
         mean_of=_get_ones(count),
         asynchronous=_get_flags(count, *columns.asynchronous),
-        loss=_to_floats(columns.loss, count),
         has_loss=_get_flags(count, 0, count if columns.loss is not None else 0),
-        grad_norm=_to_floats(columns.grad_norm, count),
         has_grad_norm=_get_flags(count, 0, count if columns.grad_norm is not None else 0),
-        tflops_per_gpu=_to_floats(columns.tflops, count),
-        tokens_per_second_per_gpu=_to_floats(columns.tokens, count),
-        global_batch_size=_to_floats(columns.batch, count),
-        peak_memory_bytes=_to_floats(columns.memory, count),
-        learning_rate=_to_floats(columns.rate, count),
-        consumed_samples=_to_floats(columns.consumed, count),
-        target_tokens=_to_floats(columns.targets, count),
-        skipped_steps=_get_absent(count),
+        **{name: _get_absent(count) if each is None else np.array(each) for name, each in numbers.items()},
     )
-
-
-def _to_floats(values: Numbers | None, count: int) -> Floats:
-    return _get_absent(count) if values is None else np.array(values)
 
 
 def _make_read_only(column: Column) -> Column:

@@ -1,18 +1,20 @@
-"""What a log says once, besides its steps: when it started, and the first line of a trace."""
+"""What a log says once, besides its steps: when it started, on which versions its run ran, and a trace of NCCL."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
+from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit, find_line_begin
 
 NCCL_OPERATION = b": opCount "
-MARKERS = (NCCL_OPERATION,)
+_BEFORE_OPERATION = re.compile(rb"NCCL INFO \w{1,40}\Z")
+_BEFORE_LENGTH = 64
 
-BEFORE = {NCCL_OPERATION: re.compile(rb"NCCL INFO \w{1,40}\Z")}
-BEFORE_LENGTH = 64
+# Bytes in which a log says when it started and with which versions: what stands later may be of another run.
+FARTHEST = 64 << 20
 
 TIMESTAMP = re.compile(rb"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 TIMESTAMP_LENGTH = 26
@@ -30,14 +32,9 @@ MARK = re.compile(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
 STALE = timedelta(days=30)
 
 
-def is_confirmed(hit: Hit) -> bool:
-    """Tell whether a marker of this module stands where it means what it says."""
-    pattern = BEFORE.get(hit.marker)
-    return pattern is None or bool(pattern.search(hit.text[max(0, hit.start - BEFORE_LENGTH) : hit.start]))
-
-
-# Bytes in which a log says when it started: a later time is not that of its start.
-FARTHEST = 64 << 20
+def is_operation(hit: Hit) -> bool:
+    """Tell whether the marker of an operation of NCCL stands in a record of a trace."""
+    return bool(_BEFORE_OPERATION.search(hit.text[max(0, hit.start - _BEFORE_LENGTH) : hit.start]))
 
 
 class StartTime:
@@ -75,9 +72,89 @@ def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
 
 def _begins_record(chunk: ByteChunk, place: int) -> bool:
     """Tell whether a time stands where log records have it, and not inside a sentence."""
-    earliest = max(0, place - REACH_BACK)
-    prefix = chunk.text[earliest:place]
-    begin = max(prefix.rfind(b"\n"), prefix.rfind(b"\r")) + 1
-    if begin == 0 and chunk.offset + place > REACH_BACK:
-        return bool(MARK.search(prefix))  # further on in a long line
-    return bool(HEAD.fullmatch(prefix, begin) or MARK.search(prefix))
+    prefix = chunk.text[max(0, place - REACH_BACK) : place]
+    begin = find_line_begin(prefix, 0, len(prefix))
+    in_long_line = begin == 0 and chunk.offset + place > REACH_BACK
+    return bool((not in_long_line and HEAD.fullmatch(prefix, begin)) or MARK.search(prefix))
+
+
+_VERSION = rb"(\d{1,5}(?:\.[\w+-]{1,40}){1,7})"
+_LINE_ENDS = rb"[ \t]*[\r\n]"
+_LINE_BEGINS = HEAD.pattern
+
+
+class VersionPattern(NamedTuple):
+    """One way to say versions."""
+
+    names: tuple[str, ...]
+    marker: bytes
+    before: re.Pattern[bytes]  # what stands in the line before the marker
+    after: re.Pattern[bytes]
+    """What stands behind it to the end of the line, without which a value may be cut; its groups are the values."""
+
+
+def _compile_pattern(names: str, marker: bytes, before: bytes, after: bytes) -> VersionPattern:
+    return VersionPattern(tuple(names.split()), marker, re.compile(before), re.compile(after))
+
+
+# Of several that say one name the first one here counts.
+VERSION_PATTERNS = (
+    _compile_pattern("nccl", b"L version ", rb"(?:%s|[^\r\n]*NCCL INFO )NCC" % _LINE_BEGINS, _VERSION + _LINE_ENDS),
+    # DeepSpeed's report, and the `datasets` package of Hugging Face, which may not know the local part
+    _compile_pattern("pytorch", b"rch version ", _LINE_BEGINS + b"to", rb"\.{2,60} " + _VERSION + _LINE_ENDS),
+    _compile_pattern("pytorch", b"rch version ", rb"[^\r\n]*\bPyTo", _VERSION + rb" available\." + _LINE_ENDS),
+    # MaxText
+    _compile_pattern("jax", b"Version: ", rb"[^\r\n]*\bSystem Information: Jax ", _VERSION + _LINE_ENDS),
+    # nvidia-smi, of which "CUDA Version" is the newest that the driver supports
+    _compile_pattern(
+        "driver cuda_driver",
+        b"Version: ",
+        rb"[^\r\n]*\| NVIDIA-SMI [\d.]+ +Driver ",
+        _VERSION + rb" +CUDA Version: " + _VERSION + rb" +\|" + _LINE_ENDS,
+    ),
+    # the greeting of NVIDIA's containers: `25.01 (build 134983853)`, of NeMo's perhaps the build alone
+    _compile_pattern(
+        "nvidia_release",
+        b"NVIDIA Release ",
+        _LINE_BEGINS,
+        rb"([\w.-]{1,20}(?: \(build \d{1,12}\))?|\(build \d{1,12}\))" + _LINE_ENDS,
+    ),
+    # Slurm's plugin for containers, when it fetches one
+    _compile_pattern(
+        "container", b"porting docker image: ", rb"[^\r\n]*\bpyxis: im", rb"([\w.:/@#+-]{1,200})" + _LINE_ENDS
+    ),
+)
+
+# None begins with a blank: such a marker makes the search of a log half as fast again.
+VERSION_MARKERS = tuple(dict.fromkeys(pattern.marker for pattern in VERSION_PATTERNS))
+
+
+class Versions:
+    """The versions that one log says. What it says first counts; where it contradicts that later nothing does."""
+
+    def __init__(self) -> None:
+        self._values: dict[VersionPattern, tuple[str, ...] | None] = {}
+
+    def add(self, hit: Hit) -> None:
+        """Take what is said at a marker, unless it is so far into the log that another run may say it."""
+        for pattern in VERSION_PATTERNS if hit.offset < FARTHEST else ():
+            values = _read_versions(pattern, hit) if pattern.marker == hit.marker else None
+            if values and self._values.setdefault(pattern, values) != values:
+                self._values[pattern] = None
+
+    def result(self) -> tuple[tuple[str, str], ...]:
+        """Return names with their values, sorted by name."""
+        values: dict[str, str] = {}
+        for pattern in VERSION_PATTERNS:
+            for name, value in zip(pattern.names, self._values.get(pattern) or (), strict=False):
+                values.setdefault(name, value)
+        return tuple(sorted(values.items()))
+
+
+def _read_versions(pattern: VersionPattern, hit: Hit) -> tuple[str, ...] | None:
+    """Return the values at a marker, None where it stands in another sentence or is damaged."""
+    prefix = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
+    match = pattern.after.match(hit.text, hit.start + len(pattern.marker))
+    if match is None or not pattern.before.fullmatch(prefix, find_line_begin(prefix, 0, len(prefix))):
+        return None
+    return tuple(value.decode("ascii") for value in match.groups())

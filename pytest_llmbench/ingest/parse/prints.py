@@ -11,9 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.dialects import RATE
-from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.ingest.parse.dropped import RATE_OF_SAMPLES, RUNNING_AVERAGE, Tally, make_printable
-from pytest_llmbench.ingest.parse.records import StepRecord
+from pytest_llmbench.core.models import DropReason, RegexDialect
+from pytest_llmbench.ingest.parse.records import StepRecord, Tally, make_printable
 
 # How frameworks shorten large numbers: `4.71K`.
 MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
@@ -91,11 +90,11 @@ LIKE_AN_AVERAGE = 0.98
 
 
 class RecordLine(NamedTuple):
-    """The line around a marker without its colours; `whole` if it ends, `cut` if a number was cut at its end."""
+    """The line around a marker without its colours."""
 
     text: bytes
-    whole: bool
-    cut: bool
+    whole: bool  # it ends
+    cut: bool  # a number was cut at its end
 
 
 class Prints:
@@ -110,7 +109,7 @@ class Prints:
         self._other_unit: dict[int, str] = {}
         self._last: dict[int, int] = {}
         self._padded = False
-        self._words: dict[str, tuple[int, str]] = {}
+        self._words: dict[DropReason, tuple[int, str]] = {}
 
     def copy(self) -> Prints:
         """Return one that goes on from here by itself."""
@@ -132,7 +131,7 @@ class Prints:
         self._units[unit] += 1
         if unit and unit != self._unit:
             self._other_unit[offset] = unit
-        reason = self._reason(before, behind[:BEHIND]) if self._shapes.total() <= ALIKE else ""
+        reason = self._read_doubt(before, behind[:BEHIND]) if self._shapes.total() <= ALIKE else None
         if reason:
             self._words.setdefault(reason, (offset, make_printable(line.text)))
 
@@ -151,16 +150,16 @@ class Prints:
         for reason, (offset, text) in self._words.items():
             first = next((record for record in records if record.origin.offset >= offset), records[0])
             tally.add(reason, first.origin.line, text, len(records))
-        if RUNNING_AVERAGE not in self._words and not self._interval and is_running_average(records):
+        if DropReason.RUNNING_AVERAGE not in self._words and not self._interval and is_running_average(records):
             text = f"step {records[-1].step}: {records[-1].seconds:g} s"
-            tally.add(RUNNING_AVERAGE, records[-1].origin.line, text, len(records))
+            tally.add(DropReason.RUNNING_AVERAGE, records[-1].origin.line, text, len(records))
 
-    def _reason(self, before: bytes, behind: bytes) -> str:
+    def _read_doubt(self, before: bytes, behind: bytes) -> DropReason | None:
         if self._unit == RATE and (SAMPLES_BEHIND.match(behind) or SAMPLES_BEFORE.search(before)):
-            return RATE_OF_SAMPLES
+            return DropReason.RATE_OF_SAMPLES
         if CUMULATIVE.search(before) or (not self._interval and AVERAGE.search(before)):
-            return RUNNING_AVERAGE
-        return ""
+            return DropReason.RUNNING_AVERAGE
+        return None
 
     def _may_be_cut(self, shape: int) -> bool:
         """Tell whether a number of a shape, at the end of its line, lacks what those of the others have.

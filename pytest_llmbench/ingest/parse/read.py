@@ -1,35 +1,68 @@
-"""Read a log: bytes in, columns of steps out, with what was dropped and how it ended."""
+"""Read a log, whole or while it grows: bytes in, columns of steps out, with what was dropped and how it ended."""
 
 from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, RegexDialect
-from pytest_llmbench.ingest.parse.collect import LogCollector
+from pytest_llmbench.ingest.parse.collect import STEP_MARKERS, LogCollector
 from pytest_llmbench.ingest.parse.dialect_reader import load_reader
 from pytest_llmbench.ingest.parse.endings import LATE_STEPS, Decisive, Endings, name_file
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
 from pytest_llmbench.ingest.parse.records import StepRecord
-from pytest_llmbench.ingest.parse.scan import Hit, find_markers, iterate_chunks
+from pytest_llmbench.ingest.parse.scan import (
+    PIECE,
+    REACH,
+    REACH_BACK,
+    ByteChunk,
+    ChunkCutter,
+    Hit,
+    MarkerSearch,
+    find_markers,
+    iterate_chunks,
+)
 from pytest_llmbench.ingest.parse.tracebacks import get_line_before
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 # Bytes of a file from which on it is searched by several threads.
 LARGE = 8 << 20
 
-STEPS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
-STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.starts)
+# Bytes that are searched at once: they stay in the cache of a core while they are read, searched and counted.
+BLOCK = 1 << 19
 
+# What a thread looks at before it asks for more.
+STRIDE = 8 * BLOCK
+
+# So many strides each thread may be ahead: of what it saw only the places of markers are kept.
+AHEAD = 2
+
+# So many bytes at the beginning of a text are all in its fingerprint, and then the first SAMPLE of every SPAN: copies
+# are told apart without hashing gigabytes.
+WHOLE = 1 << 20
+SPAN = 1 << 18
+SAMPLE = 4096
+
+# The last steps whose median is the time that a growing run takes for one.
+RECENT = 5
+
+STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.starts)
 BARS = frozenset((b"it/s", b"s/it"))
-TRAINING_MARKERS = frozenset((*STEPS, *STARTS, *BARS))
+TRAINING_MARKERS = frozenset((*STEP_MARKERS, *STARTS, *BARS))
 
 # A progress bar of Lightning, also one without values.
 EPOCH = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
@@ -63,10 +96,8 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     with local.File(source) as file:
         if file.size < LARGE or find_method(file.read(0, HEAD)):
             return _read_stream(Stream(file.blocks(), source), extra)
-        from pytest_llmbench.ingest.parse.ahead import take_file
-
         collector = LogCollector(extra)
-        fingerprint = take_file(file, collector, threads or len(os.sched_getaffinity(0)))
+        fingerprint = _take_file(file, collector, threads or len(os.sched_getaffinity(0)))
         return replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
 
 
@@ -89,14 +120,14 @@ def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
     fingerprint = Fingerprint()
     size = 0
 
-    def taken() -> Iterator[bytes]:
+    def take_blocks() -> Iterator[bytes]:
         nonlocal size
         for block in stream:
             fingerprint.take(take_sample(size, block))
             size += len(block)
             yield block
 
-    log = replace(parse_blocks(taken(), extra), fingerprint=fingerprint.digest(size), size_bytes=size)
+    log = replace(parse_blocks(take_blocks(), extra), fingerprint=fingerprint.digest(size), size_bytes=size)
     return _add_cut_ending(log, stream) if stream.cut else log
 
 
@@ -123,7 +154,7 @@ class Training:
                 self._last.append(hit.line)
 
     def decisive(self) -> Decisive:
-        """Return from which line on an ending counts, as `endings.decisive_lines` does for a log with steps."""
+        """Return from which line on an ending counts, as `endings.find_decisive_lines` does for a log with steps."""
         full = len(self._last) > LATE_STEPS
         return Decisive(self._first, self._last[0] if full else self._first)
 
@@ -132,7 +163,187 @@ class Training:
             return True
         if hit.marker in BARS:
             return bool(BAR.match(get_line_before(hit)))
-        if hit.marker not in STEPS:
-            return False
-        records = load_reader(STEPS[hit.marker]).read_records(hit, "")
+        records = load_reader(STEP_MARKERS[hit.marker]).read_records(hit, "")
         return any(isinstance(record, StepRecord) for record in records) or bool(EPOCH.match(hit.text, hit.start))
+
+
+class Fingerprint:
+    """Size and a checksum of samples of a text that is taken in order: equal for copies of it, however compressed.
+
+    Others of the same size differ with near certainty where they differ in a sample; in a longer text they need not, so
+    whoever looks for copies compares what was read from them as well.
+    """
+
+    def __init__(self) -> None:
+        """Begin with an empty text."""
+        self._checksum = 0
+
+    def take(self, sample: bytes) -> None:
+        """Take the sample of the next bytes."""
+        self._checksum = zlib.crc32(sample, self._checksum)
+
+    def digest(self, size: int) -> str:
+        """Return it as one word, now that the size of the text is known."""
+        return f"{size:x}-{self._checksum:08x}"
+
+
+def take_sample(offset: int, data: bytes | memoryview) -> bytes:
+    """Return what counts of the bytes at a place of a text."""
+    begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
+    return b"".join(data[begin - offset : begin - offset + _count_bytes(begin)] for begin in begins)
+
+
+def _count_bytes(offset: int) -> int:
+    """Return how many bytes from a place on, up to the end of its span, count."""
+    inside = offset % SPAN
+    return SPAN - inside if offset < WHOLE else max(0, SAMPLE - inside)
+
+
+class Look(NamedTuple):
+    """What a thread saw of the bytes `begin` to `stop` of a file."""
+
+    begin: int
+    stop: int
+    markers: MarkerSearch
+    places: list[tuple[int, bytes]]  # of markers, counted from `begin`
+    line_feeds: int
+    ended: bool  # whether its last byte is a line feed
+    sample: bytes  # what the file's fingerprint wants
+
+
+def _take_file(file: local.File, collector: LogCollector, threads: int) -> Fingerprint:
+    """Give a collector all that matters in a large file, which threads search ahead of it; return its fingerprint.
+
+    Parts without markers are never read as lines. LogError where the file changed meanwhile.
+    """
+    head = file.read(0, min(file.size, BLOCK))
+    fingerprint = Fingerprint()
+    line = 1
+    for look in _iterate_looks(file, collector, threads):
+        fingerprint.take(look.sample)
+        next_line = line + look.line_feeds
+        markers = collector.markers(look.begin)
+        if look.markers is not markers:  # the reader came to know meanwhile what else it needs
+            chunk = _cut_chunk(file, look, line, next_line)
+            collector.take(chunk, markers.find_places(chunk.text, chunk.start, chunk.stop))
+        elif look.places or collector.follows:
+            chunk = _cut_chunk(file, look, line, next_line)
+            collector.take(chunk, [(chunk.start + place, marker) for place, marker in look.places])
+        else:
+            collector.pass_over(next_line, look.ended)
+        line = next_line
+    file.refuse_changed(head)
+    return fingerprint
+
+
+def _iterate_looks(file: local.File, collector: LogCollector, threads: int) -> Iterator[Look]:
+    """Yield what threads saw of each block, in the order of the file."""
+    from concurrent.futures import ThreadPoolExecutor  # no other log needs it
+
+    waiting: deque[Future[list[Look]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for begin in range(0, file.size, STRIDE):
+                waiting.append(pool.submit(_look_along, file, begin, collector.markers(begin)))
+                if len(waiting) > AHEAD * threads:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _look_along(file: local.File, begin: int, markers: MarkerSearch) -> list[Look]:
+    """Return what stands in the blocks of the stride that begins there."""
+    return [_look_at(file, place, markers) for place in range(begin, min(begin + STRIDE, file.size), BLOCK)]
+
+
+def _look_at(file: local.File, begin: int, markers: MarkerSearch) -> Look:
+    """Return what stands in the block that begins there."""
+    stop = min(begin + BLOCK, file.size)
+    text = file.read(begin, min(stop + markers.longest - 1, file.size))
+    new = np.frombuffer(text, np.uint8, stop - begin)
+    return Look(
+        begin,
+        stop,
+        markers,
+        markers.find_places(text, 0, stop - begin),
+        int(np.count_nonzero(new == ord("\n"))),
+        text[stop - begin - 1] == ord("\n"),
+        take_sample(begin, memoryview(text)[: stop - begin]),
+    )
+
+
+def _cut_chunk(file: local.File, look: Look, line: int, next_line: int) -> ByteChunk:
+    """Return a block with what can be seen around it."""
+    offset = max(0, look.begin - REACH_BACK)
+    text = file.read(offset, min(look.stop + REACH, file.size))
+    return ByteChunk(text, look.begin - offset, look.stop - offset, offset, line, next_line)
+
+
+class ReachedStep(NamedTuple):
+    """How far a run is."""
+
+    done: int
+    total: int | None  # none: the log does not say of how many
+    seconds: float  # of one step
+
+
+class Growing:
+    """One log on this machine, which is not compressed while it grows. What was read of it is not read again.
+
+    A file that was replaced, shortened or written anew is read from its beginning.
+    """
+
+    def __init__(self, path: Path, extra: Iterable[RegexDialect] = ()) -> None:
+        """Take the path, and the dialects that baseline files define for the log."""
+        self.path = path
+        self.read_bytes = 0
+        self._extra = tuple(extra)
+        self._file: tuple[int, int] | None = None
+        self._begin()
+
+    def read(self) -> ParsedLog:
+        """Return what the log says as it is now, its last line as if it ended there; LogError if it cannot be read."""
+        with local.File(self.path) as file:
+            if not self._goes_on(file):
+                self._begin()
+            self._file = file.identity
+            while self.read_bytes < file.size:
+                end = min(self.read_bytes + PIECE, file.size)
+                chunk = self._cutter.push(file.read(self.read_bytes, end))
+                self.read_bytes = end
+                self._collector.search(chunk)
+        # a copy reads the rest, for the next bytes may show it to be another line than it looks now
+        rest, collector = self._cutter.finish(), deepcopy(self._collector)
+        collector.search(rest)
+        return collector.result()
+
+    def last_step(self) -> ReachedStep | None:
+        """Return the last step, None where there is none; LogError if the log cannot be read.
+
+        A step is counted from the first one of the run: NeMo's `global_step: 22` is the 23rd. Its time is the median of
+        the last five, of those that a step can take.
+        """
+        segments = self.read().read_as(*(dialect.name for dialect in self._extra)).segments
+        if not segments:
+            return None
+        steps = segments[-1].steps
+        recent = steps.seconds[-RECENT:]
+        possible = recent[np.isfinite(recent) & (recent > 0)]
+        if not len(possible):
+            return None
+        done = int(steps.index[-1]) + 1 - segments[-1].first_step
+        total = segments[-1].total_steps
+        return ReachedStep(done, total if total is None or total >= done else None, float(np.median(possible)))
+
+    def _begin(self) -> None:
+        self.read_bytes = 0
+        self._cutter = ChunkCutter()
+        self._collector = LogCollector(self._extra)
+
+    def _goes_on(self, file: local.File) -> bool:
+        """Whether a file is the one that was read before, and what was last read of it still stands there."""
+        if file.identity != self._file or file.size < self.read_bytes:
+            return False
+        return file.read(self._cutter.offset, self.read_bytes) == self._cutter.text

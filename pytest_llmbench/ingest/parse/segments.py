@@ -5,26 +5,27 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core.models import Segment, Steps
+from pytest_llmbench.core.models import DropReason, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
-from pytest_llmbench.ingest.parse.dropped import (
-    OTHER_RANK,
-    REPEAT_DISAGREES,
-    REPEATED,
-    TORN,
+from pytest_llmbench.ingest.parse.records import (
+    COLUMNS,
+    NAN,
+    RecordOrigin,
+    StepRecord,
     Tally,
     add_divergence,
     choose_print,
+    get_rank_order,
     has_diverged,
     make_printable,
     show_same_time,
     tally_writers,
 )
-from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord, get_rank_order
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -35,15 +36,12 @@ LATE_STEPS = 2
 
 
 class MarkPlaces(NamedTuple):
-    """Places in a log (bytes, ascending) where a process starts or training ends; totals are (place, steps).
-
-    `ends_divide`: whether a new step after an end is of another attempt.
-    """
+    """Places in a log (bytes, ascending) where a process starts or training ends."""
 
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
-    totals: Sequence[tuple[int, int]] = ()
-    ends_divide: bool = True
+    totals: Sequence[tuple[int, int]] = ()  # place and number of steps
+    ends_divide: bool = True  # whether a new step after an end is of another attempt
 
 
 @dataclass(slots=True)
@@ -57,8 +55,7 @@ class SegmentDraft:
     total: int | None = None
     kept: dict[int, StepRecord] = field(default_factory=dict)
     loss_digits: int = 0
-    layout: tuple[bytes, ...] = ()
-    """Of the last record that was whole."""
+    layout: tuple[bytes, ...] = ()  # of the last record that was whole
 
     @property
     def begin(self) -> int:
@@ -137,10 +134,11 @@ def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[Segmen
     """
     kept: list[SegmentDraft] = []
     others: list[SegmentDraft] = []
+    # Which rank logs differs: that of Megatron's `iteration` lines is the last one.
     for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin)):
         if _find_overlapping(attempt, kept):
             text = f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to {attempt.top}"
-            tally.add(OTHER_RANK, attempt.first.origin.line, text, len(attempt.kept))
+            tally.add(DropReason.OTHER_RANK, attempt.first.origin.line, text, len(attempt.kept))
             others.append(attempt)
         else:
             kept.insert(bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt)
@@ -173,7 +171,7 @@ def _is_of_another(
 
     A start mark between them says so, and so do a changed total, a new step after an end mark, and a falling step,
     unless it is a late one: at most LATE_STEPS back, and either seen before and not the first step, or not seen before
-    and followed by what goes on, as where two lines were exchanged. A gap says nothing.
+    and followed by what goes on, as where two lines were exchanged.
     """
     if _has_between(marks.starts, attempt.end, record.origin.offset):
         return True
@@ -183,6 +181,7 @@ def _is_of_another(
         return marks.ends_divide and _has_between(marks.ends, attempt.end, record.origin.offset)
     if record.step == attempt.top:
         return False
+    # a gap says nothing, for lines get lost; a step that falls by more than late prints do is a restart
     if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
         return True
     return record.step not in attempt.kept and _goes_back(attempt, following)
@@ -218,7 +217,7 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     attempt.top = max(attempt.top, record.step)
     if 0 < len(record.layout) < len(attempt.layout) and attempt.layout[: len(record.layout)] == record.layout:
         rest = make_printable(attempt.layout[len(record.layout)])
-        tally.add(TORN, record.origin.line, f"step {record.step} ends where others go on with {rest}")
+        tally.add(DropReason.TORN, record.origin.line, f"step {record.step} ends where others go on with {rest}")
         return
     attempt.layout = record.layout
     old = attempt.kept.get(record.step)
@@ -228,7 +227,7 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     same = show_same_time(old, record)
     other = "" if same else f", but {old.seconds:g} s in line {old.origin.line}"
     text = f"step {record.step} again: {record.seconds:g} s{other}"
-    tally.add(REPEATED if same else REPEAT_DISAGREES, record.origin.line, text)
+    tally.add(DropReason.REPEATED if same else DropReason.REPEAT_DISAGREES, record.origin.line, text)
     attempt.kept[record.step] = choose_print(old, record)
 
 
@@ -264,25 +263,16 @@ def build_steps(records: Iterable[StepRecord]) -> Steps:
     rows = sorted(records, key=lambda record: record.step)
     return Steps(
         index=np.array([row.step for row in rows], dtype=np.int64),
-        seconds=_to_floats(row.seconds for row in rows),
-        resolution_seconds=_to_floats(row.resolution for row in rows),
+        seconds=np.fromiter((row.seconds for row in rows), np.float64),
+        resolution_seconds=np.fromiter((row.resolution for row in rows), np.float64),
         line=np.array([row.origin.line for row in rows], dtype=np.int64),
         mean_of=np.array([row.mean_of for row in rows], dtype=np.int64),
         asynchronous=np.array([row.asynchronous for row in rows], dtype=np.bool_),
-        loss=_to_floats(NAN if row.loss is None else row.loss for row in rows),
         has_loss=np.array([row.loss is not None for row in rows], dtype=np.bool_),
-        grad_norm=_to_floats(NAN if row.grad_norm is None else row.grad_norm for row in rows),
         has_grad_norm=np.array([row.grad_norm is not None for row in rows], dtype=np.bool_),
-        tflops_per_gpu=_to_floats(row.tflops for row in rows),
-        tokens_per_second_per_gpu=_to_floats(row.tokens for row in rows),
-        global_batch_size=_to_floats(row.batch for row in rows),
-        peak_memory_bytes=_to_floats(row.memory for row in rows),
-        learning_rate=_to_floats(row.rate for row in rows),
-        consumed_samples=_to_floats(row.consumed for row in rows),
-        target_tokens=_to_floats(row.targets for row in rows),
-        skipped_steps=_to_floats(row.skipped for row in rows),
+        **{name: _to_floats(map(attrgetter(field), rows)) for name, field in COLUMNS.items()},
     )
 
 
-def _to_floats(values: Iterable[float]) -> Floats:
-    return np.fromiter(values, dtype=np.float64)
+def _to_floats(values: Iterable[float | None]) -> Floats:
+    return np.fromiter((NAN if value is None else value for value in values), dtype=np.float64)

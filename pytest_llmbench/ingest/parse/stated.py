@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_llmbench.core.models import (
     BATCH,
@@ -26,9 +26,7 @@ from pytest_llmbench.core.models import (
     Segment,
     Statement,
 )
-
-if TYPE_CHECKING:
-    from pytest_llmbench.ingest.parse.scan import Hit
+from pytest_llmbench.ingest.parse.scan import Hit, find_line_begin
 
 # Bytes in which a log states what its run is.
 FARTHEST = 16 << 20
@@ -227,20 +225,10 @@ class Statements:
 
     def _of(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
         begin, stop = process
-        profiler = [
-            statement
-            for statement in self._statements
-            if statement.field == PROFILER and begin <= statement.line < stop
-        ]
-        before = [
-            statement
-            for statement in self._statements
-            if statement.field != PROFILER and statement.line <= segment.first_line
-        ]
-        anew = {statement.field for statement in before if statement.line > end}
-        return _keep_last(
-            [*(statement for statement in before if statement.line > end or statement.field not in anew), *profiler]
-        )
+        profiler = [each for each in self._statements if each.field == PROFILER and begin <= each.line < stop]
+        before = [each for each in self._statements if each.field != PROFILER and each.line <= segment.first_line]
+        anew = {each.field for each in before if each.line > end}
+        return _keep_last([*(each for each in before if each.line > end or each.field not in anew), *profiler])
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
@@ -258,6 +246,6 @@ def _find_line(hit: Hit) -> tuple[bytes, int]:
     """Return what stands around a marker on its line, and where in it the marker begins."""
     text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
     place = min(hit.start, BEFORE)
-    begin = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
+    begin = find_line_begin(text, 0, place)
     end = text.find(b"\n", place)
     return text[begin : end + 1 if end >= 0 else len(text)], place - begin

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
-from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, Hit
+from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK, ByteChunk, Hit, find_line_begin
 
 HEAD = b"Traceback (most recent call last)"
 
@@ -60,22 +60,19 @@ CHAIN = re.compile(
 
 @dataclass(slots=True)
 class Traceback:
-    """One traceback, or several that one exception led to: the exception that came first (`first`, on `line`) and the
-    one that they ended with. Both are empty, and `line` is that of the head, where the log does not show them. `code`
-    is the line of the program that raised the first. `warned`: its head is on the line of a warning. `below_warning`:
-    there is one right above it, which need not have to do with it. `listed`: its lines are texts of a list."""
+    """One traceback, or several that one exception led to."""
 
     head: int
-    line: int
+    line: int  # of the first exception; of the head where the log does not show it
     rank: str
-    first: bytes = b""
-    last: bytes = b""
-    code: bytes = b""
+    first: bytes = b""  # the exception that came first, empty where the log does not show it
+    last: bytes = b""  # the one that they ended with
+    code: bytes = b""  # the line of the program that raised the first
     indented: int = 0
     lines: int = 0
-    warned: bool = False
-    below_warning: bool = False
-    listed: bool = False
+    warned: bool = False  # its head is on the line of a warning
+    below_warning: bool = False  # a warning is right above it, which need not have to do with it
+    listed: bool = False  # its lines are texts of a list
 
 
 class Tracebacks:
@@ -180,9 +177,7 @@ def split_label(line: bytes) -> tuple[bytes, bytes]:
 
 def get_line_before(hit: Hit) -> bytes:
     """Return what stands before a marker on its line, or after the last carriage return there."""
-    earliest = max(0, hit.start - REACH_BACK)
-    before = hit.text[earliest : hit.start]
-    return before[max(before.rfind(b"\n"), before.rfind(b"\r")) + 1 :]
+    return hit.text[find_line_begin(hit.text, max(0, hit.start - REACH_BACK), hit.start) : hit.start]
 
 
 def _goes_on(hit: Hit, label: bytes) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Steps
+from pytest_llmbench.core.models import DropReason, Ending, EndingCode, ParsedLog, Steps
 from pytest_llmbench.core.models.jobs import Pairs
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.sources.local import FileState
@@ -118,6 +118,7 @@ _SCALARS: dict[Any, set[type]] = {str: {str}, int: {int}, float: {float, int}, b
 _TEXTS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     datetime: (datetime.isoformat, datetime.fromisoformat),
     EndingCode: (str, EndingCode),
+    DropReason: (str, DropReason),
     LogError: (str, LogError),
 }
 # Where all values are one object, it is kept once: most of what a log may hold most logs do not hold.

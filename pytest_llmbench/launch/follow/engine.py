@@ -20,16 +20,14 @@ from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, d
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
 
-RECOVER_SECONDS = 20.0
-"""How long a submission that is under way may take to end when everything is cancelled."""
+RECOVER_SECONDS = 20.0  # how long a submission that is under way may take to end when everything is cancelled
 
-PAUSES = 10
-"""How many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely."""
+PAUSES = 10  # how many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely
 
+# gets every job that ended or could not be submitted; returns the jobs that follow from it
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
-"""Gets every job that ended or could not be submitted; returns the jobs that follow from it."""
 
-Identity = tuple[str, str, int, int]
+JobIdentity = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class NextJob:
     repeat: int = 1
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> JobIdentity:
         """What there is only one job for in a session."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
 
@@ -71,8 +69,8 @@ class Engine:
         self._intended: deque[Job] = deque()
         self._jobs: dict[int, Job] = {}
         self._live: dict[int, Job] = {}
-        self._known: set[Identity] = set()
-        self._resumed: frozenset[Identity] = frozenset()
+        self._identities: set[JobIdentity] = set()
+        self._resumed_identities: frozenset[JobIdentity] = frozenset()
         self._specs: dict[str, JobSpec] = {}
         self._watch = Watch(limits)
         self._absences: dict[Scheduler, Absence] = {}
@@ -127,8 +125,8 @@ class Engine:
             for job in self._journal.list_jobs()
             if job.submission is not SubmissionState.SUPERSEDED
         ]
-        self._known = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
-        self._resumed = frozenset(self._known)
+        self._identities = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
+        self._resumed_identities = frozenset(self._identities)
         self._jobs = {job.number: job for job in jobs}
         for job in jobs:
             if job.number in live and job.job_id:
@@ -166,10 +164,10 @@ class Engine:
     def _enqueue(self, following: Iterable[NextJob]) -> None:
         for each in following:
             self._find_launcher(each.spec)
-            if each.identity not in self._known:
-                self._known.add(each.identity)
+            if each.identity not in self._identities:
+                self._identities.add(each.identity)
                 self._queue.append(each)
-            elif each.identity not in self._resumed:
+            elif each.identity not in self._resumed_identities:
                 raise ValueError(f"{each.identity}: there is a job for this already in this session")
 
     def _submit_next(self) -> bool:

@@ -23,10 +23,9 @@ NUMBERS = ("start", "stop")
 FLAGS = ("gpu_metrics", "cpu")
 PARTS = (*NUMBERS, "ranks", *FLAGS)
 
-DEPTH = 12
-ENTRIES = 50_000
-FILES = 1_000
-"""How deep a search for files goes, how many entries of folders it looks at and how many files it returns."""
+DEPTH = 12  # how deep a search for files goes
+ENTRIES = 50_000  # of folders that it looks at
+FILES = 1_000  # that it returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,11 @@ class ProfileRequest:
 
 @dataclass(frozen=True, slots=True)
 class PurposeOptions:
-    """What the user asked for. `stage`: the folder below which a checkpoint has to lie, None where it is not known."""
+    """What the user asked for."""
 
     profile: ProfileRequest | None = None
     load_checkpoint: Path | None = None
-    stage: Path | None = None
+    stage: Path | None = None  # the folder below which a checkpoint has to lie, None where it is not known
 
 
 # --- what the options ask for -----------------------------------------------------------------------------

@@ -22,11 +22,9 @@ from pytest_llmbench.launch.slurm.statuses import (
     read_squeue,
 )
 
-COMMENT = "llmb:"
-"""What stands before the token in the comment of a job."""
+COMMENT = "llmb:"  # what stands before the token in the comment of a job
 
-CLOCK_MARGIN = timedelta(hours=1)
-"""How far the clocks of this machine and of the controller may be apart."""
+CLOCK_MARGIN = timedelta(hours=1)  # how far the clocks of this machine and of the controller may be apart
 
 _NO_ACCOUNTING = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
 _OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
@@ -34,9 +32,9 @@ _OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command returned: its exit code, 127 where there is no such program, 124 where it did not end in time."""
+    """What a command returned."""
 
-    code: int
+    code: int  # 127 where there is no such program, 124 where it did not end in time, as shells and timeout(1) have it
     out: str
     err: str
 
@@ -76,14 +74,13 @@ class SlurmAway(LaunchError):  # noqa: N818 (a state of the cluster, which passe
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its nodes (up or down), the most GPUs that one of them has, the longest time of a job in seconds
-    (None: no limit), and whether it takes jobs."""
+    """A partition of the cluster."""
 
     name: str
-    nodes: int
-    gpus: int
-    time_limit_seconds: float | None
-    up: bool
+    nodes: int  # up or down
+    gpus: int  # the most that one of its nodes has
+    time_limit_seconds: float | None  # the longest that a job may take, None: no limit
+    up: bool  # whether it takes jobs
 
 
 class Slurm:

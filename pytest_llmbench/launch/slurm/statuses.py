@@ -13,11 +13,11 @@ from pytest_llmbench.core.models import EndingCode
 from pytest_llmbench.core.models.jobs import Blame, JobEnd, JobStatus, Phase
 
 SACCT_FIELDS = "JobIDRaw,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,NodeList"
+# each field with the sign behind it, so that it is printed at its full length
 SQUEUE_FIELDS = (
     "JobID:|,State:|,exit_code:|,DerivedEC:|,TimeUsed:|,SubmitTime:|,StartTime:|,EndTime:|,NodeList:|,RestartCnt:|,"
     "Reason:|"
 )
-"""Each field with the sign behind it, so that it is printed at its full length."""
 
 MOST_HOSTS = 20_000
 Statuses = dict[str, JobStatus]
@@ -26,12 +26,11 @@ _NAME = re.compile(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*")
 _STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
 _DURATION = re.compile(r"(?:(?:(?P<days>\d+)-)?(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
+# how the reason of a status that this program ended begins; EndedBy says so too, since journals have it
 OWN = "pytest: "
-"""How the reason of a status that this program ended begins; EndedBy says so too, since journals have it."""
 
 SUCCESS = "0:0"
-OUT_OF_MEMORY_SIGNAL = 125
-"""What Slurm gives as the signal of a step that ran out of memory."""
+OUT_OF_MEMORY_SIGNAL = 125  # what Slurm gives as the signal of a step that ran out of memory
 
 _WAITING = "PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT PREEMPTED"
 _RUNNING = "RUNNING CONFIGURING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED"

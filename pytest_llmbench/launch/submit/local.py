@@ -29,12 +29,11 @@ EXIT = "job.exit"
 CANCELLED = "job.cancelled"
 GRACE_SECONDS = 10.0
 
+# the variables that say that a run is not for comparison, as the recipe launcher records them
 _TELLING = ("ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_NCCL_TRACE", "LOAD_CHECKPOINT_PATH")
-"""The variables that say that a run is not for comparison, as the recipe launcher records them."""
 
 
-JUST_KILLED_SECONDS = 0.5
-"""How long a wrapper may take to see that whoever started it is gone."""
+JUST_KILLED_SECONDS = 0.5  # how long a wrapper may take to see that whoever started it is gone
 
 
 class LocalLauncher:

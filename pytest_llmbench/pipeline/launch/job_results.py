@@ -28,16 +28,15 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
-from pytest_llmbench.pipeline.results import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.parse.growing import Growing
+    from pytest_llmbench.ingest.parse.read import Growing
     from pytest_llmbench.pipeline.evaluate import Measured
 
 
-STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")
-"""The variables that name the folder of a recipe's results."""
+STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder of a recipe's results
 
 
 def skip_judgement(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
@@ -75,7 +74,7 @@ class LaunchedRuns:
 
     def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch.recipe.environment import find_named_image
+        from pytest_llmbench.launch.recipe.job import find_named_image
         from pytest_llmbench.launch.submit.launchers import estimate_submission
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
@@ -96,7 +95,7 @@ class LaunchedRuns:
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a running job, its total and its seconds."""
-        from pytest_llmbench.ingest.parse.growing import Growing
+        from pytest_llmbench.ingest.parse.read import Growing
 
         start = job.number, job.status.restarts if job.status else 0
         path = _find_log(job) if start not in self._logs else None

@@ -13,8 +13,7 @@ from written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
-from pytest_llmbench.ingest.parse.growing import Growing, ReachedStep
-from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import Growing, ReachedStep, parse_blocks
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 from pytest_llmbench.ingest.sources.local import File
 

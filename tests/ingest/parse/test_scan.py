@@ -20,8 +20,7 @@ from written_logs import LOGS, LONG, bar, nemo2, nemo2_run, parse, steps
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.parse.collect import LogCollector
-from pytest_llmbench.ingest.parse.fingerprint import Fingerprint, take_sample
-from pytest_llmbench.ingest.parse.read import LARGE, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.read import LARGE, Fingerprint, parse_blocks, read_log, take_sample
 from pytest_llmbench.ingest.parse.scan import (
     AT_ONCE,
     PIECE,

@@ -7,7 +7,7 @@ from builders import BASELINE, NOW, log, run, segment, steps
 from written_logs import dropped, maxtext, nemo2, nemo2_run, parse
 from written_logs import steps as steps_of
 
-from pytest_llmbench.core.models import DroppedRecords, Reason
+from pytest_llmbench.core.models import DroppedRecords, DropReason, Reason
 from pytest_llmbench.measure.measurement import measure
 
 
@@ -58,7 +58,7 @@ def test_lines_that_are_all_exchanged_are_one_run() -> None:
     assert steps_of(parse(text)) == [list(range(50))]
 
 
-TOLD = (DroppedRecords("interleaved", 100, 7, "step 0 after step 5, and back to step 6"),)
+TOLD = (DroppedRecords(DropReason.INTERLEAVED, 100, 7, "step 0 after step 5, and back to step 6"),)
 
 
 def test_a_run_that_lacks_steps_says_that_two_wrote_and_a_whole_one_notes_it() -> None:

@@ -23,6 +23,7 @@ from pytest_llmbench.core.models import (
     CheckpointRecord,
     Checkpoints,
     DroppedRecords,
+    DropReason,
     Ending,
     EndingCode,
     ParsedLog,
@@ -60,7 +61,7 @@ def test_everything_that_a_log_can_hold_comes_out() -> None:
     log = ParsedLog(
         dialect=None,
         segments=(),
-        dropped=(DroppedRecords("torn", 2, 1, "é"), DroppedRecords("torn", 2**40, 1, "")),
+        dropped=(DroppedRecords(DropReason.TORN, 2, 1, "é"), DroppedRecords(DropReason.TORN, 2**40, 1, "")),
         ending=ending,
         started=datetime(2025, 6, 1, 1, 2, 3, 456789),  # noqa: DTZ001 (a log says no zone)
         checkpoints=Checkpoints((CheckpointRecord("save", 1, float("inf")), CheckpointRecord("load", 2, 0.1))),

@@ -11,12 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_llmbench.ingest.parse.dropped import REPEATED, Tally
+from pytest_llmbench.core.models import DropReason
 from pytest_llmbench.ingest.parse.records import (
     NAN,
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     find_line_stop,
     get_printed_unit,
@@ -153,7 +154,9 @@ def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         if record.rounded:
             resumed = record.step
         elif seen and _is_same_run(seen, record):
-            tally.add(REPEATED, record.origin.line, f"run of {record.step} steps again: {record.seconds:g} s")
+            tally.add(
+                DropReason.REPEATED, record.origin.line, f"run of {record.step} steps again: {record.seconds:g} s"
+            )
         else:
             runs.append(_divide_resumed(record, resumed))
             seen, resumed = record, 0

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pytest_llmbench.ingest.parse.dropped import REPEAT_DISAGREES, TORN, UNKNOWN_STEP, Tally, show_same_time
-from pytest_llmbench.ingest.parse.records import StepRecord
+from pytest_llmbench.core.models import DropReason
+from pytest_llmbench.ingest.parse.records import StepRecord, Tally, show_same_time
 
 # The step of a record that says none.
 UNNUMBERED = 0
@@ -38,7 +38,7 @@ def pair(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     numbered = number(behind, tally) if len(behind) > STRAY else []
     for record in left[: len(left) - len(behind)] if numbered else left:
         torn = math.isnan(record.seconds)
-        tally.add(TORN if torn else UNKNOWN_STEP, record.origin.line, _describe(record))
+        tally.add(DropReason.TORN if torn else DropReason.UNKNOWN_STEP, record.origin.line, _describe(record))
     return [record for record in steps if record.step != UNNUMBERED] + numbered
 
 
@@ -53,7 +53,7 @@ def number(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         counts[record.origin.rank] += 1
         numbered.append(record._replace(step=counts[record.origin.rank], rounded=True))
         if math.isnan(record.seconds):
-            tally.add(TORN, record.origin.line, _describe(record))
+            tally.add(DropReason.TORN, record.origin.line, _describe(record))
     return numbered
 
 
@@ -101,7 +101,7 @@ def _join_pair(iteration: StepRecord, step_time: StepRecord, tally: Tally) -> St
     if not iteration.possible or _is_same_number(iteration, step_time) or show_same_time(iteration, step_time):
         return iteration._replace(tflops=tflops)
     text = f"step {iteration.step}: {iteration.seconds:g} s in line {iteration.origin.line}, but {_describe(step_time)}"
-    tally.add(REPEAT_DISAGREES, step_time.origin.line, text)
+    tally.add(DropReason.REPEAT_DISAGREES, step_time.origin.line, text)
     slower = max(iteration, step_time, key=lambda record: record.seconds)
     return slower._replace(
         origin=iteration.origin,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_llmbench.ingest.parse.dropped import TORN, UNKNOWN_STEP, Tally
+from pytest_llmbench.core.models import DropReason
 from pytest_llmbench.ingest.parse.records import (
     NAN,
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     find_line_stop,
     get_printed_unit,
@@ -85,7 +86,7 @@ def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally
         text = f"train_step() of one of {max(loops, len(initial))} processes that nothing tells apart"
         for record in rest:
             if record.step != ENDED:
-                tally.add(UNKNOWN_STEP, record.origin.line, text)
+                tally.add(DropReason.UNKNOWN_STEP, record.origin.line, text)
         return []
     number = initial[0] if initial else 0
     steps: list[StepRecord] = []
@@ -96,7 +97,7 @@ def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally
             steps[-1:] = [last._replace(loss=record.loss) for last in steps[-1:]]
             continue
         if record.step == CUT:
-            tally.add(TORN, record.origin.line, f"train_step() of step {number}")
+            tally.add(DropReason.TORN, record.origin.line, f"train_step() of step {number}")
         else:
             steps.append(record._replace(step=number))
         number += 1

@@ -11,16 +11,16 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.core.dialects import RATE, REQUIRED, UNITS, Dialect, compile_pattern, find_named_groups
-from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.core.models import DropReason, RegexDialect
 from pytest_llmbench.ingest.parse import prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
-from pytest_llmbench.ingest.parse.dropped import TORN, Tally
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     Unmatched,
     count_digits,
@@ -28,7 +28,7 @@ from pytest_llmbench.ingest.parse.records import (
     get_printed_unit,
     read_rank,
 )
-from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
+from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit, find_line_begin
 
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
@@ -94,8 +94,9 @@ class RegexReader(DialectReader):
         stop = find_line_stop(hit.text, hit.start, hit.end)
         self._read_to = hit.offset + stop - hit.start
         origin = RecordOrigin(hit.offset, hit.line, "")
-        begin = find_line_begin(hit)
-        if begin is None:
+        earliest = max(0, hit.start - REACH_BACK)
+        begin = find_line_begin(hit.text, earliest, hit.start)
+        if begin == earliest and hit.offset - hit.start + begin > 0:  # it begins farther back than can be seen
             return (Torn(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
@@ -122,9 +123,9 @@ class RegexReader(DialectReader):
         kept = []
         for record in records:
             if self._doubtful.get(record.origin.offset, 0) > usual:
-                tally.add(TORN, record.origin.line, f"step {record.step}: two times in a line")
+                tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: two times in a line")
             elif doubt := self._prints.doubt(record.origin.offset):
-                tally.add(TORN, record.origin.line, f"step {record.step}: {doubt}")
+                tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: {doubt}")
             else:
                 kept.append(record)
         self._prints.tell(kept, tally)
@@ -234,13 +235,6 @@ class RegexReader(DialectReader):
         if not line.whole and MAY_GO_ON.match(after):
             return False
         return not (line.cut and not after.strip())
-
-
-def find_line_begin(hit: Hit) -> int | None:
-    """Return where the line or bar begins that a marker stands in, None where that is too far back to be seen."""
-    earliest = max(0, hit.start - REACH_BACK)
-    begin = max(hit.text.rfind(b"\n", earliest, hit.start), hit.text.rfind(b"\r", earliest, hit.start)) + 1
-    return begin or (earliest if hit.offset - hit.start + earliest == 0 else None)
 
 
 def _make_readable(text: bytes) -> bytes:

@@ -12,11 +12,9 @@ from shared_data import shared
 from written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.ingest.parse import environment, facts
-from pytest_llmbench.ingest.parse.ahead import BLOCK
+from pytest_llmbench.ingest.parse import facts
 from pytest_llmbench.ingest.parse.collect import ALL_MARKERS
-from pytest_llmbench.ingest.parse.growing import Growing
-from pytest_llmbench.ingest.parse.read import LARGE, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.read import BLOCK, LARGE, Growing, parse_blocks, read_log
 from pytest_llmbench.ingest.parse.scan import AT_ONCE, MarkerSearch
 
 SMI = "| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |\n"
@@ -118,7 +116,6 @@ def test_a_large_file_says_the_same_wherever_its_parts_meet(tmp_path: Path) -> N
 def test_a_log_is_asked_only_near_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a file, in blocks and in a log that grows alike; a record before and behind keeps them looking."""
     monkeypatch.setattr(facts, "FARTHEST", LARGE + 100)
-    monkeypatch.setattr(environment, "FARTHEST", LARGE + 100)
     steps = nemo2_run(0, 9)
     fill = "." * (LARGE - len(steps))
     path = tmp_path / "log.out"
@@ -150,10 +147,10 @@ def test_every_reading_of_a_log_says_it() -> None:
 
 def test_all_markers_are_found_in_one_pass() -> None:
     """A second pass makes the search of every log twice as long: there is room for the markers of further dialects."""
-    markers = list({*ALL_MARKERS, *facts.MARKERS, *environment.MARKERS})
+    markers = list({*ALL_MARKERS, facts.NCCL_OPERATION, *facts.VERSION_MARKERS})
     for more in (0, AT_ONCE - len(markers) + 1, 8):
         assert MarkerSearch([*markers, *(b"dialect %d: step" % number for number in range(more))]).passes == 1
-    assert not any(marker.startswith(b" ") for marker in environment.MARKERS)
+    assert not any(marker.startswith(b" ") for marker in facts.VERSION_MARKERS)
 
 
 # grep -aoE 'NCCL version [^ ]+|[Tt]orch version [^ ]+.*|Jax Version: .*|Driver Version: .*' FILE | sort | uniq -c
