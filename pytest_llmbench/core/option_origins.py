@@ -17,8 +17,7 @@ CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "p
 TABLES = ("pytest", "tool.pytest", "tool.pytest.ini_options")
 """The tables of a TOML file that hold pytest's configuration."""
 
-ALIKE = 0.9
-"""How like one of ours a key has to be, of 1, to be taken for it where it does not begin with `llmb`."""
+ALIKE = 0.9  # how like one of ours a key has to be, of 1, to be taken for it where it does not begin with `llmb`
 
 
 class Written(StrEnum):

@@ -14,12 +14,10 @@ from pytest_llmbench.core.errors import BaselineError, LlmbenchError, did_you_me
 if TYPE_CHECKING:
     import yaml
 
-LARGEST_TEXT_BYTES = 1 << 24
-"""Of a file that people write by hand."""
+LARGEST_TEXT_BYTES = 1 << 24  # of a file that people write by hand
 
 LARGEST_YAML_BYTES = 4 * 1024 * 1024
-DEEPEST = 8
-"""Levels of nesting."""
+DEEPEST = 8  # levels of nesting
 
 SHOWN_PROBLEMS = 10
 

@@ -13,15 +13,14 @@ from datetime import datetime, timedelta
 from pytest_llmbench.core.formatting import escape, join_first
 from pytest_llmbench.core.models.jobs import Job, JobEnd, Phase
 
+# how far the log of a job is: steps done, of how many (None: unknown), seconds that one takes
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
-"""How far the log of a job is: steps done, of how many (None: unknown), seconds that one takes."""
 
 COLUMNS = 80
 INDENT = " " * 10
 CHANGED_SECONDS = 10.0
 FIRST_HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS, SLOWER = 60.0, 300.0, 1.5
-LOOKED_AT = 4
-"""The logs of so many running jobs are looked at for one line: those that started last, which end last."""
+LOOKED_AT = 4  # the logs of so many running jobs are looked at for one line: those that started last, which end last
 
 
 def find_no_step(_job: Job) -> None:

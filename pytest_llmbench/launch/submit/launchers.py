@@ -1,9 +1,4 @@
-"""The ways to submit a job: one small class for each, on top of what all submission commands have in common.
-
-A submission command runs in a session of its own and leaves its output and exit code in files, so that it is still
-understood when pytest was killed in the middle of it. Whatever it did, a job is submitted again only if it is certain
-that it was not.
-"""
+"""The ways to submit a job. Whatever became of a submission, it is tried again only if certainly no job came of it."""
 
 from __future__ import annotations
 
@@ -30,16 +25,14 @@ SUBMIT_SECONDS = 600.0
 OUTPUT = "submit.out"
 EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
-KILLED = 128
-"""A shell's exit code above this is a signal: what the command had done by then, nothing tells."""
-CLOCKS_DIFFER = timedelta(hours=1)
-"""How far the clocks of Slurm and of the file system are trusted to differ."""
+KILLED = 128  # a shell's exit code above this is a signal: what the command had done by then, nothing tells
+CLOCKS_DIFFER = timedelta(hours=1)  # how far the clocks of Slurm and of the file system are trusted to differ
 
 
 class Scheduler(Protocol):
-    """Who runs jobs and knows what became of them. `at_once` is how many it takes at a time; None: any number."""
+    """Who runs jobs and knows what became of them."""
 
-    at_once: int | None
+    at_once: int | None  # how many it takes at a time; None: any number
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Return what is known of each job, by number; SlurmAway if nobody answers."""
@@ -71,9 +64,9 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What launchers need: the journal, for the processes that they start; Slurm; a clock to wait with."""
+    """What launchers need."""
 
-    journal: Journal
+    journal: Journal  # for the processes that they start
     slurm: Slurm
     sleep: Callable[[float], None] = time.sleep
     submit_seconds: float = SUBMIT_SECONDS
@@ -116,6 +109,7 @@ class SlurmLauncher:
         """Run the submission command to its end, at most `submit_seconds`."""
         spec, journal = job.spec, self._tools.journal
         try:
+            # in a session of its own, with output and exit code in files: it is still understood when pytest is killed
             begun = process.start(
                 self.build_arguments(job),
                 spec.directory,

@@ -30,20 +30,16 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
 
 
-LEVEL = 0.05
-"""The probability of a wrong PASS at the bound; the two looks of a sequence share it."""
+LEVEL = 0.05  # the probability of a wrong PASS at the bound; the two looks of a sequence share it
 
 
-PLAN = "plan"
-"""The note of the journal with what a session set out to do."""
+PLAN = "plan"  # the note of the journal with what a session set out to do
 
-ALL_JOBS = 1_000_000
-"""Without --llmb-max-jobs all are submitted up front."""
+ALL_JOBS = 1_000_000  # without --llmb-max-jobs all are submitted up front
 
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
 
-AT_ONCE_SECONDS = 1.0
-"""Signals that come so soon after one another are one."""
+AT_ONCE_SECONDS = 1.0  # signals that come so soon after one another are one
 
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
@@ -274,7 +270,7 @@ class LaunchSession:
             baseline = self.catalog.baselines[result.case.key][0]
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
-        of_key = {course.spec.key: list(course.runs.values()) for course in progress.configurations.values()}
+        of_key = {each.spec.key: list(each.runs.values()) for each in progress.configurations.values()}
         return dataclasses.replace(
             self.results,
             configurations=results,
