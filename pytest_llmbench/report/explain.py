@@ -228,6 +228,7 @@ def name_label(name: str) -> str:
 
 def count_columns(text: str) -> int:
     """Return how many columns a text takes: two for each wide sign (UAX 11), none for one that is put on another."""
+    # Almost every text is ASCII: the table of Unicode is asked for the others only.
     return len(text) if text.isascii() else sum(map(_count_sign_columns, text))
 
 

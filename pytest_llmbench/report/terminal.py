@@ -202,6 +202,7 @@ def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLin
     Nothing is yielded about items of a session that judged nothing: their context says what to do.
     """
     judged = [outcome for outcome in described if not outcome.get("context")]
+    # Where nothing was judged the context of the items says what to do, once.
     advised = list_advice(judged)
     for group, text in advised[:MOST_ADVICE]:
         yield from _format_advice(f"{_name_group(group)}: {text}")
