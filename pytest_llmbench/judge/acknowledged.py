@@ -1,4 +1,4 @@
-"""AcceptedValue changes of step time: the level that a run is compared with, moved by what was acknowledged."""
+"""Acknowledged changes of step time: the level that a run is compared with, moved by what was acknowledged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from datetime import date
 from fnmatch import fnmatchcase
+
+import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
@@ -121,13 +123,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
 
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     """Return the median of runs over the baseline, as a logarithm."""
-    return _median([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs])
-
-
-def _median(values: Sequence[float]) -> float:
-    import numpy as np
-
-    return median(np.array(values))
+    return median(np.array([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs]))
 
 
 def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:

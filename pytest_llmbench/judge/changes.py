@@ -44,15 +44,12 @@ LONG = 20  # so many nights of one level tell whether they drift
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """A change of level: `position` is the first night after it; the two levels reach from `first` to before `last`.
+    """A change of level in a series of nights."""
 
-    `difference`, `low` and `high` (95 % between them) are logarithms.
-    """
-
-    position: int
-    first: int
-    last: int
-    difference: float
+    position: int  # the first night after it
+    first: int  # the two levels reach from here
+    last: int  # to before this one
+    difference: float  # a logarithm, as its bounds, with 95 % between them
     low: float
     high: float
 

@@ -32,9 +32,9 @@ def assume_noise(cv: float) -> Noise:
 
 
 def estimate_from_history(logarithms: Sequence[float] | Floats, unit: str = "nights") -> Noise | None:
-    """Return the noise of a night series (log seconds, one run a night, in order); None for less than 8 nights.
+    """Return the noise of a series of nights (log seconds, one run a night, in order); None for less than 8 of them.
 
-    `told` is what the nights are called.
+    `unit` is what the nights are called.
 
     The median absolute deviation of successive differences, over the root of 2: level shifts and single bad nights
     hardly move it. Degrees of freedom 0.4 (H - 1): its efficiency at the normal distribution.
@@ -126,21 +126,19 @@ def _inverse_trigamma(value: float) -> float:
 
 EVEN = 1e-24  # relative variance below which steps are equal, but for float arithmetic
 
-REACHING = 10
+REACHING = 10  # fewer steps may all be fast by chance
 
 LARGEST_CORRELATION = 0.95  # a lag-1 correlation above this cannot be told from a drift in a window of some dozen steps
 
 
 @dataclass(frozen=True, slots=True)
 class WithinRun:
-    """The standard error of the logarithm of a run's statistic, and the number of independent steps it rests on.
+    """How well the window of one run fixes its own statistic."""
 
-    `reach` is how far below the statistic the fastest step lies: no mean of such steps lies further. After a change of
-    level hardly a step is independent, and t is large; infinite for less than 10 steps, which may all be chance.
-    """
-
-    error: float
-    effective_sample_size: float
+    error: float  # the standard error of its logarithm
+    effective_sample_size: float  # the number of independent steps that it rests on
+    # How far below the statistic the fastest step lies: no mean of such steps lies further. After a change of level
+    # hardly a step is independent, and t is large; infinite for less than 10 steps, which may all be chance.
     reach: float = math.inf
 
 
