@@ -46,7 +46,7 @@ UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
 def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a verdict that does not follow a recorded baseline further than the drift budget allows.
 
-    A run that is shown to be slower than the value that counts (`acceptance.reference`) by more than the budget, or
+    A run that is shown to be slower than the value that counts (`find_reference`) by more than the budget, or
     than the tolerance where that is larger, is a REGRESSION (drifted), however near it is to what was recorded since.
     So is one whose recorded value itself is beyond the budget (the file was edited, or the budget is smaller now),
     unless the run is shown to be within it. What was measured holds to the same limit where nothing is shown: recording
