@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
+# The columns that hold lists and dictionaries, besides `metrics`.
 NESTED = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sha256", "options")
-"""The columns that hold lists and dictionaries, besides `metrics`."""
 
 
 class Extent(NamedTuple):

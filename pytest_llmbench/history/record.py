@@ -19,8 +19,7 @@ from pytest_llmbench.history.store import StoreLocation, connect, hide_passwords
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA = 1
-"""Of the document; raised when a key of it changes its meaning."""
+SCHEMA = 1  # of the document; raised when a key of it changes its meaning
 
 UNSAVED_NAME = "llmb-history-unsaved-{}.json"
 

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 EXPECTED = "expected a file such as history.db, sqlite:///history.db, or postgresql://user@host/database"
 SQLITE_HEADER = b"SQLite format 3\x00"
 
-PATIENCE_SECONDS = 20
-"""How long other processes may hold the store; each of ours does for less than a second."""
+PATIENCE_SECONDS = 20  # how long other processes may hold the store; each of ours does for less than a second
 
 CONNECT_SECONDS = 10
 
-LOCK = 0x6C6C6D62
-"""The advisory lock of those who write to one PostgreSQL database: `llmb`."""
+LOCK = 0x6C6C6D62  # the advisory lock of those who write to one PostgreSQL database: `llmb`
 
+# What to do, by the beginning of SQLite's error name, or by PostgreSQL's code.
 BUSY = f"another process held it for {PATIENCE_SECONDS} s: see which one, and try again"
 REMEDIES = {
     "READONLY": "make the file and its folder writable",
@@ -43,7 +42,6 @@ REMEDIES = {
     "55P03": BUSY,  # lock_not_available
     "42501": "the user may not use its tables: grant it, or give another database",  # insufficient_privilege
 }
-"""What to do, by the beginning of SQLite's error name, or by PostgreSQL's code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from pytest_llmbench.history.store import StoreLocation, connect
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
 
-LAST = 365
-"""The runs of so many of the last days of each configuration are read."""
+LAST = 365  # the runs of so many of the last days of each configuration are read
 
+# The verdicts of a night; a profiled run is none, and a recording gives none.
 SHOWN = frozenset(("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED"))
-"""The verdicts of a night; a profiled run is none, and a recording gives none."""
 
 _STARTED: Callable[[StoredRun], datetime] = attrgetter("started")
 

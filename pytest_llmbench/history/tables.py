@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+# Raised when tables change. Stores of version 3 may hold a table `llmb_digest`, too, which nothing reads any more.
 SCHEMA_VERSION = 3
-"""Raised when tables change. Stores of version 3 may hold a table `llmb_digest`, too, which nothing reads any more."""
 
 METADATA = MetaData()
 
@@ -47,6 +47,7 @@ def _make_number() -> Column[int]:
 
 VERSION = Table("llmb_version", METADATA, *_need(Integer, "version"))
 
+# One session of pytest.
 SESSION = Table(
     "llmb_session",
     METADATA,
@@ -56,8 +57,8 @@ SESSION = Table(
     *_need(Text, "options"),  # a JSON list
     *_need(Text, "git_commit", "ci_url"),
 )
-"""One session of pytest."""
 
+# One run, however often it was judged.
 RUN = Table(
     "llmb_run",
     METADATA,
@@ -72,8 +73,8 @@ RUN = Table(
     Index("llmb_run_started", "configuration", "started"),
     Index("llmb_run_fingerprint", "fingerprint"),
 )
-"""One run, however often it was judged."""
 
+# What one session said of a configuration.
 VERDICT = Table(
     "llmb_verdict",
     METADATA,
@@ -101,7 +102,6 @@ VERDICT = Table(
     Index("llmb_verdict_session", "session"),
     Index("llmb_verdict_run", "run"),
 )
-"""What one session said of a configuration."""
 
 
 def has_tables(connection: Connection, shown: str) -> bool:

@@ -14,15 +14,13 @@ from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.judge.daily_runs import PreviousRun, start_seconds
 
-NIGHTS = 7
-"""The level before an accepted change is the median of so many valid runs before it."""
+NIGHTS = 7  # the level before an accepted change is the median of so many valid runs before it
 
+# No level lies further above its baseline because of what was accepted: one entry may not say more, and several do not
+# come to more. What is slower needs a new recording, with a reason that stays.
 LARGEST = 0.10
-"""No level lies further above its baseline because of what was accepted: one entry may not say more, and several do not
-come to more. What is slower needs a new recording, with a reason that stays."""
 
-FEWEST = 3
-"""Fewer runs before it say nothing of that level: the baseline stands for it."""
+FEWEST = 3  # fewer runs before it say nothing of that level: the baseline stands for it
 
 
 def select_covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:

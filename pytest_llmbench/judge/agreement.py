@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     Statistic = Callable[[Floats, Sequence[int]], float]
 
-STALLS = 1.25
-"""What slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup."""
+STALLS = 1.25  # what slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup
 
 
 def find_doubt(own_answer: Answer, current: Sequence[Measurement], evidence: Evidence) -> str:

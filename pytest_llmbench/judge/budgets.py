@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
@@ -27,16 +26,15 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.tolerance import EQUAL, describe_move, find_reference
 from pytest_llmbench.judge.estimate import Answer, answer
 
+# Reasons for which a run cannot say how slow the software is.
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
 UNSETTLED = (Reason.FEW_STEPS_DECIDE, Reason.WARMING_UP, Reason.REPEATS_DISAGREE)
-"""Reasons for which a run cannot say how slow the software is."""
 
-NOTABLE = 0.5
-"""From this share of the budget on the distance is told under a green line, too."""
+NOTABLE = 0.5  # from this share of the budget on the distance is told under a green line, too
 
+# What each budget limits.
 DISPATCH = "checkpoint_save_dispatch_seconds"
 ACTIONS = {"checkpoint_save_seconds": SAVE, DISPATCH: SAVE, "checkpoint_load_seconds": LOAD}
-"""What each budget limits."""
 
 RED = (Verdict.REGRESSION, Verdict.INVALID)
 UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
@@ -124,23 +122,6 @@ def _note_distance(recording: Recording, first: AcceptedValue, difference: float
 # --- checkpoints ---------------------------------------------------------------------------------------------
 
 
-class BudgetAnswer(Enum):
-    """What a run says of a budget; UNSTATED is that of a run that saved or loaded nothing."""
-
-    OVER = 1
-    UNKNOWN = 2
-    UNSTATED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetFinding:
-    """What a run says of one budget, in words, with the line of its log."""
-
-    answer: BudgetAnswer
-    text: str
-    line: int = 0
-
-
 def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
     """Return a verdict that no run contradicts by what it says of the baseline's budgets.
 
@@ -154,13 +135,11 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
         if (finding := _check_budget(run, budget, newest=run is judgement.measurement)) is not None
     ]
     decisive = () if judgement.verdict in RED else _select_decisive(findings)
-    notes = (
-        Note(NOTE_CODES[finding.answer], finding.text, finding.line) for finding in findings if finding not in decisive
-    )
+    notes = [finding for finding in findings if finding not in decisive]
     judgement = replace(judgement, notes=(*judgement.notes, *notes))
     if not decisive:
         return judgement
-    over = decisive[0].answer is BudgetAnswer.OVER
+    over = decisive[0].code is NoteCode.OVER_BUDGET
     return replace(
         judgement,
         verdict=Verdict.REGRESSION if over else Verdict.INVALID,
@@ -169,20 +148,10 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
     )
 
 
-def _select_decisive(findings: Sequence[BudgetFinding]) -> Sequence[BudgetFinding]:
+def _select_decisive(findings: Sequence[Note]) -> Sequence[Note]:
     """Return what decides: all that is over a budget, else all that nobody can tell."""
-    kinds = (
-        [finding for finding in findings if finding.answer is answer]
-        for answer in (BudgetAnswer.OVER, BudgetAnswer.UNKNOWN)
-    )
-    return next(filter(None, kinds), ())
-
-
-NOTE_CODES = {
-    BudgetAnswer.OVER: NoteCode.OVER_BUDGET,
-    BudgetAnswer.UNKNOWN: NoteCode.BUDGET_UNKNOWN,
-    BudgetAnswer.UNSTATED: NoteCode.BUDGET_UNUSED,
-}
+    over = [finding for finding in findings if finding.code is NoteCode.OVER_BUDGET]
+    return over or [finding for finding in findings if finding.code is NoteCode.BUDGET_UNKNOWN]
 
 
 def select_budgeted_runs(evidence: Evidence, judgement: Judgement) -> Iterator[Measurement]:
@@ -204,8 +173,9 @@ def _only_loads(run: Measurement, evidence: Evidence) -> bool:
     return recent and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD
 
 
-def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> BudgetFinding | None:
-    """Return what a run says of a budget; None where it keeps it."""
+def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | None:
+    """Return what a run says of a budget: it is over it, does not say, or saved or loaded nothing; None where it keeps
+    it."""
     action, records = ACTIONS[budget.metric], [*run.checkpoints.records]
     records = [record for record in records if record.action == action]
     timed = [record for record in records if record.seconds is not None and _counts(record, budget)]
@@ -214,7 +184,7 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> BudgetFi
     if slowest is not None and _seconds(slowest) > budget.largest:
         alone = " until it was handed over" if slowest.dispatched else ""
         text = f"checkpoint {action} took {_seconds(slowest):.10g} s{alone} ({_name_place(run, slowest.line, newest)})"
-        return BudgetFinding(BudgetAnswer.OVER, f"{text}, {limit}", slowest.line)
+        return Note(NoteCode.OVER_BUDGET, f"{text}, {limit}", slowest.line)
     if not records and not run.checkpoints.unread:
         return _explain_unstated(run, action, limit)
     doubt = _find_doubt(records, timed, budget, run.checkpoints.unread)
@@ -222,7 +192,7 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> BudgetFi
         return None
     why, line = doubt
     text = f"checkpoint {action} cannot be judged: {why} ({_name_place(run, line, newest)}); {limit}"
-    return BudgetFinding(BudgetAnswer.UNKNOWN, text, line)
+    return Note(NoteCode.BUDGET_UNKNOWN, text, line)
 
 
 def _counts(record: CheckpointRecord, budget: Budget) -> bool:
@@ -237,14 +207,14 @@ def _name_place(run: Measurement, line: int, newest: bool) -> str:
     return f"line {line}" if newest or run.log is None else f"{run.log.name}:{line}"
 
 
-def _explain_unstated(run: Measurement, action: str, limit: str) -> BudgetFinding:
+def _explain_unstated(run: Measurement, action: str, limit: str) -> Note:
     """Return what follows where a log says nothing: most runs save and load nothing, but some are made to."""
     meant = run.run.found.saves if action == SAVE else ""
     if action == LOAD and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD:
         meant = run.excluded.text
     if meant:
-        return BudgetFinding(BudgetAnswer.UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")
-    return BudgetFinding(BudgetAnswer.UNSTATED, f"the log states no checkpoint {action}; {limit}")
+        return Note(NoteCode.BUDGET_UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")
+    return Note(NoteCode.BUDGET_UNUSED, f"the log states no checkpoint {action}; {limit}")
 
 
 def _find_doubt(

@@ -23,34 +23,23 @@ from pytest_llmbench.judge.noise import compute_hidden_spread, compute_inflation
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
 
-FEWEST = 7
-"""Fewer nights show no change: three on each side, and one to tell the noise from it."""
+FEWEST = 7  # fewer nights show no change: three on each side, and one to tell the noise from it
+HELD = 3  # a level that did not hold for so many nights is none
+RUNNING = 7  # the running median is that of so many nights: three bad ones among them do not move it
+REACH = 3.0  # what lies further from its median than so many sigma is set there
 
-HELD = 3
-"""A level that did not hold for so many nights is none."""
-
-RUNNING = 7
-"""The running median is that of so many nights: three bad ones among them do not move it."""
-
-REACH = 3.0
-"""What lies further from its median than so many sigma is set there."""
-
+# A few nights of one level are hardly ever further apart (median absolute deviation; of three, standard deviation) than
+# so many times their error.
 APART = 2.0
-"""A few nights of one level are hardly ever further apart (median absolute deviation; of three, standard deviation)
-than so many times their error."""
 
-LEVEL = 1e-5
-"""The probability, on one side, with which chance may make the t statistic of a change in few nights."""
+LEVEL = 1e-5  # the probability, on one side, with which chance may make the t statistic of a change in few nights
 
+# From so many nights on that probability falls with the third power of their number: so many more parts can be cut out
+# of them, each of which chance may make.
 MANY = 130
-"""From so many nights on that probability falls with the third power of their number: so many more parts can be cut out
-of them, each of which chance may make."""
 
-SMALLEST = 0.005
-"""A smaller change, as a logarithm, is not worth a message."""
-
-LONG = 20
-"""So many nights of one level tell whether they drift."""
+SMALLEST = 0.005  # a smaller change, as a logarithm, is not worth a message
+LONG = 20  # so many nights of one level tell whether they drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,18 +210,16 @@ def _make_shift(series: Floats, cuts: Sequence[int], at: int, half: float, sigma
 # --- slow drifts ---------------------------------------------------------------------------------------------
 
 
+# The level that a series is held against is the mean of its first nights, so many; it never moves with the series.
 ANCHOR = 20
-"""The level that a series is held against is the mean of its first nights, so many; it never moves with the series."""
 
+# What each night may lie off the anchor, in sigma, before it adds to the sum: the sum is made for twice as much.
 SLACK = 0.5
-"""What each night may lie off the anchor, in sigma, before it adds to the sum: the sum is made for twice as much."""
 
+# The sum, in sigma, from which on a series has drifted; `benchmarks/year.py` counts the false alarms that this makes.
 LIMIT = 15.0
-"""The sum, in sigma, from which on a series has drifted; `benchmarks/year.py` counts the false alarms that this makes.
-"""
 
-SMALLEST_DRIFT = 0.01
-"""A smaller drift, as a logarithm, is not worth a message: nothing is known of one night's cause."""
+SMALLEST_DRIFT = 0.01  # a smaller drift, as a logarithm, is not worth a message: nothing is known of one night's cause
 
 
 def find_slow_change(

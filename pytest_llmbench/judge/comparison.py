@@ -33,12 +33,12 @@ BELOW_BOUND = "below-bound"
 AT_BASELINE = "at-baseline"
 TOO_FEW = "too-few-judged"
 
+# Worst first.
 VERDICTS = {
     Answer.BEYOND: Verdict.REGRESSION,
     Answer.CANNOT_TELL: Verdict.INCONCLUSIVE,
     Answer.WITHIN: Verdict.PASS,
 }
-"""Worst first."""
 
 SEVERITY = tuple(VERDICTS.values())
 

@@ -16,17 +16,10 @@ from pytest_llmbench.judge.daily_runs import PreviousRun, PreviousRuns, previous
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 
-LARGE = 1.5
-"""Medians from which on a step is no straggler of the kind that a published mean holds as well."""
-
-HANG = 20.0
-"""Medians beyond which a step is no hiccup: the run hung, and nobody knows what it waited for."""
-
-WEEK = timedelta(days=6)
-"""Seven nights, tonight included."""
-
-OFTEN = 3
-"""So many runs in seven nights with a hiccup are no chance: they are told, and forgiven no more."""
+LARGE = 1.5  # medians from which on a step is no straggler of the kind that a published mean holds as well
+HANG = 20.0  # medians beyond which a step is no hiccup: the run hung, and nobody knows what it waited for
+WEEK = timedelta(days=6)  # seven nights, tonight included
+OFTEN = 3  # so many runs in seven nights with a hiccup are no chance: they are told, and forgiven no more
 
 SAME = 1e-6
 
@@ -51,25 +44,25 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     """
     runs, lost = find_repeats(newest, evidence)
     older = previous_daily_runs(runs, evidence)
-    usual = forgive_hiccups(runs, older, evidence)
+    counted, notes = _forgive_hiccups(runs, older, evidence)
     notes = (
-        *usual.notes,
+        *notes,
         *(Note(NoteCode.REPEAT_LOST, f"a repeat cannot be judged: {run.problems[0].text}") for run in lost),
     )
     if len(runs) == 1:
-        return CurrentRuns(runs, usual.runs, older, (*notes, *_note_unknown_build(newest, evidence)))
+        return CurrentRuns(runs, counted, older, (*notes, *_note_unknown_build(newest, evidence)))
     shown = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
-    apart = disagree(usual.runs, estimate_noise(evidence, older))
+    apart = disagree(counted, estimate_noise(evidence, older))
     if apart and not newest.run.found.launch:
         text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
         return CurrentRuns(
             (newest,),
-            usual.runs[:1],
+            counted[:1],
             previous_daily_runs((newest,), evidence),
             (Note(NoteCode.REPEATS_DISAGREE, text), *notes),
         )
     text = f"the mean of {len(runs)} repeats: {shown}"
-    return CurrentRuns(runs, usual.runs, older, (Note(NoteCode.REPEATS, text), *notes), apart)
+    return CurrentRuns(runs, counted, older, (Note(NoteCode.REPEATS, text), *notes), apart)
 
 
 def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
@@ -131,28 +124,22 @@ def identify_build(measurement: Measurement) -> tuple[str, ...]:
 # --- hiccups -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ForgivenRuns:
-    """Runs as they are compared, in their order, and what is to be said of the steps that do not count as they are."""
-
-    runs: tuple[Measurement, ...]
-    notes: tuple[Note, ...] = ()
-
-
-def forgive_hiccups(runs: Sequence[Measurement], older: PreviousRuns, evidence: Evidence) -> ForgivenRuns:
-    """Return runs with their hiccups forgiven; as they are where too many nights of the last week had some."""
+def _forgive_hiccups(
+    runs: tuple[Measurement, ...], older: PreviousRuns, evidence: Evidence
+) -> tuple[tuple[Measurement, ...], tuple[Note, ...]]:
+    """Return runs with their hiccups forgiven, and what is to be said of them; the runs as they are where too many
+    nights of the last week had some."""
     slow = [_find_hiccup(run, evidence) for run in runs]
     if not any(slow):
-        return ForgivenRuns(tuple(runs))
+        return runs, ()
     before = _count_recent(older, runs[0], evidence)
     notes = [_note_hiccup(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
     number = before + len(notes)
     if number >= OFTEN:
         text = f"{number} runs in seven nights had such steps: a hiccup is forgiven no more; {notes[0].text}"
-        return ForgivenRuns(tuple(runs), (replace(notes[0], code=NoteCode.HICCUPS_OFTEN, text=text),))
-    return ForgivenRuns(
-        tuple(map(_replace_steps, runs, slow)), tuple(replace(note, text=f"a hiccup: {note.text}") for note in notes)
-    )
+        return runs, (replace(notes[0], code=NoteCode.HICCUPS_OFTEN, text=text),)
+    forgiven = tuple(replace(note, text=f"a hiccup: {note.text}") for note in notes)
+    return tuple(map(_replace_steps, runs, slow)), forgiven
 
 
 def _find_hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:

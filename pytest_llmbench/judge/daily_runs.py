@@ -15,14 +15,12 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import DailyRun, DailyRuns, Evidence, Measurement, Noise, StoredRun
 from pytest_llmbench.judge.noise import estimate_from_history
 
+# A run that stands for an earlier night: one that was found, or one that only the history knows.
 PreviousRun = Measurement | StoredRun
-"""A run that stands for an earlier night: one that was found, or one that only the history knows."""
 
-ADJACENT = timedelta(days=4)
-"""Nights this near to each other are running: a weekend may lie between them."""
+ADJACENT = timedelta(days=4)  # nights this near to each other are running: a weekend may lie between them
 
-PreviousRuns = tuple[PreviousRun, ...]
-"""The runs of the nights before tonight, oldest first, one each."""
+PreviousRuns = tuple[PreviousRun, ...]  # the runs of the nights before tonight, oldest first, one each
 
 # A year of nights of 82 configurations is 30,000 runs: these are called for each of them.
 _STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")

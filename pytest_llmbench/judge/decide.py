@@ -24,11 +24,12 @@ from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_ru
 from pytest_llmbench.judge.current_runs import find_current_shape, select_current_runs, select_launch
 from pytest_llmbench.judge.daily_runs import PreviousRuns, describe_last_valid, is_stale, select_consecutive
 from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, disagree, estimate_difference, estimate_noise
+from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.shape import Shape
 
-POOLED_NIGHTS = 3
-"""A configuration that is INCONCLUSIVE for so many nights running is judged on them together."""
+POOLED_NIGHTS = 3  # a configuration that is INCONCLUSIVE for so many nights running is judged on them together
 
+# Worst first.
 SEVERITY = (
     Verdict.REGRESSION,
     Verdict.INVALID,
@@ -38,7 +39,6 @@ SEVERITY = (
     Verdict.PASS,
     Verdict.IMPROVEMENT,
 )
-"""Worst first."""
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -224,7 +224,7 @@ def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Eviden
         because = coarse or (
             explanation.explain_few_means(current[0]) if few_means else explanation.advise_repeats(estimate)
         )
-        pattern = "" if shape.kind == "even" else f"; {shape.words}"
+        pattern = "" if shape.kind is ShapeKind.EVEN else f"; {shape.words}"
         return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + pattern)
     doubt = agreement.find_doubt(answered, current, evidence)
     if doubt:

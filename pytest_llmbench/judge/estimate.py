@@ -15,11 +15,8 @@ from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.daily_runs import PreviousRun, PreviousRuns, estimate_daily_noise, previous_daily_runs
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
-FEWEST_STEPS = 3
-"""A window with fewer steps says nothing of its own spread."""
-
-APART = 3 * math.sqrt(2)
-"""Two runs of one state lie no further apart than so many of their standard deviations."""
+FEWEST_STEPS = 3  # a window with fewer steps says nothing of its own spread
+APART = 3 * math.sqrt(2)  # two runs of one state lie no further apart than so many of their standard deviations
 
 
 def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) -> Estimate:
@@ -31,12 +28,14 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
     difference = average_difference(runs, baseline)
     bound = math.log(evidence.tolerance.factor)
     inside = [_estimate_within(run) for run in runs]
-    if not run_noise.measured and len(runs) == 1 and len(runs[0].window_seconds) < FEWEST_STEPS:
-        return _compare_threshold_only(difference, bound, inside[0], evidence, run_noise)
+    threshold_only = not run_noise.measured and len(runs) == 1 and len(runs[0].window_seconds) < FEWEST_STEPS
     per_run = combine_sigma(run_noise, inside)
     rounding = compute_rounding_error(baseline)
-    error = compute_error(run_noise, inside, rounding**2 + per_run**2 / count_recorded_groups(baseline), evidence.level)
-    return Estimate(
+    error = DifferenceError(0.0, 0.0, 0.0, 0.0)
+    if not threshold_only:
+        baseline_variance = rounding**2 + per_run**2 / count_recorded_groups(baseline)
+        error = compute_error(run_noise, inside, baseline_variance, evidence.level)
+    estimate = Estimate(
         difference=difference,
         standard_error=error.standard_error,
         degrees_of_freedom=error.degrees_of_freedom,
@@ -49,6 +48,15 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
         within_run_error=_root_mean_square([within.error for within in inside]),
         effective_sample_size=sum(within.effective_sample_size for within in inside),
         rounding=rounding,
+        detectable=math.expm1(bound),
+        repeats_needed=None,
+        p_slower=None,
+        threshold_only=threshold_only,
+    )
+    if threshold_only:
+        return estimate
+    return replace(
+        estimate,
         detectable=formatting.bounded_exp(compute_detectable(error, bound)) - 1,
         repeats_needed=count_repeats_needed(per_run, difference - bound),
         p_slower=compute_probability(difference / error.standard_error, error.degrees_of_freedom),
@@ -140,40 +148,16 @@ def _root_mean_square(values: Sequence[float]) -> float:
     return math.sqrt(sum(value**2 for value in values) / len(values))
 
 
-def _compare_threshold_only(
-    difference: float, bound: float, inside: WithinRun, evidence: Evidence, run_noise: Noise
-) -> Estimate:
-    return Estimate(
-        difference=difference,
-        standard_error=0.0,
-        degrees_of_freedom=0.0,
-        low=difference,
-        high=difference,
-        margin=bound,
-        level=evidence.level,
-        runs=1,
-        noise=run_noise,
-        within_run_error=inside.error,
-        effective_sample_size=inside.effective_sample_size,
-        rounding=compute_rounding_error(evidence.baseline),
-        detectable=math.expm1(bound),
-        repeats_needed=None,
-        p_slower=None,
-        threshold_only=True,
-    )
-
-
 # --- the margin test -----------------------------------------------------------------------------------------
 
 
-POWER = 0.8
-"""The probability with which a detectable slowdown is detected."""
+POWER = 0.8  # the probability with which a detectable slowdown is detected
 
 Z_LEVEL = 1.645
 Z_POWER = 0.8416
 
+# Difference of logarithms below which two step times are the same number: float arithmetic, not measurement.
 EQUAL = 1e-9
-"""Difference of logarithms below which two step times are the same number: float arithmetic, not measurement."""
 
 
 class Answer(Enum):

@@ -20,22 +20,25 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.judge.current_runs import select_launch
 from pytest_llmbench.judge.estimate import count_recorded_groups
+from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.shape import FEWEST, Shape
 
+# Notes on what nothing in a run confirms: there another configuration would not show.
 UNVERIFIED = frozenset(
     (NoteCode.UNVERIFIED_BATCH, NoteCode.UNVERIFIED_LOSS, NoteCode.LOSS_STANDS_STILL, NoteCode.ASSUMED, NoteCode.PADDED)
 )
-"""Notes on what nothing in a run confirms: there another configuration would not show."""
 
-COARSE = 0.1
-"""A baseline whose rounding is a larger part of the margin than this is worth a warning."""
+# Single slow steps: they do not make a regression, or the trimmed mean would not agree.
+SPIKES = (ShapeKind.ONE_SPIKE, ShapeKind.SPIKES)
 
+COARSE = 0.1  # a baseline whose rounding is a larger part of the margin than this is worth a warning
+
+# What is said where the order of the runs rests on no time that they tell themselves.
 WEAK_ORDER = {
     Clock.FILE_TIME: "that it is the newest run, only the times of the files say, which copying may change",
     Clock.MIXED: "that it is the newest run, only clocks say that cannot be compared",
 }
-"""What is said where the order of the runs rests on no time that they tell themselves."""
 
 
 def describe_verdict(verdict: Verdict, because: str, estimate: Estimate, newest: Measurement) -> str:
@@ -59,15 +62,15 @@ def format_interval(estimate: Estimate) -> str:
 
 
 def describe_slowdown(shape: Shape, newest: Measurement) -> str:
-    """Say what a regression looks like; single slow steps do not make it, or the trimmed mean would not agree.
+    """Say what a regression looks like.
 
     One or two steps look like nothing: the run may be slow, or only they.
     """
     if len(newest.window_seconds) < FEWEST:
         return f"{formatting.count_noun(len(newest.window_seconds), 'time')} cannot tell a slow run from a slow step"
-    if shape.kind == "even":
+    if shape.kind is ShapeKind.EVEN:
         return f"uniform shift; {shape.words}"
-    return f"uniform shift; besides, {shape.words}" if shape.kind in ("one-spike", "spikes") else shape.words
+    return f"uniform shift; besides, {shape.words}" if shape.kind in SPIKES else shape.words
 
 
 def advise_refresh(baseline: Baseline) -> str:

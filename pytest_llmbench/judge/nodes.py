@@ -12,11 +12,10 @@ from pytest_llmbench.core.models import Evidence, Judgement
 from pytest_llmbench.judge.daily_runs import previous_daily_runs
 from pytest_llmbench.judge.estimate import APART, estimate_noise, estimate_sigma
 
+# The id of a run, its step time in seconds, and its nodes (none: unknown).
 RunOnNodes = tuple[str, float, tuple[str, ...]]
-"""The id of a run, its step time in seconds, and its nodes (none: unknown)."""
 
-SHORT = 40
-"""Longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern."""
+SHORT = 40  # longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern
 
 
 @dataclass(frozen=True, slots=True)

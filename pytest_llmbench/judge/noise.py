@@ -15,17 +15,13 @@ from pytest_llmbench.core.robust import TRIMMED, mean, median, median_deviation,
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
-NIGHTS = 8
-"""History shorter than this many nights says too little of its spread."""
+NIGHTS = 8  # history shorter than this many nights says too little of its spread
+CONFIGURATIONS = 5  # from this many configurations with a spread of their own on, they say something of each other
 
-CONFIGURATIONS = 5
-"""From this many configurations with a spread of their own on, they say something of each other."""
-
+# Degrees of freedom of the shortest history; two or three repeats alone have fewer, and t would be useless.
 ENOUGH = 0.4 * (NIGHTS - 1)
-"""Degrees of freedom of the shortest history; two or three repeats alone have fewer, and t would be useless."""
 
-SMALLEST = 1e-4
-"""No cluster repeats itself better than to 0.01 %: equal numbers come from rounding or copies."""
+SMALLEST = 1e-4  # no cluster repeats itself better than to 0.01 %: equal numbers come from rounding or copies
 
 ASSUMED_FREEDOM = 4.0
 
@@ -128,13 +124,11 @@ def _inverse_trigamma(value: float) -> float:
 # --- within a run --------------------------------------------------------------------------------------------
 
 
-EVEN = 1e-24
-"""Relative variance below which steps are equal, but for float arithmetic."""
+EVEN = 1e-24  # relative variance below which steps are equal, but for float arithmetic
 
 REACHING = 10
 
-LARGEST_CORRELATION = 0.95
-"""A lag-1 correlation above this cannot be told from a drift in a window of some dozen steps."""
+LARGEST_CORRELATION = 0.95  # a lag-1 correlation above this cannot be told from a drift in a window of some dozen steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,20 +189,16 @@ def _correlate_steps(values: Floats) -> float:
 # --- from day to day -----------------------------------------------------------------------------------------
 
 
-CORRELATED_DAYS = 20
-"""A configuration with fewer nights says nothing of it."""
+CORRELATED_DAYS = 20  # a configuration with fewer nights says nothing of it
 
+# Each night is taken from the median of so many around it: changes of level and slow drifts are no correlation.
 AROUND = 31
-"""Each night is taken from the median of so many around it: changes of level and slow drifts are no correlation."""
 
-FAR = 3.5
-"""A night further from that median than so many sigma is a bad one, of which its neighbours tell nothing."""
+FAR = 3.5  # a night further from that median than so many sigma is a bad one, of which its neighbours tell nothing
+LARGEST_DAILY = 0.9  # what is beyond this is a drift, and would hide every change
 
-LARGEST_DAILY = 0.9
-"""What is beyond this is a drift, and would hide every change."""
-
+# A median of correlations below so many of their standard errors may be chance (1.25: a median instead of a mean).
 CHANCE = 1.645 * 1.25
-"""A median of correlations below so many of their standard errors may be chance (1.25: a median instead of a mean)."""
 
 
 def estimate_fleet_correlation(series: Iterable[Floats]) -> float:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,50 +17,61 @@ from pytest_llmbench.core.robust import NORMAL, find_stragglers, median
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats
 
+# A level holds at least this share of the steps, and at least so many: fewer are stragglers.
 SMALLEST_SHARE = 0.15
 FEWEST_STEPS = 5
-"""A level holds at least this share of the steps, and at least so many: fewer are stragglers."""
 
+# Two levels are apart by more than so many deviations of the steps within them. At 3, correlated normal noise with
+# stragglers has two levels in less than 0.1 % of windows of 34 steps, and in 3 % of windows of 15.
 GAP = 3
-"""Two levels are apart by more than so many deviations of the steps within them. At 3, correlated normal noise with
-stragglers has two levels in less than 0.1 % of windows of 34 steps, and in 3 % of windows of 15."""
 
 SMALLEST_DIFFERENCE = 0.01
 
+# A period shows at least three times, and in at least this share of the slow steps.
 FEWEST_TIMES = 3
 MOST_TIMES = 0.75
-"""A period shows at least three times, and in at least this share of the slow steps."""
 
+# A stretch is at least so many consecutive steps, and at least this share of the slow ones.
 STRETCH = 3
 STRETCH_SHARE = 0.75
-"""A stretch is at least so many consecutive steps, and at least this share of the slow ones."""
 
 
-SHOWN = 5
-"""How many steps, or stretches of them, a text lists."""
+SHOWN = 5  # how many steps, or stretches of them, a text lists
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowColumns:
-    """A window as columns of equal length: seconds, step numbers, log lines (0: none). Each value is a moving mean over
-    `moving_mean` steps; `mean_of` says of how many each is the mean of its own, empty where all are single steps."""
+    """A window as columns of equal length."""
 
     seconds: Floats
     steps: tuple[int, ...]
-    lines: tuple[int, ...]
-    moving_mean: int
-    mean_of: tuple[int, ...] = ()
+    lines: tuple[int, ...]  # 0 for one that is not known
+    moving_mean: int  # over so many steps each value is one
+    mean_of: tuple[int, ...]  # of how many steps of its own each value is the mean
+    averaged: bool  # whether the log prints such means
 
     def begin(self, position: int) -> int:
         """The first step that a value covers."""
-        return self.steps[position] - (self.mean_of[position] - 1 if self.mean_of else 0)
+        return self.steps[position] - self.mean_of[position] + 1
+
+
+class ShapeKind(StrEnum):
+    """What the step times of a window look like."""
+
+    EVEN = "even"
+    ONE_SPIKE = "one-spike"
+    SPIKES = "spikes"
+    PERIODIC = "periodic"
+    DRIFT = "drift"
+    TWO_LEVELS = "two-levels"  # slow steps among the others
+    SLOW_STRETCH = "slow-stretch"  # slow steps in a row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """Kind (even, one-spike, spikes, periodic, two-levels, slow-stretch) and words, with what they rest on."""
+    """What the slow steps of a window look like, in words, and what that rests on."""
 
-    kind: str
+    kind: ShapeKind  # never DRIFT
     words: str
     stragglers: Flags
     levels: StepLevels | None
@@ -72,33 +84,33 @@ def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
     return Pattern(kind, words, slow_steps, two)
 
 
-def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[str, str]:
+def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[ShapeKind, str]:
     """Return kind and words. A single slow step shows in as many values as a moving mean has."""
     parts = find_stretches(slow)
     if not parts:
-        return "even", "no mean of several steps stands out" if window.mean_of else "no single step stands out"
+        return ShapeKind.EVEN, f"no {'mean of several steps' if window.averaged else 'single step'} stands out"
     longest = max(parts, key=len)
     single = len(longest) <= window.moving_mean
     # Which steps within a mean were slow is not known, and so no period.
-    regular = find_period([part.start for part in parts], len(slow)) if single and not window.mean_of else None
+    regular = find_period([part.start for part in parts], len(slow)) if single and not window.averaged else None
     if regular:
-        return "periodic", _describe_periodic(window, slow, regular)
+        return ShapeKind.PERIODIC, _describe_periodic(window, slow, regular)
     if len(longest) >= max(STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)):
-        return "slow-stretch", _describe_stretch(window, longest)
-    if two and (not single or window.mean_of):
-        return "two-levels", _describe_levels(window, two)
+        return ShapeKind.SLOW_STRETCH, _describe_stretch(window, longest)
+    if two and (not single or window.averaged):
+        return ShapeKind.TWO_LEVELS, _describe_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
     text = describe_slowest(window, slow) + (f" (line {line})" if line else "")
     if len(parts) == 1 and single:
-        return "one-spike", f"one spike: {text}"
-    return "spikes", f"spikes: {list_steps(window, slow)}; {text}"
+        return ShapeKind.ONE_SPIKE, f"one spike: {text}"
+    return ShapeKind.SPIKES, f"spikes: {list_steps(window, slow)}; {text}"
 
 
 def describe_slowest(window: WindowColumns, slow: Flags) -> str:
     """Return how slow the slowest step is, or the values of a moving mean that it stands in."""
     position = int(np.argmax(window.seconds))
     ratio = window.seconds[position] / median(window.seconds)
-    if window.mean_of and window.mean_of[position] > 1:
+    if window.mean_of[position] > 1:
         return f"{_list_parts(window, [range(position, position + 1)])} took {ratio:.3g} x the median on average"
     if window.moving_mean == 1:
         return f"step {window.steps[position]} took {ratio:.3g} x the median"
@@ -120,15 +132,15 @@ def _list_parts(window: WindowColumns, parts: Sequence[range]) -> str:
     texts = []
     for part in parts[:SHOWN]:
         first, last = window.begin(part[0]), window.steps[part[-1]]
-        covered = sum(_count_steps(window, position) for position in part)
+        covered = _count_steps(window, [part])
         texts.append({1: f"{first}", 2: f"{first}, {last}"}.get(covered, f"{first} to {last}"))
-    more = sum(_count_steps(window, position) for part in parts[SHOWN:] for position in part)
-    noun = "step" if sum(_count_steps(window, position) for part in parts for position in part) == 1 else "steps"
+    more = _count_steps(window, parts[SHOWN:])
+    noun = "step" if _count_steps(window, parts) == 1 else "steps"
     return f"{noun} {', '.join(texts)}" + (f" and {more} more" if more else "")
 
 
-def _count_steps(window: WindowColumns, position: int) -> int:
-    return window.mean_of[position] if window.mean_of else 1
+def _count_steps(window: WindowColumns, parts: Sequence[range]) -> int:
+    return sum(window.mean_of[position] for part in parts for position in part)
 
 
 def _describe_periodic(window: WindowColumns, slow: Flags, regular: range) -> str:
@@ -151,7 +163,7 @@ def _describe_levels(window: WindowColumns, two: StepLevels) -> str:
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
     text = f"{formatting.format_seconds(level)}, the others at {formatting.format_seconds(other)}"
-    values = "means" if window.mean_of else "steps"
+    values = "means" if window.averaged else "steps"
     return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {text} ({list_steps(window, few)})"
 
 

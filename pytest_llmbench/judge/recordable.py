@@ -17,14 +17,11 @@ from pytest_llmbench.judge.noise import estimate_within_run
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
+# Runs that start within so long after the first of a night are of that night, also beyond midnight (UTC).
 NIGHT = timedelta(hours=12)
-"""Runs that start within so long after the first of a night are of that night, also beyond midnight (UTC)."""
 
-FEWEST_GROUPS = 3
-"""A baseline from fewer nights or sets of nodes is warned about."""
-
-ENOUGH_GROUPS = 5
-"""So many are recommended."""
+FEWEST_GROUPS = 3  # a baseline from fewer nights or sets of nodes is warned about
+ENOUGH_GROUPS = 5  # so many are recommended
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +62,17 @@ def _share_nodes(occasion: Occasion, other: Occasion) -> bool:
 
 # --- levels -----------------------------------------------------------------------------------------------
 
+# Levels count as several from here on: so much slower than the faster one would the mean be, as a fraction.
 SMALLEST_HARM = 0.01
-"""Levels count as several from here on: so much slower than the faster one would the mean be, as a fraction."""
 
-ALONE = 6
-"""Of so many runs a single one is a bad night, and no level."""
+ALONE = 6  # of so many runs a single one is a bad night, and no level
 
+# From this ratio on 2, 3, ... runs (the last stands for more) are of two levels, one after the other in time or in any
+# order: what lies between the two over what lies within them, squared, with two degrees of half the expected noise.
+# Each is what the noisiest runs of one level (twice the expected noise) reach in 0.4 % of recordings;
+# docs/baselines.md.
 IN_TIME = (66.9, 48.0, 31.0, 18.8, 10.5, 7.3, 5.3, 4.2, 3.3)
 AT_ALL = (66.9, 53.5, 39.3, 29.4, 21.4, 16.9, 13.9, 11.9, 10.3)
-"""From this ratio on 2, 3, ... runs (the last stands for more) are of two levels, one after the other in time or in any
-order: what lies between the two over what lies within them, squared, with two degrees of half the expected noise. Each
-is what the noisiest runs of one level (twice the expected noise) reach in 0.4 % of recordings; docs/baselines.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,16 @@ from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift, find_level_shifts, find_slow_change
 from pytest_llmbench.judge.estimate import EQUAL
 
-NEAR = 3
-"""Of the surroundings of a change, so many nights on each side are compared."""
+NEAR = 3  # of the surroundings of a change, so many nights on each side are compared
 
+# An acknowledgement may name a day so far from that of the change: noise decides which night is found.
 PLACED = timedelta(days=7)
-"""An acknowledgement may name a day so far from that of the change: noise decides which night is found."""
 
-UNCERTAIN = 0.5
-"""A drift of which hardly anything is known is still no other one than twice as much as was accepted."""
+UNCERTAIN = 0.5  # a drift of which hardly anything is known is still no other one than twice as much as was accepted
+LAST, FEWEST = 10, 8  # of so many last nights, and of no fewer, is told that they flip
 
-LAST, FEWEST = 10, 8
-"""Of so many last nights, and of no fewer, is told that they flip."""
-
+# Chance lets a configuration that meets its bound on 19 of 20 nights flip so often in one of a hundred such rows.
 FLIPS = 3
-"""Chance lets a configuration that meets its bound on 19 of 20 nights flip so often in one of a hundred such rows."""
 
 
 def find_changes(

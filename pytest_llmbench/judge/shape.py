@@ -17,6 +17,7 @@ from pytest_llmbench.judge.estimate import compute_probability
 from pytest_llmbench.judge.noise import LARGEST_CORRELATION
 from pytest_llmbench.judge.pattern import (
     Pattern,
+    ShapeKind,
     WindowColumns,
     describe_slowest,
     find_pattern,
@@ -27,25 +28,18 @@ from pytest_llmbench.judge.pattern import (
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
 
-FEWEST = 3
-"""Fewer steps have no shape."""
-
-DISAGREE = 0.01
-"""The mean and the trimmed mean say different things if they differ by more than this."""
+FEWEST = 3  # fewer steps have no shape
+DISAGREE = 0.01  # the mean and the trimmed mean say different things if they differ by more than this
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a window, in words and as a kind, and its notes, which change no verdict.
-
-    Kinds: even, one-spike, spikes, periodic, drift, two-levels (slow steps among the others), slow-stretch (slow steps
-    in a row). `warming_up`, which is not among the notes, is there if the first third is slower than the rest.
-    """
+    """The shape of a window."""
 
     words: str
-    kind: str
-    notes: tuple[Note, ...] = ()
-    warming_up: Note | None = None
+    kind: ShapeKind
+    notes: tuple[Note, ...] = ()  # which change no verdict
+    warming_up: Note | None = None  # not among the notes: there if the first third is slower than the rest
 
 
 def find_shape(measurement: Measurement) -> Shape:
@@ -55,7 +49,7 @@ def find_shape(measurement: Measurement) -> Shape:
     """
     window = _make_columns(measurement)
     if len(window.steps) < FEWEST:
-        return Shape("too few steps to show a shape", "even", tuple(filter(None, [_note_moving_mean(window)])))
+        return Shape("too few steps to show a shape", ShapeKind.EVEN, tuple(filter(None, [_note_moving_mean(window)])))
     resolution = measurement.resolution_seconds
     pattern = find_pattern(window, resolution)
     drifting = find_slope(window.seconds, window.moving_mean)
@@ -77,22 +71,21 @@ def _make_columns(measurement: Measurement) -> WindowColumns:
         measurement.window_steps or tuple(range(first, first + count)),
         measurement.window_lines or (0,) * count,
         measurement.moving_mean,
-        measurement.mean_of,
+        measurement.mean_of or (1,) * count,
+        averaged=bool(measurement.mean_of),
     )
 
 
-def _name_shape(pattern: Pattern, drifting: Slope | None, warming: Note | None) -> tuple[str, str]:
+def _name_shape(pattern: Pattern, drifting: Slope | None, warming: Note | None) -> tuple[ShapeKind, str]:
     """Return kind and words. Levels explain a slope; a slope comes before the stragglers on it."""
-    if pattern.kind in ("periodic", "slow-stretch", "two-levels"):
+    if pattern.kind in (ShapeKind.PERIODIC, ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS):
         return pattern.kind, pattern.words
-    rest = "" if pattern.kind == "even" else f"; {pattern.words}"
+    rest = "" if pattern.kind is ShapeKind.EVEN else f"; {pattern.words}"
     if drifting:
-        return (
-            "drift",
-            f"drift: {formatting.format_difference(1 + drifting.change)} from the first to the last step{rest}",
-        )
+        change = formatting.format_difference(1 + drifting.change)
+        return ShapeKind.DRIFT, f"drift: {change} from the first to the last step{rest}"
     if warming:
-        return "drift", warming.text + rest
+        return ShapeKind.DRIFT, warming.text + rest
     return pattern.kind, pattern.words
 
 
@@ -101,13 +94,13 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
     number = int(np.count_nonzero(slow))
     if not number:
         return None
-    weights = np.array(window.mean_of or [1] * len(seconds), dtype=float)
+    weights = np.array(window.mean_of, dtype=float)
     share = float(seconds[slow] @ weights[slow] / (seconds @ weights))
     added = float(np.average(seconds, weights=weights) / np.average(seconds[~slow], weights=weights[~slow])) - 1
     steps, worst = list_steps(window, slow), describe_slowest(window, slow)
     which = "" if worst.startswith(steps) else f"{steps}; "
     several = f"; one slow step shows in {window.moving_mean} values" if window.moving_mean > 1 else ""
-    slow_ones = formatting.count_noun(number, "slow mean" if window.mean_of else "straggler")
+    slow_ones = formatting.count_noun(number, "slow mean" if window.averaged else "straggler")
     text = f"{slow_ones}, {format_percent(share)} of the time, +{format_percent(added)} on the mean"
     text = f"{text}: {which}{worst}{several}"
     return Note(NoteCode.STRAGGLERS, text, window.lines[int(np.argmax(seconds))])
@@ -115,7 +108,8 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
 
 def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
     """Return the note on slow steps that are more than stragglers; a moving mean makes levels of a few of those."""
-    if pattern.kind not in ("slow-stretch", "two-levels") and not (pattern.levels and pattern.kind == "periodic"):
+    in_levels = pattern.levels and pattern.kind is ShapeKind.PERIODIC
+    if pattern.kind not in (ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS) and not in_levels:
         return None
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
     return Note(NoteCode.TWO_LEVELS, pattern.words, window.lines[int(np.argmax(slow))])
@@ -158,19 +152,16 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
 # --- warm-ups and slopes -------------------------------------------------------------------------------------
 
 
+# A change counts if it is more than 1 % of the step time and chance has less than 1 % of producing it.
 SMALLEST_CHANGE = 0.01
 LEVEL = 0.01
-"""A change counts if it is more than 1 % of the step time and chance has less than 1 % of producing it."""
 
-FEWEST_TO_SETTLE = 9
-"""A first third of less than three steps cannot tell a warm-up from a straggler."""
+FEWEST_TO_SETTLE = 9  # a first third of less than three steps cannot tell a warm-up from a straggler
+MOST = 100  # longer windows are looked at in this many blocks: pairs of steps grow with the square
 
-MOST = 100
-"""Longer windows are looked at in this many blocks: pairs of steps grow with the square."""
-
+# How many standard errors are added to a correlation. With none, windows of 34 steps with a lag-1 correlation of 0.8
+# raise a false alarm two to three times as often.
 CAUTION = 1.25
-"""How many standard errors are added to a correlation. With none, windows of 34 steps with a lag-1 correlation of 0.8
-raise a false alarm two to three times as often."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,20 +18,14 @@ if TYPE_CHECKING:
 
 Name = TypeVar("Name")
 
-NIGHTS = 7
-"""Tonight is compared with the median of so many earlier runs."""
+NIGHTS = 7  # tonight is compared with the median of so many earlier runs
+FEWEST = 3  # fewer configurations share nothing
 
-FEWEST = 3
-"""Fewer configurations share nothing."""
-
+# A configuration has moved if that is significant at this level, one-sided; stricter where few are looked at.
 LEVEL = 0.05
-"""A configuration has moved if that is significant at this level, one-sided; stricter where few are looked at."""
 
-FALSE_ALARMS = 0.0001
-"""The share of nights in which chance may move most configurations in one direction."""
-
-SMALLEST = 0.01
-"""A smaller shared shift is not worth a message."""
+FALSE_ALARMS = 0.0001  # the share of nights in which chance may move most configurations in one direction
+SMALLEST = 0.01  # a smaller shared shift is not worth a message
 
 LAST_RUNS = "their last runs"
 BASELINES = "their baselines"

@@ -51,7 +51,7 @@ from pytest_llmbench.pipeline.outcomes import (
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.reading.reader import ReadCounts
+    from pytest_llmbench.ingest.reading.progress import ReadCounts
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""

@@ -40,7 +40,8 @@ from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
-    from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
+    from pytest_llmbench.ingest.reading.progress import ReadCounts
+    from pytest_llmbench.ingest.reading.reader import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ def _unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> U
     files = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
     identity = identify(files, (), catalog.recipes, release=settings.release, gpu=settings.gpu)
     about = (identity.key,) if identity.key else identity.may_be
-    return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
+    summary = why.partition("; ")[0]  # without what follows from it
+    return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about, summary=summary)
 
 
 def ingest_job(

@@ -278,10 +278,10 @@ def find_readable(flag: str, path: object, directory: Path) -> Path:
     SettingsError for what cannot be read as such: no package for a protocol, a standard input that nothing is piped to.
     """
     from pytest_llmbench.core.formatting import is_url
-    from pytest_llmbench.ingest.sources import remote, standard_input
+    from pytest_llmbench.ingest.sources import remote, stores
 
     if str(path).strip() == "-":
-        return standard_input.check_input(flag, sys.stdin)
+        return stores.check_input(flag, sys.stdin)
     url = is_url(str(path))
     return remote.check_url(flag, str(path)) if url else find_existing(f"{flag}={path}", path, directory)
 

@@ -15,7 +15,7 @@ from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
-    from pytest_llmbench.ingest.reading.reader import ReadCounts
+    from pytest_llmbench.ingest.reading.progress import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.cautions import Selection
     from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
@@ -149,7 +149,7 @@ class Session:
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
-        self._results = launching.batch
+        self._results = launching.results
         return self.ended_early
 
     def _launching(self, tell: Callable[[str], None]) -> LaunchSession:

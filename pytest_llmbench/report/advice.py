@@ -114,13 +114,9 @@ Advice = tuple[list[dict[str, Any]], str]
 
 def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
-    return _choose_advice(described).format(id=described["id"], baselines=_name_baseline_options(described))
-
-
-def _name_baseline_options(described: dict[str, Any]) -> str:
-    """Return the options with which later sessions judge against what was recorded."""
-    places = described.get("baselines") or ["DIR"]
-    return " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
+    places = described.get("baselines") or ["DIR"]  # with which later sessions judge against what was recorded
+    baselines = " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
+    return _choose_advice(described).format(id=described["id"], baselines=baselines)
 
 
 def _choose_advice(described: dict[str, Any]) -> str:
@@ -157,11 +153,10 @@ def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
         groups.setdefault(outcome["reason"], []).append(outcome)
-    advised = ((group, advise(group[0])) for group in groups.values())
     return [
-        (group, f"{text}{_advise_repeats(group[0])}")
-        for group, text in advised
-        if group[0]["reason"] not in NOTHING_TO_DO
+        (group, f"{advise(group[0])}{advise_repeats(group[0])}")
+        for reason, group in groups.items()
+        if reason not in NOTHING_TO_DO
     ]
 
 
@@ -170,6 +165,7 @@ def _is_unfinished(outcome: dict[str, Any]) -> bool:
     return outcome["status"] == "failed" or (outcome["kind"] == "configuration" and outcome["verdict"] in UNFINISHED)
 
 
-def _advise_repeats(outcome: dict[str, Any]) -> str:
-    runs = count_repeats_needed(outcome)
+def advise_repeats(described: dict[str, Any]) -> str:
+    """Return how many runs would settle what is inconclusive, as the end of a sentence; empty where none would."""
+    runs = count_repeats_needed(described)
     return f"; about {runs} would settle it" if runs else ""

@@ -15,6 +15,7 @@ from shared_data import shared
 
 from pytest_llmbench.core.models import Measurement, Note, Steps
 from pytest_llmbench.ingest.parse.read import read_log
+from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.shape import Shape, find_shape
 
 EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"
@@ -148,7 +149,7 @@ def test_drift_and_two_levels_are_notes_and_a_warm_up_stands_apart() -> None:
 
 
 def test_calm_steps_have_no_notes() -> None:
-    assert find_shape(window(CALM)) == Shape("no single step stands out", "even")
+    assert find_shape(window(CALM)) == Shape("no single step stands out", ShapeKind.EVEN)
 
 
 # --- moving means -----------------------------------------------------------------------------------------

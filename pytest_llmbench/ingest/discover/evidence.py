@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pytest_llmbench.core.models import Reason, RunFiles, Shards
 from pytest_llmbench.ingest.discover import names
+from pytest_llmbench.ingest.discover.folders import read_stamp
 from pytest_llmbench.ingest.discover.metadata import Metadata
-from pytest_llmbench.ingest.discover.stamps import read_stamp
 
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")

@@ -15,11 +15,21 @@ from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Remains, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import OwnedRun, add_reports, find_exclusion, find_twin
-from pytest_llmbench.ingest.discover.folders import Layout, find_launcher, find_surroundings
-from pytest_llmbench.ingest.discover.group import ERROR_ALONE, FolderJobs, JobDraft
-from pytest_llmbench.ingest.discover.metadata import Metadata, read_metadata
-from pytest_llmbench.ingest.discover.places import (
+from pytest_llmbench.ingest.discover.folders import (
+    NAME_OF,
+    Layout,
+    find_launcher,
+    find_surroundings,
+    is_zoned,
+    read_filing_date,
+    read_stamp,
+    read_start,
+)
+from pytest_llmbench.ingest.discover.group import (
+    ERROR_ALONE,
     Assignment,
+    FolderJobs,
+    JobDraft,
     JobFolder,
     assign_metadata,
     find_empty_launches,
@@ -27,7 +37,7 @@ from pytest_llmbench.ingest.discover.places import (
     find_log_folders,
     list_nameless,
 )
-from pytest_llmbench.ingest.discover.stamps import NAME_OF, is_zoned, read_filing_date, read_stamp, read_start
+from pytest_llmbench.ingest.discover.metadata import Metadata, read_metadata
 from pytest_llmbench.ingest.discover.walk import Folder, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import Stores
 

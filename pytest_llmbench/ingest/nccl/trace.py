@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
-from pytest_llmbench.ingest.sources import standard_input
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.stores import Stores
+from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.nccl.changes import TraceComparison
@@ -37,27 +36,18 @@ class Trace:
     """What a trace says in sum."""
 
     rows: tuple[TraceRow, ...]
-    damaged: tuple[tuple[str, int], ...]
-    """Records that begin and are not whole, by operation; they are in no row."""
-    communicators: tuple[tuple[int, int], ...]
-    """How many there are of each size, one for each rank in it."""
+    damaged: tuple[tuple[str, int], ...]  # records that begin and are not whole, by operation; they are in no row
+    communicators: tuple[tuple[int, int], ...]  # how many there are of each size, one for each rank in it
     ranks: int
     hosts: int
-    limited: bool
-    """Whether there are more ranks or communicators than were told apart."""
-    unnamed: int
-    """Records that name no process."""
-    calls: int
-    """Lines of NCCL CALL, which tell the same operations again."""
-    from_calls: bool
-    """Whether there were no records, so that the rows are made of calls."""
+    limited: bool  # whether there are more ranks or communicators than were told apart
+    unnamed: int  # records that name no process
+    calls: int  # lines of NCCL CALL, which tell the same operations again
+    from_calls: bool  # whether there were no records, so that the rows are made of calls
     files: int
-    traced: int
-    """Files that hold records."""
-    bytes: int
-    """Of the text of all files."""
-    cut: int
-    """Compressed files that end early."""
+    traced: int  # files that hold records
+    bytes: int  # of the text of all files
+    cut: int  # compressed files that end early
 
     @property
     def records(self) -> int:
@@ -164,7 +154,7 @@ def _count_all(paths: Sequence[Path]) -> Counts:
 
 def _choose_shares(paths: Sequence[Path]) -> int:
     """Return how many processes read: one where little is read, or what can only be read once."""
-    if any(is_remote(path) or path == standard_input.PATH for path in paths):
+    if any(is_remote(path) or path == STANDARD_INPUT for path in paths):
         return 1
     size = sum(path.stat().st_size for path in _list_files(Stores(), paths))
     return min(len(os.sched_getaffinity(0)), PROCESSES) if size >= LARGE else 1

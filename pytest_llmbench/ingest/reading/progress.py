@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
-
-from pytest_llmbench.ingest.reading.reader import ReadCounts
+from typing import NamedTuple, Protocol
 
 # A shorter reading tells nothing.
 FIRST_SECONDS = 2.0
@@ -14,6 +12,15 @@ REWRITE_SECONDS = 0.5
 LINE_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 
 _UNITS = ("kB", "MB", "GB", "TB")
+
+
+class ReadCounts(NamedTuple):
+    """How many files were read, and how many bytes of them, of all that have to be."""
+
+    files: int
+    of_files: int
+    size: int
+    of_size: int
 
 
 class Terminal(Protocol):

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect, RunFiles
 from pytest_llmbench.ingest.reading.cache import LogCache
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult
 from pytest_llmbench.ingest.reading.file_reader import parse, read_batches, read_file
+from pytest_llmbench.ingest.reading.progress import ReadCounts
 from pytest_llmbench.ingest.sources.compressed import Stream, is_compressed
 from pytest_llmbench.ingest.sources.stores import Stores
 
@@ -28,15 +29,6 @@ WORKER_SECONDS = 0.25
 
 # With more of them this process would only take answers.
 MOST_WORKERS = 8
-
-
-class ReadCounts(NamedTuple):
-    """How many files were read, and how many bytes of them, of all that have to be."""
-
-    files: int
-    of_files: int
-    size: int
-    of_size: int
 
 
 class Reading:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.sources.archive import ArchiveMember, Reel
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.headers import FOLDER, HARD_LINK, LINK
 from pytest_llmbench.ingest.sources.listing import Listing
+from pytest_llmbench.ingest.sources.tar import FOLDER, HARD_LINK, LINK, ArchiveMember, Reel
 
 # Names of archives that are opened where they are met in a folder.
 NAME = re.compile(r".+\.(?:tar(?:\.(?:gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?)", re.IGNORECASE | re.DOTALL)

@@ -6,21 +6,74 @@ Below an archive's path stand its members, as if it were unpacked there; that is
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from stat import S_ISREG
-from typing import Protocol
+from typing import BinaryIO, Protocol
+from weakref import WeakKeyDictionary, finalize
 
-from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import is_remote
-from pytest_llmbench.ingest.sources import local, standard_input
-from pytest_llmbench.ingest.sources.archive import is_archive
+from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.headers import BLOCK
 from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry, Listing
 from pytest_llmbench.ingest.sources.packed import NAME, Archive
 from pytest_llmbench.ingest.sources.remote import Remote
+from pytest_llmbench.ingest.sources.tar import BLOCK, is_archive
+
+# The path under which standard input is known.
+STANDARD_INPUT = Path("<stdin>")
+# Bytes that are read at once.
+READ_BYTES = 1 << 20
+# Bytes that are kept in memory; more go to a temporary file that the system removes with the process.
+IN_MEMORY = 1 << 26
+
+SpooledInput = tempfile.SpooledTemporaryFile[bytes]
+
+# What streams held that cannot be read twice: a session that judges twice reads them once.
+_READ: WeakKeyDictionary[BinaryIO, SpooledInput | LogError] = WeakKeyDictionary()
+
+
+def check_input(flag: str, source: object) -> Path:
+    """Return STANDARD_INPUT if something is piped into standard input; SettingsError where nothing can be."""
+    if source is None or not hasattr(source, "buffer"):
+        raise SettingsError(f"{flag}=- reads standard input, and there is none: pipe a log or an archive into it")
+    if getattr(source, "isatty", bool)():
+        raise SettingsError(f"{flag}=- reads standard input, which is a terminal: pipe a log or an archive into it")
+    return STANDARD_INPUT
+
+
+def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
+    """Yield all bytes of a stream, by default of standard input, however often it is asked for them.
+
+    LogError where they cannot be read or kept, then and ever after: what is left of them is no log.
+    """
+    stream = source or getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        raise LogError("cannot read standard input: there is none")
+    if stream not in _READ:
+        _READ[stream] = _copy(stream)
+    copy = _READ[stream]
+    if isinstance(copy, LogError):
+        raise copy
+    copy.seek(0)
+    while block := copy.read(READ_BYTES):
+        yield block
+
+
+def _copy(source: BinaryIO) -> SpooledInput | LogError:
+    copy: SpooledInput = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
+    finalize(source, copy.close)
+    try:
+        while block := source.read(READ_BYTES):
+            copy.write(block)
+    except (OSError, ValueError) as error:
+        copy.close()
+        return LogError(f"cannot read standard input: {error}")
+    return copy
 
 
 class FileSource(Protocol):
@@ -57,12 +110,12 @@ class Stores:
         self._machine = LocalFiles()
         self._remote = Remote(device=-1)
         self._input = Listing(Path(), device=-2)
-        self._input.add(standard_input.PATH, 0.0)
+        self._input.add(STANDARD_INPUT, 0.0)
         self._archives: dict[Path, Archive] = {}
 
     def absolute(self, path: Path) -> Path:
         """Return the path under which a given one is known: of this machine's files the absolute one."""
-        elsewhere = is_remote(path) or path == standard_input.PATH
+        elsewhere = is_remote(path) or path == STANDARD_INPUT
         return path if elsewhere else Path(os.path.abspath(path))
 
     def stat(self, path: Path | str) -> FileStatus:
@@ -141,8 +194,8 @@ class Stores:
         return self._machine if path.is_absolute() else self._input
 
     def _blocks(self, path: Path) -> Iterator[bytes]:
-        if path == standard_input.PATH:
-            return standard_input.read_blocks()
+        if path == STANDARD_INPUT:
+            return read_input()
         return self._remote.blocks(path) if is_remote(path) else local.read_blocks(path)
 
 

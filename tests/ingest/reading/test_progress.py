@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.ingest.reading.progress import ReadingProgress, describe_progress, format_size
-from pytest_llmbench.ingest.reading.reader import ReadCounts
+from pytest_llmbench.ingest.reading.progress import ReadCounts, ReadingProgress, describe_progress, format_size
 
 
 class Screen:

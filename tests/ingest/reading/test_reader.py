@@ -23,7 +23,7 @@ from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading import reader as reading
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead
 from pytest_llmbench.ingest.reading.file_reader import Answer, Batch, read_file
-from pytest_llmbench.ingest.reading.reader import ReadCounts
+from pytest_llmbench.ingest.reading.progress import ReadCounts
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import pytest
 from written_archives import END, archive, special
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.sources import archive as module
-from pytest_llmbench.ingest.sources.archive import ArchiveMember, Reel, is_archive
-from pytest_llmbench.ingest.sources.headers import BLOCK, SPARSE
+from pytest_llmbench.ingest.sources import tar as module
+from pytest_llmbench.ingest.sources.tar import BLOCK, SPARSE, ArchiveMember, Reel, is_archive
 
 LONG = "experiments/" + "pretrain_grok1_314b_bf16_256/" * 12 + "log.out"
 FILES = [("a/x.out", b"one\n" * 400), (LONG, b"two"), ("empty.log", b""), ("ü/\udcff.log", b"3" * 512)]

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pytest_llmbench.core.errors import LogError, SettingsError
-from pytest_llmbench.ingest.sources import standard_input
+from pytest_llmbench.ingest.sources import stores
 
 
 class Terminal(io.TextIOWrapper):
@@ -19,26 +19,26 @@ class Terminal(io.TextIOWrapper):
 
 
 def test_it_is_read_once_and_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standard_input, "IN_MEMORY", 10)
+    monkeypatch.setattr(stores, "IN_MEMORY", 10)
     source = io.BytesIO(b"step 1\n" * 999)
     for _ in range(2):
-        assert b"".join(standard_input.read_blocks(source)) == b"step 1\n" * 999
+        assert b"".join(stores.read_input(source)) == b"step 1\n" * 999
     assert source.read() == b""
 
 
 def test_only_what_can_be_piped_is_accepted() -> None:
-    assert standard_input.check_input("--llmb-logs", io.TextIOWrapper(io.BytesIO())) == standard_input.PATH
+    assert stores.check_input("--llmb-logs", io.TextIOWrapper(io.BytesIO())) == stores.STANDARD_INPUT
     with pytest.raises(SettingsError, match="--llmb-logs=- reads standard input, which is a terminal"):
-        standard_input.check_input("--llmb-logs", Terminal(io.BytesIO()))
+        stores.check_input("--llmb-logs", Terminal(io.BytesIO()))
     with pytest.raises(SettingsError, match="and there is none"):
-        standard_input.check_input("--llmb-logs", None)
+        stores.check_input("--llmb-logs", None)
 
 
 def test_one_that_is_closed_cannot_be_read() -> None:
     source = io.BytesIO()
     source.close()
     with pytest.raises(LogError, match="cannot read standard input: "):
-        b"".join(standard_input.read_blocks(source))
+        b"".join(stores.read_input(source))
 
 
 class Broken(io.BytesIO):
@@ -58,4 +58,4 @@ def test_what_follows_an_error_is_no_log_of_its_own() -> None:
     source = Broken(b"step 1\n" * 9)
     for _ in range(2):
         with pytest.raises(LogError, match="cannot read standard input: broken"):
-            b"".join(standard_input.read_blocks(source))
+            b"".join(stores.read_input(source))

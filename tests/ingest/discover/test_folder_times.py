@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmbench.ingest.discover.stamps import read_filing_date, read_stamp, read_start
+from pytest_llmbench.ingest.discover.folders import read_filing_date, read_stamp, read_start
 
 
 @pytest.fixture
