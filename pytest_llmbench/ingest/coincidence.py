@@ -47,10 +47,10 @@ _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
 class PrintedSteps(NamedTuple):
-    """The steps of one part of a log; each of its times is that of so many steps, up to its own (`averaged`)."""
+    """The steps of one part of a log."""
 
     steps: Steps
-    averaged: int = 1
+    averaged: int = 1  # each of its times is the mean of so many steps, up to its own
 
 
 def list_parts(run: Run) -> list[PrintedSteps]:

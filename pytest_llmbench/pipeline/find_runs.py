@@ -104,7 +104,8 @@ def _unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> U
     files = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
     identity = identify(files, (), catalog.recipes, release=settings.release, gpu=settings.gpu)
     about = (identity.key,) if identity.key else identity.may_be
-    return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about)
+    summary = why.partition("; ")[0]  # without what follows from it
+    return UnmatchedRun(f"unreadable-{path.name}", Reason.UNREADABLE, why, path, about=about, summary=summary)
 
 
 def ingest_job(

@@ -228,20 +228,14 @@ def _describe_runs(results: SessionResults) -> str:
     """Return the runs with what keeps each from being judged, those of which the same is to be said together."""
     ids: dict[str, list[str]] = {}
     for stray in results.unmatched:
-        ids.setdefault(f"{'; '.join(shorten_reason(stray.text))}{_describe_nearest(stray)}", []).append(stray.id)
+        near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
+        ids.setdefault("; ".join(filter(None, (stray.summary, near, stray.advice))), []).append(stray.id)
     for judgement in (result.judgement for result in results.configurations.values()):
         if judgement.measurement:
             ids.setdefault(f"{judgement.baseline.key.id}: {judgement.verdict}", []).append(judgement.measurement.run.id)
     shown = [f"{formatting.join_first(named)} ({why})" for why, named in list(ids.items())[:5]]
     rest = sum(len(named) for named in list(ids.values())[5:])
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
-
-
-def _describe_nearest(stray: UnmatchedRun) -> str:
-    """Return the nearest configuration, and the option that would match the run."""
-    option = next((part for part in stray.text.split("; ")[1:] if "--llmb-" in part), "")
-    near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
-    return "".join(f"; {part}" for part in (near, option) if part)
 
 
 # --- runs of no known configuration ---------------------------------------------------------------------------------
@@ -258,10 +252,17 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
             copied = bool(_fingerprints(run)) and _fingerprints(run) <= identified
             serious = run.found.excluded is None and not copied and _nearly_identified(identity)
-            candidates = identity.candidates if serious else ()
-            about = identity.may_be
             yield UnmatchedRun(
-                run.id, reason, identity.because, path, candidates, identity.nearest, run.started, about=about
+                run.id,
+                reason,
+                identity.because,
+                path,
+                identity.candidates if serious else (),
+                identity.nearest,
+                run.started,
+                about=identity.may_be,
+                summary=identity.summary,
+                advice=identity.advice,
             )
 
 
@@ -279,12 +280,6 @@ def _nearly_identified(identity: Identity) -> bool:
     decided = {"gpu", "release", *identity.contradicted}
     names = (field.name for field in fields(Key) if field.name not in decided)
     return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in names)
-
-
-def shorten_reason(because: str) -> list[str]:
-    """Return of why a run is of no configuration the head, and what nothing says of it."""
-    head, *rest = because.split("; ")
-    return [head, *(part for part in rest if part.startswith("nothing says"))]
 
 
 def invalidate_if_newer_unmatched(

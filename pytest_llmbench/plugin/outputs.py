@@ -79,8 +79,6 @@ def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
 
 def _list_remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
-    from pytest_llmbench.pipeline.outcomes import shorten_reason
-
     results, since = session.results, session.settings.since
     remarks = []
     if results.runs_before_since and since:
@@ -89,10 +87,7 @@ def _list_remarks(session: Session) -> list[str]:
     remarks += [*_explain_nothing_judged(session), *results.remarks]
     reported = {outcome["id"] for outcome in session.described if outcome["kind"] == "stray"}
     untold = [stray for stray in results.unmatched if stray.id not in reported]
-    remarks += [
-        f"{stray.reason.upper()}, not judged: {stray.id}: {'; '.join(shorten_reason(stray.text))}"
-        for stray in untold[:5]
-    ]
+    remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}" for stray in untold[:5]]
     if len(untold) > 5:
         remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
     return remarks

@@ -149,7 +149,7 @@ class Session:
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
-        self._results = launching.batch
+        self._results = launching.results
         return self.ended_early
 
     def _launching(self, tell: Callable[[str], None]) -> LaunchSession:

@@ -99,6 +99,9 @@ ADVICE = {
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
 
+ANY_CHECK = "look at the configurations that it is about"
+"""For a kind of check of which nothing more is known here."""
+
 NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged"))
 """Reasons that leave nothing to do: a summary does not list them."""
 
@@ -111,13 +114,9 @@ Advice = tuple[list[dict[str, Any]], str]
 
 def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
-    return _choose_advice(described).format(id=described["id"], baselines=_name_baseline_options(described))
-
-
-def _name_baseline_options(described: dict[str, Any]) -> str:
-    """Return the options with which later sessions judge against what was recorded."""
-    places = described.get("baselines") or ["DIR"]
-    return " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
+    places = described.get("baselines") or ["DIR"]  # with which later sessions judge against what was recorded
+    baselines = " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
+    return _choose_advice(described).format(id=described["id"], baselines=baselines)
 
 
 def _choose_advice(described: dict[str, Any]) -> str:
@@ -132,6 +131,8 @@ def _choose_advice(described: dict[str, Any]) -> str:
     if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
         return NOT_ONE_LEVEL
     is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
+    if described["kind"] == "check":
+        return ADVICE.get(reason, ANY_CHECK)
     return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")
 
 
@@ -152,11 +153,10 @@ def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
         groups.setdefault(outcome["reason"], []).append(outcome)
-    advised = ((group, advise(group[0])) for group in groups.values())
     return [
-        (group, f"{text}{_advise_repeats(group[0])}")
-        for group, text in advised
-        if group[0]["reason"] not in NOTHING_TO_DO
+        (group, f"{advise(group[0])}{advise_repeats(group[0])}")
+        for reason, group in groups.items()
+        if reason not in NOTHING_TO_DO
     ]
 
 
@@ -165,6 +165,7 @@ def _is_unfinished(outcome: dict[str, Any]) -> bool:
     return outcome["status"] == "failed" or (outcome["kind"] == "configuration" and outcome["verdict"] in UNFINISHED)
 
 
-def _advise_repeats(outcome: dict[str, Any]) -> str:
-    runs = count_repeats_needed(outcome)
+def advise_repeats(described: dict[str, Any]) -> str:
+    """Return how many runs would settle what is inconclusive, as the end of a sentence; empty where none would."""
+    runs = count_repeats_needed(described)
     return f"; about {runs} would settle it" if runs else ""

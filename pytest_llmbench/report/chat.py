@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_llmbench.core.formatting import format_seconds
@@ -39,10 +39,12 @@ def make_message(session: Mapping[str, Any], link: str = "") -> str:
     ]
     # What is red is worth more lines than what is to be known beside it.
     cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
+    failures = session["failures"]
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     lines = [
         f"llmbench {state.upper()}{details}, {started} UTC: {session['count']}",
         *map(_clip, cautions),
-        *_list_failures(session),
+        f"{_clip(failures[0])}{more}" if failures else "",
         _clip(explain_nothing_judged(session["outcomes"])),
         *_limit(red, ROOM - len(cautions)),
         link,
@@ -56,12 +58,6 @@ def convert_to_slack(text: str) -> str:
     for sign, reference in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(sign, reference)
     return json.dumps({"text": text})
-
-
-def _list_failures(session: Mapping[str, Any]) -> Iterator[str]:
-    if session["failures"]:
-        more = f" (and {len(session['failures']) - 1} more)" if len(session["failures"]) > 1 else ""
-        yield f"{_clip(session['failures'][0])}{more}"
 
 
 def _limit(lines: Sequence[str], most: int, noun: str = "") -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.metric_definitions import Definition, list_rows
+from pytest_llmbench.core.metric_definitions import list_rows
 from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import jobs
-from pytest_llmbench.report.advice import advise, count_repeats_needed
+from pytest_llmbench.report.advice import advise, advise_repeats
 from pytest_llmbench.report.columns import WIDTH, count_columns, escape_commands, wrap
 from pytest_llmbench.report.verdicts import locate_log, make_headline
 
@@ -39,7 +38,9 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
         lines = [*head, *wrap(context.partition(". ")[0])]  # the summary has all of it, once
     if not short:
         lines += [*wrap(context), *_tabulate(described)]
-        lines += chain.from_iterable(_format_fact(*fact) for fact in (*list_facts(described), *_list_notes(described)))
+        for label, text in (*list_facts(described), *_list_notes(described)):
+            fact = f"  {label:<10}{text}"
+            lines += [fact] if label == "file" else wrap(fact, " " * 12)  # a file is whole, to be copied
     if described["log"]:
         lines.append(f"log: {locate_log(described)}")
     if not short:
@@ -67,14 +68,13 @@ def compare_metrics(described: dict[str, Any]) -> list[tuple[str, str, str, str]
     unjudged = described.get("verdict") in ("NOT_COMPARABLE", "MISSING") or described["reason"] == "nothing-left"
     if described.get("problems") or unjudged:
         return []
-    rows = [(definition, name) for name, definition in list_rows() if name in metrics]
-    return [_compare_metric(definition, metrics[name]["value"], expected.get(name)) for definition, name in rows]
-
-
-def _compare_metric(definition: Definition, measured: float, wanted: float | None) -> tuple[str, str, str, str]:
-    change = formatting.format_difference(measured / wanted if wanted else None)
-    form = definition.form
-    return definition.label, form.format(measured), form.format(wanted) if wanted else "-", change
+    rows = []
+    for name, definition in list_rows():
+        if name in metrics:
+            measured, wanted, form = metrics[name]["value"], expected.get(name), definition.form
+            change = formatting.format_difference(measured / wanted if wanted else None)
+            rows.append((definition.label, form.format(measured), form.format(wanted) if wanted else "-", change))
+    return rows
 
 
 def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -92,11 +92,11 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _list_statistics(described)
         yield (
             "baseline",
-            f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}"
-            + _format_recording(baseline.get("recorded")),
+            format_baseline(baseline) + _format_recording(baseline.get("recorded")),
         )
     if "step_time_seconds" in described.get("metrics", {}) and described["window_seconds"]:
-        count = _count_values(described)
+        values, steps = len(described["window_seconds"]), sum(described["window_mean_of"])
+        count = f"{formatting.count_noun(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
         deviation = described["metrics"]["step_time_seconds"]["standard_deviation"]
         spread = "" if deviation is None else f", sd {deviation:.3g} s"
         last = formatting.format_seconds(described["last_step_seconds"])
@@ -115,9 +115,27 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for line in jobs.list_log_attempts(described):
         yield "attempt", line
     for problem in described.get("problems", [])[1:]:
-        yield "also", problem["text"] + (f" (line {problem['line']})" if problem["line"] else "")
-    for other in described.get("others", []):
-        yield ("also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}")
+        yield "also", format_note(problem)
+    for text in list_others(described):
+        yield "also", text
+
+
+def format_baseline(baseline: dict[str, Any]) -> str:
+    """Return where a baseline stands: `published: Table 3, 25.05.yaml:31`."""
+    return f"{baseline['kind']}: {baseline['table'] or baseline['document']}, {baseline['file']}:{baseline['line']}"
+
+
+def format_note(note: dict[str, Any]) -> str:
+    """Return the text of a note or problem, and its line where it has one."""
+    return str(note["text"]) + (f" (line {note['line']})" if note["line"] else "")
+
+
+def list_others(described: dict[str, Any]) -> list[str]:
+    """Return the verdicts against the other baselines of the configuration."""
+    return [
+        f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
+        for other in described.get("others", ())
+    ]
 
 
 def _format_recording(recorded: dict[str, Any] | None) -> str:
@@ -125,12 +143,6 @@ def _format_recording(recorded: dict[str, Any] | None) -> str:
     if not recorded:
         return ""
     return f", of {recorded['date']}" + (f" by {recorded['by']}" if recorded["by"] else "")
-
-
-def _count_values(described: dict[str, Any]) -> str:
-    """Return `34 found`, or `4 means of 40 steps found`."""
-    values, steps = len(described["window_seconds"]), sum(described["window_mean_of"])
-    return f"{formatting.count_noun(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
 
 
 def _list_job_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -164,10 +176,8 @@ def _list_statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"run to run {noise['sigma'] * 100:.2f} % ({noise['source']}), within the run {within * 100:.2f} % "
         f"({estimate['effective_sample_size']:.0f} independent {'means' if described['window_mean_of'] else 'steps'})",
     )
-    runs_needed = count_repeats_needed(described)
-    settle = f"; about {runs_needed} would settle it" if runs_needed else ""
     detectable = formatting.format_difference(1 + estimate["detectable"])
-    yield "power", f"such a run shows a slowdown of {detectable} or more{settle}"
+    yield "power", f"such a run shows a slowdown of {detectable} or more{advise_repeats(described)}"
 
 
 def _format_other_statistic(described: dict[str, Any]) -> str:
@@ -184,15 +194,9 @@ def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     text = described["text"]  # may say it already
     notes = [note for note in described.get("notes", []) if note["code"] not in listed and note["text"] not in text]
     for note in notes[:5]:
-        yield "note", note["text"] + (f" (line {note['line']})" if note["line"] else "")
+        yield "note", format_note(note)
     if len(notes) > 5:
         yield "note", f"{len(notes) - 5} more notes in the JUnit report"
-
-
-def _format_fact(label: str, text: str) -> list[str]:
-    if label == "file":
-        return [f"  {label:<10}{text}"]  # whole, to be copied
-    return wrap(f"  {label:<10}{text}", " " * 12)
 
 
 def format_environment(environment: Mapping[str, str]) -> str:

@@ -105,12 +105,10 @@ def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> st
             break
         rows.append(row)
     more = len(ones) - len(rows)
-    text = f"{start}{''.join(rows)}{_render_more(more)}{end}"
+    if more:
+        rows.append(f"| | {more} more | | | there is no room for them here: see the log | |\n")
+    text = f"{start}{''.join(rows)}{end}"
     return text if len(text.encode()) <= room else ""
-
-
-def _render_more(number: int) -> str:
-    return f"| | {number} more | | | there is no room for them here: see the log | |\n" if number else ""
 
 
 def _render_row(outcome: dict[str, Any]) -> str:

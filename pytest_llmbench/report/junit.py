@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report import jobs
-from pytest_llmbench.report.explain import explain, format_environment
+from pytest_llmbench.report.explain import explain, format_baseline, format_environment, format_note, list_others
 from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
 from pytest_llmbench.report.verdicts import JUDGED, SEVERITY, name_verdict, select_worst
 
@@ -37,7 +37,8 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     stamp = now.isoformat(timespec="seconds")
     suites = [TestSuite(name, of_suite, timestamp=stamp).build_xml_doc() for name, of_suite in cases.items()]
     totals = ("tests", "failures", "errors")
-    root = ElementTree.Element("testsuites", {name: _sum_attribute(suites, name) for name in totals})
+    sums = {name: str(sum(int(suite.attrib[name]) for suite in suites)) for name in totals}
+    root = ElementTree.Element("testsuites", sums)
     root.extend(suites)
     for element in root.iter():
         _make_valid(element)
@@ -101,15 +102,12 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "launched", jobs.format_job(outcome, job)
     for file in jobs.list_files(outcome):
         yield "file", file
-    yield from _list_notes("problem", outcome.get("problems", ()))
-    yield from _list_notes("note", outcome.get("notes", ()))
-    for other in outcome.get("others", ()):
-        yield "also", f"{other['verdict']} against the {other['baseline']['kind']} baseline: {other['text']}"
+    for label in ("problem", "note"):
+        yield from ((label, f"{note['code']}: {format_note(note)}") for note in outcome.get(f"{label}s", ()))
+    yield from (("also", text) for text in list_others(outcome))
     yield from _list_metrics(outcome)
     if outcome.get("baseline"):
-        source = outcome["baseline"]
-        table = source["table"] or source["document"]
-        yield "baseline", f"{source['kind']}: {table}, {source['file']}:{source['line']}"
+        yield "baseline", format_baseline(outcome["baseline"])
 
 
 def _list_metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -130,15 +128,6 @@ def _list_run_values(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "started", f"{run['started'] or 'at an unknown time'} ({run['started_from']}), {run['age']} old"
     yield "restart", f"{run['attempt']} (of {formatting.count_noun(run['attempts'], 'log file')})"
     yield "identified", run["identified"]
-
-
-def _list_notes(label: str, notes: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    for note in notes:
-        yield label, f"{note['code']}: {note['text']}" + (f" (line {note['line']})" if note["line"] else "")
-
-
-def _sum_attribute(suites: Sequence[ElementTree.Element], name: str) -> str:
-    return str(sum(int(suite.attrib[name]) for suite in suites))
 
 
 def _make_valid(element: ElementTree.Element) -> None:

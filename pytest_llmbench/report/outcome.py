@@ -17,7 +17,6 @@ from pytest_llmbench.core.models import (
     Measurement,
     Outcome,
     Reason,
-    Segment,
     Status,
     UnmatchedRun,
     Verdict,
@@ -27,7 +26,7 @@ from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags, Integers
+    pass
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -87,18 +86,13 @@ def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int,
     """Return a line, and what it is where its own text does not say so: that of a problem, the last one of a log that
     ended too early, or a step of a run that is only slow; 0 where there is none."""
     if measurement.problems:
-        line = next((problem.line for problem in measurement.problems if problem.line), 0)
-        return line or _find_last_line(measurement), ""
+        attempts = measurement.run.attempts
+        last = max((attempt.log.lines for attempt in attempts if attempt.files.log == measurement.log), default=0)
+        return next((problem.line for problem in measurement.problems if problem.line), last), ""
     judgement = outcome.judgement
     # Over budget is a checkpoint, and none of its steps.
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
     return _find_slow_line(measurement) if slow else (0, "")
-
-
-def _find_last_line(measurement: Measurement) -> int:
-    return max(
-        (attempt.log.lines for attempt in measurement.run.attempts if attempt.files.log == measurement.log), default=0
-    )
 
 
 def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
@@ -139,13 +133,13 @@ def describe_check(check: Check) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "kind": "check",
-        "check": check.kind,
+        "check": str(check.kind),
         "decides": check.decides,
         "id": check.id,
         "suite": check.kind.replace("-", " "),
         "status": str(check.status),
-        "verdict": check.verdict,
-        "reason": check.kind,
+        "verdict": str(check.verdict),
+        "reason": str(check.kind),
         "text": check.text,
         "lines": list(check.lines),
         "log": None,
@@ -161,7 +155,7 @@ def _describe_compared(pair: ComparedConfiguration) -> dict[str, Any]:
         "gpus": pair.key.gpus,
         "reference": pair.reference.id,
         "reference_gpus": pair.reference.gpus,
-        "baseline": pair.baseline,
+        "baseline": str(pair.baseline),  # xdist sends this to its controller, and knows plain types alone
         "measured": formatting.finite_or_none(pair.measured),
         "documented": formatting.finite_or_none(pair.documented),
         "verdict": str(pair.verdict),
@@ -216,15 +210,21 @@ def _describe_steps(measurement: Measurement) -> dict[str, Any]:
     `slow` are the positions of the stragglers of the window. A time that no step can have is None. Empty where the
     attempt has no step, or is not there any more.
     """
-    segment = _find_segment(measurement)
-    if segment is None:
+    of_log = [attempt.log.segments for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
+    parts = of_log[-1] if of_log else ()
+    if not 0 < measurement.segment <= len(parts):
         return {}
+    segment = parts[measurement.segment - 1]
     # A hiccup that was forgiven is drawn as it was counted.
     counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
     slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
-    positions = _choose_positions(slow)
+    # At most MOST_STEPS are told, the slow ones first of all.
+    room = max(MOST_STEPS - int(np.count_nonzero(slow)), 1)
+    regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
+    positions = np.flatnonzero(slow | regular)[:MOST_STEPS]
     numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
-    seconds = [_replace_impossible(counted.get(number, value)) for number, value in zip(numbers, printed, strict=True)]
+    values = [counted.get(number, value) for number, value in zip(numbers, printed, strict=True)]
+    seconds = [formatting.finite_or_none(value) if value > 0 else None for value in values]
     return {"steps": {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}}
 
 
@@ -241,27 +241,9 @@ def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
     return lines[place], f"step {numbers[place]}, the slowest of the window: {slowest}"
 
 
-def _find_segment(measurement: Measurement) -> Segment | None:
-    """Return the part of the log that was measured."""
-    of_log = [attempt.log.segments for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
-    parts = of_log[-1] if of_log else ()
-    return parts[measurement.segment - 1] if 0 < measurement.segment <= len(parts) else None
-
-
 def _find_slow_steps(measurement: Measurement) -> list[int]:
     """Return the numbers of the steps of the window that stand out of it."""
     if not measurement.window_seconds:
         return []
     is_slow = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
     return [number for number, slow in zip(measurement.window_steps, is_slow.tolist(), strict=False) if slow]
-
-
-def _choose_positions(slow: Flags) -> Integers:
-    """Return the positions of the steps that are told: at most MOST_STEPS, the slow ones first of all."""
-    room = max(MOST_STEPS - int(np.count_nonzero(slow)), 1)
-    regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
-    return np.flatnonzero(slow | regular)[:MOST_STEPS]
-
-
-def _replace_impossible(value: float) -> float | None:
-    return formatting.finite_or_none(value) if value > 0 else None

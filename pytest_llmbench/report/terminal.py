@@ -196,14 +196,10 @@ def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLin
     launched = any(outcome.get("jobs") for outcome in described)
     if any(not (launched and outcome["kind"] == "check") for outcome in red):  # what a launch shows cannot be asked for
         yield from _format_advice("only what is red again: the same command with --lf")
-    if not advised:
-        yield from _advise_launch([outcome for outcome in judged if outcome["reason"] == "no-run"])
-
-
-def _advise_launch(group: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:
-    if group:
-        launch = f"pytest -k {group[0]['id']} --llmb-launch launches it, --llmb-dry-run says what that takes"
-        yield from _format_advice(f"{_name_group(group)} without a run: {launch}")
+    absent = [outcome for outcome in judged if outcome["reason"] == "no-run"]
+    if absent and not advised:
+        launch = f"pytest -k {absent[0]['id']} --llmb-launch launches it, --llmb-dry-run says what that takes"
+        yield from _format_advice(f"{_name_group(absent)} without a run: {launch}")
 
 
 def _name_group(group: Sequence[dict[str, Any]]) -> str:

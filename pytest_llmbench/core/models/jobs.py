@@ -225,6 +225,11 @@ class Job:
     problem: str = ""  # why it was not submitted
     submission: SubmissionState = SubmissionState.INTENDED
 
+    @property
+    def refused(self) -> bool:
+        """Whether it has no id and gets none: it was not submitted, or nothing tells whether it was."""
+        return self.submission not in (SubmissionState.INTENDED, SubmissionState.SUBMITTED)
+
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:

@@ -91,6 +91,8 @@ class UnmatchedRun:
     started: datetime | None = None
     message: str = ""  # the text of its item
     about: tuple[Key, ...] = ()  # all that it may be a run of: a selection of one of them selects it
+    summary: str = ""  # the text as a list of runs shows it
+    advice: str = ""  # the options that would match it
 
 
 class Status(StrEnum):

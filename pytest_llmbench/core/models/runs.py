@@ -132,6 +132,8 @@ class Identity:
     assumed: tuple[str, ...] = ()  # what nothing said and only one candidate allowed (release, gpu)
     contradicted: tuple[str, ...] = ()  # the fields of which its sources say several things
     may_be: tuple[Key, ...] = ()  # the configurations that it may be a run of, whatever is wrong with it
+    summary: str = ""  # of `because` what a list of runs shows: what is wrong, and what nothing says
+    advice: str = ""  # the options that would match the run
 
 
 @dataclass(frozen=True, slots=True, eq=False)

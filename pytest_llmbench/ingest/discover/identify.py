@@ -175,22 +175,21 @@ def _make_ambiguous(
     ids = join_first([key.id for key in candidates])
     open_fields = [field for field in _KEY_FIELDS if len({getattr(key, field) for key in candidates}) > 1]
     unsaid = [field for field in dict.fromkeys((*missing, *open_fields)) if not _is_said(field, claims)]
-    because = f"could be {ids}"
-    if contradicted:
-        because += "; but the batch size, steps or TFLOP/s in its log fit none of them"
-    if unsaid:
-        because += f"; nothing says its {', '.join(unsaid)}"
+    head = f"could be {ids}"
+    misfit = "but the batch size, steps or TFLOP/s in its log fit none of them" if contradicted else ""
+    open_text = f"nothing says its {', '.join(unsaid)}" if unsaid else ""
     options = [f"{_OPTIONS[field]}={_list_values(candidates, field)}" for field in unsaid if field in _OPTIONS]
-    if options:
-        because += f"; give {' and '.join(options)}"
-    return Identity(None, because, candidates=tuple(candidates), may_be=tuple(candidates))
+    advice = f"give {' and '.join(options)}" if options else ""
+    because, summary = _join_clauses(head, misfit, open_text, advice), _join_clauses(head, open_text)
+    keys = tuple(candidates)
+    return Identity(None, because, candidates=keys, may_be=keys, summary=summary, advice=advice)
 
 
 def _make_contradicted(subject: Subject, find: Matching) -> Identity:
     """Name as candidates the keys that fit one value of each contradicted field, and everything else."""
     claims = subject.claims
     fields_in_doubt = {claim.field for several in claims.contradictions for claim in several}
-    because = "; ".join(" but ".join(map(str, several)) for several in claims.contradictions)
+    first, *others = (" but ".join(map(str, several)) for several in claims.contradictions)
     fitting = [
         {
             match.key
@@ -203,23 +202,34 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
         for several in claims.contradictions
     ]
     candidates = tuple(sorted(set.intersection(*fitting)))
-    reason = f"its sources contradict each other: {because}"
+    summary = f"its sources contradict each other: {first}"
     possible = candidates or find_possible(find(subject), *_find_nearness(claims))
     return Identity(
-        None, reason, candidates=candidates, contradicted=tuple(sorted(fields_in_doubt)), may_be=tuple(possible)
+        None,
+        _join_clauses(summary, *others),
+        candidates=candidates,
+        contradicted=tuple(sorted(fields_in_doubt)),
+        may_be=tuple(possible),
+        summary=summary,
     )
 
 
 def _make_unmatched(claims: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]) -> Identity:
     near = find_nearest(every, *_find_nearness(claims))
     differing = frozenset(near[0].differences) if near else frozenset()
-    because = _name_lacking(claims, differing, recipes) or f"no baseline fits {summary}"
-    if near:
-        because += "; nearest: " + ", ".join(f"{match.key.id} ({', '.join(match.differences)})" for match in near)
-    if near and differing <= {"release", "layout"}:
-        because += f"; --llmb-baseline-release={near[0].key.release} judges it against that release"
+    head = _name_lacking(claims, differing, recipes) or f"no baseline fits {summary}"
+    nearest = ", ".join(f"{match.key.id} ({', '.join(match.differences)})" for match in near)
+    other_release = near and differing <= {"release", "layout"}
+    advice = f"--llmb-baseline-release={near[0].key.release} judges it against that release" if other_release else ""
+    because = _join_clauses(head, nearest and f"nearest: {nearest}", advice)
     possible = find_possible(every, *_find_nearness(claims))
-    return Identity(None, because, nearest=tuple(match.key for match in near), may_be=possible)
+    return Identity(
+        None, because, nearest=tuple(match.key for match in near), may_be=possible, summary=head, advice=advice
+    )
+
+
+def _join_clauses(*clauses: str) -> str:
+    return "; ".join(filter(None, clauses))
 
 
 def _find_nearness(claims: Claims) -> tuple[str, str]:

@@ -24,22 +24,20 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class TraceChange(NamedTuple):
-    """What changed (`ranks`, `operation`, `count`, `size`, `communicator`, `datatype`), of which operation (empty: of
-    none), and in words."""
+    """A difference between two traces."""
 
-    what: str
-    operation: str
+    what: str  # ranks, operation, count, size, communicator or datatype
+    operation: str  # empty: of none
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TraceComparison:
-    """The changes; `scale`: how many records a rank has for one of the other trace, as most operations have them;
-    `tolerance`: what was not told, 0.01 or the larger share of damaged records."""
+    """What changed from one trace to another."""
 
     changes: tuple[TraceChange, ...]
-    scale: float
-    tolerance: float
+    scale: float  # how many records a rank has for one of the other trace, as most operations have them
+    tolerance: float  # what was not told: 0.01, or the larger share of damaged records
 
 
 class Facet(NamedTuple):
@@ -58,10 +56,13 @@ def compare(trace: Trace, other: Trace) -> TraceComparison:
     new, old = _count_begun(trace), _count_begun(other)
     ratios = {name: (new[name] / max(trace.ranks, 1)) / (old[name] / max(other.ranks, 1)) for name in sorted(new & old)}
     scale = _find_scale(list(ratios.values()), tolerance)
-    changes = _compare_ranks(trace, other)
+    changes = []
+    if trace.ranks != other.ranks:
+        changes.append(TraceChange("ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}"))
     for name in sorted({*new, *old}):
         if name not in ratios:
-            changes.append(_describe_appearance(name, new[name], old[name]))
+            text = f"new, {new[name]:,} records" if new[name] else f"gone, had {old[name]:,} records"
+            changes.append(TraceChange("operation", name, text))
             continue
         if abs(ratios[name] / scale - 1) > tolerance:
             ratio = format_difference(ratios[name] / scale)
@@ -91,16 +92,6 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
     return 1.0 if abs(scale - 1) <= tolerance else scale
 
 
-def _compare_ranks(trace: Trace, other: Trace) -> list[TraceChange]:
-    if trace.ranks == other.ranks:
-        return []
-    return [TraceChange("ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}")]
-
-
-def _describe_appearance(name: str, new: int, old: int) -> TraceChange:
-    return TraceChange("operation", name, f"new, {new:,} records" if new else f"gone, had {old:,} records")
-
-
 def _compare_shares(name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float) -> list[TraceChange]:
     """Return the values of a property whose share of an operation's records changed."""
     new, old = _get_shares(name, facet, trace), _get_shares(name, facet, other)
@@ -116,12 +107,10 @@ def _compare_shares(name: str, facet: Facet, trace: Trace, other: Trace, toleran
 
 def _describe_turn(new: float | None, old: float | None) -> str:
     """Return what became of a share, None where there was none."""
-    if new is None or old is None:
-        return (
-            f"new, {format_percent(new)} of its records"
-            if new
-            else f"gone, had {format_percent(old or 0)} of its records"
-        )
+    if old is None:
+        return f"new, {format_percent(new or 0)} of its records"
+    if new is None:
+        return f"gone, had {format_percent(old)} of its records"
     return f"{format_percent(new)} of its records, had {format_percent(old)}"
 
 
@@ -137,11 +126,8 @@ def _compare_sizes(name: str, trace: Trace, other: Trace, tolerance: float) -> l
     new, old = _get_mean_size(name, trace), _get_mean_size(name, other)
     if not new or not old or abs(new / old - 1) <= tolerance:
         return []
-    return [
-        TraceChange(
-            "size", name, f"{format_bytes(new)} on average, was {format_bytes(old)} ({format_difference(new / old)})"
-        )
-    ]
+    text = f"{format_bytes(new)} on average, was {format_bytes(old)} ({format_difference(new / old)})"
+    return [TraceChange("size", name, text)]
 
 
 def _get_mean_size(name: str, trace: Trace) -> float:

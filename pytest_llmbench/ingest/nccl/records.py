@@ -88,20 +88,18 @@ class RecordSum:
 
 @dataclass(slots=True)
 class Counts:
-    """What was counted: whole records, apart from them those of NCCL CALL, and the damaged ones by operation; ranks and
-    communicators as they name themselves, the latter with their size; files, which of them hold records, their bytes,
-    and how many are compressed and end early."""
+    """What was counted."""
 
     whole: RecordSum = field(default_factory=RecordSum)
-    calls: RecordSum = field(default_factory=RecordSum)
-    damaged: Counter[str] = field(default_factory=Counter)
-    ranks: dict[bytes, int] = field(default_factory=dict)
-    communicators: dict[bytes, int] = field(default_factory=dict)
+    calls: RecordSum = field(default_factory=RecordSum)  # NCCL CALL, which tells the same operations again
+    damaged: Counter[str] = field(default_factory=Counter)  # by operation
+    ranks: dict[bytes, int] = field(default_factory=dict)  # as they name themselves, each with 0
+    communicators: dict[bytes, int] = field(default_factory=dict)  # as they name themselves, with their size
     unnamed: int = 0
     files: int = 0
-    traced: set[int] = field(default_factory=set)
-    size: int = 0
-    cut: int = 0
+    traced: set[int] = field(default_factory=set)  # the files that hold records
+    size: int = 0  # bytes of all files
+    cut: int = 0  # files that are compressed and end early
 
     def merge(self, other: Counts) -> None:
         """Add what was counted in other pieces of the same files."""
@@ -193,12 +191,12 @@ def _remember(values: dict[bytes, int], key: bytes, value: int) -> None:
 
 
 class Kind(NamedTuple):
-    """What is counted together: an operation in communicators of `nranks` (0: not known) on one datatype, whose buffers
-    have at least `from_bytes`, a power of two or 0, and less than twice that (-1: the datatype's size is not known)."""
+    """What is counted together: an operation on one datatype, in communicators and with buffers of one size."""
 
     operation: str
-    nranks: int
+    nranks: int  # 0: not known
     datatype: str
+    # Buffers have at least this, a power of two or 0, and less than twice that; -1: the datatype's size is not known.
     from_bytes: int
 
 

@@ -36,27 +36,18 @@ class Trace:
     """What a trace says in sum."""
 
     rows: tuple[TraceRow, ...]
-    damaged: tuple[tuple[str, int], ...]
-    """Records that begin and are not whole, by operation; they are in no row."""
-    communicators: tuple[tuple[int, int], ...]
-    """How many there are of each size, one for each rank in it."""
+    damaged: tuple[tuple[str, int], ...]  # records that begin and are not whole, by operation; they are in no row
+    communicators: tuple[tuple[int, int], ...]  # how many there are of each size, one for each rank in it
     ranks: int
     hosts: int
-    limited: bool
-    """Whether there are more ranks or communicators than were told apart."""
-    unnamed: int
-    """Records that name no process."""
-    calls: int
-    """Lines of NCCL CALL, which tell the same operations again."""
-    from_calls: bool
-    """Whether there were no records, so that the rows are made of calls."""
+    limited: bool  # whether there are more ranks or communicators than were told apart
+    unnamed: int  # records that name no process
+    calls: int  # lines of NCCL CALL, which tell the same operations again
+    from_calls: bool  # whether there were no records, so that the rows are made of calls
     files: int
-    traced: int
-    """Files that hold records."""
-    bytes: int
-    """Of the text of all files."""
-    cut: int
-    """Compressed files that end early."""
+    traced: int  # files that hold records
+    bytes: int  # of the text of all files
+    cut: int  # compressed files that end early
 
     @property
     def records(self) -> int:

@@ -18,12 +18,11 @@ KEPT = 10_000
 
 
 class Meaning(Enum):
-    """What a form says. A time is WHOLE whatever the mode; that of a save WHOLE_UNLESS_ASYNCHRONOUS where the log
-    tells of asynchronous saves, and STAGING_UNLESS_SYNCHRONOUS where only the configuration tells them apart."""
+    """What a form says."""
 
-    WHOLE = 1
-    WHOLE_UNLESS_ASYNCHRONOUS = 2
-    STAGING_UNLESS_SYNCHRONOUS = 3
+    WHOLE = 1  # the time of a save or load, whatever the mode
+    WHOLE_UNLESS_ASYNCHRONOUS = 2  # of a save, where other lines tell of asynchronous ones
+    STAGING_UNLESS_SYNCHRONOUS = 3  # of a save, where only the configuration tells them apart
     TIMER = 4  # a load: printed, too, where there was nothing to load
     HAPPENED = 5
     ASYNCHRONOUS = 6
@@ -31,14 +30,13 @@ class Meaning(Enum):
 
 
 class Form(NamedTuple):
-    """One line: `before` stands right before the marker, `rest` begins with it. Its time is in seconds divided by
-    `divisor`. A match without a time is a record that was cut off."""
+    """One line that speaks of a checkpoint. A match without a time is a record that was cut off."""
 
-    before: bytes
-    rest: re.Pattern[bytes]
+    before: bytes  # stands right before the marker
+    rest: re.Pattern[bytes]  # begins with the marker
     action: str
     meaning: Meaning
-    divisor: int = 1
+    divisor: int = 1  # what a printed time has to be divided by to be in seconds
 
 
 CHECKPOINT, SYNCHRONOUS_SAVE = b"heckpoint", b"ynchronous save "

@@ -12,10 +12,9 @@ from pytest_llmbench.core.models import DropReason, ParsedLog, Unread
 from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, facts, stated
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
-from pytest_llmbench.ingest.parse.dropped import Tally, make_printable
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.endings import Endings, find_decisive_lines
-from pytest_llmbench.ingest.parse.records import StepRecord, Unmatched, read_rank
+from pytest_llmbench.ingest.parse.records import StepRecord, Tally, Unmatched, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import ByteChunk, Hit, MarkerSearch, build_search, locate_hits
 from pytest_llmbench.ingest.parse.segments import MarkPlaces, divide_segments, divide_uniform
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS, Dialect
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     Unmatched,
     count_digits,
@@ -97,8 +97,7 @@ Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
 class Repeated(NamedTuple):
     """Records that repeat a step."""
 
-    first: int
-    """The place of the first one among the records of a part, then its line."""
+    first: int  # the place of the first one among the records of a part, then its line
     text: str
     times: int
 
@@ -123,12 +122,9 @@ class StepColumns(NamedTuple):
     consumed: Numbers | None = None
     targets: Numbers | None = None
     loss_digits: int = 0
-    asynchronous: tuple[int, int] = (0, 0)
-    """The first place, and the one behind the last."""
-    kept: Sequence[int] | None = None
-    """Of which records these are the steps, None where they are of all."""
-    repeated: Repeated | None = None
-    """The others, which repeat a step."""
+    asynchronous: tuple[int, int] = (0, 0)  # the first place, and the one behind the last
+    kept: Sequence[int] | None = None  # of which records these are the steps, None where they are of all
+    repeated: Repeated | None = None  # the others, which repeat a step
 
 
 class UniformPart(NamedTuple):
@@ -137,10 +133,8 @@ class UniformPart(NamedTuple):
     steps: Steps
     rank: str
     total: int | None
-    begin: tuple[int, int]
-    """Where its first record stands: byte and line."""
-    end: tuple[int, int]
-    """Where its last one does."""
+    begin: tuple[int, int]  # where its first record stands: byte and line
+    end: tuple[int, int]  # where its last one does
     repeated: Repeated | None
     loss_digits: int = 0
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Segment
-from pytest_llmbench.ingest.parse.dropped import make_printable
-from pytest_llmbench.ingest.parse.records import find_line_stop, read_rank
+from pytest_llmbench.ingest.parse.records import find_line_stop, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
 from pytest_llmbench.ingest.sources.local import File
@@ -53,12 +52,9 @@ class Sign(NamedTuple):
     """A line or a traceback that says how a log ended."""
 
     ending: Ending
-    line: int
-    """Where it stands: the head of a traceback, whose ending is on the line of its exception."""
-    kind: str = ""
-    """What a traceback raised, without the message."""
-    unread: bool = False
-    """Whether it is no more than the head of a traceback."""
+    line: int  # where it stands: the head of a traceback, whose ending is on the line of its exception
+    kind: str = ""  # what a traceback raised, without the message
+    unread: bool = False  # whether it is no more than the head of a traceback
 
 
 def choose_cause(signs: Sequence[Sign]) -> Ending | None:
@@ -237,10 +233,8 @@ class Decisive(NamedTuple):
     """From which line on an ending counts."""
 
     first: int = 0
-    near: int = 0
-    """From here on no more steps follow it than are printed late."""
-    finished: bool = False
-    """Whether the last attempt is, so that an orderly end says nothing."""
+    near: int = 0  # from here on no more steps follow it than are printed late
+    finished: bool = False  # whether the last attempt is, so that an orderly end says nothing
 
 
 _EVERY_LINE = Decisive()

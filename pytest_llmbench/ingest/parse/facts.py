@@ -88,8 +88,7 @@ class VersionPattern(NamedTuple):
 
     names: tuple[str, ...]
     marker: bytes
-    before: re.Pattern[bytes]
-    """What stands in the line before the marker."""
+    before: re.Pattern[bytes]  # what stands in the line before the marker
     after: re.Pattern[bytes]
     """What stands behind it to the end of the line, without which a value may be cut; its groups are the values."""
 

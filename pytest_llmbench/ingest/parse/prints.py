@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.dialects import RATE
 from pytest_llmbench.core.models import DropReason, RegexDialect
-from pytest_llmbench.ingest.parse.dropped import Tally, make_printable
-from pytest_llmbench.ingest.parse.records import StepRecord
+from pytest_llmbench.ingest.parse.records import StepRecord, Tally, make_printable
 
 # How frameworks shorten large numbers: `4.71K`.
 MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
@@ -91,11 +90,11 @@ LIKE_AN_AVERAGE = 0.98
 
 
 class RecordLine(NamedTuple):
-    """The line around a marker without its colours; `whole` if it ends, `cut` if a number was cut at its end."""
+    """The line around a marker without its colours."""
 
     text: bytes
-    whole: bool
-    cut: bool
+    whole: bool  # it ends
+    cut: bool  # a number was cut at its end
 
 
 class Prints:

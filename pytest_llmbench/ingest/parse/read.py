@@ -205,13 +205,10 @@ class Look(NamedTuple):
     begin: int
     stop: int
     markers: MarkerSearch
-    places: list[tuple[int, bytes]]
-    """Of markers, counted from `begin`."""
+    places: list[tuple[int, bytes]]  # of markers, counted from `begin`
     line_feeds: int
-    ended: bool
-    """Whether its last byte is a line feed."""
-    sample: bytes
-    """What the file's fingerprint wants."""
+    ended: bool  # whether its last byte is a line feed
+    sample: bytes  # what the file's fingerprint wants
 
 
 def _take_file(file: local.File, collector: LogCollector, threads: int) -> Fingerprint:
@@ -288,10 +285,8 @@ class ReachedStep(NamedTuple):
     """How far a run is."""
 
     done: int
-    total: int | None
-    """None: the log does not say of how many."""
-    seconds: float
-    """Of one step."""
+    total: int | None  # none: the log does not say of how many
+    seconds: float  # of one step
 
 
 class Growing:

@@ -27,29 +27,25 @@ LEAST_SHARED = 11
 
 
 class ByteChunk(NamedTuple):
-    """A part of a log. New in it are the bytes `start` to `stop` of `text`; the rest is context, seen before or again.
-
-    `offset` is the place of `text[0]` in the log, `line` the 1-based line that `start` stands on, `next_line` that of
-    `stop`. `whole`: there is nothing else in the log.
-    """
+    """A part of a log. New in it are the bytes `start` to `stop` of `text`; the rest is context, seen twice."""
 
     text: bytes
     start: int
     stop: int
-    offset: int
-    line: int
-    next_line: int
-    whole: bool = False
+    offset: int  # the place of `text[0]` in the log
+    line: int  # the 1-based line that `start` stands on
+    next_line: int  # that of `stop`
+    whole: bool = False  # whether there is nothing else in the log
 
 
 class Hit(NamedTuple):
-    """A marker at `text[start]`; what belongs to it ends before `end`. `offset` is its place in the log."""
+    """A marker at `text[start]`."""
 
     marker: bytes
     text: bytes
     start: int
-    end: int
-    offset: int
+    end: int  # what belongs to it ends before this
+    offset: int  # its place in the log
     line: int
 
 
@@ -63,10 +59,6 @@ class MarkerSearch:
         parts = list(groups)
         self._automata = [_Automaton(parts[begin : begin + AT_ONCE]) for begin in range(0, len(parts), AT_ONCE)]
         self._shared = {part: group for part, group in groups.items() if group != (part,)}
-
-    def __deepcopy__(self, memo: dict[int, object]) -> MarkerSearch:
-        """Return itself: it never changes."""
-        return self
 
     @property
     def passes(self) -> int:

@@ -12,16 +12,20 @@ import numpy as np
 
 from pytest_llmbench.core.models import DropReason, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
-from pytest_llmbench.ingest.parse.dropped import (
+from pytest_llmbench.ingest.parse.records import (
+    COLUMNS,
+    NAN,
+    RecordOrigin,
+    StepRecord,
     Tally,
     add_divergence,
     choose_print,
+    get_rank_order,
     has_diverged,
     make_printable,
     show_same_time,
     tally_writers,
 )
-from pytest_llmbench.ingest.parse.records import COLUMNS, NAN, RecordOrigin, StepRecord, get_rank_order
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -36,10 +40,8 @@ class MarkPlaces(NamedTuple):
 
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
-    totals: Sequence[tuple[int, int]] = ()
-    """Place and number of steps."""
-    ends_divide: bool = True
-    """Whether a new step after an end is of another attempt."""
+    totals: Sequence[tuple[int, int]] = ()  # place and number of steps
+    ends_divide: bool = True  # whether a new step after an end is of another attempt
 
 
 @dataclass(slots=True)
@@ -53,8 +55,7 @@ class SegmentDraft:
     total: int | None = None
     kept: dict[int, StepRecord] = field(default_factory=dict)
     loss_digits: int = 0
-    layout: tuple[bytes, ...] = ()
-    """Of the last record that was whole."""
+    layout: tuple[bytes, ...] = ()  # of the last record that was whole
 
     @property
     def begin(self) -> int:
@@ -133,6 +134,7 @@ def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[Segmen
     """
     kept: list[SegmentDraft] = []
     others: list[SegmentDraft] = []
+    # Which rank logs differs: that of Megatron's `iteration` lines is the last one.
     for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin)):
         if _find_overlapping(attempt, kept):
             text = f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to {attempt.top}"
@@ -169,7 +171,7 @@ def _is_of_another(
 
     A start mark between them says so, and so do a changed total, a new step after an end mark, and a falling step,
     unless it is a late one: at most LATE_STEPS back, and either seen before and not the first step, or not seen before
-    and followed by what goes on, as where two lines were exchanged. A gap says nothing.
+    and followed by what goes on, as where two lines were exchanged.
     """
     if _has_between(marks.starts, attempt.end, record.origin.offset):
         return True
@@ -179,6 +181,7 @@ def _is_of_another(
         return marks.ends_divide and _has_between(marks.ends, attempt.end, record.origin.offset)
     if record.step == attempt.top:
         return False
+    # a gap says nothing, for lines get lost; a step that falls by more than late prints do is a restart
     if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
         return True
     return record.step not in attempt.kept and _goes_back(attempt, following)

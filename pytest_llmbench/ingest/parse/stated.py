@@ -225,20 +225,10 @@ class Statements:
 
     def _of(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
         begin, stop = process
-        profiler = [
-            statement
-            for statement in self._statements
-            if statement.field == PROFILER and begin <= statement.line < stop
-        ]
-        before = [
-            statement
-            for statement in self._statements
-            if statement.field != PROFILER and statement.line <= segment.first_line
-        ]
-        anew = {statement.field for statement in before if statement.line > end}
-        return _keep_last(
-            [*(statement for statement in before if statement.line > end or statement.field not in anew), *profiler]
-        )
+        profiler = [each for each in self._statements if each.field == PROFILER and begin <= each.line < stop]
+        before = [each for each in self._statements if each.field != PROFILER and each.line <= segment.first_line]
+        anew = {each.field for each in before if each.line > end}
+        return _keep_last([*(each for each in before if each.line > end or each.field not in anew), *profiler])
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:

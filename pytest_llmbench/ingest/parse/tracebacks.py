@@ -60,22 +60,19 @@ CHAIN = re.compile(
 
 @dataclass(slots=True)
 class Traceback:
-    """One traceback, or several that one exception led to: the exception that came first (`first`, on `line`) and the
-    one that they ended with. Both are empty, and `line` is that of the head, where the log does not show them. `code`
-    is the line of the program that raised the first. `warned`: its head is on the line of a warning. `below_warning`:
-    there is one right above it, which need not have to do with it. `listed`: its lines are texts of a list."""
+    """One traceback, or several that one exception led to."""
 
     head: int
-    line: int
+    line: int  # of the first exception; of the head where the log does not show it
     rank: str
-    first: bytes = b""
-    last: bytes = b""
-    code: bytes = b""
+    first: bytes = b""  # the exception that came first, empty where the log does not show it
+    last: bytes = b""  # the one that they ended with
+    code: bytes = b""  # the line of the program that raised the first
     indented: int = 0
     lines: int = 0
-    warned: bool = False
-    below_warning: bool = False
-    listed: bool = False
+    warned: bool = False  # its head is on the line of a warning
+    below_warning: bool = False  # a warning is right above it, which need not have to do with it
+    listed: bool = False  # its lines are texts of a list
 
 
 class Tracebacks:

@@ -20,16 +20,14 @@ from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, d
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
 
-RECOVER_SECONDS = 20.0
-"""How long a submission that is under way may take to end when everything is cancelled."""
+RECOVER_SECONDS = 20.0  # how long a submission that is under way may take to end when everything is cancelled
 
-PAUSES = 10
-"""How many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely."""
+PAUSES = 10  # how many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely
 
+# gets every job that ended or could not be submitted; returns the jobs that follow from it
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
-"""Gets every job that ended or could not be submitted; returns the jobs that follow from it."""
 
-Identity = tuple[str, str, int, int]
+JobIdentity = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class NextJob:
     repeat: int = 1
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> JobIdentity:
         """What there is only one job for in a session."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
 
@@ -71,8 +69,8 @@ class Engine:
         self._intended: deque[Job] = deque()
         self._jobs: dict[int, Job] = {}
         self._live: dict[int, Job] = {}
-        self._known: set[Identity] = set()
-        self._resumed: frozenset[Identity] = frozenset()
+        self._identities: set[JobIdentity] = set()
+        self._resumed_identities: frozenset[JobIdentity] = frozenset()
         self._specs: dict[str, JobSpec] = {}
         self._watch = Watch(limits)
         self._absences: dict[Scheduler, Absence] = {}
@@ -127,8 +125,8 @@ class Engine:
             for job in self._journal.list_jobs()
             if job.submission is not SubmissionState.SUPERSEDED
         ]
-        self._known = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
-        self._resumed = frozenset(self._known)
+        self._identities = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
+        self._resumed_identities = frozenset(self._identities)
         self._jobs = {job.number: job for job in jobs}
         for job in jobs:
             if job.number in live and job.job_id:
@@ -166,17 +164,17 @@ class Engine:
     def _enqueue(self, following: Iterable[NextJob]) -> None:
         for each in following:
             self._find_launcher(each.spec)
-            if each.identity not in self._known:
-                self._known.add(each.identity)
+            if each.identity not in self._identities:
+                self._identities.add(each.identity)
                 self._queue.append(each)
-            elif each.identity not in self._resumed:
+            elif each.identity not in self._resumed_identities:
                 raise ValueError(f"{each.identity}: there is a job for this already in this session")
 
     def _submit_next(self) -> bool:
         """Submit one job if there is room; return whether something was done."""
         for _ in range(len(self._intended)):
             job = self._intended.popleft()
-            if not self._find_absence(job).lasts or self._is_due():
+            if not self._find_absence(job.spec).lasts or self._is_due():
                 self._recover(job)
                 return True
             self._intended.append(job)
@@ -195,7 +193,7 @@ class Engine:
         mine = sum(self._find_launcher(job.spec).scheduler is scheduler for job in self._live.values())
         if scheduler.at_once is not None and mine >= scheduler.at_once:
             return False
-        return len(self._live) < self._limits.max_jobs and not self._find_absence_of(scheduler).lasts
+        return len(self._live) < self._limits.max_jobs and not self._find_absence(spec).lasts
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
         job = replace(job, spec=spec)  # the journal's has no secrets
@@ -355,25 +353,21 @@ class Engine:
     def _find_launcher(self, spec: JobSpec) -> Launcher:
         return find_launcher(spec, self._launchers)
 
-    def _find_absence(self, job: Job) -> Absence:
-        return self._find_absence_of(self._find_launcher(job.spec).scheduler)
-
-    def _find_absence_of(self, scheduler: Scheduler) -> Absence:
+    def _find_absence(self, spec: JobSpec) -> Absence:
+        scheduler = self._find_launcher(spec).scheduler
         return self._absences.setdefault(scheduler, Absence(self._limits.away_seconds))
 
     def _note_silence(self, job: Job, error: SlurmAway) -> None:
         self._polled = self._now()  # the next try has to wait
         self._pause = min(self._pause * 1.5, self._limits.longest_poll)
-        if text := self._find_absence(job).note_silence(str(error), self._polled):
+        if text := self._find_absence(job.spec).note_silence(str(error), self._polled):
             self._say(text)
 
     def _note_answer(self, job: Job) -> None:
-        scheduler = self._find_launcher(job.spec).scheduler
-        away = self._find_absence_of(scheduler).note_answer(self._now())
-        if away:
-            self._watch.leave_out_pause(
-                away, group_by_scheduler(self._live.values(), self._launchers).get(scheduler, ())
-            )
+        if away := self._find_absence(job.spec).note_answer(self._now()):
+            scheduler = self._find_launcher(job.spec).scheduler
+            alike = [other for other in self._live.values() if self._find_launcher(other.spec).scheduler is scheduler]
+            self._watch.leave_out_pause(away, alike)
             self._say("Slurm answers again")
 
     def _say(self, text: str) -> None:

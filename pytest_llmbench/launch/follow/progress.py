@@ -13,15 +13,14 @@ from datetime import datetime, timedelta
 from pytest_llmbench.core.formatting import escape, join_first
 from pytest_llmbench.core.models.jobs import Job, JobEnd, Phase
 
+# how far the log of a job is: steps done, of how many (None: unknown), seconds that one takes
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
-"""How far the log of a job is: steps done, of how many (None: unknown), seconds that one takes."""
 
 COLUMNS = 80
 INDENT = " " * 10
 CHANGED_SECONDS = 10.0
 FIRST_HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS, SLOWER = 60.0, 300.0, 1.5
-LOOKED_AT = 4
-"""The logs of so many running jobs are looked at for one line: those that started last, which end last."""
+LOOKED_AT = 4  # the logs of so many running jobs are looked at for one line: those that started last, which end last
 
 
 def find_no_step(_job: Job) -> None:
@@ -103,7 +102,7 @@ def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
 
 
 def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
-    phases = Counter(job.status.phase if job.status else Phase.WAITING for job in jobs if not job.problem)
+    phases = Counter(job.status.phase if job.status else Phase.WAITING for job in jobs if not job.refused)
     if number := phases[Phase.WAITING]:
         pending = [job.status for job in jobs if job.status and job.status.phase is Phase.WAITING]
         reasons = sorted({status.reason for status in pending if status.reason})
@@ -114,7 +113,7 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         yield f"{number} unknown to Slurm"
     if number := phases[Phase.ENDED]:
         yield f"{number} ended"
-    if number := sum(bool(job.problem) for job in jobs):
+    if number := sum(job.refused for job in jobs):
         yield f"{number} refused"
     if waiting:
         yield f"{waiting} not submitted yet"

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
 
 
-BLOCKED_SECONDS = 10.0
-"""A reason that never clears has to be seen for so long, in poll after poll."""
+BLOCKED_SECONDS = 10.0  # a reason that never clears has to be seen for so long, in poll after poll
 
 CANCEL_AGAIN_SECONDS = 60.0
 TELL_AGAIN_SECONDS = 300.0
@@ -30,34 +29,33 @@ LONGEST_PAUSE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much and how long (seconds; None: no limit). `away_seconds`: Slurm may not answer; `lost_seconds`: nothing
-    knows a job; polls are `first_poll` apart after a change, up to `longest_poll` without one."""
+    """How much and how long (seconds; None: no limit)."""
 
     max_jobs: int = 100
     pending_seconds: float | None = None
     running_seconds: float | None = None
-    away_seconds: float = 1800.0
-    lost_seconds: float = 600.0
-    first_poll: float = 1.0
-    longest_poll: float = 30.0
+    away_seconds: float = 1800.0  # so long Slurm may not answer
+    lost_seconds: float = 600.0  # so long nothing may know a job
+    first_poll: float = 1.0  # so far apart are polls after a change
+    longest_poll: float = 30.0  # and without one
 
 
 @dataclass(frozen=True, slots=True)
 class PollDecision:
-    """What follows from a poll: the status to keep, whether the job is at its end, whether it is to be cancelled."""
+    """What follows from a poll."""
 
-    status: JobStatus | None
+    status: JobStatus | None  # to keep
     ended: bool = False
-    cancel: bool = False
+    cancel: bool = False  # it is to be cancelled
 
 
 @dataclass(slots=True)
 class _JobMemory:
     phase: Phase
-    since: datetime
-    known: datetime
-    blocked: datetime | None = None
-    doomed: str = ""
+    since: datetime  # it is in this phase
+    last_seen: datetime  # when something knew it
+    blocked: datetime | None = None  # since when its reason is one that never clears
+    doomed: str = ""  # why it is not waited for any longer
     cancelled: datetime | None = None
 
 
@@ -73,7 +71,7 @@ class Watch:
         memory = self._memories.setdefault(job.number, _JobMemory(Phase.UNKNOWN, now, now))
         if status is None or status.phase is Phase.UNKNOWN:
             return self._decide_unknown(job, memory, now)
-        memory.known = now
+        memory.last_seen = now
         if status.phase is not memory.phase:
             memory.phase, memory.since, memory.blocked = status.phase, now, None
         if status.phase is Phase.ENDED:
@@ -86,11 +84,11 @@ class Watch:
         shift = timedelta(seconds=seconds)
         for job in jobs:
             if memory := self._memories.get(job.number):
-                memory.since, memory.known = memory.since + shift, memory.known + shift
+                memory.since, memory.last_seen = memory.since + shift, memory.last_seen + shift
 
     def _decide_unknown(self, job: Job, memory: _JobMemory, now: datetime) -> PollDecision:
         """A job without a record is normal right after its submission and at its end; for long it is lost."""
-        if (now - memory.known).total_seconds() < self._limits.lost_seconds:
+        if (now - memory.last_seen).total_seconds() < self._limits.lost_seconds:
             return PollDecision(job.status)
         last = job.status or JobStatus(Phase.UNKNOWN, "")
         lost = replace(last, phase=Phase.UNKNOWN, state="")
@@ -164,7 +162,7 @@ class Absence:
 
 def explain_end(job: Job) -> JobEnd:
     """Return how a job of the journal ended: refused, ended by us, lost, or what Slurm says."""
-    if job.problem:
+    if job.refused:
         return JobEnd(Blame.RUN, job.problem)
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")

@@ -139,8 +139,8 @@ class JournalEntry:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or was certainly not submitted."""
-        return self.text is not None or bool(self.job.problem)
+        """Whether it has ended, or is not followed, since its submission gave no id."""
+        return self.text is not None or self.job.refused
 
 
 def find_job_folder(folder: Path, session: str, number: int, case_id: str) -> Path:
@@ -190,6 +190,7 @@ def _read_entry(row: dict[str, Any], folder: Path) -> JournalEntry:
     try:
         spec = decode_spec(row["spec"])
         status = None if row["status"] is None else decode_status(row["status"])
+        submission = _read_submission(row["submission"], problem, job_id)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LaunchError(
             f"{folder / NAME}: job number {number} of session {session} cannot be read ({error}): it was written "
@@ -206,11 +207,18 @@ def _read_entry(row: dict[str, Any], folder: Path) -> JournalEntry:
         log_folder=None if place is None else Path(place),
         status=status,
         problem=problem,
-        # an earlier version, which may still write the file, leaves the column empty
-        submission=SubmissionState(row["submission"]) if row["submission"] else find_state(problem, job_id),
+        submission=submission,
     )
     process = None if row["pid"] is None else Process(row["pid"], row["process_started"], row["mark"])
     return JournalEntry(job, process, row["text"])
+
+
+def _read_submission(state: str | None, problem: str, job_id: str) -> SubmissionState:
+    # an earlier version, which may still write the file, says it in `problem` alone and leaves the state as it was:
+    # taken for INTENDED, a job that it found UNCERTAIN would be submitted twice
+    if state in (None, SubmissionState.INTENDED, SubmissionState.SUBMITTED):
+        return find_state(problem, job_id)
+    return SubmissionState(state)
 
 
 def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:

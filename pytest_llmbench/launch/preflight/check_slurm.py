@@ -16,11 +16,9 @@ from pytest_llmbench.launch.preflight.plan import JobProblem, PlannedJob, find_s
 from pytest_llmbench.launch.slurm.client import Partition
 from pytest_llmbench.launch.slurm.statuses import parse_duration
 
-HEAD = 64 * 1024
-"""The #SBATCH lines stand at the beginning of a script; so many bytes of it are read."""
+HEAD = 64 * 1024  # the #SBATCH lines stand at the beginning of a script; so many bytes of it are read
 
-NOTHING = ("", "0", "null", "none")
-"""A number of GPUs that asks for none; `null` is what the old documents write."""
+NOTHING = ("", "0", "null", "none")  # a number of GPUs that asks for none; `null` is what the old documents write
 
 
 class ClusterLimits(Protocol):
@@ -92,7 +90,7 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
     spec, name = planned.spec, f"partition {partition.name!r}"
     per_node = -(-spec.gpus // max(spec.nodes, 1))
     asked, count = _find_requested_gpus(planned)
-    if spec.nodes > partition.nodes:
+    if spec.nodes > partition.nodes:  # sbatch accepts it, and it pends as PartitionNodeLimit
         what = f"{name} has {partition.nodes} nodes: a larger job waits for ever"
         yield JobProblem(
             what, "select smaller ones with -k, or set `largest` in the cluster file", f"{spec.nodes} nodes"

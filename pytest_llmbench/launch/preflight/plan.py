@@ -14,13 +14,11 @@ from pytest_llmbench.core.models.jobs import JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.launch.recipe.fit import advise_hours
 from pytest_llmbench.launch.recipe.redaction import mask_environment, redact
 
-SHOWN = 5
-"""So many configurations are named; the rest is counted."""
+SHOWN = 5  # so many configurations are named; the rest is counted
 
 WIDTH = 79
 
-Runs = Mapping[str, int]
-"""By configuration id how many runs are asked for, where that is more than one."""
+Runs = Mapping[str, int]  # by configuration id how many runs are asked for, where that is more than one
 
 ONCE: Runs = {}
 
@@ -35,20 +33,20 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobProblem:
-    """What is wrong with one job, and the remedy; `detail` is what only this job says (`32 nodes`)."""
+    """What is wrong with one job."""
 
     what: str
     remedy: str
-    detail: str = ""
+    detail: str = ""  # what only this job says: `32 nodes`
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchProblem:
-    """What is wrong, the remedy, and the configurations that it concerns (each with its detail), each once."""
+    """What is wrong with several jobs in the same way."""
 
     what: str
     remedy: str
-    cases: tuple[str, ...]
+    cases: tuple[str, ...]  # the configurations that it concerns, each once, with its detail
 
 
 def find_script(planned: PlannedJob) -> Path | None:

@@ -23,10 +23,9 @@ NUMBERS = ("start", "stop")
 FLAGS = ("gpu_metrics", "cpu")
 PARTS = (*NUMBERS, "ranks", *FLAGS)
 
-DEPTH = 12
-ENTRIES = 50_000
-FILES = 1_000
-"""How deep a search for files goes, how many entries of folders it looks at and how many files it returns."""
+DEPTH = 12  # how deep a search for files goes
+ENTRIES = 50_000  # of folders that it looks at
+FILES = 1_000  # that it returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,11 @@ class ProfileRequest:
 
 @dataclass(frozen=True, slots=True)
 class PurposeOptions:
-    """What the user asked for. `stage`: the folder below which a checkpoint has to lie, None where it is not known."""
+    """What the user asked for."""
 
     profile: ProfileRequest | None = None
     load_checkpoint: Path | None = None
-    stage: Path | None = None
+    stage: Path | None = None  # the folder below which a checkpoint has to lie, None where it is not known
 
 
 # --- what the options ask for -----------------------------------------------------------------------------
@@ -59,9 +58,11 @@ def parse_profile(text: str) -> ProfileRequest:
     if len(values) < len(parts):
         raise LaunchError(f"--llmb-profile={text}: a part stands there twice; expected such as {EXAMPLE}")
     request = ProfileRequest(
-        start=_find_number("start", values),
-        stop=_find_number("stop", values),
-        ranks=_parse_ranks(values.get("ranks")),
+        start=_parse_whole("start", values["start"]) if "start" in values else None,
+        stop=_parse_whole("stop", values["stop"]) if "stop" in values else None,
+        ranks=tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in values["ranks"].split("+")))
+        if "ranks" in values
+        else (),
         gpu_metrics="gpu_metrics" in values,
         cpu="cpu" in values,
     )
@@ -77,14 +78,6 @@ def _split_part(part: str) -> tuple[str, str]:
         expected = f"{name} without a value" if name in FLAGS else f"{name}: and its value"
         raise LaunchError(f"--llmb-profile: found {part!r}, expected {expected}, such as {EXAMPLE}")
     return name, value
-
-
-def _find_number(name: str, values: dict[str, str]) -> int | None:
-    return _parse_whole(name, values[name]) if name in values else None
-
-
-def _parse_ranks(text: str | None) -> tuple[int, ...]:
-    return () if text is None else tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in text.split("+")))
 
 
 def _parse_whole(name: str, text: str) -> int:

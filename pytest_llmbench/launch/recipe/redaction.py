@@ -17,11 +17,9 @@ _TELLING = re.compile(
     r"|(^|_)(KEY|PW|PWD|PAT|COOKIE)$",
     re.IGNORECASE,
 )
-_HARMLESS = frozenset({"PWD", "OLDPWD"})
-"""The shell's own: its folder, which no message could do without."""
+_HARMLESS = frozenset({"PWD", "OLDPWD"})  # the shell's own: its folder, which no message could do without
 
-_SHORTEST = 4
-"""Replacing `1` or `no` wherever it stands would destroy the text and name the value all the same."""
+_SHORTEST = 4  # replacing `1` or `no` wherever it stands would destroy the text and name the value all the same
 
 
 def find_secret_names(environment: Mapping[str, str] | Pairs, extra: Iterable[str] = ()) -> tuple[str, ...]:

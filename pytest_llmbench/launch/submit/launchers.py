@@ -1,9 +1,4 @@
-"""The ways to submit a job: one small class for each, on top of what all submission commands have in common.
-
-A submission command runs in a session of its own and leaves its output and exit code in files, so that it is still
-understood when pytest was killed in the middle of it. Whatever it did, a job is submitted again only if it is certain
-that it was not.
-"""
+"""The ways to submit a job. Whatever became of a submission, it is tried again only if certainly no job came of it."""
 
 from __future__ import annotations
 
@@ -30,16 +25,14 @@ SUBMIT_SECONDS = 600.0
 OUTPUT = "submit.out"
 EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
-KILLED = 128
-"""A shell's exit code above this is a signal: what the command had done by then, nothing tells."""
-CLOCKS_DIFFER = timedelta(hours=1)
-"""How far the clocks of Slurm and of the file system are trusted to differ."""
+KILLED = 128  # a shell's exit code above this is a signal: what the command had done by then, nothing tells
+CLOCKS_DIFFER = timedelta(hours=1)  # how far the clocks of Slurm and of the file system are trusted to differ
 
 
 class Scheduler(Protocol):
-    """Who runs jobs and knows what became of them. `at_once` is how many it takes at a time; None: any number."""
+    """Who runs jobs and knows what became of them."""
 
-    at_once: int | None
+    at_once: int | None  # how many it takes at a time; None: any number
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Return what is known of each job, by number; SlurmAway if nobody answers."""
@@ -71,9 +64,9 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What launchers need: the journal, for the processes that they start; Slurm; a clock to wait with."""
+    """What launchers need."""
 
-    journal: Journal
+    journal: Journal  # for the processes that they start
     slurm: Slurm
     sleep: Callable[[float], None] = time.sleep
     submit_seconds: float = SUBMIT_SECONDS
@@ -98,22 +91,15 @@ class SlurmJobs:
 
 
 class SlurmLauncher:
-    """A command that ends when it has submitted a job to Slurm. `marked`: the job's comment holds its token."""
+    """A command that ends when it has submitted a job to Slurm."""
 
-    marked: ClassVar[bool] = False
+    marked: ClassVar[bool] = False  # whether the comment of the job holds its token
 
-    def __init__(self, tools: Tools, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, tools: Tools, scheduler: Scheduler, read: submissions.Reader) -> None:
+        """Take Slurm, the same for all that submit to it, and what finds the jobs in the output of this command."""
+        self.scheduler = scheduler
         self._tools = tools
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """Slurm, the same for all that submit to it."""
-        return self._scheduler
-
-    def read(self, text: str) -> Sequence[Submission]:
-        """Return the submissions that an output tells of."""
-        raise NotImplementedError
+        self._read_output = read
 
     def build_arguments(self, job: Job) -> tuple[str, ...]:
         """Return the command of a job."""
@@ -123,6 +109,7 @@ class SlurmLauncher:
         """Run the submission command to its end, at most `submit_seconds`."""
         spec, journal = job.spec, self._tools.journal
         try:
+            # in a session of its own, with output and exit code in files: it is still understood when pytest is killed
             begun = process.start(
                 self.build_arguments(job),
                 spec.directory,
@@ -177,7 +164,7 @@ class SlurmLauncher:
         raise SubmitError(submissions.describe_refusal(job, code, text, output))
 
     def _read(self, job: Job, text: str) -> Sequence[Submission]:
-        return submissions.read_pattern(job.spec.job_id, text) if job.spec.job_id else self.read(text)
+        return submissions.read_pattern(job.spec.job_id, text) if job.spec.job_id else self._read_output(text)
 
     def _find_marked(self, job: Job) -> Submission | None:
         """Return the job that carries the token of this one, where the command says it to Slurm."""
@@ -197,10 +184,6 @@ class Sbatch(SlurmLauncher):
 
     marked = True
 
-    def read(self, text: str) -> Sequence[Submission]:
-        """Read `Submitted batch job 4711`."""
-        return submissions.read_sbatch(text)
-
     def build_arguments(self, job: Job) -> tuple[str, ...]:
         """Return the command with our own options right behind the program, where they win over none of its own."""
         program, *others = job.spec.command
@@ -208,37 +191,17 @@ class Sbatch(SlurmLauncher):
         return (program, f"--comment=llmb:{job.token}", *exclude, *others)
 
 
-class Script(SlurmLauncher):
-    """A launch.sh that submits by itself and prints the job id and its folder."""
-
-    def read(self, text: str) -> Sequence[Submission]:
-        """Read NeMo-Run's block, or sbatch's line."""
-        return submissions.read_script(text)
-
-
-class LlmbRun(SlurmLauncher):
-    """The recipes' own launcher, with a single configuration."""
-
-    def read(self, text: str) -> Sequence[Submission]:
-        """Read llmb-run's own lines, or what the recipe's script printed."""
-        return submissions.read_llmb_run(text)
-
-
-LAUNCHERS = {"sbatch": Sbatch, "script": Script, "llmb-run": LlmbRun, "local": LocalLauncher}
-"""What `via` of a command may be."""
-
-
 class NotReachedError(SlurmAway):
     """A submission that did not reach Slurm: nothing was submitted."""
 
 
 def build_launchers(tools: Tools) -> dict[str, Launcher]:
-    """Return one launcher for each kind; those that submit to Slurm share what asks it."""
+    """Return one launcher for each `via` that a command may have; those that submit to Slurm share what asks it."""
     slurm = SlurmJobs(tools.slurm)
     return {
-        "sbatch": Sbatch(tools, slurm),
-        "script": Script(tools, slurm),
-        "llmb-run": LlmbRun(tools, slurm),
+        "sbatch": Sbatch(tools, slurm, submissions.read_sbatch),
+        "script": SlurmLauncher(tools, slurm, submissions.read_script),
+        "llmb-run": SlurmLauncher(tools, slurm, submissions.read_llmb_run),
         "local": LocalLauncher(tools.journal, tools.sleep),
     }
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch.recipe.redaction import MASK
 
+# the variable by which whatever a command started is known, also after it left the session of the command
 MARK = "LLMBENCH_PROCESS"
-"""The variable by which whatever a command started is known, also after it left the session of the command."""
 
-NEVER_RAN = -1
-"""The exit code of a command whose wrapper waited in vain: who started it died before it ran."""
+NEVER_RAN = -1  # the exit code of a command whose wrapper waited in vain: who started it died before it ran
 
 # $0 is the file for the exit code, $1 mv, $2 the folder, the rest the command. It waits for a line before it starts:
 # who started it writes the process down first, and if it dies before, nothing runs. Only MARK is assigned, because any
@@ -41,12 +40,12 @@ DEFAULT_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM,
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A started command. `started` is its machine, boot, PID namespace and start time in clock ticks, so that a number
-    that is used again is not taken for it; `mark` is the value of MARK in its environment."""
+    """A started command."""
 
     pid: int
+    # its machine, boot, PID namespace and start time, so that a number that is used again is not taken for it
     started: str
-    mark: str = ""
+    mark: str = ""  # the value of MARK in its environment
 
 
 def start(
@@ -292,11 +291,11 @@ def _reap(pid: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """Of one process: its state (one letter), session, and start time in clock ticks since the boot."""
+    """What the kernel says of one process."""
 
-    state: str
+    state: str  # one letter
     session: int
-    ticks: str
+    ticks: str  # when it was started, in clock ticks since the boot
 
     @property
     def ended(self) -> bool:

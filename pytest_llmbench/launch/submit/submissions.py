@@ -15,11 +15,10 @@ from pytest_llmbench.launch.recipe.redaction import MASK
 
 Reader = Callable[[str], Sequence["Submission"]]
 
-WORDS = 5
-"""How many of the last lines of a refused submission are shown."""
+WORDS = 5  # how many of the last lines of a refused submission are shown
 
+# a line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80 columns, where it is piped
 WRAPPED = 79
-"""A line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80 columns, where it is piped."""
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)")
 _SBATCH = re.compile(r"\bSubmitted batch job (\S+)")
@@ -32,6 +31,7 @@ _LLMB_RUN = (
 
 _LLMB_RUN_FAILED = r"\bERROR: .*(?:launch failed with return code|venv error:|venv_(?:path|type) not found)"
 
+# what a refused submission may say, and what to do then; the first that fits is shown
 REMEDIES = (
     (
         r"GPUs not found|without GPU resources",
@@ -52,20 +52,17 @@ REMEDIES = (
     (r"command not found|No such file or directory|ModuleNotFoundError", "something it needs is not installed here"),
     (r"HF_TOKEN|gated repo|401 Client Error", "set HF_TOKEN to a token that may read the model's repository"),
 )
-"""What a refused submission may say, and what to do then; the first that fits is shown."""
 
+# the controller did not get the request: nothing was submitted
 NOT_REACHED = re.compile(r"Unable to contact slurm controller|Connection refused|Unable to resolve|connect failure")
-"""The controller did not get the request: nothing was submitted."""
 
+# the request may have arrived although no answer came
 DOUBTFUL = re.compile(r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed out on send/recv|Communication error")
-"""The request may have arrived although no answer came."""
 
 
-MAYBE = "it may have been submitted: "
-"""How the problem of an UNCERTAIN job begins."""
+MAYBE = "it may have been submitted: "  # how the problem of an UNCERTAIN job begins
 
-SUPERSEDED = "its submission came to nothing, and another job took its place"
-"""The problem of a SUPERSEDED job."""
+SUPERSEDED = "its submission came to nothing, and another job took its place"  # the problem of a SUPERSEDED job
 
 
 @dataclass(frozen=True, slots=True)

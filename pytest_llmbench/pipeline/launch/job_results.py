@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.pipeline.evaluate import Measured
 
 
-STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")
-"""The variables that name the folder of a recipe's results."""
+STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder of a recipe's results
 
 
 def skip_judgement(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
@@ -75,7 +74,7 @@ class LaunchedRuns:
 
     def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch.recipe.environment import find_named_image
+        from pytest_llmbench.launch.recipe.job import find_named_image
         from pytest_llmbench.launch.submit.launchers import estimate_submission
         from pytest_llmbench.pipeline.find_runs import ingest_job
 

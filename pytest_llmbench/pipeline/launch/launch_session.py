@@ -30,20 +30,16 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.journal.journal import Journal
 
 
-LEVEL = 0.05
-"""The probability of a wrong PASS at the bound; the two looks of a sequence share it."""
+LEVEL = 0.05  # the probability of a wrong PASS at the bound; the two looks of a sequence share it
 
 
-PLAN = "plan"
-"""The note of the journal with what a session set out to do."""
+PLAN = "plan"  # the note of the journal with what a session set out to do
 
-ALL_JOBS = 1_000_000
-"""Without --llmb-max-jobs all are submitted up front."""
+ALL_JOBS = 1_000_000  # without --llmb-max-jobs all are submitted up front
 
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
 
-AT_ONCE_SECONDS = 1.0
-"""Signals that come so soon after one another are one."""
+AT_ONCE_SECONDS = 1.0  # signals that come so soon after one another are one
 
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
@@ -68,7 +64,7 @@ def _build_missing(key: Key, reason: Reason, text: str, settings: Settings, cata
 
 
 class LaunchSession:
-    """One session's launch; `batch` is what is known at its end, `secrets` the values that no report may show."""
+    """One session's launch; `results` are what is known at its end, `secrets` the values that no report may show."""
 
     def __init__(
         self,
@@ -85,7 +81,7 @@ class LaunchSession:
         self.host = host
         self.past = past
         self.planner = Planner(launch, settings.gpu, catalog, host)
-        self.batch = start_unlaunched(settings, catalog)
+        self.results = start_unlaunched(settings, catalog)
         self.session = ""
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
@@ -209,7 +205,7 @@ class LaunchSession:
             except Exception:
                 tell_left(journal, self.host)
                 raise
-        self.batch = self._judge(plan, progress, runs)
+        self.results = self._judge(plan, progress, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:
         specs = [job_of_plan.spec for job_of_plan in plan.jobs]
@@ -261,7 +257,7 @@ class LaunchSession:
         from pytest_llmbench.pipeline.fleet import with_efficiencies
         from pytest_llmbench.pipeline.outcomes import apply_requirements
 
-        results = dict(self.batch.configurations)
+        results = dict(self.results.configurations)
         for key, why in plan.skipped.items():
             reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
             results[key.id] = _build_missing(key, reason, why, self.settings, self.catalog)
@@ -274,9 +270,9 @@ class LaunchSession:
             baseline = self.catalog.baselines[result.case.key][0]
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
-        of_key = {course.spec.key: list(course.runs.values()) for course in progress.configurations.values()}
+        of_key = {each.spec.key: list(each.runs.values()) for each in progress.configurations.values()}
         return dataclasses.replace(
-            self.batch,
+            self.results,
             configurations=results,
             runs_found=sum(map(len, of_key.values())),
             measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
@@ -289,7 +285,7 @@ def _list_cases(cases: Collection[str]) -> str:
 
 
 def _is_refused(job: Job) -> bool:
-    return bool(job.problem) and job.submission is not SubmissionState.SUPERSEDED
+    return job.refused and job.submission is not SubmissionState.SUPERSEDED
 
 
 class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)

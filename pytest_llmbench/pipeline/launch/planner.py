@@ -26,26 +26,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The world: clock, sleep, short commands, the caller's environment, a terminal, and the folder `.llmbench`."""
+    """The world, as it is given to a session."""
 
     now: Callable[[], datetime]
     sleep: Callable[[float], None]
-    run: Runner
-    environment: Mapping[str, str]
-    tell: Callable[[str], None]
-    folder: Path
+    run: Runner  # short commands
+    environment: Mapping[str, str]  # the caller's
+    tell: Callable[[str], None]  # the terminal
+    folder: Path  # `.llmbench`
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is launched: the jobs, why the other selected configurations are not, GPU-hours, and by id how many runs a
-    suite file asks for where that is more than one."""
+    """What is launched."""
 
     jobs: tuple[PlannedJob, ...]
-    skipped: Mapping[Key, str]
-    hours: float
+    skipped: Mapping[Key, str]  # why the other selected configurations are not
+    hours: float  # GPU-hours, as is the limit
     limit: float
-    runs: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)  # by id, where a suite file asks for more than one
 
 
 class Planner:
@@ -138,7 +137,7 @@ class Planner:
     def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
         from pytest_llmbench.launch.preflight.plan import PlannedJob
-        from pytest_llmbench.launch.recipe.environment import build_job
+        from pytest_llmbench.launch.recipe.job import build_job
         from pytest_llmbench.launch.recipe.purpose import PurposeOptions, build_variables, parse_profile
 
         baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 
+# why a run is invalid by the state in which its job ended; job-failed for every other
 REASONS = {
     "TIMEOUT": Reason.INCOMPLETE,
     "COMPLETED": Reason.FAILED_STEP,
     "CANCELLED": Reason.CANCELLED,
 }
-"""Why a run is invalid by the state in which its job ended; job-failed for every other."""
 
 
 class RunJudge(Protocol):
@@ -63,14 +63,13 @@ class RunJudge(Protocol):
 
 @dataclass(slots=True)
 class ConfigurationProgress:
-    """What has become of one configuration so far: jobs in the order in which they ended, runs and failures by repeat,
-    and the repeats that have not ended."""
+    """What has become of one configuration so far."""
 
     spec: JobSpec
-    waiting: set[int]
-    jobs: list[tuple[Job, JobEnd]] = field(default_factory=list)
-    runs: dict[int, Run] = field(default_factory=dict)
-    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    waiting: set[int]  # the repeats that have not ended
+    jobs: list[tuple[Job, JobEnd]] = field(default_factory=list)  # in the order in which they ended
+    runs: dict[int, Run] = field(default_factory=dict)  # by repeat, as are the failures
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by run id
     failures: dict[int, Judgement] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
     notes: str = ""
@@ -79,8 +78,10 @@ class ConfigurationProgress:
 
 
 class LaunchProgress:
-    """The courses of all launched configurations. `finished` is called once for each job that ended, in any order; it
-    returns the jobs that follow. A failed verdict is never retried: it is repeated, and every run counts."""
+    """The progress of all launched configurations: `take_ended` gets each job that ended once, in any order.
+
+    A failed verdict is never retried: it is repeated, and every run counts.
+    """
 
     def __init__(
         self,
@@ -106,20 +107,20 @@ class LaunchProgress:
 
     def take_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
         """Take a job that ended, and return what has to be started now."""
-        course = self.configurations.get(job.spec.case_id)
-        if course is None:
+        progress = self.configurations.get(job.spec.case_id)
+        if progress is None:
             return []
         run = self._judge.find_run(job) if job.job_id else None
         end = self._explain(job, end, run)
-        course.jobs.append((job, end))
-        course.files += self._judge.list_files(job)
-        if job.spec.purpose is not course.spec.purpose:  # the profile of a configuration that regressed
+        progress.jobs.append((job, end))
+        progress.files += self._judge.list_files(job)
+        if job.spec.purpose is not progress.spec.purpose:  # the profile of a configuration that regressed
             return []
         again = self._start_again(job, end)
         if again is not None:
             return [again]
-        self._take(course, job, end, run)
-        return [] if course.waiting else self._decide(course)
+        self._take(progress, job, end, run)
+        return [] if progress.waiting else self._decide(progress)
 
     def _explain(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
         """Return how a job ended with what its log says of it; a cause of the infrastructure there is one."""
@@ -136,7 +137,7 @@ class LaunchProgress:
         if job.submission is SubmissionState.UNCERTAIN:
             return None
         own = self.configurations[job.spec.case_id].spec.exclude
-        if job.problem and job.spec.exclude != own:  # the cluster has no other nodes
+        if job.refused and job.spec.exclude != own:  # the cluster has no other nodes
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
             return None
@@ -144,20 +145,20 @@ class LaunchProgress:
             return None
         return NextJob(_avoid_nodes(job.spec, _get_nodes(job)), job.attempt + 1, job.repeat)
 
-    def _take(self, course: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
+    def _take(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
         key = job.spec.key
-        course.waiting.discard(job.repeat)
+        progress.waiting.discard(job.repeat)
         problem = self._find_problem(job, end, run)
         if problem is not None or run is None:
             reason, text = problem or (Reason.LOG_MISSING, "no log")
-            course.failures[job.repeat] = self._judge.judge_invalid(key, reason, text, run)
+            progress.failures[job.repeat] = self._judge.judge_invalid(key, reason, text, run)
             return
-        course.runs[job.repeat] = _date_run(run, job)
-        course.nodes[run.id] = _get_nodes(job)
+        progress.runs[job.repeat] = _date_run(run, job)
+        progress.nodes[run.id] = _get_nodes(job)
 
     def _find_problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
         """Return why a job has no run that could be judged."""
-        if job.problem:
+        if job.refused:
             return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
         if end.blame is not Blame.NONE and not _is_purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
@@ -173,100 +174,100 @@ class LaunchProgress:
             return Reason.WRONG_CONFIGURATION, f"launched as {job.spec.case_id}, but its log says: {actual}"
         return None
 
-    def _decide(self, course: ConfigurationProgress) -> list[NextJob]:
+    def _decide(self, progress: ConfigurationProgress) -> list[NextJob]:
         """Return the repeats that a verdict needs; without any, keep the verdict."""
-        key = course.spec.key
-        if not course.runs or course.spec.purpose is not Purpose.MEASURE:
-            judgement = next(iter(course.failures.values()), None)
-            course.result = (
-                self._conclude_purpose(course)
+        key = progress.spec.key
+        if not progress.runs or progress.spec.purpose is not Purpose.MEASURE:
+            judgement = next(iter(progress.failures.values()), None)
+            progress.result = (
+                self._conclude_purpose(progress)
                 if judgement is None
                 else ConfigurationResult(Case(key.id, key), judgement)
             )
             return []
-        runs = [course.runs[repeat] for repeat in sorted(course.runs, reverse=True)]
+        runs = [progress.runs[repeat] for repeat in sorted(progress.runs, reverse=True)]
         result = self._judge.judge(key, runs)
-        more = self._plan_repeats(course, result)
+        more = self._plan_repeats(progress, result)
         if more:
             return more
-        course.notes = _join(course.notes, self._judge.explain_nodes(result, course.nodes))
-        course.result = _add_failures(result, course.failures)
-        return self._plan_profile(course)
+        progress.notes = _join(progress.notes, self._judge.explain_nodes(result, progress.nodes))
+        progress.result = _add_failures(result, progress.failures)
+        return self._plan_profile(progress)
 
-    def _conclude_purpose(self, course: ConfigurationProgress) -> ConfigurationResult:
+    def _conclude_purpose(self, progress: ConfigurationProgress) -> ConfigurationResult:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
-        key, run = course.spec.key, next(iter(course.runs.values()))
-        proof = _find_proof(course.spec.purpose, course.files, run)
-        if proof and not course.files:
-            course.files += [attempt.files.log for attempt in run.attempts]  # the log is what was asked for
+        key, run = progress.spec.key, next(iter(progress.runs.values()))
+        proof = _find_proof(progress.spec.purpose, progress.files, run)
+        if proof and not progress.files:
+            progress.files += [attempt.files.log for attempt in run.attempts]  # the log is what was asked for
         reason = Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED
-        text = f"{course.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
-        if course.spec.purpose is Purpose.SAVE_CHECKPOINT:
+        text = f"{progress.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
+        if progress.spec.purpose is Purpose.SAVE_CHECKPOINT:
             facts = dataclasses.replace(run.found, saves="it was launched to save one")
             run = dataclasses.replace(run, found=facts)
         judgement = self._judge.judge_invalid(key, reason, text, run)
         return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
-    def _plan_repeats(self, course: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:
+    def _plan_repeats(self, progress: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:
         from pytest_llmbench.launch.follow.engine import NextJob
 
-        done = len(course.runs) + len(course.failures)
-        wanted = range(done + 1, self._count_runs(course, result) + 1) if done == 1 else ()
-        if course.failures or self._settings.collect or not wanted:
+        done = len(progress.runs) + len(progress.failures)
+        wanted = range(done + 1, self._count_runs(progress, result) + 1) if done == 1 else ()
+        if progress.failures or self._settings.collect or not wanted:
             return []
-        if not self._affordable(course.spec.gpu_hours * len(wanted)):
-            course.notes = "not repeated: the limit of GPU-hours is reached"
+        if not self._affordable(progress.spec.gpu_hours * len(wanted)):
+            progress.notes = "not repeated: the limit of GPU-hours is reached"
             return []
-        used = [node for nodes in course.nodes.values() for node in nodes]
-        course.waiting = set(wanted)
+        used = [node for nodes in progress.nodes.values() for node in nodes]
+        progress.waiting = set(wanted)
         anywhere = self._always or result.judgement.verdict in GREEN  # nothing to learn of its nodes
-        spec = course.spec if anywhere else _avoid_nodes(course.spec, used)
+        spec = progress.spec if anywhere else _avoid_nodes(progress.spec, used)
         return [NextJob(spec, 1, repeat) for repeat in wanted]
 
-    def _count_runs(self, course: ConfigurationProgress, result: ConfigurationResult) -> int:
+    def _count_runs(self, progress: ConfigurationProgress, result: ConfigurationResult) -> int:
         """Return how many runs a configuration is to have in all, by what its first one says."""
         verdict = result.judgement.verdict
         if self._always:
             return self._settings.repeats
         if verdict in GREEN:
-            return self._asked.get(course.spec.case_id, 1)
+            return self._asked.get(progress.spec.case_id, 1)
         settled = verdict not in JUDGED or _is_over_budget(result)  # no repeat undoes that
         return 1 if settled else self._settings.repeats
 
-    def _plan_profile(self, course: ConfigurationProgress) -> list[NextJob]:
+    def _plan_profile(self, progress: ConfigurationProgress) -> list[NextJob]:
         from pytest_llmbench.launch.follow.engine import NextJob
 
-        result = course.result
+        result = progress.result
         regressed = (
             result is not None and result.judgement.verdict is Verdict.REGRESSION and not _is_over_budget(result)
         )
-        if not regressed or course.profiled or not self._settings.profile_on_regression or self._settings.collect:
+        if not regressed or progress.profiled or not self._settings.profile_on_regression or self._settings.collect:
             return []
-        course.profiled = True
+        progress.profiled = True
         try:
-            spec = self._profile(course.spec)
+            spec = self._profile(progress.spec)
         except LaunchError as error:  # its document has no profiles; the verdict stands all the same
-            course.notes = _join(course.notes, f"not profiled: {error}")
+            progress.notes = _join(progress.notes, f"not profiled: {error}")
             return []
         if self._affordable(spec.gpu_hours):
             return [NextJob(spec, 1, 1)]
-        course.notes = _join(course.notes, "not profiled: the limit of GPU-hours is reached")
+        progress.notes = _join(progress.notes, "not profiled: the limit of GPU-hours is reached")
         return []
 
     def list_results(self) -> dict[Key, ConfigurationResult]:
-        """Return the verdicts with the jobs behind them; a course that was cut short has none."""
+        """Return the verdicts with the jobs behind them; a configuration that was cut short has none."""
         return {
-            course.spec.key: self._add_jobs(course)
-            for course in self.configurations.values()
-            if course.result is not None
+            progress.spec.key: self._add_jobs(progress)
+            for progress in self.configurations.values()
+            if progress.result is not None
         }
 
-    def _add_jobs(self, course: ConfigurationProgress) -> ConfigurationResult:
-        result = course.result
+    def _add_jobs(self, progress: ConfigurationProgress) -> ConfigurationResult:
+        result = progress.result
         if result is None:
-            raise ValueError(f"{course.spec.case_id} has not ended")
-        jobs = tuple(_describe_job(course, job, end, result) for job, end in course.jobs)
-        return dataclasses.replace(result, jobs=jobs, nodes=course.notes)
+            raise ValueError(f"{progress.spec.case_id} has not ended")
+        jobs = tuple(_describe_job(progress, job, end, result) for job, end in progress.jobs)
+        return dataclasses.replace(result, jobs=jobs, nodes=progress.notes)
 
 
 def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
@@ -322,7 +323,7 @@ def _add_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]
     return dataclasses.replace(result, judgement=judgement)
 
 
-def _describe_job(course: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
+def _describe_job(progress: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
     seconds = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
     return LaunchedJob(
         job_id=job.job_id,
@@ -333,7 +334,7 @@ def _describe_job(course: ConfigurationProgress, job: Job, end: JobEnd, result: 
         nodes=_get_nodes(job),
         step_seconds=seconds.get(job.job_id),
         text=job.problem or end.text,
-        files=tuple(course.files) if job.spec.purpose is not Purpose.MEASURE else (),
+        files=tuple(progress.files) if job.spec.purpose is not Purpose.MEASURE else (),
         submission=job.submission,
         ended_by=job.status.ended_by if job.status else EndedBy.OTHERS,
     )

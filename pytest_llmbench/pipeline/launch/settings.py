@@ -24,16 +24,14 @@ PURPOSES = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchSettings:
-    """What is launched, and how. `cluster` is a file or folder that exists, None for none; `recipes` are names of
-    recipes (with or without release) and their folders; 0 and empty text are "nothing says it"; `gpu_hours` None is the
-    cluster's limit. `profile` is the text of its option, `checkpoint` the folder to load."""
+    """What is launched, and how. 0 and empty text: nothing says it."""
 
-    cluster: Path | None = from_option("--llmb-cluster")
-    recipes: tuple[tuple[str, Path], ...] = from_option("--llmb-recipe")
+    cluster: Path | None = from_option("--llmb-cluster")  # a file or folder that exists
+    recipes: tuple[tuple[str, Path], ...] = from_option("--llmb-recipe")  # names, with or without release, and folders
     largest: int = from_option("--llmb-max-gpus", unset=0)
     gpus_per_node: int = from_option("--llmb-gpus-per-node", unset=0)
     launcher: str = from_option("--llmb-launcher", unset="")
-    gpu_hours: float | None = from_option("--llmb-gpu-hours")
+    gpu_hours: float | None = from_option("--llmb-gpu-hours")  # None: the cluster's limit
     max_jobs: int = from_option("--llmb-max-jobs", unset=0)
     repeats: int = from_option("--llmb-repeats")
     retries: int = from_option("--llmb-retries")
@@ -45,8 +43,8 @@ class LaunchSettings:
     resume: bool = from_option("--llmb-resume")
     session: str = from_option("--llmb-session", unset="")
     purpose: Purpose = Purpose.MEASURE
-    profile: str = from_option("--llmb-profile", unset="")
-    checkpoint: str = from_option("--llmb-load-checkpoint", unset="")
+    profile: str = from_option("--llmb-profile", unset="")  # the text of the option
+    checkpoint: str = from_option("--llmb-load-checkpoint", unset="")  # the folder to load
     profile_on_regression: bool = from_option("--llmb-profile-on-regression")
 
     @property
@@ -81,8 +79,8 @@ def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings
     return settings
 
 
+# what a session does to its end, whatever the options of the one that goes on with it
 KEPT = ("purpose", "profile", "checkpoint", "repeats", "retries", "launcher", "profile_on_regression")
-"""What a session does to its end, whatever the options of the one that goes on with it."""
 
 
 def _purpose(values: Mapping[str, Any]) -> Purpose:

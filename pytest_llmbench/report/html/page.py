@@ -261,7 +261,7 @@ def _describe(shown: Mapping[str, Any]) -> dict[str, Any]:
         "facts": [fact for fact in explain.list_facts(outcome) if fact[0] not in TABLES],
         "tables": [table for table in _list_tables(outcome) if table[-1]],
         "charts": [chart for chart in charts if chart],
-        "notes": outcome.get("notes", ()),
+        "notes": list(map(explain.format_note, outcome.get("notes", ()))),
         "excerpt": {"what": "", "line": 0, **excerpt} if excerpt.get("lines") else None,
     }
 
@@ -292,7 +292,11 @@ def _list_tables(outcome: dict[str, Any]) -> Iterator[ShownTable]:
     yield "Changes of level", ("from", "difference", "interval", "what changed", "state"), changes
     attempts = [_list_attempt(attempt) for attempt in outcome.get("tries", ())]
     yield "Attempts in the logs", ("attempt", "steps", "end", "log"), attempts if len(attempts) > 1 else ()
-    launched = [_list_job(outcome, job) for job in outcome.get("jobs", ())]
+    launched = [
+        (job["job_id"] or "not submitted", job["purpose"], formatting.fold_nodes(job["nodes"]) or "-", result)
+        for job in outcome.get("jobs", ())
+        for result in [jobs.format_job(outcome, job)]
+    ]
     yield "Jobs", ("job", "purpose", "nodes", "result"), launched
     yield "Files", ("file",), [(file,) for file in jobs.list_files(outcome)]
     environment = outcome.get("environment") or {}
@@ -328,8 +332,3 @@ def _list_attempt(attempt: dict[str, Any]) -> tuple[str, ...]:
         attempt["ended"],
         locate_log(attempt),
     )
-
-
-def _list_job(outcome: dict[str, Any], job: dict[str, Any]) -> tuple[str, ...]:
-    result = jobs.format_job(outcome, job)
-    return job["job_id"] or "not submitted", job["purpose"], formatting.fold_nodes(job["nodes"]) or "-", result

@@ -23,9 +23,17 @@ from written_logs import maxtext_run, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Ending, EndingCode
-from pytest_llmbench.ingest.parse.dropped import make_printable
-from pytest_llmbench.ingest.parse.endings import CODES, DECISIONS, FAILURES, PATTERNS, add_error_ending, combine_endings
+from pytest_llmbench.ingest.parse.endings import (
+    CODES,
+    DECISIONS,
+    FAILURES,
+    PATTERNS,
+    add_error_ending,
+    combine_endings,
+    read_last_line,
+)
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
+from pytest_llmbench.ingest.parse.records import make_printable
 
 
 @pytest.mark.parametrize(("line", "code"), LINES)
@@ -313,3 +321,12 @@ def test_a_program_that_ended_itself_says_why() -> None:
     crash = parse(megatron_run(30, 50) + DATA_USED + RAISED).ending
     assert crash is not None
     assert crash.code == "exited"
+
+
+def test_the_last_line_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_bytes(b"x" * 9000 + b"\n\xff no such image\n\n  \n")
+    assert read_last_line(log) == "\ufffd no such image"
+    log.write_bytes(b"y" * 9000)
+    assert read_last_line(log) == "y" * 200
+    assert read_last_line(tmp_path / "none.out") == ""

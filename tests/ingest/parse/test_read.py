@@ -15,8 +15,8 @@ from written_logs import bar, dropped, maxtext, maxtext_run, nemo2, nemo2_run, p
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.parse.dialect_reader import load_reader
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending, read_log
+from pytest_llmbench.ingest.parse.records import Tally
 
 
 @pytest.mark.parametrize(

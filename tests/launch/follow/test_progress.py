@@ -8,14 +8,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_specs import START, Clock, ended, job, running, waiting
 
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase, Purpose
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.follow.progress import Progress, format_duration, summarize, wrap_line
 
 HERE = Path("/scratch")
+
+REFUSED: dict[str, Any] = {"problem": "no", "submission": SubmissionState.NOT_SUBMITTED}
 
 
 def at(time: datetime) -> str:
@@ -45,7 +48,9 @@ def test_each_change_of_a_job_has_its_line(lines: list[str]) -> None:
 
 def test_a_refused_submission_is_told_in_full(lines: list[str]) -> None:
     Progress(lines.append).tell_ended(
-        job(HERE, job_id="", problem="x"), JobEnd(Blame.RUN, "refused:\n    no account"), START
+        job(HERE, job_id="", **REFUSED),
+        JobEnd(Blame.RUN, "refused:\n    no account"),
+        START,
     )
     assert lines == [f"{START.astimezone():%H:%M:%S}  refused:\n          no account"]
 
@@ -71,7 +76,7 @@ def test_all_jobs_in_one_line(jobs: list[JobStatus | None], waits: int, expected
 
 
 def test_a_refused_job_is_not_pending() -> None:
-    assert summarize([job(HERE, problem="no"), job(HERE, 2)]) == "1 pending, 1 refused"
+    assert summarize([job(HERE, **REFUSED), job(HERE, 2)]) == "1 pending, 1 refused"
 
 
 def follow(

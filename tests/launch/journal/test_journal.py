@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.journal import database
 from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.submit.process import Process
@@ -504,6 +504,24 @@ def test_a_journal_that_says_in_words_alone_what_became_of_jobs_is_read(folder: 
     status = journal.list_jobs()[3].status
     assert status is not None
     assert status.ended_by is EndedBy.PYTEST
+    journal.close()
+
+
+def test_a_job_that_the_version_before_found_uncertain_is_not_taken_for_one_to_be_submitted(folder: Path) -> None:
+    """The version before leaves the column with the state as this one wrote it."""
+    journal = Journal(folder)
+    journal.begin("both", NOW)
+    number = journal.intend(SPEC, NOW).number
+    journal.record_process(number, PROCESS)
+    journal.close()
+    with closing(sqlite3.connect(folder / "launch.db")) as file:
+        assert file.execute("SELECT submission FROM job").fetchone() == ("intended",)
+        file.execute("UPDATE job SET problem = 'it may have been submitted: nothing tells', over = 'now'")
+        file.commit()
+    journal = Journal(folder)
+    journal.resume()
+    assert [job.submission for job in journal.list_jobs()] == [SubmissionState.UNCERTAIN]
+    assert journal.list_live() == ()
     journal.close()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from job_specs import START, job_spec
 
+from pytest_llmbench.baseline.schema import LAUNCHERS
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.ingest.discover.metadata import read_metadata
@@ -23,7 +24,6 @@ from pytest_llmbench.launch.journal.journal import Journal
 from pytest_llmbench.launch.slurm.client import SlurmAway
 from pytest_llmbench.launch.submit import process
 from pytest_llmbench.launch.submit.launchers import (
-    LAUNCHERS,
     Launcher,
     NotReachedError,
     Tools,
@@ -111,7 +111,7 @@ def bench(tmp_path: Path, journal: Journal) -> Bench:
 
 
 def test_there_is_a_launcher_for_every_via(bench: Bench) -> None:
-    assert {name: type(each) for name, each in bench.launchers.items()} == LAUNCHERS
+    assert tuple(bench.launchers) == LAUNCHERS
     assert len({bench.launchers[name].scheduler for name in ("sbatch", "script", "llmb-run")}) == 1, "one poll for all"
 
 

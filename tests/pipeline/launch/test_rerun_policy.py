@@ -236,7 +236,8 @@ def test_a_verdict_waits_for_the_retry_of_a_repeat() -> None:
 def test_without_other_nodes_a_repeat_runs_where_it_can() -> None:
     course = Course(Verdict.REGRESSION)
     [second, _] = course.end()
-    [again] = course.end(CRASHED, spec=second.spec, repeat=2, problem="no such nodes", job_id="", status=None)
+    refusal = {"problem": "no such nodes", "submission": SubmissionState.NOT_SUBMITTED}
+    [again] = course.end(CRASHED, spec=second.spec, repeat=2, job_id="", status=None, **refusal)
     assert (again.spec.exclude, again.repeat, again.attempt) == ((), 2, 2)
 
 
@@ -249,7 +250,8 @@ def test_a_job_that_may_run_is_never_submitted_again() -> None:
 
 def test_a_job_that_was_not_submitted_is_invalid_and_says_why() -> None:
     course = Course(Verdict.PASS)
-    assert course.end(CRASHED, problem="invalid account", job_id="", status=None) == []
+    refusal: dict[str, Any] = {"problem": "invalid account", "submission": SubmissionState.NOT_SUBMITTED}
+    assert course.end(CRASHED, job_id="", status=None, **refusal) == []
     assert course.result.judgement.reason is Reason.NOT_SUBMITTED
     assert course.result.judgement.text == "invalid account"
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_llmbench.core.models import DropReason
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     NAN,
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     find_line_stop,
     get_printed_unit,

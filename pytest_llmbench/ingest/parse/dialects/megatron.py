@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from pytest_llmbench.ingest.parse.dialects.megatron_steps import UNNUMBERED, add_means, number, pair, renumber
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.prints import get_scale
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
@@ -23,6 +22,7 @@ from pytest_llmbench.ingest.parse.records import (
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     count_digits,
     find_line_stop,
@@ -50,7 +50,7 @@ SAMPLES = b"consumed samples:"
 MILLISECONDS = b"elapsed time per iteration (ms)"
 SECONDS = b"elapsed time per iteration (s)"
 SKIPPED = b"number of skipped iterations"
-NOT_NUMBERS = b"number of nan iterations"
+NOT_NUMBERS = b"number of nan iterations"  # the last field: a record without it is torn, what follows is another rank's
 LOSSES = (b"lm loss", b"lm-loss", b"lm_loss")
 NORM = b"grad norm"
 BATCH = b"global batch size"
@@ -193,21 +193,18 @@ def _read_seconds(values: dict[bytes, bytes]) -> tuple[float, float]:
 
 
 def _read_loss_and_norm(values: dict[bytes, bytes]) -> tuple[float | None, float | None]:
-    """Return loss and gradient norm, None where the step has none.
-
-    Megatron leaves the loss out of the mean if it is NaN, so that a missing one beside a gradient norm that is no
-    number is a NaN loss. An optimizer step that was skipped because FP16 gradients overflowed has no loss either (0 in
-    newer versions) and no norm (or an infinite one): its loss is missing, not NaN, for such steps at the start of a run
-    are part of finding the loss scale. Beside `nan iterations` even a skipped step has diverged.
-    """
+    """Return loss and gradient norm, None where the step has none."""
     loss, norm = _first(values, LOSSES), _first(values, (NORM,))
     skipped = float(values.get(SKIPPED, b"0")) > 0
     if float(values[NOT_NUMBERS]) != 0 or any(
         name not in NUMBERS and _is_bad_loss(name, values[name]) for name in values
     ):
         return NAN, norm
+    # A step that was skipped because FP16 gradients overflowed has no loss (0 in newer versions) and no norm (or an
+    # infinite one). At the start of a run that is part of finding the loss scale: its loss is missing, not NaN.
     if skipped and not (norm is not None and math.isnan(norm)):
         return loss or None, norm if norm is None or math.isfinite(norm) else None
+    # Megatron leaves a loss that is NaN out of the mean, and then prints none.
     if loss is None and norm is not None and not math.isfinite(norm):
         return NAN, norm
     return loss, norm

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core.models import DropReason
-from pytest_llmbench.ingest.parse.dropped import Tally, show_same_time
-from pytest_llmbench.ingest.parse.records import StepRecord
+from pytest_llmbench.ingest.parse.records import StepRecord, Tally, show_same_time
 
 # The step of a record that says none.
 UNNUMBERED = 0

@@ -20,13 +20,13 @@ from pytest_llmbench.ingest.parse.dialect_reader import (
     match_rows,
     parse_numbers,
 )
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     count_digits,
     find_line_stop,
@@ -36,6 +36,7 @@ from pytest_llmbench.ingest.parse.records import (
 )
 
 MARKERS = (b"Epoch ", b"DLL ")
+# Of a bar: `24.00` means 23.95 to 24.05.
 DIGITS = 3
 
 BAR_BEGIN = rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
@@ -61,8 +62,7 @@ READ = frozenset((*NUMBERS, STEP))
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the step of the bar or DLLogger record at `text[start]`, what is left of it, or None where there is none.
 
-    The batch size is consumed_samples / (global_step + 1), where both are printed in full. A bar rounds `global_step`
-    from 1000 on (`2e+3`); such a record is marked `rounded`, and `settle` finds its step.
+    A bar rounds `global_step` from 1000 on (`2e+3`); such a record is marked `rounded`, and `settle` finds its step.
     """
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
@@ -245,7 +245,7 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
         consumed=_parse_consumed(values.get(SAMPLES, b"e")),
         loss_digits=count_digits(values.get(LOSS, b"")),
-        precise=True,
+        precise=True,  # in full, where the bar beside it has three digits
     )
 
 
@@ -276,5 +276,5 @@ def _get_batch(samples: bytes, printed: bytes, step: int) -> float:
     """Return the samples in a step, as a whole number from printed numbers that were not rounded; else NaN."""
     if b"e" in samples or b"e" in printed:
         return NAN
-    batch = float(samples) / (step + 1)
+    batch = float(samples) / (step + 1)  # steps count from 0
     return batch if batch.is_integer() and batch > 0 else NAN

@@ -24,6 +24,7 @@ from pytest_llmbench.ingest.parse.records import (
 from pytest_llmbench.ingest.parse.scan import REACH
 
 MARKER = b"Training epoch "
+# Trailing zeros are not printed: 6.08 has a resolution of 0.001. From 1000 on it is `1.249e+03`.
 DIGITS = 4
 
 HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
@@ -59,11 +60,7 @@ WHOLE = b""
 
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
-    """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
-
-    Peak memory is `peak_memory_usage` (until 25.04) or `max_memory_allocated`: what tensors took, not what the
-    allocator had reserved. The total is known in epoch 0 only, where `iteration` and `global_step` are the same.
-    """
+    """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way."""
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
         plain = strip_codes(text, start, stop, end)
@@ -81,6 +78,7 @@ def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
         return Torn(origin, text[start:stop])
     epoch, iteration, last = (int(number) for number in head.groups())
     step = int(values[STEP_NAME])
+    # `iteration` restarts in each epoch: it tells the total only where it is the same as `global_step`
     return _build_record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values)
 
 
@@ -154,6 +152,7 @@ def _build_record(origin: RecordOrigin, step: int, total: int | None, values: di
         grad_norm=number.get(b"grad_norm"),
         tflops=number.get(b"TFLOPS_per_GPU", NAN),
         batch=number.get(b"global_batch_size", NAN),
+        # until 25.04 by the first name: what tensors took, not what the allocator had reserved
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated", NAN)),
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
         consumed=_samples(values.get(SAMPLES, b"")),

@@ -14,13 +14,13 @@ from pytest_llmbench.core.dialects import RATE, REQUIRED, UNITS, Dialect, compil
 from pytest_llmbench.core.models import DropReason, RegexDialect
 from pytest_llmbench.ingest.parse import prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     Unmatched,
     count_digits,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from pytest_llmbench.ingest.parse.dropped import Tally
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
     HOLE,
@@ -16,6 +15,7 @@ from pytest_llmbench.ingest.parse.records import (
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
+    Tally,
     Torn,
     count_digits,
     find_line_stop,
@@ -39,6 +39,7 @@ CUT_RATES = re.compile(rb"tps: \d[\d,]*  (?:tflops|mfu): ")
 RATES_LENGTH = 256
 
 STAMP = re.compile(rb"(?<!\d)(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - \Z")
+# Steps print no time: it is that between two lines, whose stamps have a millisecond.
 STAMP_UNIT = 0.001
 
 GIB = 2**30
@@ -47,9 +48,7 @@ GIB = 2**30
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the training step whose `tps: ` stands at `text[start]`, what is left of it, or None for another line.
 
-    It has no seconds yet: `time_steps` finds them. A validation is returned as a record without tokens. `tps` is tokens
-    per second and GPU: torchtitan divides what a rank reads by the number of ranks that share it. `memory` is the peak
-    of what the allocator had reserved.
+    It has no seconds yet: `time_steps` finds them. A validation is returned as a record without tokens.
     """
     rates = COLOUR_RESET.sub(b"", text[start : find_line_stop(text, start, min(end, start + RATES_LENGTH))])
     before = COLOUR_RESET.sub(b"", text[find_line_begin(text, max(0, start - REACH_BACK), start) : start])
@@ -74,7 +73,8 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         loss_digits=count_digits(values[b"loss"]),
         grad_norm=float(values[b"grad_norm"]) if b"grad_norm" in values else None,
         tflops=_parse_number(match[2]) if match[2] else NAN,
-        tokens=_parse_number(match[1]),
+        tokens=_parse_number(match[1]),  # of one GPU: what a rank reads is divided by the ranks that share it
+        # the peak of what the allocator had reserved
         memory=float(memory[1]) * GIB if memory else NAN,
         stamp=_read_stamp(before[:place]),
     )
@@ -88,6 +88,7 @@ def settle(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
         if math.isnan(record.tokens):
             since = record.step, record.stamp
         else:
+            # torchtitan counts anew after a validation, so its rates leave it out: the time has to do so, too
             steps.append(record._replace(since=since))
             since = None
     return steps

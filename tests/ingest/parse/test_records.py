@@ -1,11 +1,11 @@
-"""The tally of what was read and not kept."""
+"""Records: the tally of what was read and not kept."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytest_llmbench.core.models import DroppedRecords, DropReason, NoteCode
-from pytest_llmbench.ingest.parse.dropped import Tally, make_printable
+from pytest_llmbench.ingest.parse.records import Tally, make_printable
 from pytest_llmbench.measure.notes import DROPPED
 
 
