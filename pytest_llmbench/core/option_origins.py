@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -197,6 +198,4 @@ def _plain(key: str) -> str:
 
 
 def _is_alike(key: str) -> bool:
-    import difflib
-
     return bool(difflib.get_close_matches(_plain(key), INI_KEYS, n=1, cutoff=ALIKE))

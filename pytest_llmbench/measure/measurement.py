@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     Problem,
     Reason,
     Run,
+    Window,
 )
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import attempts, checks, metrics, notes
@@ -46,9 +47,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         timed = compute_timing(choice.segment.steps, baseline)
         problems = problems if problems or excluded else tuple(find_gaps(timed, baseline))
     steps, counted = timed.steps, timed.counted
-    window, several = steps.seconds[counted], steps.mean_of[counted]
-    mean_of = tuple(several.tolist()) if (several > 1).any() else ()
-    seconds = compute_statistic(window, baseline.window.statistic, mean_of) if len(window) else None
+    seconds, mean_of = _compute_statistic(timed, baseline.window)
     sound = steps.seconds[timed.usable]
     # Of thousands of older runs only the step time is looked at: what takes most of measuring one is made on demand.
     width = Later(lambda: (detect_moving_mean(choice.segment.steps),))
@@ -62,7 +61,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         segment=choice.number,
         statistic_seconds=seconds,
         last_step_seconds=float(sound[-1]) if len(sound) else None,
-        window_seconds=tuple(window.tolist()),
+        window_seconds=tuple(steps.seconds[counted].tolist()),
         metrics=Later(lambda: (*_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints))),
         window_steps=tuple(steps.index[counted].tolist()),
         window_lines=tuple(steps.line[counted].tolist()),
@@ -108,7 +107,7 @@ def choose_judged(
             if choice is last:
                 return last, ()  # what is wrong with the newest part is not hidden by an older one
             continue
-        value = _measure_part(choice, ranked)
+        value, _ = _compute_statistic(compute_timing(choice.segment.steps, ranked), ranked.window)
         if value is None:
             return choice, ()
         measured.append((value, choice))
@@ -118,12 +117,11 @@ def choose_judged(
     return judged, () if judged is last else tuple(value for value, _ in measured)
 
 
-def _measure_part(choice: Choice, baseline: Baseline) -> float | None:
-    """Return the statistic of a part over the window of a baseline, None where it has no time there."""
-    timed = compute_timing(choice.segment.steps, baseline)
-    counted, mean_of = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
-    several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
-    return compute_statistic(counted, baseline.window.statistic, several) if len(counted) else None
+def _compute_statistic(timed: Timing, window: Window) -> tuple[float | None, tuple[int, ...]]:
+    """Return the statistic of the times that count, None without any, and the steps in each, empty for single ones."""
+    seconds, several = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
+    mean_of = tuple(several.tolist()) if (several > 1).any() else ()
+    return (compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None), mean_of
 
 
 def _take_median(values: Floats) -> float:
