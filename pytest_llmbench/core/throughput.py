@@ -87,9 +87,10 @@ def nemotron(architecture: Architecture) -> Terms:
     """Dense model counted with full attention heads and an MLP of two matrices and 4 h.
 
     Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4 document (340B, release
-    25.01). It leaves out that the model groups its queries.
+    25.01).
     """
     layers, hidden, sequence = architecture.layers, architecture.hidden_size, architecture.sequence_length
+    # The document leaves out that the model groups its queries.
     return Terms(
         attention=24 * layers * hidden**2 + 12 * layers * hidden * sequence,
         mlp=48 * layers * hidden**2,
@@ -111,12 +112,10 @@ def count_flops_per_token(architecture: Architecture) -> Terms:
 
 @cache
 def model_flops(architecture: Architecture) -> float:
-    """Return the FLOPs of one sequence (global batch size 1), forward and backward.
-
-    `formula` may end in a number of significant digits (`llama:3`): the documents state 4.74E+14 and compute their
-    tables from that, so their MFU reproduces only from the rounded number.
-    """
+    """Return the FLOPs of one sequence (global batch size 1), forward and backward."""
     flops = architecture.sequence_length * sum(count_flops_per_token(architecture))
+    # A formula may end in a number of significant digits (`llama:3`): the documents state 4.74E+14 and compute their
+    # tables from that, so their MFU reproduces only from the rounded number.
     digits = architecture.formula.partition(":")[2]
     return float(f"{flops:.{int(digits) - 1}e}") if digits else float(flops)
 
