@@ -191,6 +191,7 @@ def _format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
 
 
 def _wrap(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+    # An id is not broken at its hyphens: it is there to be copied.
     following = first if rest is None else rest
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False

@@ -47,9 +47,8 @@ def meets_point(current: Sequence[Measurement], evidence: Evidence, estimate: Es
     expected = _expect_seconds(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in current)
     usual = _average_difference(current, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
-    return usual <= estimate.margin + EQUAL and _average_difference(
-        current, mean, expected
-    ) <= estimate.margin + math.log(STALLS)
+    with_hiccups = _average_difference(current, mean, expected)
+    return usual <= estimate.margin + EQUAL and with_hiccups <= estimate.margin + math.log(STALLS)
 
 
 def explain_coarseness(current: Sequence[Measurement], evidence: Evidence) -> str:

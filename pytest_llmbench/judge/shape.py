@@ -166,19 +166,19 @@ CAUTION = 1.25
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How much slower the first `steps` of a window are than the rest, as a fraction, and in standard errors."""
+    """How much slower the first steps of a window are than the rest."""
 
     steps: int
-    excess: float
-    z: float
+    excess: float  # as a fraction
+    z: float  # in standard errors
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The change from the first to the last step, as a fraction of the median, and its two-sided p-value."""
+    """A change from the first to the last step of a window."""
 
-    change: float
-    p: float
+    change: float  # as a fraction of the median
+    p: float  # two-sided
 
 
 def find_warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0) -> WarmUp | None:
