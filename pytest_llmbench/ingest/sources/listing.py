@@ -62,12 +62,12 @@ class ListedStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """An entry as it was once listed; `refused` says why it cannot be looked at."""
+    """An entry as it was once listed."""
 
     name: str
     path: str
     status: ListedStatus
-    refused: str = ""
+    refused: str = ""  # why it cannot be looked at
 
     def is_dir(self) -> bool:
         """Whether it is a folder; OSError where it is refused."""
@@ -86,10 +86,10 @@ class ListedEntry:
 
 @dataclass(slots=True)
 class Listing:
-    """Folders below a root and what stands in them. `device` tells its files from those of other listings."""
+    """Folders below a root and what stands in them."""
 
     root: Path
-    device: int
+    device: int  # tells its files from those of other listings
     _items: dict[Path, ListedEntry] = field(default_factory=dict)
     _inside: dict[Path, dict[str, ListedEntry]] = field(default_factory=dict)
 

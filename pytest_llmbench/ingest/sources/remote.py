@@ -55,9 +55,9 @@ def check_url(flag: str, url: str) -> Path:
 
 @dataclass(slots=True)
 class Remote:
-    """The remote files of a session. `device` tells them from those of other places."""
+    """The remote files of a session."""
 
-    device: int
+    device: int  # tells them from those of other places
     _numbers: dict[Path, int] = field(default_factory=dict)
 
     def stat(self, path: Path) -> ListedStatus:
