@@ -13,7 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry
+from pytest_llmbench.ingest.sources.listing import FolderEntry
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
 
 # Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
@@ -291,7 +291,7 @@ def _is_report(name: str) -> bool:
     return name.lower().endswith(REPORT)
 
 
-def _identify(status: FileStatus) -> FileId:
+def _identify(status: os.stat_result) -> FileId:
     return status.st_dev, status.st_ino
 
 
