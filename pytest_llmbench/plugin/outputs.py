@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import TimedBy
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
-    from pytest_llmbench.report.columns import TerminalLine
+    from pytest_llmbench.report.terminal import TerminalLine
 
 
 LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
@@ -67,8 +67,8 @@ def _list_rules(session: Session) -> Iterator[str]:
 
 def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
     """Return the lines of the summary, more of them for a higher verbosity (pytest's -q is -1, -v is 1)."""
-    from pytest_llmbench.report.columns import TerminalLine, wrap
-    from pytest_llmbench.report.terminal import render_summary
+    from pytest_llmbench.report.explain import wrap
+    from pytest_llmbench.report.terminal import TerminalLine, render_summary
 
     if not session.described:
         return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]

@@ -151,6 +151,7 @@ def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
     """Return what to do about outcomes that stand in the order of their importance: red ones first, those that leave
     nothing to do left out."""
     groups: dict[str, list[dict[str, Any]]] = {}
+    # Sorting is stable: within red and not red the order of importance stays.
     for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
         groups.setdefault(outcome["reason"], []).append(outcome)
     return [
