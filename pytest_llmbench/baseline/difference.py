@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_llmbench.baseline.schema import LOG
-from pytest_llmbench.core import formatting, throughput
+from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.metric_definitions import model_flops
 from pytest_llmbench.core.models import Baseline, Key, Recording
-from pytest_llmbench.core.throughput import model_flops
 from pytest_llmbench.core.tolerance import find_reference
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
@@ -162,7 +162,7 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
         return None
     printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
     computed = [
-        throughput.model_flops_utilization(baseline.configuration, baseline.step_seconds, baseline.peak_tflops)
+        metric_definitions.model_flops_utilization(baseline.configuration, baseline.step_seconds, baseline.peak_tflops)
         for baseline in (old, new)
     ]
     # A printed MFU beside a computed one would show a change of method as a change of speed.

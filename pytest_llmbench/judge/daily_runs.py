@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import DailyRun, DailyRuns, Evidence, Measurement, Noise, StoredRun
-from pytest_llmbench.judge.noise import estimate_from_history
+from pytest_llmbench.judge.noise import estimate_from_daily_runs
 
 # A run that stands for an earlier night: one that was found, or one that only the history knows.
 PreviousRun = Measurement | StoredRun
@@ -33,7 +33,7 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
     source = "nights" if not stored else "nights of history"
     if 0 < stored < len(previous):
         source = f"nights, {stored} of them of the history"
-    return estimate_from_history(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
+    return estimate_from_daily_runs(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
 
 
 def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> PreviousRuns:

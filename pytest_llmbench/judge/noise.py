@@ -15,11 +15,11 @@ from pytest_llmbench.core.robust import TRIMMED, mean, median, median_deviation,
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
-NIGHTS = 8  # history shorter than this many nights says too little of its spread
+FEWEST_NIGHTS = 8  # history shorter than this many nights says too little of its spread
 CONFIGURATIONS = 5  # from this many configurations with a spread of their own on, they say something of each other
 
 # Degrees of freedom of the shortest history; two or three repeats alone have fewer, and t would be useless.
-ENOUGH = 0.4 * (NIGHTS - 1)
+ENOUGH = 0.4 * (FEWEST_NIGHTS - 1)
 
 SMALLEST = 1e-4  # no cluster repeats itself better than to 0.01 %: equal numbers come from rounding or copies
 
@@ -31,7 +31,7 @@ def assume_noise(cv: float) -> Noise:
     return Noise(cv, ASSUMED_FREEDOM, "assumed, nothing was measured", measured=False)
 
 
-def estimate_from_history(logarithms: Sequence[float] | Floats, unit: str = "nights") -> Noise | None:
+def estimate_from_daily_runs(logarithms: Sequence[float] | Floats, unit: str = "nights") -> Noise | None:
     """Return the noise of a series of nights (log seconds, one run a night, in order); None for less than 8 of them.
 
     `unit` is what the nights are called.
@@ -39,7 +39,7 @@ def estimate_from_history(logarithms: Sequence[float] | Floats, unit: str = "nig
     The median absolute deviation of successive differences, over the root of 2: level shifts and single bad nights
     hardly move it. Degrees of freedom 0.4 (H - 1): its efficiency at the normal distribution.
     """
-    if len(logarithms) < NIGHTS:
+    if len(logarithms) < FEWEST_NIGHTS:
         return None
     sigma = median_deviation(np.diff(logarithms)) / math.sqrt(2)
     return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {unit}")
@@ -96,7 +96,7 @@ def estimate_from_others(estimates: Sequence[Noise]) -> Noise | None:
     mean = float(np.mean(logs))
     excess = float(np.var(logs, ddof=1) - np.mean(polygamma(1, half)))
     most = 2 * float(np.sum(half))
-    freedom = min(2 * _inverse_trigamma(excess), most) if excess > 0 else most
+    freedom = min(2 * _invert_trigamma(excess), most) if excess > 0 else most
     variance = math.exp(mean + float(digamma(freedom / 2)) - math.log(freedom / 2))
     return _make_noise(math.sqrt(variance), freedom, f"{len(estimates)} configurations")
 
@@ -105,7 +105,7 @@ def _make_noise(sigma: float, freedom: float, source: str) -> Noise:
     return Noise(max(sigma, SMALLEST), freedom, source, measured=True)
 
 
-def _inverse_trigamma(value: float) -> float:
+def _invert_trigamma(value: float) -> float:
     """Return x with trigamma(x) = value, by Newton's method on 1 / trigamma, which is nearly linear."""
     from scipy.special import polygamma
 
@@ -222,7 +222,7 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
 def _correlate_days(daily_runs: Floats) -> float:
     """Return the lag-1 correlation of nights about their running median; what that and the mean hide is added."""
     count = len(daily_runs)
-    own = estimate_from_history(daily_runs)
+    own = estimate_from_daily_runs(daily_runs)
     if own is None or not np.isfinite(daily_runs).all():
         return 0.0
     rest = daily_runs - compute_running_median(daily_runs, AROUND)

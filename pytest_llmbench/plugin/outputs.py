@@ -47,7 +47,7 @@ def _list_rules(session: Session) -> Iterator[str]:
     """Yield what is not as ever."""
     settings = session.settings
     if settings.launch is not None:
-        yield from settings.launch.told(session.directory)
+        yield from settings.launch.describe(session.directory)
     if settings.certify:
         yield f"certifying against {settings.against} baselines: INCONCLUSIVE and MISSING fail"
     elif settings.inconclusive != "literal":
@@ -144,11 +144,9 @@ def write_reports(session: Session, exit_code: int) -> bool:
 
 
 def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
-    """Return the outcomes with the nights of the history, and the lines of their logs around a failure.
-
-    Nothing shows the secrets of launched jobs. There are no lines where a log cannot be read, or where the secrets are
-    not known, as in a session that only collects.
-    """
+    """Return the outcomes with the nights of the history, and the lines of their logs around a failure."""
+    # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
+    # only collects.
     from pytest_llmbench.launch.recipe.redaction import MASK, redact
     from pytest_llmbench.pipeline.log_excerpt import read_excerpts
 

@@ -101,11 +101,11 @@ _GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the folders of a run say. `inside` are the names of the folders that belong to the run, outermost first."""
+    """What the folders of a run say."""
 
-    name: str
+    name: str  # results, experiments, workloads; empty where they form none
     hints: tuple[Hint, ...]
-    inside: tuple[str, ...]
+    inside: tuple[str, ...]  # the names of the folders that belong to the run, outermost first
 
     @property
     def experiment(self) -> tuple[str, ...]:

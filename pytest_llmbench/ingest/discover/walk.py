@@ -13,7 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry
+from pytest_llmbench.ingest.sources.listing import FolderEntry
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
 
 # Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
@@ -93,18 +93,15 @@ class Folder:
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk has met: folders, links and archives last, and what it left out or could not read, with reasons.
-
-    Archives are opened where `opens_archives`; elsewhere they are files like others.
-    """
+    """What a walk has met: folders, links and archives last, and what it left out or could not read, with reasons."""
 
     stores: Stores = field(default_factory=Stores)
-    opens_archives: bool = False
+    opens_archives: bool = False  # else they are files like others
     folders: list[Folder] = field(default_factory=list)
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
+    # The profiler's reports by their whole paths, and when each was last written (epoch seconds).
     reports: dict[str, float] = field(default_factory=dict)
-    """The profiler's reports by their whole paths, and when each was last written (epoch seconds)."""
     _chosen: dict[FileId, tuple[Path, set[str]]] = field(default_factory=dict)
     _seen: set[FileId] = field(default_factory=set)
     _inside_runs: set[str] = field(default_factory=set)
@@ -294,7 +291,7 @@ def _is_report(name: str) -> bool:
     return name.lower().endswith(REPORT)
 
 
-def _identify(status: FileStatus) -> FileId:
+def _identify(status: os.stat_result) -> FileId:
     return status.st_dev, status.st_ino
 
 
