@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-# Raised when tables change. Stores of version 3 may hold a table `llmb_digest`, too, which nothing reads any more.
-SCHEMA_VERSION = 3
+# Raised when tables change.
+SCHEMA_VERSION = 4
+
+# Stores of version 3 are used as they are: they hold one table more, `llmb_digest`, which nothing reads here. A program
+# that needs it refuses version 4 with a clear word.
+OLDEST_VERSION = 3
 
 METADATA = MetaData()
 
@@ -120,10 +124,10 @@ def has_tables(connection: Connection, shown: str) -> bool:
             f"{shown}: found version {version}, expected at most {SCHEMA_VERSION}: a newer pytest-llmbench wrote it; "
             "install that one here, or give another place"
         )
-    if version < SCHEMA_VERSION:
+    if version < OLDEST_VERSION:
         raise HistoryError(
-            f"{shown}: found version {version}, expected {SCHEMA_VERSION}: a pytest-llmbench from before its first "
-            "release wrote it, and this one cannot read it: give another place"
+            f"{shown}: found version {version}, expected at least {OLDEST_VERSION}: a pytest-llmbench from before its "
+            "first release wrote it, and this one cannot read it: give another place"
         )
     return True
 
