@@ -131,7 +131,7 @@ def _choose_advice(described: dict[str, Any]) -> str:
     if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
         return NOT_ONE_LEVEL
     is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
-    if described["kind"] == "check":
+    if described.get("kind") == "check":
         return ADVICE.get(reason, ANY_CHECK)
     return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")
 
