@@ -93,7 +93,7 @@ class LogCollector:
 
     def __init__(self, definitions: Iterable[RegexDialect] = ()) -> None:
         """Take the dialects that baseline files define; of those alike the first one is read, and stands for all."""
-        self._found: dict[str, DialectRecords] = {}
+        self._by_dialect: dict[str, DialectRecords] = {}
         self._alike: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
         for definition in definitions:
             self._alike[replace(definition, name="")].append(definition)
@@ -182,7 +182,7 @@ class LogCollector:
         parts = dialect_reader.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
         if parts is None:
             return places
-        records = self._found[name] = DialectRecords(reader)
+        records = self._by_dialect[name] = DialectRecords(reader)
         records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
             records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
@@ -198,7 +198,7 @@ class LogCollector:
         Of several with as many, one that a file defines. Where files define some, all the others are in `readings`.
         """
         self._marks.sort(key=lambda mark: mark.offset)
-        steps = {name: records.divide(self._marks) for name, records in self._found.items()}
+        steps = {name: records.divide(self._marks) for name, records in self._by_dialect.items()}
         names = [name for name in (*(dialect.name for dialect in self._defined), *DIALECTS) if steps.get(name)]
         if not names:
             return replace(self._make_log(None), unread=tuple(self._unread()))
@@ -215,7 +215,7 @@ class LogCollector:
     def _sum_dropped(self, chosen: str | None) -> Tally:
         """Return what was dropped if the log is of this dialect; one that a file defines is tried on every log."""
         tally = Tally()
-        for name, dialect_records in self._found.items():
+        for name, dialect_records in self._by_dialect.items():
             if name == chosen or chosen is None:
                 tally.merge(dialect_records.tally)
             elif name in DIALECTS and (records := [record for record in dialect_records.records if record.mean_of]):
@@ -226,16 +226,16 @@ class LogCollector:
     def _unread(self) -> Iterator[Unread]:
         """Yield why the dialects that baseline files define find no step."""
         for alike in self._alike.values():
-            records = self._found.get(alike[0].name)
+            records = self._by_dialect.get(alike[0].name)
             for dialect in alike:
                 yield records.unread(dialect) if records else Unread(dialect.name, dialect.find)
 
     def _make_log(self, chosen: str | None) -> ParsedLog:
-        dialect = self._found[chosen].reader.dialect if chosen else NO_DIALECT
+        dialect = self._by_dialect[chosen].reader.dialect if chosen else NO_DIALECT
         starts, ends = (
             [mark.line for mark in self._marks if mark.marker in of] for of in (dialect.starts, dialect.ends)
         )
-        parts = self._stated.of_segments(self._found[chosen].segments, starts) if chosen else ()
+        parts = self._stated.of_segments(self._by_dialect[chosen].segments, starts) if chosen else ()
         return ParsedLog(
             dialect=chosen,
             segments=parts,
@@ -253,7 +253,7 @@ class LogCollector:
 
     def _list_counting_markers(self) -> dict[bytes, None]:
         """Return the marks that can count: what stands before all records of a dialect says its total at most."""
-        names = {name for name, records in self._found.items() if records.records or records.parts}
+        names = {name for name, records in self._by_dialect.items() if records.records or records.parts}
         dialects = [each for name, each in DIALECTS.items() if name in names or each.total != NO_TOTAL]
         return dict.fromkeys(marker for each in dialects for marker in each.starts + each.ends)
 
@@ -288,9 +288,9 @@ class LogCollector:
         """Read what is at a text that a baseline file names."""
         for definition in self._defined:
             if hit.marker == definition.find.encode():
-                if definition.name not in self._found:
-                    self._found[definition.name] = DialectRecords(RegexReader(definition))
-                is_record = self._found[definition.name].add(hit, "")
+                if definition.name not in self._by_dialect:
+                    self._by_dialect[definition.name] = DialectRecords(RegexReader(definition))
+                is_record = self._by_dialect[definition.name].add(hit, "")
                 self._steps_since_trace |= is_record and bool(self._trace_line)
         if any(hit.marker in (dialect.start.encode(), dialect.end.encode()) for dialect in self._defined):
             self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))
@@ -302,9 +302,9 @@ class LogCollector:
         rank = read_rank(hit) or (rank if line == hit.line else "")
         self._rank = (hit.line, rank)
         name = STEP_MARKERS[hit.marker]
-        if name not in self._found:
-            self._found[name] = DialectRecords(load_reader(name))
-        self._found[name].add(hit, rank)
+        if name not in self._by_dialect:
+            self._by_dialect[name] = DialectRecords(load_reader(name))
+        self._by_dialect[name].add(hit, rank)
 
 
 def read_total(hit: Hit, dialects: Iterable[Dialect]) -> int | None:
