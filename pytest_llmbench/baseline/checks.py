@@ -42,13 +42,6 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
         _check_checkpoint(launch.get("checkpoint"), entry["models"].values, report)
 
 
-def _get_first_step(entry: YamlMapping) -> int:
-    log = entry.get("log")
-    return (
-        DIALECTS[entry["dialect"]].first_step if entry["dialect"] != REGEX else log.get("first_step", 0) if log else 0
-    )
-
-
 def _check_log(entry: YamlMapping, report: Report) -> None:
     """Report a definition without its dialect, the dialect without its definition, and a pattern that reads nothing."""
     log, line = entry.get("log"), entry.lines["dialect"]
@@ -98,8 +91,10 @@ def _check_models(entry: YamlMapping, report: Report) -> None:
 
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
-    window, steps, start = entry["window"], entry["steps"], _get_first_step(entry)
-    first, last, end = window["first"], window["last"], start + steps - 1
+    own, log = entry["dialect"] == REGEX, entry.get("log") or YamlMapping(entry.line, {}, {})
+    start = log.get("first_step", 0) if own else DIALECTS[entry["dialect"]].first_step
+    window, end = entry["window"], start + entry["steps"] - 1
+    first, last = window["first"], window["last"]
     if first > last:
         report(window.line, f"found a window from step {first} to {last}, expected first <= last")
     elif first < start or last > end:
@@ -181,19 +176,14 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
     for erratum in entry.get("errata", ()):
         shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
         if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
-            report(
-                erratum.line, f"found {_join_names(shapes)}, expected either cell and cells, or printed and corrected"
-            )
+            names = " and ".join(sorted(shapes)) or "none of them"
+            report(erratum.line, f"found {names}, expected either cell and cells, or printed and corrected")
         for name, line in erratum.get("cells", YamlMapping(0, {}, {})).lines.items():
             if name not in ids:
                 report(line, f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}")
             if (name, erratum.get("cell")) in listed:
                 report(line, f"found {erratum.get('cell')} of {name} again, expected one erratum for a cell")
             listed.add((name, erratum.get("cell")))
-
-
-def _join_names(names: set[str]) -> str:
-    return " and ".join(sorted(names)) or "none of them"
 
 
 def _check_launch(launch: YamlMapping, report: Report) -> None:
@@ -204,19 +194,11 @@ def _check_launch(launch: YamlMapping, report: Report) -> None:
         if command.get("via") is None and name not in LAUNCHERS:
             expected = f"expected via: with one of {', '.join(LAUNCHERS)}"
             report(commands.lines[name], f"found no 'via' of the command {name!r}, {expected}")
-    _check_profiling(launch.get("profiling"), report)
-
-
-def _check_profiling(profiling: YamlMapping | None, report: Report) -> None:
-    """Report default steps of which the first is not before the last."""
-    if profiling is None:
-        return
+    profiling = launch.get("profiling") or YamlMapping(launch.line, {}, {})
     first, last = profiling.get("default_start"), profiling.get("default_stop")
     if first is not None and last is not None and first >= last:
-        report(
-            profiling.lines["default_start"],
-            f"found default steps {first} to {last}, expected the first before the last",
-        )
+        expected = "expected the first before the last"
+        report(profiling.lines["default_start"], f"found default steps {first} to {last}, {expected}")
 
 
 def _check_checkpoint(checkpoint: YamlMapping | None, models: Any, report: Report) -> None:

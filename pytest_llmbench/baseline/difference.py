@@ -149,12 +149,8 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
     first = find_reference(recording)
     # In tenths of a percent above the trimmed mean, or every recording would differ.
     above = formatting.format_difference(recording.mean_seconds / recording.trimmed_mean_seconds)
-    levels = recording.levels or None
-    return {
-        "mean": above,
-        "drift from": f"{formatting.format_seconds(first.seconds)} of {first.date}",
-        "levels": levels,
-    }
+    origin = f"{formatting.format_seconds(first.seconds)} of {first.date}"
+    return {"mean": above, "drift from": origin, "levels": recording.levels or None}
 
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
@@ -212,7 +208,7 @@ def format_differences(differences: Sequence[BaselineDifference], before: str, a
         if alone:
             sentence = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
             lines += textwrap.wrap(sentence, 79, subsequent_indent="  ", break_on_hyphens=False)
-    shared = sum(map(_is_shared, differences))
+    shared = sum(pair.before is not None and pair.after is not None for pair in differences)
     lines.append(f"{formatting.count_noun(shared, 'configuration')} in both, {len(changed)} of them changed")
     return "\n".join(lines)
 
@@ -220,10 +216,6 @@ def format_differences(differences: Sequence[BaselineDifference], before: str, a
 def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, Any]]:
     """Return every configuration of either side; times in seconds, MFU as a fraction, parts as log ratios."""
     return [_make_record(pair) for pair in differences]
-
-
-def _is_shared(pair: BaselineDifference) -> bool:
-    return pair.before is not None and pair.after is not None
 
 
 def _format_lines(pair: BaselineDifference) -> Iterator[str]:
@@ -234,8 +226,7 @@ def _format_lines(pair: BaselineDifference) -> Iterator[str]:
     row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
     yield from [pair.id, f"{'':<{WIDE}} {row}"] if len(pair.id) > WIDE else [f"{pair.id:<{WIDE}} {row}"]
     changes = [_format_utilization(moved)] if moved and (_format_parts(moved) or mfu != "0.0 %") else []
-    for name, before, after in pair.facts:
-        changes.append(f"{name}: {before} -> {after}")
+    changes += [f"{name}: {before} -> {after}" for name, before, after in pair.facts]
     for line in changes:
         yield from textwrap.wrap(line, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 

@@ -51,10 +51,10 @@ def lint_file(file: RecipeFile) -> LintReport:
     recipe = file.recipe
     cells = [text for baseline in recipe.baselines for _, text in baseline.cells]
     differences = tuple(_find_wrong_cells(file))
-    structural = tuple(_find_wrong_columns(file))
+    mismatches = (*differences, *_find_wrong_columns(file))
     findings = (
-        *_find_unexplained(file, (*differences, *structural)),
-        *_find_unfounded_errata(file, (*differences, *structural)),
+        *_find_unexplained(file, mismatches),
+        *_find_unfounded_errata(file, mismatches),
         *_find_wrong_constants(file),
         *_find_hidden_drift(file),
     )
@@ -110,10 +110,8 @@ def _find_wrong_cells(file: RecipeFile) -> Iterator[_Mismatch]:
 
 def _find_wrong_columns(file: RecipeFile) -> Iterator[_Mismatch]:
     for baseline in file.recipe.baselines:
-        contradictions = _find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep)
-        yield from (
-            _Mismatch(baseline.key.id, *contradiction, baseline.source.line) for contradiction in contradictions
-        )
+        for found in _find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
+            yield _Mismatch(baseline.key.id, *found, baseline.source.line)
 
 
 def _find_unexplained(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
@@ -209,13 +207,10 @@ def _find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) 
         yield ("tp", str(groups.tp), None)
         return
     ranks = gpus // model_parallel
-    yield from _check_data_parallel(groups.dp, ranks, (groups.ep or 1) if dp_excludes_ep else 1)
+    experts = (groups.ep or 1) if dp_excludes_ep else 1
+    if groups.dp is not None and groups.dp * experts != ranks:
+        yield ("dp", str(groups.dp), _divide_exactly(ranks, experts))
     yield from _check_batch(configuration, ranks)
-
-
-def _check_data_parallel(printed: int | None, ranks: int, experts: int) -> Iterator[Contradiction]:
-    if printed is not None and printed * experts != ranks:
-        yield ("dp", str(printed), _divide_exactly(ranks, experts))
 
 
 def _check_batch(configuration: Configuration, ranks: int) -> Iterator[Contradiction]:

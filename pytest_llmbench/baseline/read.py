@@ -111,8 +111,22 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
+def states_recorded(path: Path) -> bool:
+    """Whether a file holds recorded baselines, also one of another version; of what is no YAML, whether it says so."""
+    try:
+        kind = _find_values(read_document(path)).get("kind")
+    except BaselineError:
+        # With the file would go every value that was accepted, so a doubt is a yes.
+        return str(BaselineKind.RECORDED) in path.read_text(encoding="utf-8")
+    return kind is not None and kind.value == BaselineKind.RECORDED
+
+
+def _find_values(root: Any) -> dict[str, Any]:
+    return {key.value: value for key, value in root.value if key.id == "scalar"}
+
+
 def _read_kind(path: Path, root: Any) -> BaselineKind:
-    stated = {key.value: value for key, value in root.value if key.id == "scalar"}
+    stated = _find_values(root)
     version = stated.get("schema")
     if version is None or version.value != SCHEMA:
         version_text = "no 'schema'" if version is None else f"schema {version.value!r}"
@@ -167,7 +181,7 @@ class RecipeFile:
 
 def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> RecipeFile:
     """Return the records of one file; `entry` has passed the schema and the checks."""
-    launch, resolutions = entry.get("launch"), _find_resolutions(entry) if kind is BaselineKind.PUBLISHED else {}
+    resolutions = _find_resolutions(entry) if kind is BaselineKind.PUBLISHED else {}
     recipe = Recipe(
         name=entry["recipe"],
         release=entry["release"],
@@ -179,20 +193,17 @@ def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> Reci
         layout=entry.get("layout", ""),
         baselines=tuple(_make_baseline(path, kind, entry, row, resolutions) for row in entry["configurations"]),
         errata=tuple(_make_errata(entry)),
-        launch=_to_tuples(launch) if launch else (),
+        launch=_to_tuples(entry.get("launch")),
         path=path,
         log=_make_log_dialect(entry),
         dp_excludes_ep=bool(entry.get("dp_excludes_ep")),
     )
-    models = tuple((size, _make_model(model)) for size, model in entry["models"].values.items())
-    budgets = merge_budgets(_read_budgets(path, entry))
-    return RecipeFile(
-        recipe,
-        models,
-        entry.get("tolerance", ()),
-        budgets,
-        entry.get("drift_budget"),
+    models = tuple(
+        (size, StatedModel(model.get("printed_flops", ""), _to_tuples(model.get("worked"))))
+        for size, model in entry["models"].values.items()
     )
+    budgets = merge_budgets(_read_budgets(path, entry))
+    return RecipeFile(recipe, models, entry.get("tolerance", ()), budgets, entry.get("drift_budget"))
 
 
 def merge_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
@@ -205,11 +216,6 @@ def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
     stated = entry.get("budgets")
     for metric, largest in stated.values.items() if stated else ():
         yield Budget(metric, float(largest), f"{path.name}:{stated.lines[metric]}")
-
-
-def _make_model(model: YamlMapping) -> StatedModel:
-    worked = model.get("worked")
-    return StatedModel(model.get("printed_flops", ""), _to_tuples(worked) if worked else ())
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
@@ -251,11 +257,10 @@ def _make_baseline(
 
 
 def _make_recording(entry: YamlMapping) -> Recording:
-    environment = entry.get("environment")
     return Recording(
         **{
             **entry.values,
-            "environment": tuple(environment.values.items()) if environment else (),
+            "environment": _to_tuples(entry.get("environment")),
             "earlier": tuple(AcceptedValue(**value.values) for value in entry.get("earlier", ())),
         }
     )
@@ -325,7 +330,6 @@ def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
                 yield Erratum(where, cell["printed"], cell["corrected"], reason, name, erratum["cell"])
 
 
-def _to_tuples(entry: YamlMapping) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (key, _to_tuples(value) if isinstance(value, YamlMapping) else value) for key, value in entry.values.items()
-    )
+def _to_tuples(entry: YamlMapping | None) -> tuple[tuple[str, Any], ...]:
+    values = entry.values.items() if entry else ()
+    return tuple((key, _to_tuples(value) if isinstance(value, YamlMapping) else value) for key, value in values)

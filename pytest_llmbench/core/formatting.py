@@ -14,14 +14,11 @@ from pytest_llmbench.core.models.logs import EndingCode
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Ending, Unread
 
-MANIFOLD = 10
-"""From here on a ratio reads better than a percentage."""
+MANIFOLD = 10  # from here on a ratio reads better than a percentage
 
-MANY = 100
-"""From this many runs on nobody would start them."""
+MANY = 100  # from this many runs on nobody would start them
 
-COMMIT = 12
-"""Letters of a commit: enough to find it."""
+COMMIT = 12  # letters of a commit: enough to find it
 
 ENDINGS = {
     EndingCode.TIME_LIMIT: "it reached its time limit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,8 +18,7 @@ CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "p
 TABLES = ("pytest", "tool.pytest", "tool.pytest.ini_options")
 """The tables of a TOML file that hold pytest's configuration."""
 
-ALIKE = 0.9
-"""How like one of ours a key has to be, of 1, to be taken for it where it does not begin with `llmb`."""
+ALIKE = 0.9  # how like one of ours a key has to be, of 1, to be taken for it where it does not begin with `llmb`
 
 
 class Written(StrEnum):
@@ -198,6 +198,4 @@ def _plain(key: str) -> str:
 
 
 def _is_alike(key: str) -> bool:
-    import difflib
-
     return bool(difflib.get_close_matches(_plain(key), INI_KEYS, n=1, cutoff=ALIKE))

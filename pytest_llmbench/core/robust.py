@@ -10,18 +10,14 @@ import numpy as np
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats
 
-TRIMMED = 0.2
-"""The share that is trimmed or winsorised at each end."""
+TRIMMED = 0.2  # the share that is trimmed or winsorised at each end
 
-NORMAL = 1.4826
-"""The standard deviation of normal values over their median absolute deviation."""
+NORMAL = 1.4826  # the standard deviation of normal values over their median absolute deviation
 
-HICCUP = 0.05
-"""The share of steps that a hiccup has at most."""
+HICCUP = 0.05  # the share of steps that a hiccup has at most
 
-EXCESS = 0.03
-DEVIATIONS = 5
-"""A straggler is above the median by more than this share of it, and by more than so many deviations."""
+EXCESS = 0.03  # a straggler is above the median by more than this share of it
+DEVIATIONS = 5  # and by more than so many deviations
 
 
 def mean(values: Floats, weights: Sequence[int] = ()) -> float:

@@ -17,8 +17,7 @@ from pytest_llmbench.core.formatting import format_difference, format_seconds
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import AcceptedValue, Recording, Tolerance
 
-LARGEST = 0.5
-"""A gate that lets a run take twice as long is a typing error: `5` for `5%`."""
+LARGEST = 0.5  # a gate that lets a run take twice as long is a typing error: `5` for `5%`
 
 TIME = "time"
 """The slot of `time`, `perf` and `step_time_seconds`: three ways to limit the step time itself."""
@@ -94,11 +93,9 @@ def _of(name: str) -> str:
 
 # --- recorded values: what was accepted first, what replaced it, and why ----------------------------------
 
-DRIFT_BUDGET = 0.05
-"""Where neither an option nor the file says another."""
+DRIFT_BUDGET = 0.05  # where neither an option nor the file says another
 
-KEPT = 20
-"""Of the earlier values so many newest ones, besides the first and all with a reason."""
+KEPT = 20  # of the earlier values so many newest ones, besides the first and all with a reason
 
 FASTER = "faster than the value before by more than the drift budget: from here on this one counts"
 """The reason of a value that needs nobody's word: the gate becomes stricter."""

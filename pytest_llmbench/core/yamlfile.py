@@ -14,12 +14,10 @@ from pytest_llmbench.core.errors import BaselineError, LlmbenchError, did_you_me
 if TYPE_CHECKING:
     import yaml
 
-LARGEST_TEXT_BYTES = 1 << 24
-"""Of a file that people write by hand."""
+LARGEST_TEXT_BYTES = 1 << 24  # of a file that people write by hand
 
 LARGEST_YAML_BYTES = 4 * 1024 * 1024
-DEEPEST = 8
-"""Levels of nesting."""
+DEEPEST = 8  # levels of nesting
 
 SHOWN_PROBLEMS = 10
 
@@ -66,7 +64,9 @@ def read_document(
     Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML, empty, no mapping,
     several documents, and for tabs, anchors, aliases, tags and deep nesting: such a file needs none of them.
     """
-    text = _read_yaml_text(path, what, raises)
+    if os.path.exists(path) and not path.is_file():  # a path that may not be looked at is told by read_text
+        raise raises(f"{path}: found something that is no regular file, expected a {what}")
+    text = read_text(path, what, LARGEST_YAML_BYTES, raises)
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -81,12 +81,6 @@ def read_document(
         content = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
         raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
     return root
-
-
-def _read_yaml_text(path: Path, what: str, raises: type[LlmbenchError]) -> str:
-    if os.path.exists(path) and not path.is_file():  # a path that may not be looked at is told below
-        raise raises(f"{path}: found something that is no regular file, expected a {what}")
-    return read_text(path, what, LARGEST_YAML_BYTES, raises)
 
 
 def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:
@@ -294,9 +288,8 @@ class Fields:
                 return specs[key.value]
             if not self.closed:
                 return None
-            _report_wrong(
-                key, ", ".join(sorted(specs)), report, what="the unknown key {}", hint=_suggest_key(key, specs)
-            )
+            hint = did_you_mean(key.value, specs) if key.id == "scalar" else ""
+            _report_wrong(key, ", ".join(sorted(specs)), report, what="the unknown key {}", hint=hint)
             return None
 
         entry = _read_mapping(node, report, spec)
@@ -324,10 +317,6 @@ def _read_mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None
         if wanted is not None:
             values[name] = wanted.read(value, report)
     return YamlMapping(_line_of(node), values, lines)
-
-
-def _suggest_key(key: Node, specs: Mapping[str, Spec]) -> str:
-    return did_you_mean(key.value, specs) if key.id == "scalar" else ""
 
 
 def _line_of(node: Node) -> int:

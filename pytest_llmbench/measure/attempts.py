@@ -11,8 +11,7 @@ from pytest_llmbench.measure.window import begins, find_missing_steps
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
-SHOWN = 3
-"""How many attempts that failed a note tells of; reports tell of all."""
+SHOWN = 3  # how many attempts that failed a note tells of; reports tell of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class Choice:
 def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> Choice | None:
     """Choose the last finished segment that covers the window, with its rivals; None without steps.
 
-    A requeued job is judged on the attempt that finished. Where the last segment started over after a finished one, or
-    none is finished, the last one is judged: what is newer must not be hidden by what went well before it.
+    Where the last segment started over after a finished one, or none is finished, the last one is judged.
     """
     choices = [
         (attempt, number, segment)
@@ -46,8 +44,10 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     unprofiled = [part for part in choices if not is_profiled(part[2])]
     untraced = [part for part in unprofiled if not is_traced(part[0], part[1])]
     whole = [part for part in untraced if is_finished(part[2], steps) and not find_missing_steps(part[2].steps, window)]
+    # A requeued job is judged on the attempt that finished.
     chosen = whole[-1] if whole else (unprofiled or choices)[-1]
     after = untraced[untraced.index(chosen) + 1 :] if whole else []
+    # What is newer must not be hidden by what went well before it.
     if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
         chosen, whole = after[-1], []
     others = len(choices) - 1
@@ -145,9 +145,9 @@ def _make_empty_summary(number: int, attempt: Attempt) -> AttemptSummary:
 
 
 def _describe_cause(attempt: Attempt, segment: Segment | None) -> str:
-    """Return why an attempt ended, in brackets; what a log says of its end is about the last part of it."""
+    """Return why an attempt ended, in brackets."""
     ending, parts = attempt.log.ending, attempt.log.segments
-    if ending is None or (segment is not None and segment is not parts[-1]):
+    if ending is None or (segment is not None and segment is not parts[-1]):  # an ending is of the last part
         return ""
     return f" ({ending.code.replace('-', ' ')})"
 

@@ -37,20 +37,18 @@ from pytest_llmbench.measure.window import Timing, find_gaps
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
+# An unfinished log that was written this recently probably belongs to a job that still runs
 RECENT = timedelta(minutes=10)
-"""An unfinished log that was written this recently probably belongs to a job that still runs."""
 
+# How far logged TFLOP/s may lie from computed ones where the recipe's factor between them is known
 KNOWN_FACTOR_BAND = 0.05
-"""How far logged TFLOP/s may lie from computed ones where the recipe's factor between them is known."""
 
-UNKNOWN_FACTOR_BAND = 0.2
-"""The same where it is not: frameworks count FLOPs up to some percent differently."""
+UNKNOWN_FACTOR_BAND = 0.2  # the same where it is not: frameworks count FLOPs up to some percent differently
 
+# How far logged tokens/s times step time may lie from sequence length times batch size: rounding of both
 TOKENS_BAND = 0.02
-"""How far logged tokens/s times step time may lie from sequence length times batch size: rounding of both."""
 
-LARGEST_LOAD_RUN = 2
-"""Steps of a run that only verifies the loading of a checkpoint (the documents say one)."""
+LARGEST_LOAD_RUN = 2  # steps of a run that only verifies the loading of a checkpoint (the documents say one)
 
 LACKING = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
 """What a run lacks that is there, in parts, where two processes write at once."""
@@ -58,8 +56,8 @@ LACKING = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
 NO_CONFIGURATION = Key("", "", "", "", "", 1)
 """The key of a stand-in."""
 
+# The number of steps of a recipe that nobody knows: only the log's own total, or its end, says that a run finished
 UNKNOWN_STEPS = sys.maxsize
-"""The number of steps of a recipe that nobody knows: only the log's own total, or its end, says that a run finished."""
 
 CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
 
@@ -126,11 +124,9 @@ def _describe_missing_log(run: Run) -> str:
 
 
 def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, now: datetime) -> tuple[Problem, ...]:
-    """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid.
-
-    A run of no known configuration is of no other one than it claims.
-    """
+    """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
     problems = [
+        # A run of no known configuration is of no other one than it claims.
         *(() if baseline.key == NO_CONFIGURATION else _find_wrong_configuration(run, choice, timed, baseline)),
         *_find_unread(run, choice),
         *find_not_finite(choice.segment.steps),
@@ -140,13 +136,14 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
         *find_gaps(timed, baseline),
         *(_find_unprinted_losses(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
-    if any(problem.reason in LACKING for problem in problems):
+    if any(problem.reason in LACKING for problem in problems):  # the cause stands first
         problems = [*_find_interleaved(choice), *problems]
     return tuple(problems)
 
 
 def _find_interleaved(choice: Choice) -> Iterator[Problem]:
-    """Yield that two processes write into the log: no part of it holds the steps of one of them in a row."""
+    """Yield that two processes write into the log."""
+    # No part of such a log holds the steps of one of them in a row: that is why some are missing.
     for dropped in choice.attempt.log.dropped:
         if dropped.reason is DropReason.INTERLEAVED:
             text = f"two processes write their steps into this file at once: {dropped.example}"
@@ -154,7 +151,8 @@ def _find_interleaved(choice: Choice) -> Iterator[Problem]:
 
 
 def _find_unread(run: Run, choice: Choice) -> Iterator[Problem]:
-    """Yield later attempts that could not be read: they may be the ones that count."""
+    """Yield later attempts that could not be read."""
+    # They may be the ones that count: an older attempt must not stand for them.
     for attempt in run.attempts[run.attempts.index(choice.attempt) + 1 :]:
         ending = attempt.log.ending
         if ending is not None and (
@@ -186,10 +184,8 @@ def _find_unfinished(run: Run, choice: Choice, baseline: Baseline, now: datetime
 
 
 def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
-    """Yield a newer run in the same log that died before its first step: the older one must not stand for it.
-
-    A start alone is only a note: a rank may print its first lines when it ends.
-    """
+    """Yield a newer run in the same log that died before its first step: the older one must not stand for it."""
+    # A start alone is only a note: a rank may print its first lines when it ends.
     log, ending = choice.attempt.log, choice.attempt.log.ending
     if not is_begun_again(run, choice) or ending is None or ending.went_on:
         return
@@ -210,11 +206,10 @@ def _choose_reason(ending: Ending, other: Reason) -> Reason:
 
 
 def _find_unprinted_losses(steps: Steps, window: Window) -> Iterator[Problem]:
-    """Yield a loss that is not printed from the window's first step on: some leave the field out once it is no number.
-
-    Before the window it may be missing: in half precision the first steps overflow until the loss is scaled right, and
-    are skipped. Where the gradient norm is no number there, the run has diverged all the same (`not_finite`).
-    """
+    """Yield a loss that is not printed from the window's first step on."""
+    # Some leave the field out once it is no number. Before the window it may be missing: in half precision the first
+    # steps overflow until the loss is scaled right, and are skipped. Where the gradient norm is no number there, the
+    # run has diverged all the same (find_not_finite).
     silent = ~steps.has_loss & (steps.index >= window.first)
     if silent.any():
         rows = np.flatnonzero(silent)
@@ -288,9 +283,9 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
 
 
 def _take_median(values: Floats) -> float:
-    """Return the median of the finite values, NaN without any: a comparison with NaN raises no problem."""
+    """Return the median of the finite values, NaN without any."""
     present = values[np.isfinite(values)]
-    return median(present) if len(present) else float("nan")
+    return median(present) if len(present) else math.nan  # a comparison with NaN raises no problem
 
 
 def make_stand_in(run: Run, window: Window) -> Baseline:

@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     Problem,
     Reason,
     Run,
+    Window,
 )
 from pytest_llmbench.core.robust import median
 from pytest_llmbench.measure import attempts, checks, metrics, notes
@@ -32,8 +33,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     """Return what `run` measured over the baseline's window, or why it cannot be judged.
 
     Steps that are faster than 100 % MFU, or only dispatched when their time was taken, are set aside and noted; in the
-    window they make the run invalid. A time that the log does not print follows from its tokens/s where it can. Metrics
-    and notes are computed when they are first looked at: of older runs only the step time is.
+    window they make the run invalid. A time that the log does not print follows from its tokens/s where it can.
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)
@@ -43,14 +43,13 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         return _make_unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
     timed = compute_timing(choice.segment.steps, required)
     problems = () if excluded else (*_find_copied(run), *checks.find_problems(run, choice, timed, required, now))
-    if required is not baseline:
+    if required is not baseline:  # by the documents' own rule: which runs count stays what the usual window says
         timed = compute_timing(choice.segment.steps, baseline)
         problems = problems if problems or excluded else tuple(find_gaps(timed, baseline))
     steps, counted = timed.steps, timed.counted
-    window, several = steps.seconds[counted], steps.mean_of[counted]
-    mean_of = tuple(several.tolist()) if (several > 1).any() else ()
-    seconds = compute_statistic(window, baseline.window.statistic, mean_of) if len(window) else None
+    seconds, mean_of = _compute_statistic(timed, baseline.window)
     sound = steps.seconds[timed.usable]
+    # Of thousands of older runs only the step time is looked at: what takes most of measuring one is made on demand.
     width = Later(lambda: (detect_moving_mean(choice.segment.steps),))
     checkpoints = _select_part(choice.attempt.log.checkpoints, choice.number)
     all_attempts = Later(lambda: attempts.list_attempts(run, choice, baseline.steps))
@@ -62,7 +61,7 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         segment=choice.number,
         statistic_seconds=seconds,
         last_step_seconds=float(sound[-1]) if len(sound) else None,
-        window_seconds=tuple(window.tolist()),
+        window_seconds=tuple(steps.seconds[counted].tolist()),
         metrics=Later(lambda: (*_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints))),
         window_steps=tuple(steps.index[counted].tolist()),
         window_lines=tuple(steps.line[counted].tolist()),
@@ -92,9 +91,8 @@ def choose_judged(
     """Return the part of a run that is judged, None without any step, and the statistics of all that might be where a
     slower one decides.
 
-    A job that was slow, and made its steps once more until they were fast, was slow. Of several parts that finished,
-    cover the window and have no problem of their own the slowest counts, of equal ones the last; `ranked` is what the
-    statistic follows, where that is not what the parts have to hold.
+    Of several parts that finished, cover the window and have no problem of their own the slowest counts, of equal ones
+    the last; `ranked` is what the statistic follows, where that is not what the parts have to hold.
     """
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
     if last is None or not last.rivals:
@@ -109,25 +107,26 @@ def choose_judged(
             if choice is last:
                 return last, ()  # what is wrong with the newest part is not hidden by an older one
             continue
-        value = _measure_part(choice, ranked)
+        value, _ = _compute_statistic(compute_timing(choice.segment.steps, ranked), ranked.window)
         if value is None:
             return choice, ()
         measured.append((value, choice))
+    # A job that was slow, and made its steps once more until they were fast, was slow.
     slowest = max(value for value, _ in measured)
     judged = next(choice for value, choice in reversed(measured) if value == slowest)
     return judged, () if judged is last else tuple(value for value, _ in measured)
 
 
-def _measure_part(choice: Choice, baseline: Baseline) -> float | None:
-    """Return the statistic of a part over the window of a baseline, None where it has no time there."""
-    timed = compute_timing(choice.segment.steps, baseline)
-    counted, mean_of = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
-    several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
-    return compute_statistic(counted, baseline.window.statistic, several) if len(counted) else None
+def _compute_statistic(timed: Timing, window: Window) -> tuple[float | None, tuple[int, ...]]:
+    """Return the statistic of the times that count, None without any, and the steps in each, empty for single ones."""
+    seconds, several = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
+    mean_of = tuple(several.tolist()) if (several > 1).any() else ()
+    return (compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None), mean_of
 
 
 def _take_median(values: Floats) -> float:
-    """Return the median, so that one slow step, which prints fewer digits, does not make the others coarse."""
+    """Return the median, 0 without any value."""
+    # No maximum: one slow step prints fewer digits, and must not make the others coarse.
     return median(values) if len(values) else 0.0
 
 
@@ -164,7 +163,8 @@ def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
 
 
 def _find_copied(run: Run) -> Iterator[Problem]:
-    """Yield that a run is a copy of another one: what its own job measured nobody knows."""
+    """Yield that a run is a copy of another one."""
+    # What its own job measured nobody knows.
     if run.copy_of is not None and run.copy_of.certain:
         yield Problem(
             Reason.COPIED, f"{notes.name_job(run.found.job_id, run.id)} is a copy of {notes.describe_copy(run.copy_of)}"
@@ -172,17 +172,14 @@ def _find_copied(run: Run) -> Iterator[Problem]:
 
 
 def _find_short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:
-    """Return why a run that was launched together with a profiled or traced one is no measurement: it is as short.
-
-    One that set out for all steps of the recipe is judged like any other.
-    """
+    """Return why a run that was launched together with a profiled or traced one is no measurement: it is as short."""
     reason = run.found.twin_of
     if reason is None:
         return None
     segment = choice.segment if choice else None
     if segment is not None:
         total = segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
-        if total >= baseline.steps:
+        if total >= baseline.steps:  # it set out for all steps of the recipe: judged like any other
             return None
     return Problem(reason, run.found.twin_because)
 

@@ -13,29 +13,22 @@ from pytest_llmbench.measure.window import LONGEST_SECONDS
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
-KNOWN = 5
-"""The number of steps in a mean that has been seen (NeMo 1)."""
+KNOWN = 5  # the number of steps in a mean that has been seen (NeMo 1)
 
-LARGEST = 20
-"""The largest number of steps in a mean that is looked for."""
+LARGEST = 20  # the largest number of steps in a mean that is looked for
 
+# The log-likelihood ratio from which on values are moving means; what it gives is simulated in the tests
 CONVINCING = 6.0
-"""The log-likelihood ratio from which on values are moving means; what it gives is simulated in the tests."""
 
-ENOUGH = 60
-"""Steps that are looked at: rounding adds up in what is reconstructed of later ones."""
+ENOUGH = 60  # steps that are looked at: rounding adds up in what is reconstructed of later ones
 
-STEADIEST = 0.99
-"""No distance from the steady level is expected to last longer than with this lag-1 correlation."""
+STEADIEST = 0.99  # no distance from the steady level is expected to last longer than with this lag-1 correlation
 
-EXACT = 1e-24
-"""Seconds squared: what computing leaves of a difference between equal numbers."""
+EXACT = 1e-24  # seconds squared: what computing leaves of a difference between equal numbers
 
 
 def detect_moving_mean(steps: Steps) -> int:
     """Return how many steps each printed time is a moving mean of: 1 where it is the time of that step alone.
-
-    Also 1 where the log says itself what its times are means of (`Steps.mean_of`).
 
     A moving mean of w steps begins with the means of the first 1, 2, ..., w steps, so that the single steps follow from
     the printed values: 23, 13, 9.7, 8, 7, 3 are one step of 23 and five of 3. Of values that are no such means this
@@ -43,11 +36,12 @@ def detect_moving_mean(steps: Steps) -> int:
     and the better one counts. It looks for means of 5, and of as many steps (2 to 20) as the largest drop suggests.
 
     1 also means that nothing tells: without the first steps of the attempt (lost lines; a resumed attempt starts anew),
-    without a slow one among them in values rounded to three digits, or before 2 w steps. What is left there is the
-    correlation of neighbours, and in a few dozen steps that of a mean of 5 (0.8, 0.6, 0.4, 0.2, 0) cannot be told from
-    noise; whoever corrects for the lag-1 correlation of 0.8 divides the number of independent steps by 9, not by 5.
+    without a slow one among them in values rounded to three digits, or before 2 w steps.
     """
-    if (steps.mean_of > 1).any():
+    # What is left there is the correlation of neighbours, and in a few dozen steps that of a mean of 5 (0.8, 0.6, 0.4,
+    # 0.2, 0) cannot be told from noise; whoever corrects for the lag-1 correlation of 0.8 divides the number of
+    # independent steps by 9, not by 5.
+    if (steps.mean_of > 1).any():  # the log says itself what its times are means of
         return 1
     count = _count_unbroken(steps)
     printed, unit = steps.seconds[:count], steps.resolution_seconds[:count]
@@ -66,10 +60,8 @@ def _count_unbroken(steps: Steps) -> int:
 
 
 def _suggest_width(printed: Floats) -> int:
-    """Return the number of steps after which a slow first one seems to leave the mean.
-
-    Of its excess, the mean of the first k steps holds 1/k; when w steps have passed, the last 1/w is gone at once.
-    """
+    """Return the number of steps after which a slow first one seems to leave the mean."""
+    # Of its excess, the mean of the first k steps holds 1/k; when w steps have passed, the last 1/w is gone at once.
     places = np.arange(2, min(LARGEST + 1, len(printed)))
     if not len(places):
         return KNOWN
@@ -82,16 +74,17 @@ def _suggest_width(printed: Floats) -> int:
 def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
     """Return the log-likelihood ratio of means of `width` steps to single steps.
 
-    printed, unit: seconds of the first n steps and one unit in their last place. Errors are taken to be Cauchy, so that
-    no single step decides; their scale is the typical error of the better reading, and what rounding can add to it.
+    printed, unit: seconds of the first n steps and one unit in their last place.
     """
     if len(printed) < 2 * width:
         return -math.inf
     held = np.minimum(np.arange(1, len(printed) + 1), width)
     totals = _sum_every(width, held * printed)
     single = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
-    if single.min() <= 0:
+    if single.min() <= 0:  # no step takes less than no time, so these are no means
         return -math.inf
+    # Errors are taken to be Cauchy, so that no single step decides; their scale is the typical error of the better
+    # reading, and what rounding can add to it.
     as_single, as_mean = _predict_errors(printed), _predict_errors(single) / held[1:]
     scale = min(_take_median(as_single), _take_median(as_mean)) ** 2 + _sum_every(width, unit**2)[1:] + EXACT
     return float(np.log((as_single**2 + scale) / (as_mean**2 + scale)).sum())
@@ -106,11 +99,9 @@ def _sum_every(width: int, values: Floats) -> Floats:
 
 
 def _predict_errors(values: Floats) -> Floats:
-    """Return by how much values of shape (n,) miss what the ones before them predict, shape (n - 1,).
-
-    The distance from the steady level is expected to shrink as in the warm-up, or as in the noise of the second half,
-    whichever is nearer.
-    """
+    """Return by how much values of shape (n,) miss what the ones before them predict, shape (n - 1,)."""
+    # The distance from the steady level is expected to shrink as in the warm-up, or as in the noise of the second half,
+    # whichever is nearer.
     half = len(values) // 2
     distance = values - _take_median(values[half:])
     before, after = distance[:-1], distance[1:]
@@ -125,5 +116,6 @@ def _estimate_correlation(distance: Floats) -> float:
 
 
 def _take_median(values: Floats) -> float:
-    """Return the upper median; numpy's own takes twenty times as long for a few dozen values."""
+    """Return the upper median."""
+    # numpy's own takes twenty times as long for a few dozen values
     return float(np.sort(values)[len(values) // 2])

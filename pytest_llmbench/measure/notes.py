@@ -38,14 +38,14 @@ DROPPED = {
 
 def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
     """Yield what the judged segment and the log around it are worth a word for."""
-    yield from _note_set_aside(timed, baseline.window)
-    yield from _note_averaged(timed.window)
-    yield from _note_filled(timed)
+    yield from _note_times(timed, baseline.window)
     if is_begun_again(run, choice):
         line = choice.attempt.log.begun_again_line
         yield Note(NoteCode.BEGUN_AGAIN, "a process started after the last step and made none", line)
     if choice.attempt.log.prints_loss:
-        yield from _note_unprinted_losses(timed.steps, baseline.window)
+        silent = ~timed.steps.has_loss & (timed.steps.index < baseline.window.first)
+        text = "before the window without a loss, first step"
+        yield from _note_steps(timed.steps, silent, NoteCode.LOSS_MISSING_BEFORE, text)
     else:
         yield Note(NoteCode.UNVERIFIED_LOSS, "the log prints no loss: it would not show that the run diverged")
     yield from training.list_notes(run, choice, timed, baseline)
@@ -80,8 +80,9 @@ def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
         yield Note(NoteCode.MOVING_MEAN_WARM_UP, text, int(steps.line[rows[0]]))
 
 
-def _note_set_aside(timed: Timing, window: Window) -> Iterator[Note]:
-    """Yield the steps whose time does not count; what that means for the window is a problem of its own."""
+def _note_times(timed: Timing, window: Window) -> Iterator[Note]:
+    """Yield the steps whose time is none that was printed, or does not count."""
+    # What that means for the window is a problem of its own.
     steps = timed.steps
     untimed = np.isnan(steps.seconds) & ~steps.asynchronous
     impossible = ~timed.usable & ~untimed & ~steps.asynchronous
@@ -89,14 +90,13 @@ def _note_set_aside(timed: Timing, window: Window) -> Iterator[Note]:
         text = f"{int(impossible.sum())} impossible steps (above 100 % MFU) set aside, first step"
         yield _note_first(steps, impossible, NoteCode.IMPOSSIBLE_STEPS, text)
     dispatched = steps.asynchronous & ~is_inside(steps, window)
-    if dispatched.any():
-        text = (
-            f"{formatting.count_noun(int(dispatched.sum()), 'step')} only dispatched when timed, set aside; first step"
-        )
-        yield _note_first(steps, dispatched, NoteCode.ASYNCHRONOUS_DISPATCH, text)
-    if untimed.any():
-        text = f"{formatting.count_noun(int(untimed.sum()), 'step')} without a time, set aside; first step"
-        yield _note_first(steps, untimed, NoteCode.UNTIMED_STEPS, text)
+    yield from _note_steps(
+        steps, dispatched, NoteCode.ASYNCHRONOUS_DISPATCH, "only dispatched when timed, set aside; first step"
+    )
+    yield from _note_steps(steps, untimed, NoteCode.UNTIMED_STEPS, "without a time, set aside; first step")
+    yield from _note_averaged(timed.window)
+    from_tokens = "without a printed time: it follows from tokens/s, first step"
+    yield from _note_steps(steps, timed.filled & timed.counted, NoteCode.TIME_FROM_TOKENS, from_tokens)
 
 
 def _note_averaged(window: Steps) -> Iterator[Note]:
@@ -112,21 +112,6 @@ def _note_averaged(window: Steps) -> Iterator[Note]:
     yield _note_first(window, several, NoteCode.INTERVAL_MEAN, f"{which} of {many} steps{count}; the first is at step")
 
 
-def _note_filled(timed: Timing) -> Iterator[Note]:
-    which = timed.filled & timed.counted
-    if which.any():
-        steps = formatting.count_noun(int(which.sum()), "step")
-        text = f"{steps} without a printed time: it follows from tokens/s, first step"
-        yield _note_first(timed.steps, which, NoteCode.TIME_FROM_TOKENS, text)
-
-
-def _note_unprinted_losses(steps: Steps, window: Window) -> Iterator[Note]:
-    which = ~steps.has_loss & (steps.index < window.first)
-    if which.any():
-        text = f"{formatting.count_noun(int(which.sum()), 'step')} before the window without a loss, first step"
-        yield _note_first(steps, which, NoteCode.LOSS_MISSING_BEFORE, text)
-
-
 def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
     own = next((hint.value for hint in run.found.hints if hint.field == "release"), "")
     release = baseline.key.release
@@ -135,6 +120,12 @@ def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
     if run.identity.assumed:
         assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)
         yield Note(NoteCode.ASSUMED, f"{assumed} assumed: nothing in the run says it")
+
+
+def _note_steps(steps: Steps, which: Flags, code: NoteCode, text: str) -> Iterator[Note]:
+    """Yield how many steps a mask of shape (n,) has, what is said of them, and which is the first; nothing of none."""
+    if which.any():
+        yield _note_first(steps, which, code, f"{formatting.count_noun(int(which.sum()), 'step')} {text}")
 
 
 def _note_first(steps: Steps, which: Flags, code: NoteCode, text: str) -> Note:

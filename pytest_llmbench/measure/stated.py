@@ -33,15 +33,12 @@ from pytest_llmbench.measure.window import Timing, begins
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
+# Share of target tokens below which a step is not of the whole batch: padding takes less, or its shapes say more
 FULL = 0.75
-"""Share of target tokens below which a step is not of the whole batch: padding takes less, or its shapes say more."""
-MORE = 1.02
-"""Share of target tokens above which it is of a larger batch."""
-SHAPES_AGREE = 0.02
-"""How far the tokens that shapes hold may lie from those of the batch."""
+MORE = 1.02  # share of target tokens above which it is of a larger batch
+SHAPES_AGREE = 0.02  # how far the tokens that shapes hold may lie from those of the batch
 
-NOT = "not "
-"""Begins the name of a precision that a run does not have."""
+NOT = "not "  # begins the name of a precision that a run does not have
 
 SIZE = re.compile(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
 EXPERIMENT = re.compile(
@@ -97,13 +94,13 @@ def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int
 
 
 def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield each size of model and batch of which the log states none that is the baseline's: parts of a model may have
-    layers of their own."""
+    """Yield each size of model and batch of which the log states none that is the baseline's."""
     configuration = baseline.configuration
     model = configuration.architecture
     sizes = ((LAYERS, model.layers), (SEQUENCE, model.sequence_length), (BATCH, configuration.global_batch_size))
     for field, size in sizes:
         stated = [statement for statement in segment.stated if statement.field == field]
+        # Any of them may be it: parts of a model may have layers of their own.
         if stated and str(size) not in {statement.value for statement in stated}:
             yield f"{field} {stated[-1].value} in the log, {size} in the baseline", stated[-1].line
 
@@ -136,12 +133,9 @@ def _name_family(dtype: str) -> str:
 
 
 def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another model, or another size of it: of what states it the last counts, names must all say another one.
-
-    A name that is of no known family, or of a family without a size, is that of something else.
-    """
+    """Yield another model, or another size of it: of what states it the last counts, names must all say another one."""
     own = _parse_name(f"{baseline.key.recipe}_{baseline.key.size}")
-    if not own.families or not own.size:
+    if not own.families or not own.size:  # the name of something else, as is one of no known family below
         return
     paths = [
         (_parse_name(statement.value.rstrip("/").rpartition("/")[2]), statement)
@@ -191,14 +185,12 @@ def _check_samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[
 
 
 def _check_target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another number of target tokens than a batch has.
-
-    Fewer are padding where they change from step to step and the shapes, by tokens/s x step time, are the batch's.
-    """
+    """Yield another number of target tokens than a batch has."""
     window, share = timed.window, _compute_target_share(timed.window, baseline)
     if not (share > MORE or share < FULL):
         return
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
+    # Fewer are padding where they change from step to step and the shapes, by tokens/s x step time, are the batch's.
     if share < FULL and len(set(tokens.tolist())) > 1 and _shapes_agree(window, baseline):
         return
     wanted = _count_tokens(baseline)

@@ -1,7 +1,6 @@
 """Whether a run trained: a loss, a gradient and a learning rate that move the weights.
 
-Without it a run computes the same and is as fast, or faster. Printed digits decide how much a value says: on synthetic
-data a loss of four digits stands still, and `0.000` may be a small one that was rounded.
+Without it a run computes the same and is as fast, or faster.
 """
 
 from __future__ import annotations
@@ -22,21 +21,16 @@ from pytest_llmbench.measure.window import Timing
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
-ENOUGH_DIGITS = 6
-"""A loss that stands still in so many digits stands still."""
-FEWEST_EQUAL = 3
-"""Fewer equal values may be chance."""
+ENOUGH_DIGITS = 6  # a loss that stands still in so many digits stands still
+FEWEST_EQUAL = 3  # fewer equal values may be chance
+# Dialects that print significant digits, or all: their 0 is one. The `0.000` of others may be a small one, rounded.
 EXACT_ZERO = frozenset(("nemo1", "nemo2", "megatron", "huggingface"))
-"""Dialects that print significant digits, or all: their 0 is one. Others round to decimals."""
-NO_LOSS_HERE = {"torchtitan": -1.0}
-"""What a pipeline stage without the loss prints in its place."""
+NO_LOSS_HERE = {"torchtitan": -1.0}  # what a pipeline stage without the loss prints in its place
 
-DOUBLES = 1.9
-"""A loss that grows by so much in every step, doubles: it is printed in few digits."""
+DOUBLES = 1.9  # a loss that grows by so much in every step, doubles: it is printed in few digits
+# How much larger than at its beginning a loss may be at the end of the window, where a guess would do better
 GREW = 10.0
-"""How much larger than at its beginning a loss may be at the end of the window, where a guess would do better."""
-MOST_SKIPPED = 0.5
-"""With a larger share of skipped steps the window is none of training."""
+MOST_SKIPPED = 0.5  # with a larger share of skipped steps the window is none of training
 
 REWARDED = re.compile(r"(?:^|[^a-z0-9])(?:dpo|grpo|orpo|simpo|ppo|kto|rloo|rlhf)(?:[^a-z0-9]|$)")
 """Training on rewards or preferences, in the names of a run: its loss may be 0 or negative."""
@@ -74,7 +68,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         return
     line = int(window.line[0])
     loss, norm = _select_losses(choice, window), _select_norms(window)
-    if norm.are_all(0.0) and _states(choice, ENGINE):
+    if norm.are_all(0.0) and _states(choice, ENGINE):  # DeepSpeed keeps the norm to itself
         yield Note(
             NoteCode.NORM_UNKNOWN,
             "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on",
@@ -127,6 +121,7 @@ def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) 
 
 def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
     """Whether a loss of 0, or one that stands still, is one by its digits, or the gradient norm agrees."""
+    # On synthetic data a loss of four digits stands still though it trains.
     if not (loss.are_all(0.0) or loss.stand_still):
         return False
     exact = loss.are_all(0.0) and choice.attempt.log.dialect in EXACT_ZERO
@@ -142,7 +137,7 @@ def _find_explosion(loss: Floats, baseline: Baseline) -> str:
     quarter = -(-len(loss) // 4)
     first, last = median(loss[:quarter]), median(loss[-quarter:])
     words = baseline.configuration.architecture.vocabulary_size
-    guess = math.log(words) if words else math.inf
+    guess = math.log(words) if words else math.inf  # the cross-entropy of equally likely words
     if last > guess and last >= GREW * first:
         return f"the loss grows from {first:g} to {last:g} in the window; a guess has {guess:.3g}"
     return ""

@@ -18,11 +18,10 @@ from pytest_llmbench.core.robust import mean, trimmed_mean
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
 
-LONGEST_SECONDS = 1e6
-"""A step time from here on (11 days) is no step time."""
+LONGEST_SECONDS = 1e6  # a step time from here on (11 days) is no step time
 
+# The share of a run's steps that may be uncertain, at most, for the recipe to say how many there were
 LARGEST_CHOICE = 0.03
-"""The share of a run's steps that may be uncertain, at most, for the recipe to say how many there were."""
 
 
 def begins(steps: Steps) -> Integers:
@@ -44,9 +43,10 @@ def find_uncovered(steps: Steps, which: Flags, window: Window) -> tuple[int, ...
 
 def find_covered_steps(steps: Steps, which: Flags, window: Window) -> frozenset[int]:
     """Return the step numbers of the window that the times of these rows, a mask of shape (n,), cover."""
-    if (steps.mean_of == 1).all():
+    if (steps.mean_of == 1).all():  # single steps, as nearly every log prints them
         return frozenset(steps.index[which & is_inside(steps, window)].tolist())
     bounds = np.array([begins(steps)[which] - window.first, steps.index[which] + 1 - window.first])
+    # A mean may claim any number of steps: what opens and closes is counted, and no step of it is listed.
     opened, closed = np.clip(bounds, 0, window.last + 1 - window.first)
     change = np.zeros(window.last + 2 - window.first, dtype=np.int64)
     np.add.at(change, opened, 1)
@@ -61,15 +61,13 @@ def is_inside(steps: Steps, window: Window) -> Flags:
 
 
 def mask_window(steps: Steps, window: Window) -> Flags:
-    """Return a mask of shape (n,): the times that count, those inside the window.
-
-    One whose steps are all in a later one that counts is left out, or they would count twice: the mean of steps 1 and 2
-    that Megatron prints after step 1.
-    """
+    """Return a mask of shape (n,): the times that count, those inside the window."""
     counted = is_inside(steps, window)
     first = begins(steps)[counted]
     if (first[1:] > first[:-1]).all():
         return counted
+    # A time whose steps are all in a later one that counts is left out, or they would count twice: the mean of steps 1
+    # and 2 that Megatron prints after step 1.
     rows = np.flatnonzero(counted)
     later = np.minimum.accumulate(first[::-1])[::-1][1:]
     counted[rows[:-1][first[:-1] >= later]] = False
@@ -83,7 +81,8 @@ def fits(steps: Steps, window: Window) -> bool:
 
 
 def choose_last_half(steps: Steps) -> Window:
-    """Return the window of the last half of the printed times: the first ones are those of a warm-up."""
+    """Return the window of the last half of the printed times."""
+    # the first ones are those of a warm-up
     return Window(int(begins(steps)[len(steps) // 2]), int(steps.index[-1]))
 
 
@@ -137,21 +136,16 @@ def select_rows(steps: Steps, which: Flags) -> Steps:
 
 
 def possible_seconds(baseline: Baseline) -> float:
-    """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster.
-
-    Without a peak the smallest positive number: what can be excluded then is a step that takes no time.
-    """
-    if math.isnan(baseline.peak_tflops):
+    """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster."""
+    if math.isnan(baseline.peak_tflops):  # without a peak only a step that takes no time can be excluded
         return sys.float_info.min
     return throughput.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
 
 
 def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
-    """Return the mean of a whole run as that of the recipe's number of steps, where its digits leave that choice.
-
-    A log that prints the time of all steps and a rate of few digits says how many there were as roughly as that; the
-    resolution of its time is as wide as the choice.
-    """
+    """Return the mean of a whole run as that of the recipe's number of steps, where its digits leave that choice."""
+    # A log that prints the time of all steps and a rate of few digits says how many there were as roughly as that; the
+    # resolution of its time is as wide as the choice.
     if len(steps) != 1 or steps.index[0] < 2 or steps.mean_of[0] != steps.index[0]:
         return steps
     nearest = int(steps.index[0])
@@ -164,11 +158,7 @@ def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
 
 
 def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:
-    """Return the steps with a time where none is printed and tokens/s are, and which those are.
-
-    The tokens of a step are the baseline's, and no time follows where they are not known (0). A digit of tokens/s is
-    one of the time.
-    """
+    """Return the steps with a time where none is printed and tokens/s are, and which those are."""
     speed = steps.tokens_per_second_per_gpu
     filled: Flags = np.isnan(steps.seconds)
     if filled.any():
@@ -176,11 +166,11 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
     if not filled.any():
         return steps, filled
     of_one_gpu = throughput.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
-    if of_one_gpu == 0:
+    if of_one_gpu == 0:  # the baseline's tokens of a step are not known
         return steps, np.zeros_like(filled)
     seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()
     seconds[filled] = of_one_gpu / speed[filled]
-    unit[filled] = seconds[filled] / speed[filled]
+    unit[filled] = seconds[filled] / speed[filled]  # one digit of tokens/s is one of the time
     return dataclasses.replace(steps, seconds=seconds, resolution_seconds=unit), filled
 
 

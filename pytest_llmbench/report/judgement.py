@@ -101,7 +101,8 @@ def _describe_estimate(estimate: Estimate | None) -> dict[str, Any] | None:
 
 def _describe_baseline(baseline: Baseline) -> dict[str, Any]:
     return {
-        **pick(baseline, "kind", "timed"),
+        "kind": str(baseline.kind),
+        "timed": baseline.timed,
         **pick(baseline.source, "document", "table"),
         "file": Path(baseline.source.file).name,
         "line": baseline.source.line,
@@ -204,7 +205,7 @@ def _describe_daily_run(night: DailyRun) -> dict[str, Any]:
 def _describe_change(change: LevelChange) -> dict[str, Any]:
     accepted = change.acknowledged
     return {
-        "kind": change.kind,
+        "kind": str(change.kind),
         "started": change.started.isoformat(),
         **pick(change, "difference", "low", "high"),
         "environment": {name: [before, after] for name, before, after in change.environment},

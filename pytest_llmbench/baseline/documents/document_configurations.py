@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench.baseline.documents.labels import ABSENT, KEY, LabelledCell, parse_dtypes, parse_metric_label
 from pytest_llmbench.baseline.documents.markdown import MarkdownTable, MarkdownTables
-from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell, read_table
+from pytest_llmbench.baseline.documents.table_configurations import (
+    DocumentConfiguration,
+    UnreadCell,
+    read_table,
+    refuse_rows,
+)
 
 ConfigurationKey = tuple[str, ...]
 
@@ -18,6 +23,7 @@ MOST_APART = 1.3
 MOST_OFF = 3.0
 """Documents have computed tokens/s with half of the batch; milliseconds or a value per GPU are further off."""
 
+STRAY = "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header"
 UNMEASURED = "nothing was measured of its configuration"
 
 
@@ -46,16 +52,7 @@ def collect_configurations(tables: MarkdownTables, defaults: ImportDefaults) -> 
     nothing else of size, GPU type, precision and number of GPUs. Where no table has a metric, the rows of configuration
     tables are the configurations.
     """
-    unread = [
-        UnreadCell(
-            row.line,
-            cell,
-            "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header",
-        )
-        for row in tables.stray
-        for cell in row.cells
-        if cell
-    ]
+    unread = list(refuse_rows(tables.stray, STRAY))
     entries: list[DocumentConfiguration] = []
     for table in tables.tables:
         of_table, problems = read_table(table)
@@ -139,9 +136,8 @@ def _check_complete(
         lines = ", ".join(str(whole.line) for whole in several)
         del complete[key]
         unread += [cell for whole in several for cell in _refuse(whole, f"lines {lines} give several values of one")]
-    return tuple(_mark_proxies(list(complete.values()))), tuple(
-        sorted(dict.fromkeys(unread), key=lambda cell: cell.line)
-    )
+    ordered = sorted(dict.fromkeys(unread), key=lambda cell: cell.line)
+    return tuple(_mark_proxies(list(complete.values()))), tuple(ordered)
 
 
 def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:

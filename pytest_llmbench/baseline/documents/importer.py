@@ -13,9 +13,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
+from pytest_llmbench.baseline.documents.labels import METRICS
 from pytest_llmbench.baseline.documents.markdown import read_tables
 from pytest_llmbench.baseline.documents.prose import Prose, ProseValue, ProseValues, read_prose
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
+from pytest_llmbench.baseline.read import states_recorded
 from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS
 from pytest_llmbench.baseline.write import write_beside
 from pytest_llmbench.core import formatting
@@ -25,8 +27,6 @@ from pytest_llmbench.core.yamlfile import read_text
 
 LARGEST_BYTES = 16 << 20
 WIDTH = 79
-
-_RECORDED = re.compile(r"""^kind:\s*['"]?recorded\b""", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
         before = path.read_text(encoding="utf-8") if os.path.lexists(path) else None
         if before == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
-        if before is not None and _RECORDED.search(before):
+        if before is not None and states_recorded(path):
             raise BaselineError(
                 f"{path}: found recorded baselines, which a document does not replace; move the file or write elsewhere"
             )
@@ -289,19 +289,13 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
     needed = [name for name in ("sequence_length", "layers", "gbs") if columns[name] is None]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
     keys += [f"{name}: null" for name in needed] + ["proxy: true"] * entry.proxy
-    cells = ", ".join(f"{name}: {json.dumps(text)}" for name, text in _order_cells(entry))
+    cells = ", ".join(f"{name}: {json.dumps(entry.cells[name])}" for name in METRICS if name in entry.cells)
     places = [f"{name}: line {model[name].line}" for name in worked if name not in entry.facts]
     notes = [*([f"# {', '.join(places)}"] if places else []), *([f"{FILL_IN} {', '.join(needed)}"] if needed else [])]
     end = "".join(f"   {note}" for note in notes)
     yield f"     {', '.join(keys)}{',' if cells else '}'}{end}"
     if cells:
         yield f"     cells: {{{cells}}}}}"
-
-
-def _order_cells(entry: DocumentConfiguration) -> Iterator[tuple[str, str]]:
-    for name in ("step_time", "tokens_per_second", "mfu", "days_to_1t"):
-        if name in entry.cells:
-            yield name, entry.cells[name]
 
 
 def _quote(text: str) -> str:

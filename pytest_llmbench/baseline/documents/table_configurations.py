@@ -73,23 +73,24 @@ def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...],
     """
     header, column = table.header.cells, [row.cells[0] for row in table.rows]
     if not _is_about_configurations((*header, *column), header[1:]):
-        return (), tuple(_refuse_table(table))
-    if unit := next((row for row in table.rows if any(map(_is_unit, row.cells))), None):
+        reason = "its table is not about performance or configurations"
+        return (), tuple(refuse_rows((table.header, *table.rows), reason, decisive=False))
+    cells = ((row, cell) for row in table.rows for cell in row.cells)
+    if unit := next((row for row, cell in cells if is_unit(cell) and not is_known_label(cell)), None):
         reason = f"a unit stands in a cell of its own (line {unit.line}): nobody knows for which values"
-        return (), tuple(UnreadCell(row.line, cell, reason) for row in table.rows for cell in filter(None, row.cells))
+        return (), tuple(refuse_rows(table.rows, reason))
     whole = [row for row, why in _check_rows(table) if not why]
     in_header, in_column = (sum(map(is_known_label, labels)) for labels in (header, column))
     by_rows = in_header >= in_column and in_header > 0
     entries, unread = _read_rows(table, whole) if by_rows else _read_columns(table, whole)
     about = _read_heading(table)
-    return tuple(replace(entry, facts={**about, **entry.facts}) for entry in entries), (
-        *_refuse_torn_rows(table),
-        *unread,
-    )
+    torn = (cell for row, why in _check_rows(table) if why for cell in refuse_rows([row], why))
+    return tuple(replace(entry, facts={**about, **entry.facts}) for entry in entries), (*torn, *unread)
 
 
-def _is_unit(cell: str) -> bool:
-    return is_unit(cell) and not is_known_label(cell)
+def refuse_rows(rows: Sequence[MarkdownRow], reason: str, *, decisive: bool = True) -> Iterator[UnreadCell]:
+    """Yield every cell of some rows as not read."""
+    yield from (UnreadCell(row.line, cell, reason, decisive) for row in rows for cell in row.cells if cell)
 
 
 def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
@@ -102,12 +103,6 @@ def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
 def _is_about_configurations(labels: Iterable[str], captions: Iterable[str]) -> bool:
     named = any(parse_metric_label(label) or parse_column_label(label) not in ("", *KEY[:3]) for label in labels)
     return named or any("gpus" in read_caption(text).facts for text in captions)
-
-
-def _refuse_torn_rows(table: MarkdownTable) -> Iterator[UnreadCell]:
-    for row, reason in _check_rows(table):
-        if reason:
-            yield from (UnreadCell(row.line, cell, reason) for cell in row.cells if cell)
 
 
 def _check_rows(table: MarkdownTable) -> Iterator[tuple[MarkdownRow, str]]:
@@ -126,12 +121,6 @@ def _check_rows(table: MarkdownTable) -> Iterator[tuple[MarkdownRow, str]]:
         yield row, why
 
 
-def _refuse_table(table: MarkdownTable) -> Iterator[UnreadCell]:
-    for row in (table.header, *table.rows):
-        for cell in filter(None, row.cells):
-            yield UnreadCell(row.line, cell, "its table is not about performance or configurations", decisive=False)
-
-
 def _read_rows(
     table: MarkdownTable, rows: Sequence[MarkdownRow]
 ) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
@@ -143,7 +132,7 @@ def _read_rows(
     for row in rows[:inner]:
         values = [LabelledCell(label, text, row.line) for label, text in zip(labels, row.cells, strict=True)]
         if row.cells[-1] == "" and is_known_label(labels[-1]):
-            unread += [UnreadCell(row.line, cell, SHIFTED) for cell in filter(None, row.cells)]
+            unread += refuse_rows([row], SHIFTED)
             continue
         entry, problems = _make_configuration(row.line, table.heading, caption, (), values)
         entries.append(entry)
@@ -168,10 +157,9 @@ def _is_caption(text: str) -> bool:
 
 
 def _refuse_below(rows: Sequence[MarkdownRow]) -> Iterator[UnreadCell]:
-    for row in rows:
-        for cell in filter(None, row.cells):
-            reason = f"line {rows[0].line} looks like a header: nobody knows what it says of the rows below"
-            yield UnreadCell(row.line, cell, reason)
+    if rows:
+        reason = f"line {rows[0].line} looks like a header: nobody knows what it says of the rows below"
+        yield from refuse_rows(rows, reason)
 
 
 def _read_columns(

@@ -86,22 +86,17 @@ class Unread:
     group: str = ""  # the first group of the pattern that this line lacks
 
 
-GPUS, LAYERS, SEQUENCE, BATCH, MODEL, QUANTIZATION, NAMED, ENGINE, OBJECTIVE, PROFILER = (
-    "gpus",
-    "layers",
-    "sequence length",
-    "global batch size",
-    "model",
-    "quantization",
-    "named",
-    "engine",
-    "objective",
-    "profiler",
-)
-"""What a log may state of its run: a number of GPUs; layers, tokens of a sequence and samples of a step; a model,
-perhaps with its size; the numbers that it computes with where they are no 16 or 32 bit floats (`none` says that they
-are); the name of an experiment; an engine that keeps values to itself; rewards or preferences in place of the next
-token; a profiler that was switched."""
+# What a log may state of its run.
+GPUS = "gpus"
+LAYERS = "layers"
+SEQUENCE = "sequence length"
+BATCH = "global batch size"
+MODEL = "model"  # perhaps with its size
+QUANTIZATION = "quantization"  # the numbers that it computes with; `none` says that they are 16 or 32 bit floats
+NAMED = "named"  # the name of an experiment
+ENGINE = "engine"  # one that keeps values to itself
+OBJECTIVE = "objective"  # rewards or preferences in place of the next token
+PROFILER = "profiler"  # one that was switched
 
 
 @dataclass(frozen=True, slots=True)

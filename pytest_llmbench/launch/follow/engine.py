@@ -174,7 +174,7 @@ class Engine:
         """Submit one job if there is room; return whether something was done."""
         for _ in range(len(self._intended)):
             job = self._intended.popleft()
-            if not self._find_absence(job).lasts or self._is_due():
+            if not self._find_absence(job.spec).lasts or self._is_due():
                 self._recover(job)
                 return True
             self._intended.append(job)
@@ -193,7 +193,7 @@ class Engine:
         mine = sum(self._find_launcher(job.spec).scheduler is scheduler for job in self._live.values())
         if scheduler.at_once is not None and mine >= scheduler.at_once:
             return False
-        return len(self._live) < self._limits.max_jobs and not self._find_absence_of(scheduler).lasts
+        return len(self._live) < self._limits.max_jobs and not self._find_absence(spec).lasts
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
         job = replace(job, spec=spec)  # the journal's has no secrets
@@ -353,25 +353,21 @@ class Engine:
     def _find_launcher(self, spec: JobSpec) -> Launcher:
         return find_launcher(spec, self._launchers)
 
-    def _find_absence(self, job: Job) -> Absence:
-        return self._find_absence_of(self._find_launcher(job.spec).scheduler)
-
-    def _find_absence_of(self, scheduler: Scheduler) -> Absence:
+    def _find_absence(self, spec: JobSpec) -> Absence:
+        scheduler = self._find_launcher(spec).scheduler
         return self._absences.setdefault(scheduler, Absence(self._limits.away_seconds))
 
     def _note_silence(self, job: Job, error: SlurmAway) -> None:
         self._polled = self._now()  # the next try has to wait
         self._pause = min(self._pause * 1.5, self._limits.longest_poll)
-        if text := self._find_absence(job).note_silence(str(error), self._polled):
+        if text := self._find_absence(job.spec).note_silence(str(error), self._polled):
             self._say(text)
 
     def _note_answer(self, job: Job) -> None:
-        scheduler = self._find_launcher(job.spec).scheduler
-        away = self._find_absence_of(scheduler).note_answer(self._now())
-        if away:
-            self._watch.leave_out_pause(
-                away, group_by_scheduler(self._live.values(), self._launchers).get(scheduler, ())
-            )
+        if away := self._find_absence(job.spec).note_answer(self._now()):
+            scheduler = self._find_launcher(job.spec).scheduler
+            alike = [other for other in self._live.values() if self._find_launcher(other.spec).scheduler is scheduler]
+            self._watch.leave_out_pause(away, alike)
             self._say("Slurm answers again")
 
     def _say(self, text: str) -> None:

@@ -90,7 +90,7 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
     spec, name = planned.spec, f"partition {partition.name!r}"
     per_node = -(-spec.gpus // max(spec.nodes, 1))
     asked, count = _find_requested_gpus(planned)
-    if spec.nodes > partition.nodes:
+    if spec.nodes > partition.nodes:  # sbatch accepts it, and it pends as PartitionNodeLimit
         what = f"{name} has {partition.nodes} nodes: a larger job waits for ever"
         yield JobProblem(
             what, "select smaller ones with -k, or set `largest` in the cluster file", f"{spec.nodes} nodes"

@@ -58,9 +58,11 @@ def parse_profile(text: str) -> ProfileRequest:
     if len(values) < len(parts):
         raise LaunchError(f"--llmb-profile={text}: a part stands there twice; expected such as {EXAMPLE}")
     request = ProfileRequest(
-        start=_find_number("start", values),
-        stop=_find_number("stop", values),
-        ranks=_parse_ranks(values.get("ranks")),
+        start=_parse_whole("start", values["start"]) if "start" in values else None,
+        stop=_parse_whole("stop", values["stop"]) if "stop" in values else None,
+        ranks=tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in values["ranks"].split("+")))
+        if "ranks" in values
+        else (),
         gpu_metrics="gpu_metrics" in values,
         cpu="cpu" in values,
     )
@@ -76,14 +78,6 @@ def _split_part(part: str) -> tuple[str, str]:
         expected = f"{name} without a value" if name in FLAGS else f"{name}: and its value"
         raise LaunchError(f"--llmb-profile: found {part!r}, expected {expected}, such as {EXAMPLE}")
     return name, value
-
-
-def _find_number(name: str, values: dict[str, str]) -> int | None:
-    return _parse_whole(name, values[name]) if name in values else None
-
-
-def _parse_ranks(text: str | None) -> tuple[int, ...]:
-    return () if text is None else tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in text.split("+")))
 
 
 def _parse_whole(name: str, text: str) -> int:

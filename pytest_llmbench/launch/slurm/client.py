@@ -26,6 +26,7 @@ COMMENT = "llmb:"  # what stands before the token in the comment of a job
 
 CLOCK_MARGIN = timedelta(hours=1)  # how far the clocks of this machine and of the controller may be apart
 
+# what sacct says, with exit code 1, where there is no slurmdbd
 _NO_ACCOUNTING = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
 _OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
 
@@ -90,7 +91,8 @@ class Slurm:
     """
 
     def __init__(self, run: Runner, environment: Mapping[str, str], timeout: float = 30.0) -> None:
-        """Take the environment of the commands; what would change their output is removed from it."""
+        """Take the environment of the commands."""
+        # SQUEUE_STATES and its like would hide jobs, SLURM_TIME_FORMAT make times that cannot be read
         harmless = {name: value for name, value in environment.items() if not _OVERRIDES.fullmatch(name)}
         self._environment = {**harmless, "TZ": "UTC", "LC_ALL": "C"}
         self._run, self._timeout = run, timeout
@@ -104,7 +106,8 @@ class Slurm:
         earliest = {job_id: submitted - CLOCK_MARGIN for job_id, submitted in jobs.items() if job_id.isdecimal()}
         if not earliest:
             return dict.fromkeys(jobs, merge_statuses(None, None))
-        accounting = self._accounting(earliest)  # before squeue: see `merge_statuses`
+        # before squeue: a job leaves squeue some 0.3 s before sacct shows its end, and would be in neither
+        accounting = self._accounting(earliest)
         queue = self._queue(earliest)
         if isinstance(accounting, SlurmAway):
             if queue.keys() < earliest.keys():
@@ -170,6 +173,8 @@ class Slurm:
 
     def _accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SlurmAway:
         """Return what sacct knows: nothing where Slurm keeps no accounts. SlurmAway, returned: it does not answer."""
+        # without --duplicates a job that was requeued has its last row alone, and its restarts are lost; without --jobs
+        # sacct lags seconds behind
         options = ("--duplicates", f"--format={SACCT_FIELDS}", f"--jobs={','.join(jobs)}")
         done = self._ask("sacct", *_format_period(min(jobs.values())), *options)
         if done.code == 0:

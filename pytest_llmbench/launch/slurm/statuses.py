@@ -23,6 +23,7 @@ MOST_HOSTS = 20_000
 Statuses = dict[str, JobStatus]
 
 _NAME = re.compile(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*")
+# sacct writes `CANCELLED by 1000`
 _STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
 _DURATION = re.compile(r"(?:(?:(?P<days>\d+)-)?(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
@@ -60,9 +61,10 @@ _CODES = {
     EndingCode.STEP_CANCELLED: Blame.CANCELLED,
 }
 
+_HELD = "it was put back into the queue and held: see `scontrol show job`, then `scontrol release`"
 _HELD_STATES = {
-    "REQUEUE_HOLD": "it was put back into the queue and held: see `scontrol show job`, then `scontrol release`",
-    "SPECIAL_EXIT": "it was put back into the queue and held: see `scontrol show job`, then `scontrol release`",
+    "REQUEUE_HOLD": _HELD,
+    "SPECIAL_EXIT": _HELD,
     "RESV_DEL_HOLD": "its reservation was deleted: `scontrol release` it, or name another reservation",
 }
 
@@ -339,6 +341,7 @@ def _name_signal(number: int) -> str:
 def _explain_completed(status: JobStatus) -> JobEnd:
     if status.exit_code not in ("", SUCCESS):
         return JobEnd(Blame.RUN, f"COMPLETED, yet with {format_exit(status.exit_code)}")
+    # a script that does not end with the exit code of its srun: a green job with a failed step
     if status.derived_exit_code not in ("", SUCCESS):
         text = f"a step of it failed with {format_exit(status.derived_exit_code)}, although the batch script succeeded"
         return JobEnd(Blame.RUN, f"COMPLETED, but {text}")
@@ -346,6 +349,7 @@ def _explain_completed(status: JobStatus) -> JobEnd:
 
 
 def _explain_failure(status: JobStatus) -> str:
+    # --gres=gpu:9 on nodes with 8 is refused by sbatch, and recorded as a job that FAILED
     if status.reason == "BadConstraints" or (status.seen_by == "sacct" and not status.nodes):
         return "no node ever ran it: Slurm refused what it asks for"
     return "Slurm gives no exit code" if status.exit_code in ("", SUCCESS) else format_exit(status.exit_code)

@@ -1,9 +1,4 @@
-"""The ways to submit a job: one small class for each, on top of what all submission commands have in common.
-
-A submission command runs in a session of its own and leaves its output and exit code in files, so that it is still
-understood when pytest was killed in the middle of it. Whatever it did, a job is submitted again only if it is certain
-that it was not.
-"""
+"""The ways to submit a job. Whatever became of a submission, it is tried again only if certainly no job came of it."""
 
 from __future__ import annotations
 
@@ -114,6 +109,7 @@ class SlurmLauncher:
         """Run the submission command to its end, at most `submit_seconds`."""
         spec, journal = job.spec, self._tools.journal
         try:
+            # in a session of its own, with output and exit code in files: it is still understood when pytest is killed
             begun = process.start(
                 self.build_arguments(job),
                 spec.directory,

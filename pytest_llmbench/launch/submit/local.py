@@ -22,7 +22,6 @@ from pytest_llmbench.launch.submit import process
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_doubt
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Key
     from pytest_llmbench.launch.journal.journal import Journal
 
 EXIT = "job.exit"
@@ -103,9 +102,8 @@ class LocalLauncher:
     def _find_status(self, job: Job) -> JobStatus:
         begun = self._journal.find_process(job.number)
         running = begun is not None and process.is_alive(begun)
-        code = process.read_exit_code(
-            job.folder / EXIT
-        )  # after asking for the process, which leaves it as its last act
+        # after asking for the process, which leaves its exit code as its last act: none then means that it was killed
+        code = process.read_exit_code(job.folder / EXIT)
         phase, state, exit_code = _find_state(running, code, cancelled=(job.folder / CANCELLED).exists())
         started = _read_modified(_find_record(job))
         ended = _read_modified(job.folder / EXIT) if phase is Phase.ENDED else None
@@ -149,38 +147,30 @@ def _find_record(job: Job) -> Path:
 
 
 def _write_record(job: Job, now: datetime) -> None:
+    """Write what the recipe launcher records of a job, as far as it is known here."""
     import yaml
 
-    text = yaml.safe_dump(_build_record(job, now), sort_keys=False)
-    try:
-        _find_record(job).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SubmitError(f"{_find_record(job)} cannot be written: {error.strerror}") from error
-
-
-def _build_record(job: Job, now: datetime) -> dict[str, dict[str, object]]:
-    """Return what the recipe launcher records of a job, as far as it is known here."""
     key, environment = job.spec.key, dict(job.spec.environment)
-    return {
+    record = {
         "job_info": {"job_id": str(job.number), "launcher_type": "local", "launch_time": now.isoformat()},
         "workload_info": {"gsw_version": key.release, "workload_type": key.task or "pretrain"},
-        "model_info": _describe_model(key),
+        "model_info": {
+            "model_name": key.recipe,
+            "model_size": key.size,
+            "dtype": key.dtype,
+            "scale": key.gpus,
+            "gpu_type": key.gpu,
+        },
         "job_config": {
             "profile_enabled": job.spec.purpose is Purpose.PROFILE,
             "strong_scaling": key.scaling == "strong",
             "env_overrides": {name: environment[name] for name in _TELLING if environment.get(name)},
         },
     }
-
-
-def _describe_model(key: Key) -> dict[str, object]:
-    return {
-        "model_name": key.recipe,
-        "model_size": key.size,
-        "dtype": key.dtype,
-        "scale": key.gpus,
-        "gpu_type": key.gpu,
-    }
+    try:
+        _find_record(job).write_text(yaml.safe_dump(record, sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise SubmitError(f"{_find_record(job)} cannot be written: {error.strerror}") from error
 
 
 def _read_modified(path: Path) -> datetime | None:

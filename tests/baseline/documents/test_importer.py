@@ -157,10 +157,11 @@ def test_a_document_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_document_never_replaces_what_was_recorded(tmp_path: Path, force: bool) -> None:
+@pytest.mark.parametrize("stated", ["kind: recorded", "'kind' : \"recorded\"", "kind: recorded\nbroken: ["])
+def test_a_document_never_replaces_what_was_recorded(tmp_path: Path, force: bool, stated: str) -> None:
     """With the file would go every value that was accepted, and drift would begin anew."""
     (file,) = write_drafts(imported(), tmp_path, force=False)
-    text = file.path.read_text(encoding="utf-8").replace("kind: published", "kind: recorded")
+    text = file.path.read_text(encoding="utf-8").replace("kind: published", stated)
     file.path.write_text(text, encoding="utf-8")
     with pytest.raises(BaselineError, match="found recorded baselines, which a document does not replace"):
         write_drafts(imported(), tmp_path, force=force)
