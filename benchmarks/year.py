@@ -77,7 +77,7 @@ def year(number: int, seed: int, correlation: float = 0.0) -> Year:
     planted = [_plant(random, one) for one in range(CONFIGURATIONS)]
     series = [_series(random, cv, one, correlation) for cv, one in zip(cvs, planted, strict=True)]
     told = [_Told(one, cv) for one, cv in zip(planted, cvs, strict=True)]
-    for night in range(noise.NIGHTS, NIGHTS + 1):
+    for night in range(noise.FEWEST_NIGHTS, NIGHTS + 1):
         nights = [values[:night] for values in series]
         alike = estimate_fleet_correlation(nights)
         for one, values, known in zip(told, nights, _noises(nights), strict=True):
@@ -144,7 +144,7 @@ def _series(random: np.random.Generator, cv: float, planted: Planted, correlatio
 
 def _noises(series: Sequence[Floats]) -> Iterator[Noise]:
     """Yield what is known of the noise of each configuration, as the gate knows it: its own, and that of the others."""
-    own = [noise.estimate_from_history(values.tolist()) for values in series]
+    own = [noise.estimate_from_daily_runs(values.tolist()) for values in series]
     prior = noise.estimate_from_others([one for one in own if one is not None])
     for one in own:
         yield noise.with_prior(one, prior or noise.assume_noise(CV[0]), CV[0])

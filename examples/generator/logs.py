@@ -10,7 +10,7 @@ from generator import lines
 from generator.plan import Plan, release_number
 from generator.preambles import node_name, preamble
 from generator.series import step_seconds
-from pytest_llmbench.core.throughput import model_flops
+from pytest_llmbench.core.metric_definitions import model_flops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_llmbench.baseline.lint import LintReport, recompute_cell, round_as_printed
 from pytest_llmbench.baseline.schema import NOT_GIVEN
-from pytest_llmbench.core import throughput
+from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models import Baseline, Erratum, Recipe, Recording
 from pytest_llmbench.core.tolerance import describe_move, find_reference
@@ -163,7 +163,7 @@ def _format_metrics(baseline: Baseline) -> Iterator[str]:
             computed = _format_computed(baseline, recompute_cell(baseline, name), name, cell)
         what = f"{label} ({unit})" if unit else label
         yield f"  {what:<22} {cell:>12}  {computed:>12}"
-    tflops = throughput.tflops_per_gpu(baseline.configuration, baseline.step_seconds)
+    tflops = metric_definitions.tflops_per_gpu(baseline.configuration, baseline.step_seconds)
     yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {_format_number(tflops, '.2f'):>12}"
 
 
@@ -191,6 +191,7 @@ def _format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
 
 
 def _wrap(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+    # An id is not broken at its hyphens: it is there to be copied.
     following = first if rest is None else rest
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_llmbench.baseline.schema import LOG
-from pytest_llmbench.core import formatting, throughput
+from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.metric_definitions import model_flops
 from pytest_llmbench.core.models import Baseline, Key, Recording
-from pytest_llmbench.core.throughput import model_flops
 from pytest_llmbench.core.tolerance import find_reference
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
@@ -146,6 +146,7 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
     """Return what else of a recording decides about a run: the mean, and the value that drift is counted from."""
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
+    # A recording whose mean allows more, or that forgot what drift is counted from, is another gate.
     first = find_reference(recording)
     # In tenths of a percent above the trimmed mean, or every recording would differ.
     above = formatting.format_difference(recording.mean_seconds / recording.trimmed_mean_seconds)
@@ -155,12 +156,13 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
     """Return how MFU moved; None where a peak or a step time is not known, or the numbers of GPUs differ."""
+    # It happened between two releases that the seconds stayed and MFU moved, by its formula alone.
     numbers = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
     if not all(math.isfinite(value) and value > 0 for value in numbers):
         return None
     printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
     computed = [
-        throughput.model_flops_utilization(baseline.configuration, baseline.step_seconds, baseline.peak_tflops)
+        metric_definitions.model_flops_utilization(baseline.configuration, baseline.step_seconds, baseline.peak_tflops)
         for baseline in (old, new)
     ]
     # A printed MFU beside a computed one would show a change of method as a change of speed.

@@ -189,6 +189,7 @@ def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> Reci
         title=entry.get("title", ""),
         framework=entry.get("framework", ""),
         dialect=_name_dialect(entry),
+        # Without names its runs are called as the recipe is.
         names=entry.get("names", (entry["recipe"],)),
         layout=entry.get("layout", ""),
         baselines=tuple(_make_baseline(path, kind, entry, row, resolutions) for row in entry["configurations"]),

@@ -161,6 +161,7 @@ _VARIABLE = Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-
 _VARIABLES = Names(_TEMPLATE, _VARIABLE)
 _OPTIONS = Names(_TEXT, Text("an option such as --gres", r"(?a:--?[a-z][a-z-]*)"))
 
+# Text, as printed: the number of digits is information.
 _CELLS = Fields(
     {
         "step_time": Text(

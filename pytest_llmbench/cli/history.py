@@ -102,10 +102,8 @@ def _parse_age(text: str) -> timedelta:
 
 
 def parse_days(text: str) -> timedelta:
-    """Read how long something is kept: `400d`, `8w`, `6mo` (or months) of 31 days, `2y` of 366; ValueError otherwise.
-
-    Elsewhere `m` is minutes and to many people it is months: what removes things takes neither.
-    """
+    """Read how long something is kept: `400d`, `8w`, `6mo` of 31 days, `2y` of 366; ValueError otherwise."""
+    # Elsewhere `m` is minutes, and to many people it is months: what removes things takes neither.
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([a-z]+)", text, re.ASCII)
     unit = match[2] if match else ""
     if unit in MINUTES_OR_HOURS:
@@ -296,7 +294,8 @@ def _format_extent(extent: Extent) -> str:
 
 
 def _is_agreed(question: str) -> bool:
-    """Ask whoever sits at the terminal; where nobody does, nobody agreed."""
+    """Ask whoever sits at the terminal."""
+    # Where nobody does, nobody agreed: a nightly job has to say --yes.
     if not sys.stdin.isatty():
         return False
     tell(f"{question}\ngo on? [y/N]")

@@ -92,6 +92,7 @@ def replay(before: Settings, after: Settings, now: datetime) -> Replay:
     from pytest_llmbench.pipeline.evaluate import evaluate_runs
     from pytest_llmbench.pipeline.find_runs import ingest
 
+    # The runs are read again only where another release makes them runs of other configurations.
     catalog = load(before)
     runs = ingest(before, catalog, now)
     outcomes_before = _decide(evaluate_runs(runs, before, catalog, now), before)

@@ -349,7 +349,8 @@ def _read_configuration(configuration: Configuration) -> dict[str, object]:
 
 
 def _read_names(run: Run) -> dict[str, object]:
-    """Return what names and metadata say; what they say in two ways nobody knows."""
+    """Return what names and metadata say."""
+    # What they say in two ways nobody knows.
     values_of: dict[str, set[str]] = {}
     for hint in run.found.hints:
         values_of.setdefault(hint.field, set()).add(hint.value)

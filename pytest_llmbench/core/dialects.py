@@ -147,7 +147,7 @@ def compile_pattern(pattern: str) -> Any:
             "pip install 'pytest-llmbench[regex]'"
         ) from None
     options = re2.Options()
-    options.log_errors = False
+    options.log_errors = False  # else RE2 writes to standard error itself
     try:
         return re2.compile(pattern, options)
     except re2.error as error:

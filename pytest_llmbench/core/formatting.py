@@ -109,7 +109,7 @@ def format_difference(ratio: float | None) -> str:
 
 def bounded_exp(logarithm: float) -> float:
     """Return the exponential, for what is too large for a float the largest one."""
-    return math.exp(min(logarithm, 700.0))
+    return math.exp(min(logarithm, 700.0))  # from 710 on it overflows
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -154,6 +154,7 @@ def fold_nodes(nodes: Iterable[str]) -> str:
 
 def _group(head: str, numbers: Iterable[str], tail: str) -> str:
     rows: list[list[str]] = []
+    # Slurm keeps leading zeros: n08, n09 and n10 are one range, and n9 is another node than n09.
     for digits in sorted(numbers, key=lambda digits: (int(digits), len(digits))):
         if rows and digits == str(int(rows[-1][-1]) + 1).zfill(len(rows[-1][-1])):
             rows[-1].append(digits)

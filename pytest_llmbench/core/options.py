@@ -79,7 +79,7 @@ JUDGING_OPTIONS = (
         shown="the baseline's, else 5%%",
         ini="string",
         resolve="list_tolerances",
-        more="verdicts.md",
+        more="baselines.md#tolerances",
     ),
     Option(
         "--llmb-inconclusive=MODE",
@@ -87,6 +87,7 @@ JUDGING_OPTIONS = (
         default="literal",
         ini="string",
         choices=("literal", "fail", "skip"),
+        more="verdicts.md",
     ),
     Option(
         "--llmb-improvement=MODE",
@@ -95,6 +96,7 @@ JUDGING_OPTIONS = (
         shown="pass, up to 15%%",
         ini="string",
         choices=("pass", "fail"),
+        more="statistics.md#implausibly-fast",
     ),
     Option(
         "--llmb-scaling=MODE",
@@ -102,6 +104,7 @@ JUDGING_OPTIONS = (
         default="report",
         ini="string",
         choices=("report", "fail"),
+        more="statistics.md#several-configurations",
     ),
     Option(
         "--llmb-trend=MODE",
@@ -124,6 +127,7 @@ JUDGING_OPTIONS = (
         shown="0, none",
         ini="string",
         parse="parse_window",
+        more="statistics.md#more-than-one-run",
     ),
     Option(
         "--llmb-assumed-cv=PERCENT",
@@ -131,13 +135,19 @@ JUDGING_OPTIONS = (
         default="1%",
         ini="string",
         parse="parse_percentage",
+        more="statistics.md#what-is-assumed-and-how-to-measure-your-own-noise",
     ),
     Option(
         "--llmb-certify",
         "Certify: inconclusive and missing configurations fail, and performance has to be at least 95%% of the "
         "published one",
+        more="baselines.md#tolerances",
     ),
-    Option("--llmb-selftest", "Prove on changed copies of the runs that passed that the verdict would change"),
+    Option(
+        "--llmb-selftest",
+        "Prove on changed copies of the runs that passed that the verdict would change",
+        more="verdicts.md#does-the-gate-work",
+    ),
     Option(
         "--llmb-require=WHAT",
         "Fail a configuration without a valid run: an id, a pattern, a file of them, a suite file of llmb-run "
@@ -154,15 +164,25 @@ JUDGING_OPTIONS = (
         ini="string",
         choices=("fail", "list"),
     ),
-    Option("--llmb-release=RELEASE", "Release of runs that do not tell theirs, such as 25.05", ini="string"),
     Option(
-        "--llmb-gpu=TYPE", "GPU type of runs that do not tell theirs, such as h100", ini="string", parse="parse_lower"
+        "--llmb-release=RELEASE",
+        "Release of runs that do not tell theirs, such as 25.05",
+        ini="string",
+        more="layouts.md#which-configuration-a-run-is",
+    ),
+    Option(
+        "--llmb-gpu=TYPE",
+        "GPU type of runs that do not tell theirs, such as h100",
+        ini="string",
+        parse="parse_lower",
+        more="layouts.md#which-configuration-a-run-is",
     ),
     Option(
         "--llmb-runs=WHICH",
         "Judge the newest run of a configuration, or each in an item of its own: newest or each",
         default="newest",
         choices=("newest", "each"),
+        more="verdicts.md",
     ),
     Option(
         "--llmb-since=DATE",
@@ -174,6 +194,7 @@ JUDGING_OPTIONS = (
         "A configuration whose newest run is older counts as missing: 90m, 20h, 7d",
         ini="string",
         parse="parse_age",
+        more="history.md#what-it-is-for",
     ),
     Option(
         "--llmb-against=KIND",
@@ -195,11 +216,13 @@ JUDGING_OPTIONS = (
         "--llmb-baseline-release=RELEASE",
         "Judge every run against the baselines of this release, whatever release it is",
         ini="string",
+        more="layouts.md#which-configuration-a-run-is",
     ),
     Option(
         "--llmb-record=DIR",
         "Write recorded baselines from the valid runs to this folder, and judge nothing",
         resolve="find_output",
+        more="baselines.md#how-many-runs",
     ),
     Option(
         "--llmb-drift-budget=PERCENT",

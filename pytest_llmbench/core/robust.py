@@ -1,4 +1,4 @@
-"""Robust location and spread of a few dozen numbers: a sort and a slice, where scipy.stats takes longer to import."""
+"""Robust location and spread of a few dozen numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
     """
     if _differ(weights):
         return _weigh(values, np.array(weights, dtype=float))
-    cut = int(TRIMMED * len(values))
+    cut = int(TRIMMED * len(values))  # a sort and a slice: scipy.stats takes longer to import
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
@@ -41,7 +41,8 @@ def _differ(weights: Sequence[int]) -> bool:
 
 
 def _weigh(values: Floats, weights: Floats) -> float:
-    """Return the trimmed mean of repeated values without repeating them: a log may claim a mean of any number."""
+    """Return the trimmed mean of repeated values without repeating them."""
+    # A log may claim a mean of any number of steps.
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(weights[order])
     cut = int(TRIMMED * ends[-1])
@@ -58,7 +59,8 @@ def winsorise(values: Floats) -> Floats:
 
 
 def median(values: Floats) -> float:
-    """Return the median of values of shape (n,), n > 0; numpy's own spends ten times as long on a few dozen."""
+    """Return the median of values of shape (n,), n > 0."""
+    # numpy's own spends ten times as long on a few dozen
     ordered = np.sort(values)
     return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
 
@@ -69,11 +71,9 @@ def median_deviation(values: Floats) -> float:
 
 
 def find_stragglers(seconds: Floats, resolution: float) -> Flags:
-    """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations / median)).
-
-    One unit in the last place is added to that: a rounded value of 0.013 beside 0.012 says little.
-    """
+    """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations / median)) + resolution."""
     middle = median(seconds)
     excess = seconds - middle
+    # One unit in the last place is added: a rounded value of 0.013 beside 0.012 says little.
     slow: Flags = excess > max(EXCESS * middle, DEVIATIONS * NORMAL * median(np.abs(excess))) + resolution
     return slow

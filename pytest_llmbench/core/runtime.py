@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 COMMITS = (
     "GITHUB_SHA",
-    "CI_COMMIT_SHA",
-    "GIT_COMMIT",
+    "CI_COMMIT_SHA",  # GitLab
+    "GIT_COMMIT",  # Jenkins
     "BUILDKITE_COMMIT",
-    "BUILD_SOURCEVERSION",
+    "BUILD_SOURCEVERSION",  # Azure
     "CIRCLE_SHA1",
     "BITBUCKET_COMMIT",
 )
-"""The variables with the commit: GitHub, GitLab, Jenkins, Buildkite, Azure, CircleCI, Bitbucket."""
+"""The variables with the commit."""
 
 ADDRESSES = ("CI_JOB_URL", "CI_PIPELINE_URL", "BUILD_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL")
 
@@ -28,7 +28,8 @@ def read_commit(environment: Mapping[str, str]) -> str:
 
 
 def read_job_url(environment: Mapping[str, str]) -> str:
-    """Return where the CI system shows this job, empty elsewhere; GitHub gives it in three parts."""
+    """Return where the CI system shows this job, empty elsewhere."""
+    # GitHub gives it in three parts.
     parts = [environment.get(name, "") for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")]
     if all(parts):
         return "{}/{}/actions/runs/{}".format(*parts)
@@ -37,8 +38,8 @@ def read_job_url(environment: Mapping[str, str]) -> str:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Let Python's collector of cycles rest: what is made of thousands of runs is kept, and has no cycles, but the
-    collector would look at all of it again and again."""
+    """Let Python's collector of cycles rest."""
+    # What is made of thousands of runs is kept, and has no cycles, but it would look at all of it again and again.
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -100,7 +100,7 @@ KEPT = 20  # of the earlier values so many newest ones, besides the first and al
 FASTER = "faster than the value before by more than the drift budget: from here on this one counts"
 """The reason of a value that needs nobody's word: the gate becomes stricter."""
 
-EQUAL = 1e-9
+EQUAL = 1e-9  # a value at the bound is not beyond it by rounding
 
 
 def list_accepted(recording: Recording) -> tuple[AcceptedValue, ...]:
@@ -132,12 +132,10 @@ def explain_refusal(recording: Recording, previous: Recording | None, budget: fl
 
 
 def follow_recording(recording: Recording, previous: Recording | None, budget: float, reason: str) -> Recording:
-    """Return a recording with the values that it replaces, and its reason where it moves beyond the budget.
-
-    The same runs recorded once more replace nothing. A value that is faster by more than the budget counts from now on.
-    """
+    """Return a recording with the values that it replaces, and its reason where it moves beyond the budget."""
     if previous is None:
         return recording
+    # The same runs recorded once more replace nothing.
     if (recording.run_seconds, recording.log_sha256) == (previous.run_seconds, previous.log_sha256):
         return replace(recording, reason=previous.reason, earlier=previous.earlier)
     first, seconds = find_reference(previous), recording.trimmed_mean_seconds

@@ -29,7 +29,7 @@ def read_text(path: Path, what: str, most_bytes: int, raises: type[LlmbenchError
     """
     try:
         with path.open("rb") as file:
-            data = file.read(most_bytes + 1)
+            data = file.read(most_bytes + 1)  # one more tells a larger file
     except OSError as error:
         raise raises(f"{path}: {error.strerror or error}, expected a readable {what}") from error
     if len(data) > most_bytes:
@@ -190,6 +190,7 @@ class Number:
     whole: bool = False
 
     def read(self, node: Node, report: Report) -> Any:
+        # YAML 1.1 reads 010 as eight and 1:30 as ninety: here they are no numbers at all.
         pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
         value = str(node.value)
         if node.id != "scalar" or not re.fullmatch(pattern, value):
@@ -207,9 +208,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`true` or `false`, and none of YAML's other ways to say it."""
+    """`true` or `false`."""
 
     def read(self, node: Node, report: Report) -> Any:
+        # YAML 1.1 has more ways to say it (yes, on, ...), and YAML 1.2 reads those as texts.
         if node.id != "scalar" or node.style in ("'", '"') or node.value not in ("true", "false"):
             return _report_wrong(node, "true or false", report)
         return bool(node.value == "true")
@@ -273,7 +275,7 @@ class Nullable:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A mapping with known keys: an unknown one is a problem, or a typing error could weaken the gate in silence."""
+    """A mapping with known keys."""
 
     required: Mapping[str, Spec]
     optional: Mapping[str, Spec] = field(default_factory=dict)
@@ -288,6 +290,7 @@ class Fields:
                 return specs[key.value]
             if not self.closed:
                 return None
+            # Passed over, a typing error could weaken the gate in silence.
             hint = did_you_mean(key.value, specs) if key.id == "scalar" else ""
             _report_wrong(key, ", ".join(sorted(specs)), report, what="the unknown key {}", hint=hint)
             return None

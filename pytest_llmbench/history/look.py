@@ -21,12 +21,12 @@ NESTED = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sh
 
 
 class Extent(NamedTuple):
-    """Sessions before a moment: how many, when the first and the last began (None: there is none), how many stay."""
+    """The sessions before a moment."""
 
     sessions: int
-    oldest: datetime | None
+    oldest: datetime | None  # None, as the next one, where there is none
     newest: datetime | None
-    stay: int
+    stay: int  # so many others
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -48,7 +48,7 @@ def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: i
     query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
     if since is not None:
         query = query.where(RUN.c.started >= convert_to_stored(since))
-    newest = {row["number"]: row for row in _fetch_rows(place, query) if _holds(row["configuration"], words)}
+    newest = {row["number"]: row for row in _fetch_rows(place, query) if _is_wanted(row["configuration"], words)}
     by_configuration: dict[str, Rows] = {}
     for row in sorted(newest.values(), key=_get_start):
         by_configuration.setdefault(row["configuration"], []).append(row)
@@ -125,11 +125,11 @@ def measure_extent(place: StoreLocation, before: datetime) -> Extent:
     return Extent(count, oldest, newest, stay)
 
 
-def _holds(configuration: str, words: str) -> bool:
-    return any(all(_has(configuration, word.strip()) for word in each.split(" and ")) for each in words.split(" or "))
+def _is_wanted(configuration: str, words: str) -> bool:
+    return any(all(_fits(configuration, word.strip()) for word in each.split(" and ")) for each in words.split(" or "))
 
 
-def _has(configuration: str, word: str) -> bool:
+def _fits(configuration: str, word: str) -> bool:
     return (word.removeprefix("not ").strip().lower() in configuration.lower()) is not word.startswith("not ")
 
 

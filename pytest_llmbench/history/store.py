@@ -46,11 +46,11 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A store: a `file` of SQLite or else the `url` of a server; `shown` may be printed, it holds no password."""
+    """Where a store is: a file of SQLite, or else a server."""
 
-    shown: str
+    shown: str  # may be printed: it holds no password
     file: Path | None = None
-    url: str = field(default="", repr=False)
+    url: str = field(default="", repr=False)  # of the server, with its password
 
 
 def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLocation:

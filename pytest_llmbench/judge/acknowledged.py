@@ -1,4 +1,4 @@
-"""AcceptedValue changes of step time: the level that a run is compared with, moved by what was acknowledged."""
+"""Acknowledged changes of step time: the level that a run is compared with, moved by what was acknowledged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from datetime import date
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note, NoteCode
 from pytest_llmbench.core.robust import median
-from pytest_llmbench.judge.daily_runs import PreviousRun, start_seconds
+from pytest_llmbench.judge.daily_runs import PreviousRun, list_valid_runs
 
 NIGHTS = 7  # the level before an accepted change is the median of so many valid runs before it
 
@@ -107,8 +109,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
-    all_runs: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
-    runs = sorted((run for run in all_runs if run.valid and run.started is not None), key=start_seconds)
+    runs = list_valid_runs(evidence)
     level, began = 0.0, date.min
     for entry in sorted(active, key=lambda acknowledgement: acknowledgement.since):
         before = [run for run in runs if run.started is not None and began <= run.started.date() < entry.since]
@@ -121,13 +122,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
 
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     """Return the median of runs over the baseline, as a logarithm."""
-    return _median([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs])
-
-
-def _median(values: Sequence[float]) -> float:
-    import numpy as np
-
-    return median(np.array(values))
+    return median(np.array([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs]))
 
 
 def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:

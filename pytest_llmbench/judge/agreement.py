@@ -46,10 +46,11 @@ def meets_point(current: Sequence[Measurement], evidence: Evidence, estimate: Es
         return meets
     expected = _expect_seconds(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in current)
-    usual = _average_difference(current, lambda window, steps: _mean_without_hiccup(window, steps, averaged), expected)
-    return usual <= estimate.margin + EQUAL and _average_difference(
-        current, mean, expected
-    ) <= estimate.margin + math.log(STALLS)
+    usual = _average_difference(
+        current, lambda window, steps: _average_without_hiccup(window, steps, averaged), expected
+    )
+    with_hiccups = _average_difference(current, mean, expected)
+    return usual <= estimate.margin + EQUAL and with_hiccups <= estimate.margin + math.log(STALLS)
 
 
 def explain_coarseness(current: Sequence[Measurement], evidence: Evidence) -> str:
@@ -87,7 +88,7 @@ def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
     return recording.trimmed_mean_seconds if trimmed else min(recording.mean_seconds, stalled)
 
 
-def _mean_without_hiccup(window: Floats, mean_of: Sequence[int], averaged: int) -> float:
+def _average_without_hiccup(window: Floats, mean_of: Sequence[int], averaged: int) -> float:
     """Return the mean with the slowest steps set to the next slowest; in moving means one shows in several values.
 
     A mean of several steps is set so only if all of them are no more than those few.

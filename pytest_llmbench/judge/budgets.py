@@ -46,7 +46,7 @@ UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
 def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a verdict that does not follow a recorded baseline further than the drift budget allows.
 
-    A run that is shown to be slower than the value that counts (`acceptance.reference`) by more than the budget, or
+    A run that is shown to be slower than the value that counts (`find_reference`) by more than the budget, or
     than the tolerance where that is larger, is a REGRESSION (drifted), however near it is to what was recorded since.
     So is one whose recorded value itself is beyond the budget (the file was edited, or the budget is smaller now),
     unless the run is shown to be within it. What was measured holds to the same limit where nothing is shown: recording
@@ -178,12 +178,12 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
     it."""
     action, records = ACTIONS[budget.metric], [*run.checkpoints.records]
     records = [record for record in records if record.action == action]
-    timed = [record for record in records if record.seconds is not None and _counts(record, budget)]
-    slowest = max(timed, key=_seconds, default=None)
+    timed = [record for record in records if record.seconds is not None and _is_timed(record, budget)]
+    slowest = max(timed, key=lambda record: record.seconds or 0.0, default=None)
     limit = f"the budget is {budget.largest:g} s{f' ({budget.place})' if budget.place else ''}"
-    if slowest is not None and _seconds(slowest) > budget.largest:
-        alone = " until it was handed over" if slowest.dispatched else ""
-        text = f"checkpoint {action} took {_seconds(slowest):.10g} s{alone} ({_name_place(run, slowest.line, newest)})"
+    if slowest is not None and (slowest.seconds or 0.0) > budget.largest:
+        took = f"{slowest.seconds:.10g} s{' until it was handed over' if slowest.dispatched else ''}"
+        text = f"checkpoint {action} took {took} ({_name_place(run, slowest.line, newest)})"
         return Note(NoteCode.OVER_BUDGET, f"{text}, {limit}", slowest.line)
     if not records and not run.checkpoints.unread:
         return _explain_unstated(run, action, limit)
@@ -195,12 +195,8 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
     return Note(NoteCode.BUDGET_UNKNOWN, text, line)
 
 
-def _counts(record: CheckpointRecord, budget: Budget) -> bool:
+def _is_timed(record: CheckpointRecord, budget: Budget) -> bool:
     return record.dispatched or budget.metric != DISPATCH
-
-
-def _seconds(record: CheckpointRecord) -> float:
-    return record.seconds or 0.0
 
 
 def _name_place(run: Measurement, line: int, newest: bool) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.core.robust import median, median_deviation
 from pytest_llmbench.judge.estimate import compute_quantile
-from pytest_llmbench.judge.noise import compute_hidden_spread, compute_inflation
+from pytest_llmbench.judge.noise import compute_hidden_spread, compute_inflation, compute_running_median
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
@@ -44,15 +44,12 @@ LONG = 20  # so many nights of one level tell whether they drift
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """A change of level: `position` is the first night after it; the two levels reach from `first` to before `last`.
+    """A change of level in a series of nights."""
 
-    `difference`, `low` and `high` (95 % between them) are logarithms.
-    """
-
-    position: int
-    first: int
-    last: int
-    difference: float
+    position: int  # the first night after it
+    first: int  # the two levels reach from here
+    last: int  # to before this one
+    difference: float  # a logarithm, as its bounds, with 95 % between them
     low: float
     high: float
 
@@ -67,8 +64,8 @@ def find_level_shifts(
     again; so a change that was taken back is found as well as one that lasts. Then each cut has to hold between its two
     neighbours, with the spread that is left within the pieces, and the weakest are dropped first.
 
-    `correlation` is that of a night with the next (`fleet_correlation`): such nights say less together than as many
-    independent ones, and vary by more than their differences show.
+    `correlation` is that of a night with the next (`estimate_fleet_correlation`): such nights say less together than as
+    many independent ones, and vary by more than their differences show.
 
     Empty means that nothing can be shown: also for fewer than 7 nights, and where the noise is only assumed.
     """
@@ -101,12 +98,7 @@ def choose_level(days: int) -> float:
 def draw_in(series: Floats, sigma: float) -> Floats:
     """Return a series, shape (n,), with what lies further than 3 sigma from the median of the 7 nights around it set
     there. At the ends it is the median of the outer 7, so that the last two nights alone never look like a level."""
-    if len(series) <= RUNNING:
-        middle = np.full(len(series), median(series))
-    else:
-        around = np.lib.stride_tricks.sliding_window_view(series, RUNNING)
-        inner = np.partition(around, RUNNING // 2, axis=1)[:, RUNNING // 2]
-        middle = np.pad(inner, RUNNING // 2, mode="edge")
+    middle = compute_running_median(series, RUNNING)
     return np.clip(series, middle - REACH * sigma, middle + REACH * sigma)
 
 
@@ -228,9 +220,9 @@ def find_slow_change(
     """Return the drift in which a series stands tonight, one log step time a night, oldest first; slower is positive.
 
     Two cumulative sums against the first 20 nights (Page, Biometrika 41, 1954), of nights in units of sigma that are
-    drawn in as for `changes.steps`. The position is the night from which on the sum grew; the difference is that of the
-    last seven nights. `correlation` is that of a night with the next, as there. None: nothing can be shown, also where
-    the noise is only assumed or too few nights follow.
+    drawn in as for `find_level_shifts`. The position is the night from which on the sum grew; the difference is that of
+    the last seven nights. `correlation` is that of a night with the next, as there. None: nothing can be shown, also
+    where the noise is only assumed or too few nights follow.
     """
     series = np.array(values, dtype=float)
     if len(series) < ANCHOR + RUNNING or not noise.measured or not np.isfinite(series).all():

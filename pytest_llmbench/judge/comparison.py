@@ -45,12 +45,10 @@ SEVERITY = tuple(VERDICTS.values())
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One configuration beside its reference, against the baselines of one kind (`baseline`).
+    """One configuration beside its reference, against the baselines of one kind.
 
-    `measured` and `documented` are step times of the reference over those of the configuration: the weak-scaling
-    efficiency, or the speed-up. `bound` is the smallest measured one that passes. `difference` is measured over
-    documented less 1, with the bounds `low` and `high`. `threshold_only`: of one of the two nothing is known of the
-    error, and it adds nothing to the interval.
+    Ratios are step times of the reference over those of the configuration: the weak-scaling efficiency, or the
+    speed-up.
     """
 
     key: Key
@@ -58,26 +56,23 @@ class ComparisonRow:
     baseline: BaselineKind
     measured: float
     documented: float
-    bound: float
-    difference: float
+    bound: float  # the smallest measured ratio that passes
+    difference: float  # measured over documented, less 1
     low: float
     high: float
     verdict: Verdict
-    threshold_only: bool = False
+    threshold_only: bool = False  # of one of the two nothing is known of the error: it adds nothing to the interval
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationComparison:
-    """What a family or a pair says: the worst of its rows, MISSING without any.
-
-    `members` are all of them, judged or not; `reason` is a stable code.
-    """
+    """What a family or a pair says: the worst of its rows, MISSING without any."""
 
     kind: ComparisonKind
     id: str
-    members: tuple[Key, ...]
+    members: tuple[Key, ...]  # judged or not
     verdict: Verdict
-    reason: str
+    reason: str  # a stable code
     text: str
     rows: tuple[ComparisonRow, ...] = ()
 
@@ -127,11 +122,11 @@ def _group_members(
 
 
 def _counts(judgement: Judgement, estimate: Estimate, configuration: Configuration) -> bool:
-    same_work = _work(judgement.baseline.configuration) == _work(configuration)
+    same_work = _identify_work(judgement.baseline.configuration) == _identify_work(configuration)
     return judgement.verdict in JUDGED and math.isfinite(estimate.difference) and same_work
 
 
-def _work(configuration: Configuration) -> tuple[object, ...]:
+def _identify_work(configuration: Configuration) -> tuple[object, ...]:
     return configuration.architecture, configuration.global_batch_size
 
 

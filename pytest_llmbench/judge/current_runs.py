@@ -26,15 +26,13 @@ SAME = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class CurrentRuns:
-    """The runs that are averaged, the one that is shown first, and these as they are compared: `counted`, with a hiccup
-    forgiven. `apart`: they differ too much to be of one state."""
+    """The runs that are averaged."""
 
-    runs: tuple[Measurement, ...]
-    counted: tuple[Measurement, ...]
+    runs: tuple[Measurement, ...]  # the one that is shown comes first
+    counted: tuple[Measurement, ...]  # the same as they are compared, with hiccups forgiven
     previous: PreviousRuns
-    """The runs of the nights before."""
     notes: tuple[Note, ...] = ()
-    apart: bool = False
+    apart: bool = False  # they differ too much to be of one state
 
 
 def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import DailyRun, DailyRuns, Evidence, Measurement, Noise, StoredRun
-from pytest_llmbench.judge.noise import estimate_from_history
+from pytest_llmbench.judge.noise import estimate_from_daily_runs
 
 # A run that stands for an earlier night: one that was found, or one that only the history knows.
 PreviousRun = Measurement | StoredRun
@@ -33,7 +33,7 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
     source = "nights" if not stored else "nights of history"
     if 0 < stored < len(previous):
         source = f"nights, {stored} of them of the history"
-    return estimate_from_history(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
+    return estimate_from_daily_runs(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
 
 
 def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> PreviousRuns:
@@ -61,13 +61,9 @@ def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> P
 def select_consecutive(older: Sequence[Measurement], newest: Measurement, count: int) -> list[Measurement]:
     """Return the newest run and the last nights before it, `count` together; empty where they are not in a row."""
     row = [*older[1 - count :], newest]
-    apart = [start_seconds(later) - start_seconds(earlier) for earlier, later in pairwise(row)]
-    return row if len(row) == count and all(seconds <= ADJACENT.total_seconds() for seconds in apart) else []
-
-
-def start_seconds(run: PreviousRun) -> float:
-    """Return the start of a run in seconds, NaN where nothing says it."""
-    return run.started.timestamp() if run.started else math.nan
+    if len(row) != count or newest.started is None:
+        return []
+    return row if all(_BEGUN(later) - _BEGUN(earlier) <= ADJACENT for earlier, later in pairwise(row)) else []
 
 
 def describe_last_valid(evidence: Evidence) -> str:
@@ -91,8 +87,13 @@ def is_stale(evidence: Evidence) -> bool:
 
 
 def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:
+    return max(list_valid_runs(evidence), key=_BEGUN, default=None)
+
+
+def list_valid_runs(evidence: Evidence) -> list[PreviousRun]:
+    """Return all valid runs of which something says when they began, oldest first."""
     all_runs: tuple[PreviousRun, ...] = (*evidence.measurements, *evidence.excluded_by_since, *evidence.stored_runs)
-    return max((run for run in all_runs if run.valid and run.started is not None), key=start_seconds, default=None)
+    return sorted((run for run in all_runs if run.valid and run.started is not None), key=_BEGUN)
 
 
 def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:

@@ -260,8 +260,10 @@ def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRu
     """
     measured = [run for run in older if isinstance(run, Measurement) and run in evidence.measurements]
     row = select_consecutive(measured, newest, POOLED_NIGHTS)
+    if meets or not row:
+        return None
     noise = estimate_noise(evidence, older)
-    if meets or not row or disagree(row, noise):
+    if disagree(row, noise):
         return None
     alone = [estimate_difference([run], evidence, noise) for run in row]
     if any(_answer(single) is not Answer.CANNOT_TELL for single in alone):

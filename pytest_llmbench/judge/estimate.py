@@ -45,7 +45,7 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
         level=evidence.level,
         runs=len(runs),
         noise=run_noise,
-        within_run_error=_root_mean_square([within.error for within in inside]),
+        within_run_error=_compute_root_mean_square([within.error for within in inside]),
         effective_sample_size=sum(within.effective_sample_size for within in inside),
         rounding=rounding,
         detectable=math.expm1(bound),
@@ -65,20 +65,18 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
 
 def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float:
     """Return the mean log difference of valid runs to the baseline; slower is positive."""
-    seconds = [run.statistic_seconds or math.nan for run in runs]
-    return sum(math.log(value / baseline.step_seconds) for value in seconds) / len(seconds)
+    return sum(math.log(_get_seconds(run) / baseline.step_seconds) for run in runs) / len(runs)
 
 
 def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Measurement] = ()) -> Noise:
     """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
     own = [
         *list_own_noise(evidence.baseline, older),
-        noise.estimate_from_repeats([_seconds(run) for run in current], "repeats"),
+        noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
     ]
     together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
-    alike = _estimate_recorded_noise(
-        evidence.baseline
-    )  # runs of one night differ by less than nights: only more of it counts
+    # Runs of one night differ by less than nights: only more of it counts.
+    alike = _estimate_recorded_noise(evidence.baseline)
     if together.measured or alike is None or alike.sigma <= together.sigma:
         return together
     return noise.pool([alike, together]) or together
@@ -110,7 +108,7 @@ def _estimate_recorded_noise(baseline: Baseline) -> Noise | None:
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
     """Whether runs lie further apart than repeats of each other do: by more than 3 sigma sqrt(2)."""
-    logarithms = [math.log(_seconds(run)) for run in runs]
+    logarithms = [math.log(_get_seconds(run)) for run in runs]
     return max(logarithms) - min(logarithms) > APART * estimate_sigma(runs, run_noise)
 
 
@@ -121,7 +119,7 @@ def estimate_sigma(runs: Sequence[Measurement], run_noise: Noise) -> float:
 
 def combine_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
     """Return the standard deviation of one run's logarithm: an assumption does not hold what happens within a run."""
-    floor = _root_mean_square([within.error for within in inside])
+    floor = _compute_root_mean_square([within.error for within in inside])
     return max(run_noise.sigma, floor) if run_noise.measured else math.hypot(run_noise.sigma, floor)
 
 
@@ -136,15 +134,16 @@ def _estimate_within(run: Measurement) -> WithinRun:
     inside = estimate_within_run(
         np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean, run.mean_of
     )
-    half_unit = run.resolution_seconds / 2 / _seconds(run)  # all steps may be rounded the same way
+    # All steps may be rounded the same way, so that more of them do not make it smaller.
+    half_unit = run.resolution_seconds / 2 / _get_seconds(run)
     return replace(inside, error=math.hypot(inside.error, half_unit / math.sqrt(3)), reach=inside.reach + half_unit)
 
 
-def _seconds(run: PreviousRun) -> float:
+def _get_seconds(run: PreviousRun) -> float:
     return run.statistic_seconds or math.nan
 
 
-def _root_mean_square(values: Sequence[float]) -> float:
+def _compute_root_mean_square(values: Sequence[float]) -> float:
     return math.sqrt(sum(value**2 for value in values) / len(values))
 
 
@@ -153,8 +152,8 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 POWER = 0.8  # the probability with which a detectable slowdown is detected
 
-Z_LEVEL = 1.645
-Z_POWER = 0.8416
+Z_LEVEL = 1.645  # the normal quantile of 95 %
+Z_POWER = 0.8416  # and that of POWER
 
 # Difference of logarithms below which two step times are the same number: float arithmetic, not measurement.
 EQUAL = 1e-9
@@ -170,15 +169,12 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DifferenceError:
-    """The error of a log difference: standard error, degrees of freedom, and the half-width of its interval.
-
-    `low_width` is how far the interval reaches down, which is no further than the fastest step.
-    """
+    """The error of a log difference."""
 
     standard_error: float
     degrees_of_freedom: float
     half_width: float
-    low_width: float
+    low_width: float  # how far the interval reaches down: no further than the fastest step
 
 
 def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float) -> DifferenceError:

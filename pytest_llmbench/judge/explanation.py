@@ -165,16 +165,16 @@ def with_remarks(judgement: Judgement, evidence: Evidence) -> Judgement:
 
 
 def list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:
-    notes = tuple(measurement.notes) if measurement else ()
-    newer = evidence.measurements[: evidence.measurements.index(measurement)] if measurement else ()
+    """Return the notes on a run, and that there are newer runs which cannot be compared, or older ones."""
+    if measurement is None:
+        return ()
+    notes = [*measurement.notes]
+    newer = evidence.measurements[: evidence.measurements.index(measurement)]
     if newer and newer[0].excluded:
         text = f"{formatting.count_noun(len(newer), 'newer run')} cannot be compared: {newer[0].excluded.text}"
-        notes = (*notes, Note(NoteCode.NOT_COMPARABLE, text))
-    same = (*newer, *(select_launch(measurement, evidence) if measurement else ()))
+        notes.append(Note(NoteCode.NOT_COMPARABLE, text))
+    same = (*newer, *select_launch(measurement, evidence))
     older = sum(not any(run is other for other in same) for run in evidence.measurements)
-    if measurement and older:
-        notes = (
-            *notes,
-            Note(NoteCode.OLDER_RUNS, f"{formatting.count_noun(older, 'older run')} of this configuration"),
-        )
-    return notes
+    if older:
+        notes.append(Note(NoteCode.OLDER_RUNS, f"{formatting.count_noun(older, 'older run')} of this configuration"))
+    return tuple(notes)

@@ -20,10 +20,10 @@ SHORT = 40  # longer lists of nodes are folded, in quotes: a shell reads bracket
 
 @dataclass(frozen=True, slots=True)
 class NodeFinding:
-    """What runs say of their nodes, in words (empty: nothing), and the nodes that further runs should not get."""
+    """What runs say of their nodes."""
 
-    text: str = ""
-    exclude: tuple[str, ...] = ()
+    text: str = ""  # empty where they say nothing
+    exclude: tuple[str, ...] = ()  # the nodes that further runs should not get
 
 
 def judge_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Sequence[str]]) -> NodeFinding:
@@ -78,12 +78,13 @@ def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFind
 
 
 def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
-    sound = set(_nodes(fast))
+    sound = set(_list_nodes(fast))
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
-        return NodeFinding(f"slow and fast on the same nodes ({_times(slow)}, {_times(fast)}): not the nodes alone")
-    suspects = tuple(dict.fromkeys(node for node in _nodes(slow) if node not in sound))
+        times = f"{_list_times(slow)}, {_list_times(fast)}"
+        return NodeFinding(f"slow and fast on the same nodes ({times}): not the nodes alone")
+    suspects = tuple(dict.fromkeys(node for node in _list_nodes(slow) if node not in sound))
     named = f"the nodes {formatting.fold_nodes(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
-    where = f"{_times(slow)} there, {_times(fast)} on {formatting.fold_nodes(sound)}"
+    where = f"{_list_times(slow)} there, {_list_times(fast)} on {formatting.fold_nodes(sound)}"
     text = f"{named} slow ({where}): {format_exclude_option(suspects)}"
     if all(seconds > bound_seconds for _, seconds, _ in fast):
         text += "; the others are slow as well: the software, or the whole cluster"
@@ -96,9 +97,9 @@ def format_exclude_option(nodes: Collection[str]) -> str:
     return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{formatting.fold_nodes(nodes)}'"
 
 
-def _nodes(runs: Sequence[RunOnNodes]) -> list[str]:
+def _list_nodes(runs: Sequence[RunOnNodes]) -> list[str]:
     return sorted(set(chain.from_iterable(nodes for _, _, nodes in runs)))
 
 
-def _times(runs: Sequence[RunOnNodes]) -> str:
+def _list_times(runs: Sequence[RunOnNodes]) -> str:
     return formatting.join_first([formatting.format_seconds(seconds) for _, seconds, _ in runs])

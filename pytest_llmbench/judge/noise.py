@@ -15,11 +15,11 @@ from pytest_llmbench.core.robust import TRIMMED, mean, median, median_deviation,
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
-NIGHTS = 8  # history shorter than this many nights says too little of its spread
+FEWEST_NIGHTS = 8  # history shorter than this many nights says too little of its spread
 CONFIGURATIONS = 5  # from this many configurations with a spread of their own on, they say something of each other
 
 # Degrees of freedom of the shortest history; two or three repeats alone have fewer, and t would be useless.
-ENOUGH = 0.4 * (NIGHTS - 1)
+ENOUGH = 0.4 * (FEWEST_NIGHTS - 1)
 
 SMALLEST = 1e-4  # no cluster repeats itself better than to 0.01 %: equal numbers come from rounding or copies
 
@@ -31,15 +31,15 @@ def assume_noise(cv: float) -> Noise:
     return Noise(cv, ASSUMED_FREEDOM, "assumed, nothing was measured", measured=False)
 
 
-def estimate_from_history(logarithms: Sequence[float] | Floats, unit: str = "nights") -> Noise | None:
-    """Return the noise of a night series (log seconds, one run a night, in order); None for less than 8 nights.
+def estimate_from_daily_runs(logarithms: Sequence[float] | Floats, unit: str = "nights") -> Noise | None:
+    """Return the noise of a series of nights (log seconds, one run a night, in order); None for less than 8 of them.
 
-    `told` is what the nights are called.
+    `unit` is what the nights are called.
 
     The median absolute deviation of successive differences, over the root of 2: level shifts and single bad nights
     hardly move it. Degrees of freedom 0.4 (H - 1): its efficiency at the normal distribution.
     """
-    if len(logarithms) < NIGHTS:
+    if len(logarithms) < FEWEST_NIGHTS:
         return None
     sigma = median_deviation(np.diff(logarithms)) / math.sqrt(2)
     return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {unit}")
@@ -96,7 +96,7 @@ def estimate_from_others(estimates: Sequence[Noise]) -> Noise | None:
     mean = float(np.mean(logs))
     excess = float(np.var(logs, ddof=1) - np.mean(polygamma(1, half)))
     most = 2 * float(np.sum(half))
-    freedom = min(2 * _inverse_trigamma(excess), most) if excess > 0 else most
+    freedom = min(2 * _invert_trigamma(excess), most) if excess > 0 else most
     variance = math.exp(mean + float(digamma(freedom / 2)) - math.log(freedom / 2))
     return _make_noise(math.sqrt(variance), freedom, f"{len(estimates)} configurations")
 
@@ -105,7 +105,7 @@ def _make_noise(sigma: float, freedom: float, source: str) -> Noise:
     return Noise(max(sigma, SMALLEST), freedom, source, measured=True)
 
 
-def _inverse_trigamma(value: float) -> float:
+def _invert_trigamma(value: float) -> float:
     """Return x with trigamma(x) = value, by Newton's method on 1 / trigamma, which is nearly linear."""
     from scipy.special import polygamma
 
@@ -126,21 +126,19 @@ def _inverse_trigamma(value: float) -> float:
 
 EVEN = 1e-24  # relative variance below which steps are equal, but for float arithmetic
 
-REACHING = 10
+REACHING = 10  # fewer steps may all be fast by chance
 
 LARGEST_CORRELATION = 0.95  # a lag-1 correlation above this cannot be told from a drift in a window of some dozen steps
 
 
 @dataclass(frozen=True, slots=True)
 class WithinRun:
-    """The standard error of the logarithm of a run's statistic, and the number of independent steps it rests on.
+    """How well the window of one run fixes its own statistic."""
 
-    `reach` is how far below the statistic the fastest step lies: no mean of such steps lies further. After a change of
-    level hardly a step is independent, and t is large; infinite for less than 10 steps, which may all be chance.
-    """
-
-    error: float
-    effective_sample_size: float
+    error: float  # the standard error of its logarithm
+    effective_sample_size: float  # the number of independent steps that it rests on
+    # How far below the statistic the fastest step lies: no mean of such steps lies further. After a change of level
+    # hardly a step is independent, and t is large; infinite for less than 10 steps, which may all be chance.
     reach: float = math.inf
 
 
@@ -149,9 +147,9 @@ def estimate_within_run(
 ) -> WithinRun:
     """Return the within-run error of step times of shape (n,), n >= 3, in seconds.
 
-    The variance is the winsorised one for a trimmed mean (Yuen, Biometrika 61, 1974) and the sample's for a mean, which
-    stragglers move; it is inflated by (1 + r) / (1 - r) for the lag-1 correlation r, and at least by the number of
-    steps of a moving mean. This is a floor: it knows nothing of how runs differ from each other.
+    The variance is the winsorised one for a trimmed mean (Yuen, Biometrika 61, 1974) and the sample's for a mean; it is
+    inflated by (1 + r) / (1 - r) for the lag-1 correlation r, and at least by the number of steps of a moving mean.
+    This is a floor: it knows nothing of how runs differ from each other.
 
     `mean_of` are the steps that each time is the mean of. Such a mean is one sample, however many steps it holds: what
     happened within it is not known, and means that weigh more than others make the sample smaller.
@@ -159,7 +157,7 @@ def estimate_within_run(
     count = len(seconds)
     clipped = winsorise(seconds)
     spread = float(np.std(clipped, ddof=1)) / (1 - 2 * TRIMMED)
-    if statistic == "mean":
+    if statistic == "mean":  # which stragglers move
         spread = max(spread, float(np.std(seconds, ddof=1)))
     correlation = _correlate_steps(clipped)
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
@@ -224,10 +222,10 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
 def _correlate_days(daily_runs: Floats) -> float:
     """Return the lag-1 correlation of nights about their running median; what that and the mean hide is added."""
     count = len(daily_runs)
-    own = estimate_from_history(daily_runs)
+    own = estimate_from_daily_runs(daily_runs)
     if own is None or not np.isfinite(daily_runs).all():
         return 0.0
-    rest = daily_runs - _running_median(daily_runs)
+    rest = daily_runs - compute_running_median(daily_runs, AROUND)
     usual = np.abs(rest) <= FAR * own.sigma
     pairs = usual[1:] & usual[:-1]
     if not pairs.any() or not rest[usual].any():
@@ -236,13 +234,13 @@ def _correlate_days(daily_runs: Floats) -> float:
     return plain + (1 + 4 * plain) / count
 
 
-def _running_median(daily_runs: Floats) -> Floats:
-    """Return the median of the nights around each, shape (n,); at the ends that of the outer ones."""
-    if len(daily_runs) <= AROUND:
-        return np.full(len(daily_runs), median(daily_runs))
-    around = np.lib.stride_tricks.sliding_window_view(daily_runs, AROUND)
-    inner = np.partition(around, AROUND // 2, axis=1)[:, AROUND // 2]
-    return np.pad(inner, AROUND // 2, mode="edge")
+def compute_running_median(values: Floats, width: int) -> Floats:
+    """Return the median of so many values around each, shape (n,); at the ends that of the outer ones."""
+    if len(values) <= width:
+        return np.full(len(values), median(values))
+    around = np.lib.stride_tricks.sliding_window_view(values, width)
+    inner = np.partition(around, width // 2, axis=1)[:, width // 2]
+    return np.pad(inner, width // 2, mode="edge")
 
 
 def compute_hidden_spread(correlation: float) -> float:

@@ -172,11 +172,11 @@ def _describe_levels(window: WindowColumns, two: StepLevels) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """Two levels of step time in seconds, and a mask of shape (n,): the steps at the upper one."""
+    """Two levels of step time."""
 
-    lower: float
+    lower: float  # seconds
     upper: float
-    slow: Flags
+    slow: Flags  # the steps at the upper one, shape (n,)
 
 
 def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:

@@ -26,10 +26,10 @@ ENOUGH_GROUPS = 5  # so many are recommended
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """When a run started, and on which nodes; None and no nodes where nothing says it."""
+    """When a run started, and on which nodes."""
 
     started: datetime | None
-    nodes: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()  # empty where nothing says it
 
 
 def count_groups(occasions: Iterable[Occasion]) -> int:
@@ -77,11 +77,11 @@ AT_ALL = (66.9, 53.5, 39.3, 29.4, 21.4, 16.9, 13.9, 11.9, 10.3)
 
 @dataclass(frozen=True, slots=True)
 class RunLevels:
-    """Two levels among runs: how many runs are of each, and their step times (seconds, geometric means)."""
+    """Two levels among runs."""
 
     fast_runs: int
     slow_runs: int
-    fast_seconds: float
+    fast_seconds: float  # a geometric mean, as the other one
     slow_seconds: float
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -46,47 +45,43 @@ def find_changes(
     """
     values = np.log(np.array([run.statistic_seconds for run in daily_runs], dtype=float))
     shifts = find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
-    series = _Series(daily_runs, acknowledged, today)
-    changes = _make_changes(ChangeKind.STEP, shifts, series)
+    changes = _make_changes(ChangeKind.STEP, shifts, daily_runs, acknowledged, today)
     anchored = max((change.first_run for change in changes if change.acknowledged or change.difference < 0), default=0)
     slow = find_slow_change(values[anchored:], noise, coarse, correlation)
     if slow is None or any(change.stands and not change.acknowledged and change.difference > 0 for change in changes):
         return tuple(changes)
     place = slow.position + anchored
     moved = LevelShift(place, anchored, len(daily_runs), slow.difference, slow.low, slow.high)
-    return (*changes, *_make_changes(ChangeKind.DRIFT, (moved,), series))
+    return (*changes, *_make_changes(ChangeKind.DRIFT, (moved,), daily_runs, acknowledged, today))
 
 
-class _Series(NamedTuple):
-    nights: DailyRuns
-    acknowledged: Sequence[Acknowledgement]
-    today: date
-
-
-def _make_changes(kind: ChangeKind, shifts: Sequence[LevelShift], series: _Series) -> list[LevelChange]:
-    entries = assign_acknowledgements(kind, shifts, *series)
-    return [_make_change(kind, *parts, series) for parts in zip(shifts, compute_lasting(shifts), entries, strict=True)]
-
-
-def _make_change(
-    kind: ChangeKind, shift: LevelShift, left: float, entry: Acknowledgement | None, series: _Series
-) -> LevelChange:
-    daily_runs = series.nights
-    expired = entry is not None and series.today > entry.expires
-    change = LevelChange(
-        kind=kind,
-        first_run=shift.position,
-        started=daily_runs[shift.position].started,
-        difference=math.expm1(shift.difference),
-        low=math.expm1(shift.low),
-        high=math.expm1(shift.high),
-        environment=compare_environments(daily_runs, shift.position) if kind is ChangeKind.STEP else (),
-        stands=left != 0,
-        lasting=math.expm1(left),
-        acknowledged=None if expired else entry,
-        expired=entry if expired else None,
-    )
-    return _with_text(change)
+def _make_changes(
+    kind: ChangeKind,
+    shifts: Sequence[LevelShift],
+    daily_runs: DailyRuns,
+    acknowledged: Sequence[Acknowledgement],
+    today: date,
+) -> list[LevelChange]:
+    entries = assign_acknowledgements(kind, shifts, daily_runs, acknowledged, today)
+    changes = []
+    for shift, left, entry in zip(shifts, compute_lasting(shifts), entries, strict=True):
+        expired = entry is not None and today > entry.expires
+        change = LevelChange(
+            kind=kind,
+            first_run=shift.position,
+            started=daily_runs[shift.position].started,
+            difference=math.expm1(shift.difference),
+            low=math.expm1(shift.low),
+            high=math.expm1(shift.high),
+            # A drift has no night around which to look.
+            environment=compare_environments(daily_runs, shift.position) if kind is ChangeKind.STEP else (),
+            stands=left != 0,
+            lasting=math.expm1(left),
+            acknowledged=None if expired else entry,
+            expired=entry if expired else None,
+        )
+        changes.append(replace(change, text=_describe(change)))
+    return changes
 
 
 def compare_environments(daily_runs: DailyRuns, position: int) -> tuple[tuple[str, str, str], ...]:
@@ -109,7 +104,7 @@ def _find_difference(environments: Sequence[Mapping[str, str]], name: str, posit
     return None
 
 
-def _with_text(change: LevelChange) -> LevelChange:
+def _describe(change: LevelChange) -> str:
     low, high = (formatting.format_difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
     size = f"{formatting.format_difference(1 + change.difference)} ({low} to {high} %)"
     text = f"{size} {'since' if change.kind is ChangeKind.STEP else 'drifted since'} {change.started:%Y-%m-%d}"
@@ -132,7 +127,7 @@ def _with_text(change: LevelChange) -> LevelChange:
         parts.append("taken back since")
     elif change.partly_taken_back:
         parts.append(f"{formatting.format_difference(1 + change.lasting)} of it is left")
-    return replace(change, text="; ".join(parts))
+    return "; ".join(parts)
 
 
 # --- which acknowledgement covers which change ---------------------------------------------------------------

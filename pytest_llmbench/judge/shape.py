@@ -166,19 +166,19 @@ CAUTION = 1.25
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How much slower the first `steps` of a window are than the rest, as a fraction, and in standard errors."""
+    """How much slower the first steps of a window are than the rest."""
 
     steps: int
-    excess: float
-    z: float
+    excess: float  # as a fraction
+    z: float  # in standard errors
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The change from the first to the last step, as a fraction of the median, and its two-sided p-value."""
+    """A change from the first to the last step of a window."""
 
-    change: float
-    p: float
+    change: float  # as a fraction of the median
+    p: float  # two-sided
 
 
 def find_warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0) -> WarmUp | None:
@@ -216,24 +216,24 @@ def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
     points, block = condense(seconds)
     if len(points) < FEWEST_TO_SETTLE:
         return None
-    slope = theil_sen(points)
+    slope = compute_theil_sen(points)
     change = slope * (len(points) - 1) / median(points)
     if not abs(change) > SMALLEST_CHANGE:
         return None
     residuals = _centre(winsorise(points - slope * np.arange(len(points))))
     inflation = max(_inflate(residuals), moving_mean / block)
-    score, variance = kendall(points)
+    score, variance = compute_kendall(points)
     p = math.erfc(abs(score) / math.sqrt(2 * variance * inflation))
     return Slope(change, p) if p < LEVEL else None
 
 
-def theil_sen(values: Floats) -> float:
+def compute_theil_sen(values: Floats) -> float:
     """Return the median slope, per position, of all pairs of values of shape (n,), n > 1."""
     earlier, later = _list_pairs(len(values))
     return median((values[later] - values[earlier]) / (later - earlier))
 
 
-def kendall(values: Floats) -> tuple[float, float]:
+def compute_kendall(values: Floats) -> tuple[float, float]:
     """Return Kendall's S of values of shape (n,), n > 1, and its variance for independent ones, corrected for ties."""
     count = len(values)
     earlier, later = _list_pairs(count)

@@ -33,27 +33,23 @@ BASELINES = "their baselines"
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationShift:
-    """A configuration tonight: its estimate, and log(statistic / baseline) of its last runs."""
+    """A configuration tonight."""
 
     key: Key
     estimate: Estimate
-    older: tuple[float, ...] = ()
+    older: tuple[float, ...] = ()  # log(statistic / baseline) of its last runs
 
 
 @dataclass(frozen=True, slots=True)
 class SharedShift:
-    """What most configurations have in common: step times are longer by the fraction `shift` (shorter: negative).
+    """What most configurations have in common."""
 
-    `low` and `high` are its bounds, each wrong with a probability of 5 %; `configurations` are those that moved, of
-    `of` that were looked at; `against` says what with.
-    """
-
-    shift: float
-    low: float
+    shift: float  # step times are longer by this fraction; negative where they are shorter
+    low: float  # this bound and the other one are each wrong with a probability of 5 %
     high: float
-    configurations: tuple[Key, ...]
-    of: int
-    against: str
+    configurations: tuple[Key, ...]  # those that moved
+    of: int  # so many that were looked at
+    against: str  # what they are compared with
     text: str
 
 

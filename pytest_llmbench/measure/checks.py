@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import formatting, throughput
+from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import (
     Architecture,
     Baseline,
@@ -263,7 +263,7 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
     stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
-    expected = throughput.tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+    expected = metric_definitions.tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
     band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
     ratio = _take_median(work) / expected
     if abs(ratio - 1) > band:

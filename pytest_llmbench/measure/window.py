@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import formatting, throughput
+from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import Baseline, Problem, Reason, Steps, Window
 from pytest_llmbench.core.robust import mean, trimmed_mean
 
@@ -139,7 +139,7 @@ def possible_seconds(baseline: Baseline) -> float:
     """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster."""
     if math.isnan(baseline.peak_tflops):  # without a peak only a step that takes no time can be excluded
         return sys.float_info.min
-    return throughput.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+    return metric_definitions.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
 
 
 def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
@@ -165,7 +165,7 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
         filled &= np.isfinite(speed) & (speed > 0)
     if not filled.any():
         return steps, filled
-    of_one_gpu = throughput.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    of_one_gpu = metric_definitions.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
     if of_one_gpu == 0:  # the baseline's tokens of a step are not known
         return steps, np.zeros_like(filled)
     seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()

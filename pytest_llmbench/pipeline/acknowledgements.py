@@ -16,13 +16,12 @@ from pytest_llmbench.core.yamlfile import ConvertedScalar, Fields, Items, Number
 from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.pipeline.catalog import Catalog
 
-LONGEST = timedelta(days=366)
-"""Nothing is accepted for longer than a year from now: whoever still wants it says so again."""
+LONGEST = timedelta(days=366)  # whoever still wants it after a year says so again
 
 INSTEAD = "record what is slower than that: --llmb-record=DIR --llmb-accept-drift=REASON"
 
+# Two acknowledgements of one configuration that begin so near to each other are of one change, which counts once.
 SAME = timedelta(days=7)
-"""Two acknowledgements of one configuration that begin so near to each other are of one change, which counts once."""
 
 
 def _day(text: str) -> date:
@@ -95,7 +94,8 @@ def _check(entry: YamlMapping, keys: Sequence[Key], today: date, report: Report)
 
 
 def _check_once(later: YamlMapping, others: Sequence[YamlMapping], keys: Sequence[Key], report: Report) -> None:
-    """Report a change that is accepted twice: the level would move twice."""
+    """Report a change that is accepted twice."""
+    # The level would move twice.
     for other in others:
         both = [key.id for key in keys if all(fnmatchcase(key.id, entry["configuration"]) for entry in (later, other))]
         if both and abs(later["since"] - other["since"]) <= SAME:

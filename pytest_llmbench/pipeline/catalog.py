@@ -45,8 +45,9 @@ from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 LAST_STEP = "last_step"
 """What a baseline file calls it that its document timed the last step."""
 
+# A run that saves a larger part of its baseline's time is more likely one of another configuration: a smaller batch, a
+# shorter sequence, fewer layers, another precision, more GPUs. A log does not show all of them.
 PLAUSIBLE = 0.15
-"""A run that saves a larger part of its baseline's time is more likely one of another configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +121,11 @@ def select_drift_budget(settings: Settings, baseline: Baseline) -> float:
 
 
 def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
-    """Whether a run of this configuration may be faster than its baseline by any amount.
-
-    So it is where somebody said so, against another release (they differ by up to 24 %), and on this machine, of which
-    nobody knows what else it does.
-    """
+    """Whether a run of this configuration may be faster than its baseline by any amount."""
+    # Releases differ by up to 24 %.
     if settings.any_improvement or settings.baseline_release:
         return True
+    # On this machine nobody knows what else it does.
     if settings.launch is not None and settings.launch.launcher == "local":
         return True
     kinds = (dict(recipe.launch).get("kind") for recipe in catalog.recipes if recipe.name == key.recipe)
@@ -165,7 +164,8 @@ def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
 
 
 def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
-    """Return the baselines of a kind (or "both"), or those that there are: a configuration always has one."""
+    """Return the baselines of a kind (or "both"), or those that there are."""
+    # A configuration always has a baseline: without one its item, and with it a missing run, would be gone.
     return (
         tuple(baselines)
         if kind == "both"
@@ -191,7 +191,8 @@ def _first_step(baseline: Baseline) -> int:
 
 
 def _check(settings: Settings, catalog: Catalog) -> None:
-    """Refuse options that no baseline can satisfy: a typo must not select nothing."""
+    """Refuse options that no baseline can satisfy."""
+    # A typo must not select nothing.
     keys = list(catalog.baselines)
     releases = sorted({key.release for key in keys})
     for flag, value, valid in (

@@ -39,8 +39,8 @@ from pytest_llmbench.pipeline.checks import get_test_name
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, find_red_results
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
 
+# A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not.
 FAR = 0.05
-"""A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not."""
 
 NO_VERDICT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
 

@@ -74,6 +74,7 @@ def gather(
 
     The `past` only tells the noise.
     """
+    # What is made of thousands of runs is kept, and has no cycles: the collector would look at all of it in vain.
     with pause_garbage_collection():
         return evaluate_runs(ingest(settings, catalog, now, tell), settings, catalog, now, past)
 
@@ -86,6 +87,7 @@ def evaluate_runs(
     The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
     for, then beside all others.
     """
+    # The history knows the original of a copy that lies alone in tonight's folder.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     measured = measure_runs(runs, catalog, now)
@@ -159,6 +161,7 @@ def judge_measured(
     for key, collected in collect_evidence(measured, settings, catalog, now, past).items():
         for case, of_case in _list_cases(key, collected, settings.runs):
             evidence = apply_acknowledged_levels(of_case, settings, catalog)
+            # The evidence stays beside the result: what all of them show is added to it later.
             by_id[case.id] = (judge_case(case, evidence, settings), evidence)
     return JudgedConfigurations(by_id)
 
@@ -182,6 +185,7 @@ def collect_evidence(
                 dataclasses.replace(of_baseline, plausible=PLAUSIBLE, relatives=relatives)
                 for of_baseline in evidence[key]
             )
+    # What is known of the noise uses all configurations: one alone has too few runs to tell its own.
     noise = estimate_prior((per_baseline[0] for per_baseline in evidence.values()), settings.assumed_cv)
     return {
         key: tuple(dataclasses.replace(of_baseline, prior=noise) for of_baseline in per_baseline)

@@ -113,8 +113,6 @@ def ingest_job(
 ) -> Run | None:
     """Return the run that one job left under these files and folders, None where there is no log of that job id.
 
-    What was last written before `since` is of an earlier job: a Slurm that was set up anew begins with job id 1 again.
-
     A later place is looked at only while no earlier one holds a step of that job. What its log does
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
@@ -128,6 +126,7 @@ def ingest_job(
     best: Run | None = None
     for place in (place for place in places if place.exists()):
         for run_files in find_runs([place]).runs:
+            # A Slurm that was set up anew begins with job id 1 again: what is older is of another job.
             earlier = since is not None and run_files.modified is not None and run_files.modified < since
             if run_files.job_id != job_id or not run_files.attempts or earlier:
                 continue
@@ -182,7 +181,8 @@ def _is_run(run_files: RunFiles, attempts: Sequence[Attempt]) -> bool:
 
 
 def _is_died(files: RunFiles) -> bool:
-    """Whether a log without a step stands where a launch writes its own: its folders name a workload and a time."""
+    """Whether a log without a step stands where a launch writes its own."""
+    # Its folders name a workload and a time.
     return files.started is not None and {"recipe", "size"} <= {hint.field for hint in files.hints}
 
 

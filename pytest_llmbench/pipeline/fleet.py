@@ -46,6 +46,7 @@ def find_fleet_shift(judged: JudgedConfigurations, older: PreviousRuns) -> Share
 def with_shift(judged: JudgedConfigurations, shift: SharedShift | None) -> JudgedConfigurations:
     """Return the results with the shared shift, named in each regressed one; it still fails."""
     judged = replace(judged, shift=shift)
+    # A shift to faster explains no regression.
     if shift is None or shift.shift < 0:
         return judged
 
@@ -178,7 +179,8 @@ def _find_changes(
 
 def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
     """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
-    back: until it goes, the next one has its room."""
+    back."""
+    # Until such an entry goes, the next regression has its room.
     from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 
     judgements = [result.judgement for result, _ in judged.by_id.values()]
@@ -216,11 +218,9 @@ def with_metric(measurement: Measurement, added: Metric) -> Measurement:
 
 
 def with_efficiencies(judged: JudgedConfigurations, configurations: Sequence[Configuration]) -> JudgedConfigurations:
-    """Return the results of runs that were judged one by one, with the efficiencies that only all of them tell.
-
-    Last of all, since the evidence holds the measurements without it. As for runs on disk, those are compared that are
-    valid, against the first baseline of their configurations.
-    """
+    """Return the results of runs that were judged one by one, with the efficiencies that only all of them tell."""
+    # Last of all, since the evidence holds the measurements without it. As for runs on disk, those are compared that
+    # are valid, against the first baseline of their configurations.
     measurements = {
         result.case.key: result.judgement.measurement
         for result, evidence in judged.by_id.values()

@@ -13,8 +13,8 @@ from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
+# Lines before and after it: what led there says more than what followed.
 BEFORE, AFTER = 27, 12
-"""Lines before and after it: what led there says more than what followed."""
 
 WIDEST = 400
 """Characters that are kept of a line."""
@@ -22,9 +22,8 @@ WIDEST = 400
 LARGEST = 8 << 20
 """Bytes that are looked at for the lines; lines beyond them are left out."""
 
-MOST = 1 << 29
-"""Bytes of an archive that are passed for the lines of all its logs; of a larger one none is shown. That is about a
-second, and 20 of bzip2."""
+MOST = 1 << 29  # about a second, and 20 of bzip2
+"""Bytes of an archive that are passed for the lines of all its logs; of a larger one none is shown."""
 
 Place = tuple[Path, int]
 """A log and the number of a line of it, from 1."""

@@ -267,16 +267,15 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
 
 
 def _fingerprints(run: Run) -> set[str]:
-    """Return the fingerprints of a run's logs that hold steps: empty and unreadable logs are all alike."""
+    """Return the fingerprints of a run's logs that hold steps."""
+    # Empty and unreadable logs are all alike, and no copies of each other.
     return {attempt.log.fingerprint for attempt in run.attempts if attempt.log.segments}
 
 
 def _nearly_identified(identity: Identity) -> bool:
-    """Whether a run is so nearly of one configuration that an older run must not stand for it.
-
-    Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each other
-    about. A log that could be almost anything puts nothing in doubt.
-    """
+    """Whether a run is so nearly of one configuration that an older run must not stand for it."""
+    # Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each
+    # other about. A log that could be almost anything puts nothing in doubt.
     decided = {"gpu", "release", *identity.contradicted}
     names = (field.name for field in fields(Key) if field.name not in decided)
     return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in names)

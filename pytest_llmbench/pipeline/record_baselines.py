@@ -43,8 +43,8 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.launch.slurm.client import Runner
 
+# Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state.
 LARGEST_SPREAD = 0.1
-"""Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state."""
 
 CONTRADICTORY = (
     "not recorded: its runs differ by more than {:.3g} % ({}); record those of one state (--llmb-since, --llmb-max-age)"
@@ -60,8 +60,7 @@ TWO_LEVELS = (
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
 
-GIT_SECONDS = 5
-"""Git answers at once, or its folder hangs."""
+GIT_SECONDS = 5  # git answers at once, or its folder hangs
 
 _NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})
 
@@ -174,7 +173,8 @@ def _accept(
 
 
 def _not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
-    """Return a judgement that says why nothing was recorded: what the runs would be judged as is not the point."""
+    """Return a judgement that says why nothing was recorded."""
+    # What the runs would be judged as is not the point of a session that records.
     if refusal is None:
         return judgement
     verdict, reason, text = refusal
@@ -182,7 +182,8 @@ def _not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
 
 
 def _is_invalid(result: ConfigurationResult) -> bool:
-    """Whether the newest run is; without a baseline to compare it with it may be as good as any."""
+    """Whether the newest run is."""
+    # Without a baseline to compare it with it may be as good as any.
     judgement = result.judgement
     return judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
 
@@ -205,10 +206,8 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
 
 
 def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
-    """Return that runs are of several levels, with what they spread over; empty where they may as well be of one.
-
-    Their mean would hide a regression of as much as lies between it and the better level.
-    """
+    """Return that runs are of several levels, with what they spread over; empty where they may as well be of one."""
+    # Their mean would hide a regression of as much as lies between it and the better level.
     from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
 
     trimmed = _trim(runs)
@@ -246,7 +245,8 @@ def _range(seconds: Sequence[float]) -> str:
 
 
 def _parts(change: LevelChange, runs: Sequence[Measurement]) -> bool:
-    """Whether runs lie on both sides of a change: their mean is the level of none of them."""
+    """Whether runs lie on both sides of a change."""
+    # Their mean is the level of none of them.
     return len({run.started >= change.started for run in runs if run.started is not None}) > 1
 
 
@@ -302,7 +302,8 @@ def recording_of(
 
 
 def _newest(runs: Sequence[Measurement]) -> str:
-    """Return the day on which the newest run started, empty where one does not say when: it may be the newest."""
+    """Return the day on which the newest run started, empty where that is not known."""
+    # A run that does not say when it started may be the newest.
     started = [run.run.started.date().isoformat() if run.run.started else "" for run in runs]
     return max(started) if all(started) else ""
 
@@ -361,7 +362,8 @@ def _describe_prints(baseline: Baseline, published: float) -> str:
 
 
 def _independence(recording: Recording) -> Iterator[Note]:
-    """Yield how many independent runs a value rests on: runs of one night on one set of nodes are one."""
+    """Yield how many independent runs a value rests on."""
+    # Runs of one night on one set of nodes are one.
     from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
 
     groups = recording.groups or 1

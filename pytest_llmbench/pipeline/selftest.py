@@ -34,10 +34,10 @@ Decide = Callable[[Evidence], tuple[Judgement, Status]]
 """The verdict, and what becomes of the item."""
 
 
+# Where nothing is known of the error, the detectable slowdown is the bound itself.
 JUST_BEYOND = 1 + 1e-6
-"""Where nothing is known of the error, the detectable slowdown is the bound itself."""
+# A printed digit is a larger part of a shorter time, and its interval wider.
 WELL_BELOW = 0.97
-"""A printed digit is a larger part of a shorter time, and its interval wider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +172,7 @@ def slowed(factor: float) -> Damage:
 
 def nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
     """The loss is NaN from the middle of the window on."""
+    # A step that prints no loss cannot print a NaN either.
     steps = segment.steps
     bad = steps.has_loss & (steps.index >= _middle(measurement))
     return _with(segment, loss=np.where(bad, np.nan, steps.loss)) if bad.any() else None
@@ -184,7 +185,8 @@ def truncated(segment: Segment, measurement: Measurement) -> Segment:
 
 
 def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment | None:
-    """The step times are in another unit than is believed; tokens/s, of which missing ones follow, are in no unit."""
+    """The step times are in another unit than is believed."""
+    # Tokens/s, which missing times follow from, are in no unit.
     counted = np.isin(segment.steps.index, measurement.window_steps)
     if np.isnan(segment.steps.seconds[counted]).all():
         return None

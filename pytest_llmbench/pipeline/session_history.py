@@ -28,8 +28,8 @@ from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
 
-PAUSES = (0.5, 2.0)
-"""Seconds before a server is asked again; SQLite has waited already."""
+PAUSES = (0.5, 2.0)  # SQLite has waited already
+"""Seconds before a server is asked again."""
 
 
 class SessionHistory:
@@ -175,7 +175,8 @@ def _hashes(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
 
 
 def _of_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
-    """Return the hashes of files; whoever interrupts waits for a block of each at most."""
+    """Return the hashes of files."""
+    # Threads cannot be killed: whoever interrupts waits for a block of each at most.
     stopped = Event()
 
     def of_file(log: JudgedLog) -> str:

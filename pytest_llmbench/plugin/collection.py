@@ -46,11 +46,10 @@ SELECTING = ("_pytest.mark", "_pytest.cacheprovider", "_pytest.stepwise", "pytes
 
 
 class SuiteModule(pytest.Module):
-    """A file of the built-in suite, collected whatever names the user's ini asks for.
+    """A file of the built-in suite, collected whatever names the user's ini asks for."""
 
-    It stands at the project's root, so that the project's conftest applies and node ids and JUnit class names are the
-    same wherever the package is installed; as a path they would follow the place of the virtual environment.
-    """
+    # It stands at the project's root, so that the project's conftest applies and node ids and JUnit class names are the
+    # same wherever the package is installed; as a path they would follow the place of the virtual environment.
 
     @classmethod
     def of(cls, parent: Suite, path: Path) -> SuiteModule:
@@ -87,7 +86,8 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Read the logs before the items are made, so that a problem with them is one message."""
+    """Read the logs before the items are made."""
+    # A problem with them is one message then, not one of each item.
     config = session.config
     cases = raise_usage_errors(lambda: get_session(config).cases)
     items = [f"{SUITE_ID}/{name}.py::{name}[{case.id}]" for name, of_name in cases.items() for case in of_name]
@@ -198,8 +198,8 @@ def pytest_collection_modifyitems(
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Remember what was deselected because a selection did not name it. The hook does not say by whom, its caller
-    does."""
+    """Remember what was deselected because a selection did not name it."""
+    # The hook does not say by whom, its caller does.
     if items and _caller() in SELECTING:
         items[0].config.stash[BY_NAME].update(items)
 

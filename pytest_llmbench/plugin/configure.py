@@ -45,8 +45,8 @@ from pytest_llmbench.plugin.stash import (
     raise_usage_errors,
 )
 
+# Imported by name: pytester forgets modules that a session imported, but their package would still have them.
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
-"""Imported by name: pytester forgets modules that a session imported, but their package would still have them."""
 
 
 def start(config: pytest.Config) -> None:
@@ -160,7 +160,8 @@ def _find_shadowed(config: pytest.Config) -> Iterator[Caution]:
 
 
 def _refuse_strange_keys(config: pytest.Config) -> None:
-    """Refuse keys of pytest's configuration that were meant for this plugin and do nothing: pytest only warns."""
+    """Refuse keys of pytest's configuration that were meant for this plugin and do nothing."""
+    # Pytest only warns, and a misspelled tolerance would judge with the default.
     overrides = [override.partition("=")[0] for override in config.getoption("override_ini") or ()]
     keys = _file_keys(config)
     refuse_unknown([key for key in keys if not _is_declared(config, key)], _file(config))

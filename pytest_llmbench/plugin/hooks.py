@@ -64,13 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Launch and settle the selected items before the first one runs: what becomes of one depends on the others.
+    """Launch and settle the selected items before the first one runs.
 
     True ends a session that only tells what it would launch, or only submits.
     """
     config = session.config
     if config.getoption("collectonly"):
         return None
+    # Before the first item, since what becomes of one depends on the others: if none has a valid run, none is green.
     state = get_session(config)
     if state.settings.launch is not None and _may_launch(session) and _launch_selected(session):
         return True
@@ -111,7 +112,8 @@ def _launch_selected(session: pytest.Session) -> bool:
 
 
 def _refuse_all_failed(session: pytest.Session) -> None:
-    """Refuse --lf where no selected item is known to have failed: pytest would run all, and all would be launched."""
+    """Refuse --lf where no selected item is known to have failed."""
+    # Pytest would run all of them, and all would be launched.
     cache = getattr(session.config, "cache", None)
     if not session.config.getoption("lf", False) or cache is None:
         return

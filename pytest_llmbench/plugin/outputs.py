@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import TimedBy
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
-    from pytest_llmbench.report.columns import TerminalLine
+    from pytest_llmbench.report.terminal import TerminalLine
 
 
 LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
@@ -47,7 +47,7 @@ def _list_rules(session: Session) -> Iterator[str]:
     """Yield what is not as ever."""
     settings = session.settings
     if settings.launch is not None:
-        yield from settings.launch.told(session.directory)
+        yield from settings.launch.describe(session.directory)
     if settings.certify:
         yield f"certifying against {settings.against} baselines: INCONCLUSIVE and MISSING fail"
     elif settings.inconclusive != "literal":
@@ -67,8 +67,8 @@ def _list_rules(session: Session) -> Iterator[str]:
 
 def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
     """Return the lines of the summary, more of them for a higher verbosity (pytest's -q is -1, -v is 1)."""
-    from pytest_llmbench.report.columns import TerminalLine, wrap
-    from pytest_llmbench.report.terminal import render_summary
+    from pytest_llmbench.report.explain import wrap
+    from pytest_llmbench.report.terminal import TerminalLine, render_summary
 
     if not session.described:
         return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]
@@ -144,11 +144,9 @@ def write_reports(session: Session, exit_code: int) -> bool:
 
 
 def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
-    """Return the outcomes with the nights of the history, and the lines of their logs around a failure.
-
-    Nothing shows the secrets of launched jobs. There are no lines where a log cannot be read, or where the secrets are
-    not known, as in a session that only collects.
-    """
+    """Return the outcomes with the nights of the history, and the lines of their logs around a failure."""
+    # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
+    # only collects.
     from pytest_llmbench.launch.recipe.redaction import MASK, redact
     from pytest_llmbench.pipeline.log_excerpt import read_excerpts
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.pipeline.session_history import SessionHistory
     from pytest_llmbench.pipeline.settings import Settings
 
+# From this many failing items on, each message takes three lines.
 SHORT_FROM = 6
-"""From this many failing items on, each message takes three lines."""
 
 SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 """The verdicts of a session that did its work, whatever a user's own test made of them."""

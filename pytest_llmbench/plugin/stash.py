@@ -63,7 +63,8 @@ def _paths(config: pytest.Config) -> list[str]:
 
 
 def list_wanted_ids(config: pytest.Config) -> list[str]:
-    """Return the node ids of built-in tests that were given; from a sub-folder pytest prints them with `../`."""
+    """Return the node ids of built-in tests that were given."""
+    # From a sub-folder pytest prints them with `../`, and people copy them from its output.
     plain = (path.lstrip("./").rstrip("/") for path in _paths(config))
     return [path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")]
 
@@ -119,7 +120,8 @@ def list_selected_ids(items: Sequence[pytest.Item]) -> Iterator[str]:
 
 
 def _is_kept_from_running(item: pytest.Item) -> bool:
-    """Whether a mark says now that a test will not run. A condition that is text is only known when its turn comes."""
+    """Whether a mark says now that a test will not run."""
+    # A condition that is text is only known when the turn of the test comes.
     conditions = [
         all(mark.args) if mark.name == "skipif" else mark.kwargs.get("run") is False and all(mark.args)
         for mark in item.iter_markers()

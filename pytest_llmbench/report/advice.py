@@ -99,6 +99,9 @@ ADVICE = {
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
 
+ANY_CHECK = "look at the configurations that it is about"
+"""For a kind of check of which nothing more is known here."""
+
 NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged"))
 """Reasons that leave nothing to do: a summary does not list them."""
 
@@ -128,6 +131,8 @@ def _choose_advice(described: dict[str, Any]) -> str:
     if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
         return NOT_ONE_LEVEL
     is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
+    if described.get("kind") == "check":
+        return ADVICE.get(reason, ANY_CHECK)
     return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")
 
 
@@ -146,6 +151,7 @@ def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
     """Return what to do about outcomes that stand in the order of their importance: red ones first, those that leave
     nothing to do left out."""
     groups: dict[str, list[dict[str, Any]]] = {}
+    # Sorting is stable: within red and not red the order of importance stays.
     for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
         groups.setdefault(outcome["reason"], []).append(outcome)
     return [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +13,6 @@ from pytest_llmbench.core.metric_definitions import list_rows
 from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report.advice import advise, advise_repeats
-from pytest_llmbench.report.columns import WIDTH, count_columns, escape_commands, wrap
 from pytest_llmbench.report.verdicts import locate_log, make_headline
 
 LABELS = {
@@ -26,6 +27,18 @@ LABELS = {
 
 LONGEST_ENVIRONMENT = 200
 """Letters of the line: three lines of a message."""
+
+WIDTH = 79
+"""Columns of a line: a terminal of 80 without wrapping."""
+
+FILLER = "\ue000"
+"""Stands behind a wide sign while a text is wrapped. It prints nothing, so no text that is reported holds it."""
+
+GLUE = "\ue001"
+"""Stands for the blank between a number and its unit while a text is wrapped: they stay on one line."""
+
+COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
+"""Where GitHub Actions, which reads the output, would take what follows for a command: `::error::`, `##[error]`."""
 
 
 def explain(described: dict[str, Any], *, short: bool) -> str:
@@ -208,3 +221,34 @@ def format_environment(environment: Mapping[str, str]) -> str:
 def name_label(name: str) -> str:
     """Return a name as people write it."""
     return LABELS.get(name, name.replace("_", " "))
+
+
+# --- text in columns ------------------------------------------------------------------------------------------
+
+
+def count_columns(text: str) -> int:
+    """Return how many columns a text takes: two for each wide sign (UAX 11), none for one that is put on another."""
+    # Almost every text is ASCII: the table of Unicode is asked for the others only.
+    return len(text) if text.isascii() else sum(map(_count_sign_columns, text))
+
+
+def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
+    """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must."""
+    # textwrap counts signs; a Chinese one takes two columns.
+    filled = text if text.isascii() else "".join(sign + FILLER * (_count_sign_columns(sign) - 1) for sign in text)
+    # `7.3` at the end of a line and `s` at the beginning of the next is read as two things.
+    glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, filled)
+    lines = textwrap.wrap(glued, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]
+
+
+def escape_commands(text: str) -> str:
+    """Return lines with a backslash where what a log says would be a command to the CI server that reads them; it takes
+    the place of a blank where there is one."""
+    return COMMAND.sub(r"\\", text)
+
+
+def _count_sign_columns(sign: str) -> int:
+    if unicodedata.east_asian_width(sign) in "WF":
+        return 2
+    return 0 if unicodedata.combining(sign) else 1

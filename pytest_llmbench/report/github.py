@@ -95,6 +95,7 @@ def _is_doubtful(outcome: dict[str, Any]) -> bool:
 def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> str:
     """Return a table with as many rows as there is room for; that of what passed is folded."""
     start, end = f"#### {len(ones)} {title}\n\n{HEAD}", "\n"
+    # Folded, so that the few others are seen.
     if title == "passed":
         start, end = f"<details><summary>{len(ones)} {title}</summary>\n\n{HEAD}", "\n</details>\n\n"
     left = room - len((start + end).encode()) - 100  # for the count of what does not fit

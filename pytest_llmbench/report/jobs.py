@@ -56,6 +56,7 @@ def list_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
 
 def list_last_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the last attempt of each of its runs."""
+    # A retry replaces the attempt before it; each repeat counts by its last one.
     last = {job["repeat"]: job for job in sorted(list_attempts(described), key=lambda job: job["attempt"])}
     return [last[repeat] for repeat in sorted(last)]
 

@@ -71,6 +71,7 @@ def _average_metrics(judgement: Judgement) -> dict[str, Any]:
 
 
 def _scale_metric(metric: Metric, slower: float) -> dict[str, float]:
+    # What does not follow from the step time is that of the newest run.
     if not METRICS[metric.name].of_step_time:
         return {}
     return {"value": metric.value / slower if metric.larger_is_better else metric.value * slower}

@@ -190,7 +190,10 @@ def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
     values["log_attempts"] = jobs.format_log_attempts(described)
     texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
-        (name, repr(value) if isinstance(value, float) else str(value)) for name, value in texts if value is not None
+        # `repr` keeps all digits: a rounded step time could not be held against the bound again.
+        (name, repr(value) if isinstance(value, float) else str(value))
+        for name, value in texts
+        if value is not None
     ]
     return [*properties_of_run, *jobs.list_properties(described).items()]
 

@@ -10,7 +10,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution, NoteCode
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report.advice import list_advice
-from pytest_llmbench.report.columns import WIDTH, TerminalLine, count_columns, wrap
+from pytest_llmbench.report.explain import WIDTH, count_columns, escape_commands, wrap
 from pytest_llmbench.report.verdicts import (
     JUDGED,
     choose_colour,
@@ -76,6 +76,21 @@ OF_RECORDED = (
     NoteCode.RECORDED_FEW_GROUPS,
 )
 """Notes that stand under the line of what was recorded."""
+
+
+class TerminalLine(str):
+    """A line of the terminal. Its first `marked` signs have the colour: red, yellow, green, or none."""
+
+    __slots__ = ("colour", "marked")
+    colour: str
+    marked: int
+
+    def __new__(cls, text: str, colour: str = "", marked: int | None = None) -> TerminalLine:
+        """Return the line; without `marked` all of it has the colour."""
+        line = super().__new__(cls, escape_commands(text))
+        line.colour = colour
+        line.marked = len(line) if marked is None else marked
+        return line
 
 
 def render_summary(
@@ -187,6 +202,7 @@ def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLin
     Nothing is yielded about items of a session that judged nothing: their context says what to do.
     """
     judged = [outcome for outcome in described if not outcome.get("context")]
+    # Where nothing was judged the context of the items says what to do, once.
     advised = list_advice(judged)
     for group, text in advised[:MOST_ADVICE]:
         yield from _format_advice(f"{_name_group(group)}: {text}")

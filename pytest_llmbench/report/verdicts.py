@@ -229,6 +229,7 @@ def _has_become_slower(outcome: Mapping[str, Any]) -> bool:
     standing = [
         change for change in outcome.get("changes", ()) if change["stands"] and change.get("acknowledged") is None
     ]
+    # A change to faster does not make up for one to slower.
     slower = [float(change["difference"]) for change in standing if change["difference"] > 0]
     # Several small changes to slower add up to one that nobody would accept.
     return math.prod(1 + difference for difference in slower) >= 1 + LEAST

@@ -14,8 +14,8 @@ from pytest_llmbench.baseline import schema
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.metric_definitions import FORMULAS
 from pytest_llmbench.core.models import Tolerance, Window
-from pytest_llmbench.core.throughput import FORMULAS
 
 
 def refused(path: Path, text: str | bytes) -> str:

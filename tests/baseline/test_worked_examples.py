@@ -11,9 +11,9 @@ import pytest
 from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
-from pytest_llmbench.core import throughput
+from pytest_llmbench.core import metric_definitions
+from pytest_llmbench.core.metric_definitions import count_flops_per_token, model_flops
 from pytest_llmbench.core.models import Baseline, Configuration
-from pytest_llmbench.core.throughput import count_flops_per_token, model_flops
 
 
 @dataclass(frozen=True)
@@ -168,14 +168,14 @@ def compare(document: str, line: int, text: str, printed: str, value: float) -> 
 @pytest.mark.parametrize("example", TOKENS, ids=lambda one: f"{one.document}:{one.line}")
 def test_tokens_per_second(example: Example) -> None:
     configuration = with_batch(baseline_of(example.document, example.configuration).configuration, example.batch)
-    value = throughput.tokens_per_second(configuration, example.seconds)
+    value = metric_definitions.tokens_per_second(configuration, example.seconds)
     compare(example.document, example.line, example.text, example.printed, value)
 
 
 @pytest.mark.parametrize("example", DAYS, ids=lambda one: f"{one.document}:{one.line}")
 def test_days_to_1t_tokens(example: Example) -> None:
     configuration = with_batch(baseline_of(example.document, example.configuration).configuration, example.batch)
-    value = throughput.days_to_1t_tokens(configuration, example.seconds)
+    value = metric_definitions.days_to_1t_tokens(configuration, example.seconds)
     assert value is not None
     compare(example.document, example.line, example.text, example.printed, value)
 
@@ -184,7 +184,7 @@ def test_days_to_1t_tokens(example: Example) -> None:
 def test_mfu(example: Example) -> None:
     baseline = baseline_of(example.document, example.configuration)
     configuration = with_batch(baseline.configuration, example.batch)
-    value = throughput.model_flops_utilization(configuration, example.seconds, baseline.peak_tflops)
+    value = metric_definitions.model_flops_utilization(configuration, example.seconds, baseline.peak_tflops)
     compare(example.document, example.line, example.text, example.printed, value)
 
 

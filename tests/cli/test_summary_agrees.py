@@ -21,7 +21,7 @@ from shared_data import shared
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.cli.summary import make_rows
-from pytest_llmbench.core import throughput
+from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.models import JUDGED, Baseline, Identity, Judgement, Key, Reason, Run, Steps, Verdict, Window
 from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import evaluate_runs
@@ -195,7 +195,7 @@ def of_own_configuration(run: Run, number: int, window: Window) -> tuple[Run, Ba
         dialect=dialect,
     )
     work = np.nan if steps is None else middle(steps.tflops_per_gpu * steps.seconds)
-    factor = None if np.isnan(work) else work / throughput.tflops_per_gpu(baseline.configuration, 1.0)
+    factor = None if np.isnan(work) else work / metric_definitions.tflops_per_gpu(baseline.configuration, 1.0)
     return replace(run, identity=Identity(key, "as told")), replace(baseline, logged_tflops_factor=factor)
 
 

@@ -15,7 +15,7 @@ from builders import BASELINE, at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core import throughput
+from pytest_llmbench.core import metric_definitions as metrics
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Recording, Tolerance
 from pytest_llmbench.core.tolerance import (
@@ -123,11 +123,11 @@ VALUES: dict[str, Callable[[float], Any]] = {
     "time": lambda seconds: seconds,
     "perf": lambda seconds: 1 / seconds,
     "step_time_seconds": lambda seconds: seconds,
-    "tokens_per_second": lambda seconds: throughput.tokens_per_second(BASELINE.configuration, seconds),
-    "tokens_per_second_per_gpu": lambda seconds: throughput.tokens_per_second(BASELINE.configuration, seconds) / 128,
-    "mfu": lambda seconds: throughput.model_flops_utilization(BASELINE.configuration, seconds, BASELINE.peak_tflops),
-    "tflops_per_gpu": lambda seconds: throughput.tflops_per_gpu(BASELINE.configuration, seconds),
-    "days_to_1t_tokens": lambda seconds: throughput.days_to_1t_tokens(BASELINE.configuration, seconds),
+    "tokens_per_second": lambda seconds: metrics.tokens_per_second(BASELINE.configuration, seconds),
+    "tokens_per_second_per_gpu": lambda seconds: metrics.tokens_per_second(BASELINE.configuration, seconds) / 128,
+    "mfu": lambda seconds: metrics.model_flops_utilization(BASELINE.configuration, seconds, BASELINE.peak_tflops),
+    "tflops_per_gpu": lambda seconds: metrics.tflops_per_gpu(BASELINE.configuration, seconds),
+    "days_to_1t_tokens": lambda seconds: metrics.days_to_1t_tokens(BASELINE.configuration, seconds),
 }
 
 

@@ -18,8 +18,8 @@ def series(sigma: float, nights: int, seed: int = 0) -> list[float]:
 
 
 def test_less_than_eight_nights_are_no_history() -> None:
-    assert noise.estimate_from_history(series(0.01, 7)) is None
-    told = noise.estimate_from_history(series(0.01, 8))
+    assert noise.estimate_from_daily_runs(series(0.01, 7)) is None
+    told = noise.estimate_from_daily_runs(series(0.01, 8))
     assert told is not None
     assert told.degrees_of_freedom == pytest.approx(2.8)
     assert told.measured
@@ -29,7 +29,7 @@ def test_less_than_eight_nights_are_no_history() -> None:
 def test_an_interval_from_history_is_wrong_as_often_as_it_says(nights: int) -> None:
     """The degrees of freedom are those with which a run at the margin passes 5 % of the time."""
     random = np.random.default_rng(6)
-    told = [noise.estimate_from_history(random.standard_normal(nights).tolist()) for _ in range(8000)]
+    told = [noise.estimate_from_daily_runs(random.standard_normal(nights).tolist()) for _ in range(8000)]
     half_widths = np.array([stats.t.ppf(0.95, one.degrees_of_freedom) * one.sigma for one in told if one])
     assert np.mean(random.standard_normal(8000) < -half_widths) == pytest.approx(0.05, abs=0.008)
 
@@ -38,16 +38,16 @@ def test_a_level_shift_and_a_bad_night_hardly_move_it() -> None:
     quiet = series(0.005, 20)
     shifted = [one + (0.1 if night >= 10 else 0.0) for night, one in enumerate(quiet)]
     spiked = [one + (0.3 if night == 5 else 0.0) for night, one in enumerate(quiet)]
-    before = noise.estimate_from_history(quiet)
+    before = noise.estimate_from_daily_runs(quiet)
     for changed in (shifted, spiked):
-        after = noise.estimate_from_history(changed)
+        after = noise.estimate_from_daily_runs(changed)
         assert before is not None
         assert after is not None
         assert after.sigma < 1.6 * before.sigma
 
 
 def test_equal_nights_do_not_make_a_cluster_perfect() -> None:
-    told = noise.estimate_from_history([math.log(7)] * 20)
+    told = noise.estimate_from_daily_runs([math.log(7)] * 20)
     assert told is not None
     assert told.sigma == noise.SMALLEST
 

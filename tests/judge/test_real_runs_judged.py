@@ -14,7 +14,7 @@ from builders import BASELINE, NOW, evidence, log, run
 from shared_data import shared
 
 from pytest_llmbench.baseline.write import make_recorded_baseline
-from pytest_llmbench.core import throughput
+from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
 from pytest_llmbench.core.robust import mean, trimmed_mean
 from pytest_llmbench.ingest.parse.read import read_log
@@ -137,7 +137,7 @@ def fitted(segment: Segment, window: Window) -> Baseline:
         window=window,
         steps=int(steps.index[-1]) + 1,
         peak_tflops=1e15,
-        logged_tflops_factor=work / throughput.tflops_per_gpu(configuration, 1.0) if work else None,
+        logged_tflops_factor=work / metric_definitions.tflops_per_gpu(configuration, 1.0) if work else None,
     )
 
 

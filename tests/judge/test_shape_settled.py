@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.judge.shape import condense, find_slope, find_warm_up, kendall, theil_sen
+from pytest_llmbench.judge.shape import compute_kendall, compute_theil_sen, condense, find_slope, find_warm_up
 
 lists = st.lists(st.floats(0.1, 100).map(lambda value: round(value, 2)), min_size=3, max_size=60).map(np.array)
 
@@ -27,8 +27,8 @@ def windows(runs: int, count: int, correlation: float, cv: float, seed: int = 1)
 
 @given(lists)
 def test_slope_and_score_are_those_of_scipy(values: np.ndarray) -> None:
-    assert theil_sen(values) == pytest.approx(stats.theilslopes(values).slope, abs=1e-12)
-    score, variance = kendall(values)
+    assert compute_theil_sen(values) == pytest.approx(stats.theilslopes(values).slope, abs=1e-12)
+    score, variance = compute_kendall(values)
     if np.ptp(values) == 0:
         assert (score, variance) == (0, 0)
         return

@@ -171,7 +171,7 @@ def quiet(generator: np.random.Generator, count: int, nights_before: int) -> lis
     """Return a fleet in which nothing happened: run-to-run spreads of 0.3 to 1.5 %, known as the engine knows them."""
     sigmas = generator.uniform(0.003, 0.015, count)
     series = [generator.normal(0, sigma, nights_before) for sigma in sigmas]
-    own = [noise.estimate_from_history(one.tolist()) for one in series]
+    own = [noise.estimate_from_daily_runs(one.tolist()) for one in series]
     known = [one or noise.assume_noise(0.01) for one in own]
     return [
         ConfigurationShift(key, estimate(generator.normal(0, sigma), one, 0.002), tuple(last[-7:].tolist()))

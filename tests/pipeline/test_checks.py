@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 import pytest_llmbench.suite
+from pytest_llmbench.core.models import Check, Finding, Status
 from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.outcome import describe_check
 
 OTHERS = {"test_performance", "test_unmatched_run"}
 """The files of the suite that are about one run each."""
@@ -32,3 +35,11 @@ def test_each_fixture_says_what_it_is(kind: str) -> None:
     _, meaning = CHECKS[kind]
     assert meaning[0].isupper()
     assert meaning.endswith(".")
+
+
+def test_a_kind_that_no_report_knows_is_reported() -> None:
+    """A row and a file of the suite are enough."""
+    described = describe_check(Check("new-kind", "all", Status.FAILED, Finding.SLOWER, "3 of them"))
+    message = explain(described, short=False)
+    assert "NEW-KIND SLOWER  all" in message
+    assert "look at the configurations that it is about" in " ".join(message.split())

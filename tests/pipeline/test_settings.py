@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import ChainMap
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Tolerance
 from pytest_llmbench.core.options import OPTIONS, destination
+from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.option_values import parse_age, parse_moment
-from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, cache_folder, resolve
+from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, cache_folder, outputs, resolve
 
 
 @pytest.fixture
@@ -367,3 +369,18 @@ def test_every_help_text_begins_with_a_capital_and_shows_the_default() -> None:
     for option in OPTIONS:
         assert option.help[0].isupper(), option.flag
         assert "(default: " in option.help, option.flag
+
+
+READ_OTHERWISE = {"--llmb-github", "--llmb-launch", "--llmb-no-cache", "--llmb-nccl-trace", "--llmb-save-checkpoint"}
+"""What makes a value together with others, or with the environment."""
+
+
+def test_every_option_is_a_field_of_the_settings() -> None:
+    """A row of the table alone would be an option that does nothing."""
+    flags = {field.metadata.get("flag") for kind in (Settings, LaunchSettings) for field in fields(kind)}
+    assert {option.flag for option in OPTIONS} - READ_OTHERWISE == flags - {None}
+
+
+def test_every_file_that_a_session_writes_is_compared_with_the_others() -> None:
+    written = {option.flag for option in OPTIONS if option.resolve in ("find_output", "find_page", "find_history")}
+    assert written - {"--llmb-record"} == outputs(Settings()).keys()

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.models import Verdict
-from pytest_llmbench.report.columns import WIDTH, TerminalLine, count_columns, wrap
-from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.explain import WIDTH, count_columns, explain, wrap
 from pytest_llmbench.report.html.page import choose_colour as page_colour
-from pytest_llmbench.report.terminal import render_summary
+from pytest_llmbench.report.terminal import TerminalLine, render_summary
 from pytest_llmbench.report.verdicts import choose_colour, count_verdicts, format_counts
 
 MIXED = [told(), slow(), doubtful(), missing(), stray(), check(), killed()]

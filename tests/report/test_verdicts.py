@@ -14,8 +14,8 @@ from outcomes import check, faults, missing, slow, told
 
 from pytest_llmbench.core.models import Caution, CautionCode, Check, Finding, Status, Verdict
 from pytest_llmbench.report import chat, github
-from pytest_llmbench.report.columns import WIDTH, count_columns
 from pytest_llmbench.report.document import SessionEnding, make_document, render
+from pytest_llmbench.report.explain import WIDTH, count_columns
 from pytest_llmbench.report.html.page import render as page
 from pytest_llmbench.report.outcome import describe_check
 from pytest_llmbench.report.terminal import render_summary

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.core.throughput import model_flops_utilization
+from pytest_llmbench.core.metric_definitions import model_flops_utilization
 
 
 def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:

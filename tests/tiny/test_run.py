@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.core import throughput
+from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.ingest.parse.read import read_log
 
 IDENTIFIER = "tiny_llama_15m-1.0-cpu-fp32-1"
@@ -41,7 +41,7 @@ def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> No
     assert (steps.global_batch_size == baseline.configuration.global_batch_size).all()
     assert (steps.peak_memory_bytes > 0).all()
     work = steps.tflops_per_gpu * steps.seconds
-    assert work == pytest.approx(throughput.tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3)
+    assert work == pytest.approx(metric_definitions.tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3)
 
 
 def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

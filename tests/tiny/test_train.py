@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.core.throughput import model_flops
+from pytest_llmbench.core.metric_definitions import model_flops
 
 pytestmark = pytest.mark.slow
 

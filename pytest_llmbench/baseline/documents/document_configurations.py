@@ -132,6 +132,7 @@ def _check_complete(
             twice.setdefault(key, [first]).append(whole)
         if why:
             unread += _refuse(whole, why)
+    # Two columns of one number of GPUs: one of them is another measurement, and nothing says which.
     for key, several in twice.items():
         lines = ", ".join(str(whole.line) for whole in several)
         del complete[key]
@@ -150,6 +151,7 @@ def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
         return "its title names no recipe; give --recipe"
     if timed and "step_time" not in entry.cells:
         return "no step time stands beside it"
+    # Either metric alone would pass: only the two together tell that a row has moved by a cell.
     apart = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
     if _find_factor(entry.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
         return apart

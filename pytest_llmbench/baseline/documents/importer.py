@@ -227,6 +227,7 @@ def _render_head(recipe: str, release: str, document: str, prose: Prose, *, time
 
 def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: str = "") -> str:
     """Return a key with its value and where it stands, or one to fill in."""
+    # `null` is refused by the schema, so nobody judges against what the document does not complete.
     if stated is None:
         return f"{indent}{name}: null   {FILL_IN} {name}{f', {HINTS[name]}' if name in HINTS else ''}"
     return f"{indent}{name}: {text or stated.value}   # line {stated.line}"

@@ -291,6 +291,7 @@ def is_known_label(label: str) -> bool:
 
 def read_cell(value: LabelledCell) -> CellContent:
     """Return what a cell states; ValueError, with the reason, where a baseline file has no place for it."""
+    # The whole label: `Step time std` and `Throughput per GPU` are other metrics.
     metric, field = parse_metric_label(value.label), parse_column_label(value.label)
     if metric is not None:
         return CellContent(metric=metric[0], text=parse_metric_cell(*metric, value.label, value.text))

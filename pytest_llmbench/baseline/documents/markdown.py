@@ -78,6 +78,7 @@ def _normalize_lines(text: str) -> str:
 
 def list_shown_lines(text: str) -> list[str]:
     """Return the lines of a document, empty where they are in a comment or a table in HTML."""
+    # Lines keep their numbers, so that a message names the place in the document.
     return _HIDDEN.sub(lambda match: "\n" * match[0].count("\n"), _normalize_lines(text)).split("\n")
 
 

@@ -117,6 +117,7 @@ def _find_values(text: str) -> Iterator[tuple[tuple[str, str, str], ProseValue]]
     """Yield what each line states: `peak`, GPU type and precision, `model`, size and what of it, or `about`."""
     size = ""
     for number, line in enumerate(list_shown_lines(text), 1):
+        # Numbers with TFLOPS stand in lines about what was measured, too.
         if "peak" in line:
             yield from ((("peak", *key), ProseValue(value, number)) for key, value in _find_peaks(line))
         # A worked example names its model in its first line only.

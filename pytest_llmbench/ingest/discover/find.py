@@ -16,11 +16,9 @@ from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Remains,
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import OwnedRun, add_reports, find_exclusion, find_twin
 from pytest_llmbench.ingest.discover.folders import (
-    NAME_OF,
     Layout,
     find_launcher,
     find_surroundings,
-    is_zoned,
     read_filing_date,
     read_stamp,
     read_start,
@@ -42,7 +40,6 @@ from pytest_llmbench.ingest.discover.walk import Folder, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import Stores
 
 _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
-LAUNCHED_AT = "the launch time in the metadata"
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
@@ -179,12 +176,11 @@ def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metada
     logs = [names.strip_compression(files.log.name) for files in attempts]
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
-    started, started_from = read_start(where.experiment)
-    if record and record.started:
-        started, started_from = record.started, LAUNCHED_AT
-    dated, dated_from = (None, "") if started else read_filing_date(folder.below_given_path)
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))
+    by_clock = {dating.clock: dating for dating in datings}
+    start = by_clock.get(Clock.METADATA) or by_clock.get(Clock.FOLDER_NAME)
+    filed = None if start else by_clock.get(Clock.FOLDER_ABOVE)
     return RunFiles(
         id=_make_id(draft, folder, where, job),
         folder=folder.path,
@@ -193,10 +189,10 @@ def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metada
         job_id=job,
         layout=where.name if spoken_for else "",
         metadata=metadata,
-        started=started,
-        started_from=started_from,
-        dated=dated,
-        dated_from=dated_from,
+        started=start.moment if start else None,
+        started_from=start.source if start else "",
+        dated=filed.moment if filed else None,
+        dated_from=filed.source if filed else "",
         datings=datings,
         remains=draft.remains,
         remains_at=draft.remains_at,
@@ -213,13 +209,8 @@ def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metada
 def _list_datings(record: Metadata | None, where: Layout, folder: Folder) -> Iterator[Dating]:
     """Yield all times that names and metadata give, each with what says it, the most certain first."""
     if record and record.started:
-        yield Dating(Clock.METADATA, record.started, LAUNCHED_AT, record.zoned)
-    for clock, (moment, source) in (
-        (Clock.FOLDER_NAME, read_start(where.experiment)),
-        (Clock.FOLDER_ABOVE, read_filing_date(folder.below_given_path)),
-    ):
-        if moment is not None:
-            yield Dating(clock, moment, source, is_zoned(source.removeprefix(NAME_OF)))
+        yield Dating(Clock.METADATA, record.started, "the launch time in the metadata", record.zoned)
+    yield from filter(None, (read_start(where.experiment), read_filing_date(folder.below_given_path)))
 
 
 def _convert_time(modified: float) -> datetime | None:

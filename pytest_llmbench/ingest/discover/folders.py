@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from pytest_llmbench.core.models import Hint
+from pytest_llmbench.core.models import Clock, Dating, Hint
 from pytest_llmbench.ingest.discover import names
-
-# What a time that a folder's name bears is said to come from.
-NAME_OF = "the name of folder "
 
 # Seconds of the years 2014 to 2033, with milliseconds or nanoseconds.
 _EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
@@ -30,17 +27,24 @@ _WRITTEN = (
 _DAY = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
 
 
-def read_start(experiment: Sequence[str]) -> tuple[datetime | None, str]:
-    """Return the moment in the innermost name of a run's own folders that holds one, and which folder that is."""
-    return _read_innermost(experiment, read_stamp)
+def read_start(experiment: Sequence[str]) -> Dating | None:
+    """Return the moment in the innermost name of a run's own folders that holds one."""
+    return _read_innermost(Clock.FOLDER_NAME, experiment, read_stamp)
 
 
-def read_filing_date(folders: Sequence[str]) -> tuple[datetime | None, str]:
-    """Return the moment or day in the innermost folder name that holds one, and which folder that is.
+def read_filing_date(folders: Sequence[str]) -> Dating | None:
+    """Return the moment or day in the innermost folder name that holds one.
 
     That is weaker than a log's own time stamp: somebody may have filed the log there long after the run.
     """
-    return _read_innermost(folders, _read_date)
+    return _read_innermost(Clock.FOLDER_ABOVE, folders, _read_date)
+
+
+def _read_innermost(clock: Clock, folders: Sequence[str], read: Callable[[str], datetime | None]) -> Dating | None:
+    dates = ((read(name), name) for name in reversed(folders))
+    return next(
+        (Dating(clock, date, f"the name of folder {name}", _is_zoned(name)) for date, name in dates if date), None
+    )
 
 
 def read_stamp(name: str) -> datetime | None:
@@ -52,15 +56,10 @@ def read_stamp(name: str) -> datetime | None:
     return _parse_moment(text) if isinstance(text, str) else text
 
 
-def is_zoned(name: str) -> bool:
+def _is_zoned(name: str) -> bool:
     """Whether the moment that a name holds is the same everywhere: seconds of the epoch, or a time of a stated zone."""
     text = _read_text(name)
     return isinstance(text, datetime) or (text or "").endswith("Z")
-
-
-def _read_innermost(names: Sequence[str], read: Callable[[str], datetime | None]) -> tuple[datetime | None, str]:
-    dates = ((read(name), name) for name in reversed(names))
-    return next(((date, f"{NAME_OF}{name}") for date, name in dates if date), (None, ""))
 
 
 @lru_cache(1024)
@@ -102,11 +101,11 @@ _GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the folders of a run say. `inside` are the names of the folders that belong to the run, outermost first."""
+    """What the folders of a run say."""
 
-    name: str
+    name: str  # results, experiments, workloads; empty where they form none
     hints: tuple[Hint, ...]
-    inside: tuple[str, ...]
+    inside: tuple[str, ...]  # the names of the folders that belong to the run, outermost first
 
     @property
     def experiment(self) -> tuple[str, ...]:

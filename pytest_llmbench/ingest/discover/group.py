@@ -77,21 +77,22 @@ def group_files(folder: Folder) -> FolderJobs:
         for path in (attempt.log, attempt.err)
         if path
     }
-    for name, known_as in plain.items():
-        if known_as.endswith(".err") and name not in used:
-            reasons[name] = ERROR_ALONE
-    drafts += _find_logless(folder, reasons, files, drafts)
+    alone = [name for name, known_as in plain.items() if known_as.endswith(".err") and name not in used]
+    remains = _find_logless(folder, alone, files, {draft.job for draft in drafts})
+    drafts += {draft.job: draft for draft in remains.values()}.values()
+    reasons |= {name: ERROR_ALONE for name in alone if name not in remains}
     ignored = [(folder.path / name, reason) for name, reason in reasons.items() if reason]
     return FolderJobs(tuple(drafts), metadata, ignored)
 
 
 def _find_logless(
-    folder: Folder, reasons: dict[str, str], files: Mapping[str, WalkedFile], drafts: Iterable[JobDraft]
-) -> list[JobDraft]:
-    """Return the jobs of which only standard error is left: such a file is called as a launcher calls a log's."""
-    jobs = {draft.job for draft in drafts}
+    folder: Folder, alone: Iterable[str], files: Mapping[str, WalkedFile], jobs: Collection[str]
+) -> dict[str, JobDraft]:
+    """Return by the names of files the jobs of which only standard error is left, beside `jobs`, which have logs: such
+    a file is called as a launcher calls a log's."""
     by_job: dict[str, JobDraft] = {}
-    for name in [name for name, reason in reasons.items() if reason == ERROR_ALONE]:
+    by_name: dict[str, JobDraft] = {}
+    for name in alone:
         stem = names.strip_suffix(names.strip_compression(name))
         put_away = any(other.startswith((f"{stem}.out.", f"{stem}.log.")) for other in files)
         if put_away or not names.is_launched(f"{stem}.out"):
@@ -100,13 +101,11 @@ def _find_logless(
         log_name = names.read_log_name(stem, folder.name)
         job = slurm[1] if slurm else log_name.job
         if job and job not in jobs:
-            del reasons[name]
             at = folder.path / name
-            job_draft = by_job.setdefault(
-                job, JobDraft(job, log_name.base, log_name.pairs, remains=Remains.STANDARD_ERROR, remains_at=at)
-            )
-            job_draft.modified = max(job_draft.modified, files[name].modified)
-    return list(by_job.values())
+            draft = JobDraft(job, log_name.base, log_name.pairs, remains=Remains.STANDARD_ERROR, remains_at=at)
+            by_name[name] = by_job.setdefault(job, draft)
+            by_name[name].modified = max(by_name[name].modified, files[name].modified)
+    return by_name
 
 
 def _is_log(name: str, folder: Folder) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import join_first
+from pytest_llmbench.core.metric_definitions import tflops_per_gpu
 from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
-from pytest_llmbench.core.throughput import tflops_per_gpu
 from pytest_llmbench.ingest.discover.match import (
     Claim,
     Claims,
@@ -31,6 +31,7 @@ _NEEDED = ("recipe", "size", "dtype", "gpus")
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
 _KEY_FIELDS = tuple(field.name for field in fields(Key))
 
+# All that a log can state of its configuration.
 FACTS = ("dialect", "global_batch_size", "total_steps", "tflops")
 TFLOPS_MARGIN = 0.05
 
@@ -100,12 +101,12 @@ def _choose_key(claims: Claims, fitting: Sequence[Match], logs: Sequence[ParsedL
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What a run's logs say: dialects, batch sizes, totals of steps, work of a step per GPU in TFLOP (0: unsaid)."""
+    """What a run's logs say."""
 
     dialects: frozenset[str]
     batch_sizes: frozenset[float]
-    totals: frozenset[int]
-    tflop_per_step: float
+    totals: frozenset[int]  # of steps
+    tflop_per_step: float  # the work of a step on one GPU, 0 where no log says it
 
 
 def _summarise_logs(logs: Sequence[ParsedLog]) -> LogSummary:
@@ -152,10 +153,9 @@ def _is_said(field: str, claims: Claims) -> bool:
 def _is_enough(stands: Collection[str], missing: Sequence[str]) -> bool:
     """Whether what a log confirms makes up for what names leave open.
 
-    For the recipe alone (the older folders do not name it) the dialect and the work of a step do; for anything else,
-    every fact that a log can state.
+    For the recipe alone the dialect and the work of a step do; for anything else, every fact that a log can state.
     """
-    if missing == ["recipe"]:
+    if missing == ["recipe"]:  # the older folders do not name it
         return "dialect" in stands and ("global_batch_size" in stands or "tflops" in stands)
     return not missing or set(FACTS) <= set(stands)
 

@@ -27,10 +27,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a run says, by field; `contradictions` are the fields of which it says several things."""
+    """What a run says."""
 
-    by_field: Mapping[str, Claim]
-    contradictions: tuple[tuple[Claim, ...], ...] = ()
+    by_field: Mapping[str, Claim]  # the fields of which it says one thing
+    contradictions: tuple[tuple[Claim, ...], ...] = ()  # of each other field all that it says
 
 
 def collect_claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:

@@ -65,17 +65,17 @@ NamePairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What an experiment's name says; `numbers` are the bare numbers after the GPU count: job, restart, time stamp."""
+    """What an experiment's name says."""
 
     pairs: NamePairs
-    numbers: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()  # the bare numbers after the GPU count: job, restart, time stamp
 
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """What a log's name says. `base` is the name without job and restart: the same for all attempts of one job."""
+    """What a log's name says."""
 
-    base: str
+    base: str  # the name without job and restart: the same for all attempts of one job
     pairs: NamePairs = ()
     job: str = ""
     attempt: int = 0

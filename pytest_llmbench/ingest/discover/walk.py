@@ -13,7 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry
+from pytest_llmbench.ingest.sources.listing import FolderEntry
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
 
 # Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
@@ -51,7 +51,7 @@ KEPT = (
 RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
 
 Notes = list[tuple[Path, str]]
-_Identity = tuple[int, int]
+FileId = tuple[int, int]
 
 
 class WalkedFile(NamedTuple):
@@ -59,7 +59,7 @@ class WalkedFile(NamedTuple):
 
     name: str
     modified: float
-    identity: _Identity
+    identity: FileId
     link: bool = False
 
 
@@ -93,23 +93,20 @@ class Folder:
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk has met: folders, links and archives last, and what it left out or could not read, with reasons.
-
-    Archives are opened where `opens_archives`; elsewhere they are files like others.
-    """
+    """What a walk has met: folders, links and archives last, and what it left out or could not read, with reasons."""
 
     stores: Stores = field(default_factory=Stores)
-    opens_archives: bool = False
+    opens_archives: bool = False  # else they are files like others
     folders: list[Folder] = field(default_factory=list)
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
+    # The profiler's reports by their whole paths, and when each was last written (epoch seconds).
     reports: dict[str, float] = field(default_factory=dict)
-    """The profiler's reports by their whole paths, and when each was last written (epoch seconds)."""
-    _chosen: dict[_Identity, tuple[Path, set[str]]] = field(default_factory=dict)
-    _seen: set[_Identity] = field(default_factory=set)
+    _chosen: dict[FileId, tuple[Path, set[str]]] = field(default_factory=dict)
+    _seen: set[FileId] = field(default_factory=set)
     _inside_runs: set[str] = field(default_factory=set)
     _archives: dict[Path, Path] = field(default_factory=dict)
-    _opened: set[_Identity] = field(default_factory=set)
+    _opened: set[FileId] = field(default_factory=set)
 
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""
@@ -257,7 +254,7 @@ class Walk:
         typed = "".join(folder.parts[-2:-1]).lower() != "experiments"
         return names.read_experiment(folder.name, typed=typed) is not None or any(map(names.is_launched, files))
 
-    def _find_chosen(self, identity: _Identity) -> frozenset[str]:
+    def _find_chosen(self, identity: FileId) -> frozenset[str]:
         return frozenset(self._chosen[identity][1]) if identity in self._chosen else frozenset()
 
 
@@ -294,7 +291,7 @@ def _is_report(name: str) -> bool:
     return name.lower().endswith(REPORT)
 
 
-def _identify(status: FileStatus) -> _Identity:
+def _identify(status: os.stat_result) -> FileId:
     return status.st_dev, status.st_ino
 
 

@@ -7,27 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
-from typing import NamedTuple, Protocol
-
-
-class FileStatus(Protocol):
-    """What is known of a file; `os.stat_result` is one. A time of 0 is unknown."""
-
-    @property
-    def st_mode(self) -> int:
-        """Its kind."""
-
-    @property
-    def st_dev(self) -> int:
-        """With `st_ino`, which file it is, whatever its name."""
-
-    @property
-    def st_ino(self) -> int:
-        """See `st_dev`."""
-
-    @property
-    def st_mtime(self) -> float:
-        """When it was last written."""
+from typing import Protocol
 
 
 class FolderEntry(Protocol):
@@ -47,27 +27,25 @@ class FolderEntry(Protocol):
     def is_symlink(self) -> bool:
         """Whether it is a link."""
 
-    def stat(self) -> FileStatus:
+    def stat(self) -> os.stat_result:
         """Return what is known of it; OSError where nothing is."""
 
 
-class ListedStatus(NamedTuple):
-    """The status of what only this program knows; devices of the operating system have numbers from 0 on."""
-
-    st_mode: int
-    st_dev: int
-    st_ino: int
-    st_mtime: float
+def make_status(kind: int, device: int, number: int, modified: float) -> os.stat_result:
+    """Return the status of what only this program knows, as the system gives those of its files; a time of 0 is
+    unknown."""
+    # the ten values that every system has, in whole seconds; times with a fraction are no part of the sequence
+    return os.stat_result((kind, number, device, 1, 0, 0, 0, 0, 0, 0), {"st_mtime": modified})
 
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """An entry as it was once listed; `refused` says why it cannot be looked at."""
+    """An entry as it was once listed."""
 
     name: str
     path: str
-    status: ListedStatus
-    refused: str = ""
+    status: os.stat_result
+    refused: str = ""  # why it cannot be looked at
 
     def is_dir(self) -> bool:
         """Whether it is a folder; OSError where it is refused."""
@@ -79,17 +57,17 @@ class ListedEntry:
         """Whether it is a link: none is followed here."""
         return False
 
-    def stat(self) -> ListedStatus:
+    def stat(self) -> os.stat_result:
         """Return what is known of it."""
         return self.status
 
 
 @dataclass(slots=True)
 class Listing:
-    """Folders below a root and what stands in them. `device` tells its files from those of other listings."""
+    """Folders below a root and what stands in them."""
 
     root: Path
-    device: int
+    device: int  # below 0, as no device of the operating system; tells its files from those of other listings
     _items: dict[Path, ListedEntry] = field(default_factory=dict)
     _inside: dict[Path, dict[str, ListedEntry]] = field(default_factory=dict)
 
@@ -119,7 +97,7 @@ class Listing:
             for folder in chain:
                 self._folder(folder)
 
-    def stat(self, path: Path) -> ListedStatus:
+    def stat(self, path: Path) -> os.stat_result:
         """Return what is known of a path; FileNotFoundError where nothing is."""
         if path not in self._items:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -143,6 +121,6 @@ class Listing:
 
     def _put(self, path: Path, kind: int, modified: float) -> None:
         number = self._items[path].status.st_ino if path in self._items else len(self._items)
-        item = self._items[path] = ListedEntry(path.name, str(path), ListedStatus(kind, self.device, number, modified))
+        item = self._items[path] = ListedEntry(path.name, str(path), make_status(kind, self.device, number, modified))
         if path != self.root:
             self._inside[path.parent][path.name] = item

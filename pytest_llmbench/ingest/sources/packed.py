@@ -40,15 +40,12 @@ Notes = list[tuple[Path, str]]
 
 @dataclass(slots=True)
 class Archive:
-    """An archive whose members stand below its own path, as if they were unpacked there.
-
-    `opened` begins to read its bytes; it is called once for the list, and once for all texts that are wanted.
-    """
+    """An archive whose members stand below its own path, as if they were unpacked there."""
 
     path: Path
-    open_blocks: Callable[[], Iterable[bytes]]
+    open_blocks: Callable[[], Iterable[bytes]]  # called once for the list, and once for all texts that are wanted
     listing: Listing
-    wanted: Callable[[str], bool]
+    wanted: Callable[[str], bool]  # by the name of a file: whether it is listed
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
     _numbers: dict[Path, int] = field(default_factory=dict)

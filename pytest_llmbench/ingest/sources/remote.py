@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import URL, to_path, to_url
-from pytest_llmbench.ingest.sources.listing import ListedEntry, ListedStatus
+from pytest_llmbench.ingest.sources.listing import ListedEntry, make_status
 
 BLOCK = 1 << 20
 # Files and folders that are listed.
@@ -55,12 +55,12 @@ def check_url(flag: str, url: str) -> Path:
 
 @dataclass(slots=True)
 class Remote:
-    """The remote files of a session. `device` tells them from those of other places."""
+    """The remote files of a session."""
 
-    device: int
+    device: int  # tells them from those of other places
     _numbers: dict[Path, int] = field(default_factory=dict)
 
-    def stat(self, path: Path) -> ListedStatus:
+    def stat(self, path: Path) -> os.stat_result:
         """Return what is known of a path; OSError says why nothing is."""
         with _unify_errors(path):
             system, place = _open_filesystem(path)
@@ -103,11 +103,11 @@ class Remote:
         if left or _identify(before) != _identify(after):
             raise LogError(f"{to_url(path)}: changed while it was read: read it again when nobody writes it")
 
-    def _read_status(self, path: Path, record: Mapping[str, Any]) -> ListedStatus:
+    def _read_status(self, path: Path, record: Mapping[str, Any]) -> os.stat_result:
         number = self._numbers.setdefault(path, len(self._numbers))
         if number >= ENTRIES:
             raise OSError(errno.EFBIG, f"more than {ENTRIES} files and folders: give a part of them")
-        return ListedStatus(_KINDS.get(str(record.get("type")), 0), self.device, number, _read_modified(record))
+        return make_status(_KINDS.get(str(record.get("type")), 0), self.device, number, _read_modified(record))
 
 
 def _open_filesystem(path: Path) -> tuple[Any, str]:

@@ -19,7 +19,7 @@ from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.listing import FileStatus, FolderEntry, Listing
+from pytest_llmbench.ingest.sources.listing import FolderEntry, Listing
 from pytest_llmbench.ingest.sources.packed import NAME, Archive
 from pytest_llmbench.ingest.sources.remote import Remote
 from pytest_llmbench.ingest.sources.tar import BLOCK, is_archive
@@ -79,7 +79,7 @@ def _copy(source: BinaryIO) -> SpooledInput | LogError:
 class FileSource(Protocol):
     """Where folders can be listed."""
 
-    def stat(self, path: Path) -> FileStatus:
+    def stat(self, path: Path) -> os.stat_result:
         """Return what is known of a path; OSError says why nothing is."""
 
     def scan(self, path: Path) -> Sequence[FolderEntry]:
@@ -118,7 +118,7 @@ class Stores:
         elsewhere = is_remote(path) or path == STANDARD_INPUT
         return path if elsewhere else Path(os.path.abspath(path))
 
-    def stat(self, path: Path | str) -> FileStatus:
+    def stat(self, path: Path | str) -> os.stat_result:
         """Return what is known of a file or folder; OSError says why nothing is."""
         if self._is_here(path):
             return self._machine.stat(path)

@@ -41,10 +41,10 @@ _RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one header says. `kind` is empty for one that only speaks of the next (`flag` is its type)."""
+    """What one header says."""
 
     name: bytes
-    flag: bytes
+    flag: bytes  # its type: one of KINDS, or of a header that only speaks of the next member
     size: int
     modified: float
     target: bytes
@@ -157,12 +157,12 @@ _LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL = b"L", b"K", b"x", b"X", b"g"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """One member: its place in the archive, and what its headers say. `size` counts the bytes that follow."""
+    """One member: its place in the archive, and what its headers say."""
 
     number: int
     name: str
     kind: str
-    size: int
+    size: int  # of the bytes that follow
     modified: float
     target: str = ""
 

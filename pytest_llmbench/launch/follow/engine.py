@@ -289,7 +289,9 @@ class Engine:
             for job in (job for job in jobs if job.number not in self._live):
                 self._hand_on(self._jobs[job.number])
             changed |= any(moved for moved, _ in steps)
-            self._cancel_some(scheduler, [job for _, job in steps if job])
+            doomed = [job for _, job in steps if job]
+            if doomed and (problem := scheduler.cancel(doomed)):
+                self._say(problem)
         self._polled = self._now()
         pause = self._limits.first_poll if changed else self._pause * 1.5
         self._pause = min(max(pause, PAUSES * taken), self._limits.longest_poll)
@@ -322,10 +324,6 @@ class Engine:
         self._jobs[job.number] = job
         self._progress.tell_ended(job, end, self._now())
         self._enqueue(self._finished(job, end))
-
-    def _cancel_some(self, scheduler: Scheduler, jobs: Sequence[Job]) -> None:
-        if jobs and (problem := scheduler.cancel(jobs)):
-            self._say(problem)
 
     def _catch_submission(self, job: Job) -> Job | None:
         """Return a job whose submission is under way once it is submitted; None if it certainly was not."""

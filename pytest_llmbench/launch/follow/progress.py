@@ -62,7 +62,8 @@ class Progress:
     def say(self, text: str, now: datetime) -> None:
         """Tell something, with the time before it."""
         first, *others = text.splitlines() or [""]
-        self._tell("\n".join((wrap_line(f"{now.astimezone():%H:%M:%S}  {first}"), *map(_indent_line, others))))
+        indented = (wrap_line(line.strip(), INDENT) for line in others)
+        self._tell("\n".join((wrap_line(f"{now.astimezone():%H:%M:%S}  {first}"), *indented)))
 
     def update(self, jobs: Sequence[Job], waiting: int, now: datetime) -> None:
         """Tell how all jobs are, if it is time: something changed, or nothing was told for long.
@@ -134,10 +135,6 @@ def wrap_line(line: str, first: str = "") -> str:
     """Return a line in as many of 80 columns as it takes, without anything that a terminal would act on."""
     text = escape(line)
     return textwrap.fill(text, COLUMNS, initial_indent=first, subsequent_indent=INDENT, break_on_hyphens=False) or first
-
-
-def _indent_line(line: str) -> str:
-    return wrap_line(line.strip(), INDENT)
 
 
 def _estimate_rest(done: int, total: int | None, seconds: float) -> float | None:

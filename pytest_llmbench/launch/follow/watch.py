@@ -75,7 +75,8 @@ class Watch:
         if status.phase is not memory.phase:
             memory.phase, memory.since, memory.blocked = status.phase, now, None
         if status.phase is Phase.ENDED:
-            return PollDecision(_add_reason(status, memory.doomed), ended=True)
+            is_ours = memory.doomed and status.state == "CANCELLED"
+            return PollDecision(_mark_own(status, memory.doomed) if is_ours else status, ended=True)
         memory.doomed = memory.doomed or self._find_doom(status, memory, now)
         return self._cancel_doomed(job, status, memory, now) if memory.doomed else PollDecision(status)
 
@@ -182,10 +183,6 @@ def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
 def has_moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
     """Whether a job came to another state, so that more may happen soon; to wait for another reason is none."""
     return (old and (old.phase, old.state)) != (new and (new.phase, new.state))
-
-
-def _add_reason(status: JobStatus, doomed: str) -> JobStatus:
-    return _mark_own(status, doomed) if doomed and status.state == "CANCELLED" else status
 
 
 def _mark_own(status: JobStatus, text: str) -> JobStatus:

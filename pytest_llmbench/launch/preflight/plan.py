@@ -121,7 +121,8 @@ def format_budget(
 
     A configuration of which several runs are asked for counts so many times.
     """
-    more = [job.spec.gpu_hours * (repeats - runs.get(job.spec.case_id, 1)) for job in planned if _is_measured(job)]
+    measured = [job.spec for job in planned if job.spec.purpose is Purpose.MEASURE]
+    more = [spec.gpu_hours * (repeats - runs.get(spec.case_id, 1)) for spec in measured]
     planned = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
     recipes = dict.fromkeys((job.facts.recipe, job.facts.release) for job in planned)
     lines = []
@@ -137,10 +138,6 @@ def format_budget(
     if any(more):
         lines.append(f"at most {hours + sum(more):,.1f} GPU-hours if every configuration needs {repeats} runs")
     return lines
-
-
-def _is_measured(job: PlannedJob) -> bool:
-    return job.spec.purpose is Purpose.MEASURE
 
 
 def _format_hours(specs: Sequence[JobSpec]) -> str:

@@ -220,17 +220,17 @@ def count_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
 # --- cost -------------------------------------------------------------------------------------------------
 
 
-def estimate_gpu_hours(baseline: Baseline, fallback: float = 0.0) -> float:
-    """Return the GPU-hours of a run's steps: steps x step time in seconds x GPUs / 3600; the fallback where nothing has
-    timed it yet. Starting up comes on top."""
+def estimate_gpu_hours(baseline: Baseline) -> float:
+    """Return the GPU-hours of a run's steps: steps x step time in seconds x GPUs / 3600; 0 where nothing has timed it
+    yet. Starting up comes on top."""
     seconds = baseline.steps * baseline.step_seconds * baseline.key.gpus
-    return fallback if math.isnan(seconds) else seconds / 3600
+    return 0.0 if math.isnan(seconds) else seconds / 3600
 
 
-def refuse_hours(by_case: Mapping[str, float], limit: float | None, default: float = DEFAULT_HOURS) -> None:
+def refuse_hours(by_case: Mapping[str, float], limit: float | None) -> None:
     """Raise LaunchError, with the total and the largest five, if GPU-hours by configuration (in words) exceed what is
     allowed: `limit`, or the default where nobody set one."""
-    total, allowed = sum(by_case.values()), default if limit is None else limit
+    total, allowed = sum(by_case.values()), DEFAULT_HOURS if limit is None else limit
     if total <= allowed:  # and not `>`, which NaN would pass
         return
     largest = sorted(by_case.items(), key=lambda item: (-item[1], item[0]))

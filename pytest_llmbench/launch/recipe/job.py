@@ -68,7 +68,6 @@ def build_job(
     purpose: Purpose = Purpose.MEASURE,
     variables: Pairs = (),
     launcher: str = "",
-    exclude: Sequence[str] = (),
 ) -> JobSpec:
     """Return the complete job of a configuration. `caller` is the environment of this process, `variables` are those of
     its purpose, `launcher` is what the option says, `exclude` nodes that it must not get besides the cluster's.
@@ -102,7 +101,7 @@ def build_job(
         gpu_hours=fit.estimate_gpu_hours(baseline),
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
-        exclude=tuple(dict.fromkeys((*cluster.exclude, *exclude))),
+        exclude=tuple(dict.fromkeys(cluster.exclude)),
         job_id=command.job_id,
     )
 

@@ -15,7 +15,7 @@ from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.models.jobs import Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Configuration, Key
+    from pytest_llmbench.core.models import Key
 
 
 EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"
@@ -39,13 +39,7 @@ class ProfileRequest:
     cpu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PurposeOptions:
-    """What the user asked for."""
-
-    profile: ProfileRequest | None = None
-    load_checkpoint: Path | None = None
-    stage: Path | None = None  # the folder below which a checkpoint has to lie, None where it is not known
+DEFAULT_PROFILE = ProfileRequest()
 
 
 # --- what the options ask for -----------------------------------------------------------------------------
@@ -90,26 +84,28 @@ def _parse_whole(name: str, text: str) -> int:
 
 
 def build_variables(
-    facts: LaunchFacts, purpose: Purpose, options: PurposeOptions, configuration: Configuration
+    facts: LaunchFacts,
+    purpose: Purpose,
+    key: Key,
+    *,
+    profile: ProfileRequest = DEFAULT_PROFILE,
+    checkpoint: Path | None = None,
 ) -> Pairs:
-    """Return the variables that make a run of this recipe do what it is for, as its document says.
+    """Return the variables that make a run of this recipe do what it is for, as its document says; `checkpoint` is the
+    folder to load.
 
     LaunchError where the document has no such thing, does not support this number of GPUs, or a checkpoint cannot be
     loaded. A profile that no option describes (`--llmb-profile-on-regression`) is the recipe's default.
     """
-    if purpose is Purpose.NCCL_TRACE and options.profile:
-        raise LaunchError(
-            "--llmb-profile and --llmb-nccl-trace exclude each other: the recipes do one of them in a run"
-        )
     match purpose:
         case Purpose.PROFILE:
-            return _set_profiling(facts, options.profile or ProfileRequest(), configuration.key.gpus)
+            return _set_profiling(facts, profile, key.gpus)
         case Purpose.NCCL_TRACE:
             return _require_documented(facts, facts.nccl_trace, "NCCL trace", "--llmb-nccl-trace")
         case Purpose.SAVE_CHECKPOINT:
-            return _set_saving(facts, configuration.key)
+            return _set_saving(facts, key)
         case Purpose.LOAD_CHECKPOINT:
-            return _set_loading(facts, options, configuration.key)
+            return _set_loading(facts, checkpoint, key)
     return ()
 
 
@@ -161,17 +157,16 @@ def _set_saving(facts: LaunchFacts, key: Key) -> Pairs:
     return pairs
 
 
-def _set_loading(facts: LaunchFacts, options: PurposeOptions, key: Key) -> Pairs:
+def _set_loading(facts: LaunchFacts, folder: Path | None, key: Key) -> Pairs:
     checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
     flag = "--llmb-load-checkpoint"
     pairs = _require_documented(facts, checkpoint.load, "loading of checkpoints", flag)
     _check_scale(facts, key, checkpoint.load_gpus, "Loading a checkpoint")
-    if options.load_checkpoint is None:
+    if folder is None:
         raise LaunchError(f"{flag}: expected the folder of a checkpoint, the one that holds `weights`")
-    if problem := explain_unloadable(options.load_checkpoint, options.stage):
-        raise LaunchError(f"{flag}={options.load_checkpoint}: {problem}")
-    folder = str(options.load_checkpoint.absolute())
-    return tuple((name, value.replace("{checkpoint}", folder)) for name, value in pairs)
+    if problem := explain_unloadable(folder, None):  # whether it lies below the stage is left to preflight
+        raise LaunchError(f"{flag}={folder}: {problem}")
+    return tuple((name, value.replace("{checkpoint}", str(folder.absolute()))) for name, value in pairs)
 
 
 def _check_scale(
@@ -247,12 +242,12 @@ def _find_profiles(folder: Path) -> Iterator[Path]:
 
 def _find_weights(folder: Path) -> list[Path]:
     """Return the folders with the weights of checkpoints, oldest first."""
-    paths = (path for path, _, files in _walk_bounded(folder) if path.name == "weights" and _has_shard(files))
+    paths = (
+        path
+        for path, _, files in _walk_bounded(folder)
+        if path.name == "weights" and any(name.endswith(".distcp") for name in files)
+    )
     return sorted(islice(paths, FILES), key=lambda path: (_read_modified(path), path))
-
-
-def _has_shard(files: list[str]) -> bool:
-    return any(name.endswith(".distcp") for name in files)
 
 
 def _read_modified(path: Path) -> float:

@@ -100,7 +100,11 @@ def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
     rows: dict[str, list[JobStatus]] = {}
     for job_id, status in _read_rows(output, _read_sacct_status, submitted):
         rows.setdefault(job_id, []).append(status)
-    return {job_id: _take_latest(sorted(starts, key=_find_submission)) for job_id, starts in rows.items()}
+    latest = {}
+    for job_id, unsorted in rows.items():
+        starts = sorted(unsorted, key=_find_submission)
+        latest[job_id] = replace(starts[-1], submitted=starts[0].submitted, restarts=len(starts) - 1)
+    return latest
 
 
 def read_squeue(output: str, submitted: Mapping[str, datetime]) -> Statuses:
@@ -179,10 +183,6 @@ def _read_rows(
             status = read(fields) or JobStatus(Phase.UNKNOWN, "")
             if _find_submission(status) >= submitted[job_id]:
                 yield job_id, status
-
-
-def _take_latest(starts: Sequence[JobStatus]) -> JobStatus:
-    return replace(starts[-1], submitted=starts[0].submitted, restarts=len(starts) - 1)
 
 
 def _find_submission(status: JobStatus) -> datetime:
@@ -296,7 +296,8 @@ def explain_status(status: JobStatus) -> JobEnd:
     if status.state == "COMPLETED":
         return _explain_completed(status)
     if status.state == "CANCELLED":
-        return JobEnd(Blame.CANCELLED, f"CANCELLED: {_name_canceller(status)}")
+        by_whom = f"by the user with uid {status.cancelled_by}" if status.cancelled_by else "Slurm does not say by whom"
+        return JobEnd(Blame.CANCELLED, f"CANCELLED: {by_whom}")
     if status.state == "FAILED":
         return JobEnd(Blame.RUN, f"FAILED: {_explain_failure(status)}")
     blame, text = _ENDS.get(status.state, (Blame.RUN, "a state that is not known here, so no success"))
@@ -353,7 +354,3 @@ def _explain_failure(status: JobStatus) -> str:
     if status.reason == "BadConstraints" or (status.seen_by == "sacct" and not status.nodes):
         return "no node ever ran it: Slurm refused what it asks for"
     return "Slurm gives no exit code" if status.exit_code in ("", SUCCESS) else format_exit(status.exit_code)
-
-
-def _name_canceller(status: JobStatus) -> str:
-    return f"by the user with uid {status.cancelled_by}" if status.cancelled_by else "Slurm does not say by whom"

@@ -138,20 +138,19 @@ class Planner:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
         from pytest_llmbench.launch.preflight.plan import PlannedJob
         from pytest_llmbench.launch.recipe.job import build_job
-        from pytest_llmbench.launch.recipe.purpose import PurposeOptions, build_variables, parse_profile
+        from pytest_llmbench.launch.recipe.purpose import build_variables, parse_profile
 
         baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
-        profile = parse_profile(asked.profile) if purpose is Purpose.PROFILE else None
-        options = PurposeOptions(profile, checkpoint)
+        profile = parse_profile(asked.profile if purpose is Purpose.PROFILE else "")
         spec = build_job(
             baseline,
             facts,
             self.cluster,
             caller=self.host.environment,
             purpose=purpose,
-            variables=build_variables(facts, purpose, options, baseline.configuration),
+            variables=build_variables(facts, purpose, key, profile=profile, checkpoint=checkpoint),
             launcher=self.launch.launcher,
         )
         return PlannedJob(spec, facts)

@@ -282,6 +282,7 @@ def _select_core(outcome: dict[str, Any], points: Points) -> list[float]:
     a straggler took."""
     window = outcome["window"]
     inside = [value for step, value in points if window["first"] <= step <= window["last"]]
+    # Without a window all steps: the first ones compile, and would stretch the scale.
     core = sorted(inside or [value for _, value in points])
     highest = BEYOND * max([core[len(core) // 2], *list_line_seconds(outcome)])
     return [min(value, highest) for value in core]

@@ -28,6 +28,7 @@ FADED = {"stroke": "currentColor", "stroke-opacity": ".18"}
 
 DOTS = {"fill": "none", "stroke": "currentColor", "stroke-width": "5", "stroke-linecap": "round"}
 
+# Jenkins serves artifacts without their style sheet, so every shape has attributes of its own.
 STYLES = {
     "line": {"fill": "none", "stroke": "currentColor", "stroke-width": "1.5", "stroke-linejoin": "round"},
     "expected": {"fill": "none", "stroke": "currentColor", "stroke-width": "1"},
@@ -104,6 +105,7 @@ def _round_to_decimal(value: float) -> Decimal:
 def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
     """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between which both ends lie. Leather's own
     search takes a hundred times as long."""
+    # Leather's own search takes a hundred times as long.
     rough = (high - low) / 5
     step = next(step for factor in ROUND if (step := factor.scaleb(rough.adjusted())) >= rough)
     first, last = math.floor(low / step), math.ceil(high / step)
@@ -187,6 +189,7 @@ class Picture:
         chart.set_y_scale(self._scales[1])
         chart.add_x_axis(name=self._names[0] or None)
         chart.add_y_axis(name=self._names[1])
+        # A single layer: leather draws a legend beside two.
         chart.add_series(leather.Series(self._ends()), Layer(self._marks))
         margin = leather.theme.margin * WIDTH
         drawn = chart.to_svg_group(WIDTH, HEIGHT)

@@ -99,6 +99,7 @@ def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequenc
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             style=style,
             script=script,
+            # Markup in a log is shown, never obeyed: what a template failed to escape would not run either.
             policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         )
     )
@@ -201,6 +202,7 @@ def choose_colour(outcome: dict[str, Any]) -> str:
 def _rank_outcome(outcome: dict[str, Any]) -> tuple[int, int, str]:
     """Return by what outcomes are ordered: what needs a reader first, then the id, with 8 GPUs before 16."""
     word = str(outcome.get("verdict"))
+    # Padded, so that 8 GPUs stand before 16.
     name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome["id"])
     return COLOURS.index(choose_colour(outcome)), ORDER.index(word) if word in ORDER else len(ORDER), name
 

@@ -68,13 +68,14 @@ def test_a_stamp_is_epoch_time_or_a_written_time(name: str, expected: datetime |
     ],
 )
 def test_the_innermost_folder_decides_and_a_day_is_weak(folders: tuple[str, ...], started: str, dated: str) -> None:
-    for name, (moment, source) in ((started, read_start(folders)), (dated, read_filing_date(folders))):
-        assert source == (f"the name of folder {name}" if name else "")
-        assert (moment is None) is (name == "")
-        assert moment is None or moment.tzinfo is UTC
+    for name, dating in ((started, read_start(folders)), (dated, read_filing_date(folders))):
+        assert (dating is None) is (name == "")
+        assert dating is None or (dating.source, dating.moment.tzinfo) == (f"the name of folder {name}", UTC)
 
 
 @pytest.mark.usefixtures("zone")
 @pytest.mark.parametrize("name", ["2025-01-03", "20250103", "nightly-2025.01.03", "x_20250103_256"])
 def test_a_day_begins_at_local_midnight(name: str) -> None:
-    assert read_filing_date([name])[0] == datetime(2025, 1, 2, 22, tzinfo=UTC)
+    dating = read_filing_date([name])
+    assert dating is not None
+    assert dating.moment == datetime(2025, 1, 2, 22, tzinfo=UTC)

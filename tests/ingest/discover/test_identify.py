@@ -13,8 +13,8 @@ from builders import BASELINE, log, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.metric_definitions import tflops_per_gpu
 from pytest_llmbench.core.models import Baseline, BaselineKind, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
-from pytest_llmbench.core.throughput import tflops_per_gpu
 from pytest_llmbench.ingest.discover.folders import read_path_hints
 from pytest_llmbench.ingest.discover.identify import identify
 from pytest_llmbench.ingest.discover.match import cache_matches

@@ -214,7 +214,7 @@ def test_gpu_hours_are_those_of_the_steps() -> None:
     grok = baseline("grok1/25.05", "gb200-bf16-128")
     assert estimate_gpu_hours(grok) == pytest.approx(50 * 7.325 * 128 / 3600)
     untimed = replace(grok, step_seconds=math.nan)
-    assert (estimate_gpu_hours(untimed), estimate_gpu_hours(untimed, 2.5)) == (0.0, 2.5)
+    assert estimate_gpu_hours(untimed) == 0.0
     both = [one for name in ("grok1/24.11", "grok1/25.05") for one in recipe(name).baselines]
     assert sum(map(estimate_gpu_hours, both)) == pytest.approx(2508, abs=1)
     assert len(both) == 26
@@ -226,12 +226,12 @@ HOURS = {"a": 10.0, "b": 20.0, "c": 5.0, "d": 5.5, "e": 4.0, "f": 3.0, "g": 2.5}
 def test_more_gpu_hours_than_nobody_asked_for_are_refused_with_the_largest() -> None:
     refuse_hours({"a": 50.0}, None)
     with pytest.raises(LaunchError) as caught:
-        refuse_hours(HOURS, None, 49.0)
+        refuse_hours({**HOURS, "c": 6.0}, None)
     text = str(caught.value)
-    assert "the steps of 7 configurations take 50.0 GPU-hours; without being told a session uses at most 49:" in text
-    assert [line.split()[-1] for line in text.splitlines()[1:7]] == ["b", "a", "d", "c", "e", "more"]
+    assert "the steps of 7 configurations take 51.0 GPU-hours; without being told a session uses at most 50:" in text
+    assert [line.split()[-1] for line in text.splitlines()[1:7]] == ["b", "a", "c", "d", "e", "more"]
     assert "5.5  2 more" in text
-    assert "--llmb-gpu-hours=50" in text
+    assert "--llmb-gpu-hours=51" in text
 
 
 def test_a_limit_counts_in_place_of_the_default() -> None:

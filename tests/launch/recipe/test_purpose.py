@@ -15,7 +15,6 @@ from pytest_llmbench.core.models import Configuration, Key
 from pytest_llmbench.core.models.jobs import LaunchFacts, Pairs, Profiling, Purpose
 from pytest_llmbench.launch.recipe.purpose import (
     ProfileRequest,
-    PurposeOptions,
     build_variables,
     explain_unloadable,
     find_outputs,
@@ -120,8 +119,8 @@ CASES: dict[str, tuple[LaunchFacts, Purpose, str, Pairs]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_variables_are_those_of_the_document(name: str) -> None:
     facts, purpose, profile, pairs = CASES[name]
-    options = PurposeOptions(profile=None if profile == "-" else parse_profile(profile))
-    assert build_variables(facts, purpose, options, configuration()) == pairs
+    asked = parse_profile("" if profile == "-" else profile)
+    assert build_variables(facts, purpose, configuration().key, profile=asked) == pairs
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_the_variables_are_those_of_the_document(name: str) -> None:
 )
 def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -> None:
     with pytest.raises(LaunchError, match=f"grok1 24.11 documents {noun}"):
-        build_variables(PLAIN, purpose, PurposeOptions(), configuration())
+        build_variables(PLAIN, purpose, configuration().key)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +150,8 @@ def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -
 )
 def test_a_profile_that_the_recipe_cannot_make_is_refused(profile: str, message: str) -> None:
     with pytest.raises(LaunchError) as raised:
-        build_variables(FACTS, Purpose.PROFILE, PurposeOptions(profile=parse_profile(profile)), configuration())
+        build_variables(FACTS, Purpose.PROFILE, configuration().key, profile=parse_profile(profile))
     assert message in str(raised.value)
-
-
-def test_a_run_is_profiled_or_traced() -> None:
-    with pytest.raises(LaunchError, match="exclude each other"):
-        build_variables(FACTS, Purpose.NCCL_TRACE, PurposeOptions(profile=ProfileRequest()), configuration())
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -165,7 +159,7 @@ def test_a_run_is_profiled_or_traced() -> None:
 
 @pytest.mark.parametrize("gpus", [16, 128])
 def test_a_checkpoint_is_saved_at_documented_scales(gpus: int) -> None:
-    assert build_variables(FACTS, Purpose.SAVE_CHECKPOINT, PurposeOptions(), configuration(gpus))
+    assert build_variables(FACTS, Purpose.SAVE_CHECKPOINT, configuration(gpus).key)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +172,7 @@ def test_a_checkpoint_is_saved_at_documented_scales(gpus: int) -> None:
 )
 def test_other_scales_are_refused(gpus: int, size: str, message: str) -> None:
     with pytest.raises(LaunchError, match=message):
-        build_variables(FACTS, Purpose.SAVE_CHECKPOINT, PurposeOptions(), configuration(gpus, size))
+        build_variables(FACTS, Purpose.SAVE_CHECKPOINT, configuration(gpus, size).key)
 
 
 def checkpoint(folder: Path, name: str = "epoch=0-consumed_samples=12800.0") -> Path:
@@ -188,15 +182,14 @@ def checkpoint(folder: Path, name: str = "epoch=0-consumed_samples=12800.0") -> 
     return weights.parent
 
 
-def load(folder: Path, gpus: int = 16, stage: Path | None = None) -> Pairs:
-    options = PurposeOptions(load_checkpoint=folder, stage=stage)
-    return build_variables(FACTS, Purpose.LOAD_CHECKPOINT, options, configuration(gpus))
+def load(folder: Path, gpus: int = 16) -> Pairs:
+    return build_variables(FACTS, Purpose.LOAD_CHECKPOINT, configuration(gpus).key, checkpoint=folder)
 
 
 def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
-    assert load(folder, stage=tmp_path) == (("LOAD_CHECKPOINT_PATH", str(folder)),)
-    assert load(folder, gpus=2048, stage=tmp_path)
+    assert load(folder) == (("LOAD_CHECKPOINT_PATH", str(folder)),)
+    assert load(folder, gpus=2048)
 
 
 def test_the_weights_themselves_are_refused_with_the_parent(tmp_path: Path) -> None:
@@ -227,7 +220,7 @@ def test_a_checkpoint_outside_the_stage_folder_is_refused_also_through_a_link(tm
 
 def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="expected the folder of a checkpoint"):
-        build_variables(FACTS, Purpose.LOAD_CHECKPOINT, PurposeOptions(), configuration())
+        build_variables(FACTS, Purpose.LOAD_CHECKPOINT, configuration().key)
     with pytest.raises(LaunchError, match="documented for 8b on 16 or more GPUs, not on 8"):
         load(checkpoint(tmp_path), gpus=8)
 

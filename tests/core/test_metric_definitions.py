@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core import throughput
+from pytest_llmbench.core import metric_definitions as metrics
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.metric_definitions import FORMULAS, count_flops_per_token, model_flops
 from pytest_llmbench.core.models import Architecture, Configuration, Key, Parallelism
-from pytest_llmbench.core.throughput import FORMULAS, count_flops_per_token, model_flops
 
 
 def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:
@@ -28,19 +28,19 @@ def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:
 def test_the_example_of_the_llama_document() -> None:
     """8 H100, GBS 128, 12.39 s: 84631 tokens/s, 136.76 days, 30.93 %."""
     configuration = llama(8, 128)
-    days = throughput.days_to_1t_tokens(configuration, 12.39)
-    assert f"{throughput.tokens_per_second(configuration, 12.39):.0f}" == "84631"
+    days = metrics.days_to_1t_tokens(configuration, 12.39)
+    assert f"{metrics.tokens_per_second(configuration, 12.39):.0f}" == "84631"
     assert days is not None
     assert f"{days:.2f}" == "136.76"
-    assert f"{throughput.model_flops_utilization(configuration, 12.39, 1979):.2%}" == "30.93%"
+    assert f"{metrics.model_flops_utilization(configuration, 12.39, 1979):.2%}" == "30.93%"
 
 
 def test_tflops_are_of_one_gpu() -> None:
-    assert throughput.tflops_per_gpu(llama(8, 128), 12.39) == pytest.approx(128 * 474 / 12.39 / 8)
+    assert metrics.tflops_per_gpu(llama(8, 128), 12.39) == pytest.approx(128 * 474 / 12.39 / 8)
 
 
 def test_a_proxy_has_no_days_to_train() -> None:
-    assert throughput.days_to_1t_tokens(llama(8, 128, proxy=True), 12.39) is None
+    assert metrics.days_to_1t_tokens(llama(8, 128, proxy=True), 12.39) is None
 
 
 @given(
@@ -55,13 +55,17 @@ def test_units_cancel(seconds: float, factor: int, gpus: int) -> None:
     def same(one: float, other: float) -> bool:
         return math.isclose(one, other, rel_tol=1e-12)
 
-    assert same(throughput.tokens_per_second(large, seconds), factor * throughput.tokens_per_second(small, seconds))
     assert same(
-        throughput.model_flops_utilization(large, seconds, 989), throughput.model_flops_utilization(small, seconds, 989)
+        metrics.tokens_per_second(large, seconds),
+        factor * metrics.tokens_per_second(small, seconds),
     )
     assert same(
-        throughput.model_flops_utilization(small, seconds, 989),
-        throughput.tflops_per_gpu(small, seconds * factor) * factor / 989,
+        metrics.model_flops_utilization(large, seconds, 989),
+        metrics.model_flops_utilization(small, seconds, 989),
+    )
+    assert same(
+        metrics.model_flops_utilization(small, seconds, 989),
+        metrics.tflops_per_gpu(small, seconds * factor) * factor / 989,
     )
 
 
