@@ -47,7 +47,7 @@ def _list_rules(session: Session) -> Iterator[str]:
     """Yield what is not as ever."""
     settings = session.settings
     if settings.launch is not None:
-        yield from settings.launch.told(session.directory)
+        yield from settings.launch.describe(session.directory)
     if settings.certify:
         yield f"certifying against {settings.against} baselines: INCONCLUSIVE and MISSING fail"
     elif settings.inconclusive != "literal":

@@ -20,7 +20,6 @@ from pytest_llmbench.core.models import (
     Key,
     Measurement,
     Reason,
-    RegexDialect,
     Run,
     RunKeys,
     StoredRun,
@@ -99,7 +98,8 @@ class LaunchedRuns:
 
         start = job.number, job.status.restarts if job.status else 0
         path = _find_log(job) if start not in self._logs else None
-        growing = self._logs.get(start) or (Growing(path, self._list_definitions(job)) if path else None)
+        definitions = tuple(baseline.log for baseline in self.catalog.baselines[job.spec.key] if baseline.log)
+        growing = self._logs.get(start) or (Growing(path, definitions) if path else None)
         if growing is None:
             return None
         try:
@@ -109,9 +109,6 @@ class LaunchedRuns:
         if step:
             self._logs[start] = growing  # its folder may hold the runs of months: it is not searched for every line
         return step
-
-    def _list_definitions(self, job: Job) -> tuple[RegexDialect, ...]:
-        return tuple(baseline.log for baseline in self.catalog.baselines[job.spec.key] if baseline.log)
 
     @cached_property
     def _history(self) -> Measured:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Key, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import Job, Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
@@ -158,7 +158,10 @@ class LaunchSession:
         from pytest_llmbench.launch.journal.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
-            self._warn_of(journal)
+            for past in journal.list_unfinished():
+                if past.waiting and not past.alive:
+                    jobs = formatting.count_noun(past.waiting, "job")
+                    self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
             self._cases = {job.spec.case_id for job in plan.jobs}
             noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **self.launch.to_note()}
             self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
@@ -172,12 +175,6 @@ class LaunchSession:
             self.session = journal.resume(self.launch.session, finished=self.launch.collect)
             self.host.tell(f"llmbench: going on with session {self.session}")
             yield journal
-
-    def _warn_of(self, journal: Journal) -> None:
-        for past in journal.list_unfinished():
-            if past.waiting and not past.alive:
-                jobs = formatting.count_noun(past.waiting, "job")
-                self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
         from pytest_llmbench.launch.recipe.redaction import find_secret_values
@@ -211,7 +208,8 @@ class LaunchSession:
         specs = [job_of_plan.spec for job_of_plan in plan.jobs]
         if self.launch.submit_only:
             left = engine.submit_only(specs, goes_on=self.launch.goes_on)
-            self.problems = bool(left) or any(_is_refused(job) for job in journal.list_jobs())
+            refused = [job for job in journal.list_jobs() if job.refused]
+            self.problems = bool(left) or any(job.submission is not SubmissionState.SUPERSEDED for job in refused)
             for spec in left:
                 self.host.tell(f"not submitted, for want of room: {spec.case_id}")
             self.host.tell(f"llmbench: submitted; pytest --llmb-collect follows and judges session {self.session}")
@@ -244,13 +242,13 @@ class LaunchSession:
     def _limit_hours(self, plan: Plan) -> Callable[[float], bool]:
         self._hours = sum(job.spec.gpu_hours for job in plan.jobs)  # without repeats, which follow
 
-        def affordable(hours: float) -> bool:
+        def reserve_hours(hours: float) -> bool:
             if self._hours + hours > plan.limit:
                 return False
             self._hours += hours
             return True
 
-        return affordable
+        return reserve_hours
 
     def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
         from pytest_llmbench.pipeline.evaluate import add_fleet_findings
@@ -282,10 +280,6 @@ class LaunchSession:
 
 def _list_cases(cases: Collection[str]) -> str:
     return formatting.join_first(sorted(cases)) or "no job"
-
-
-def _is_refused(job: Job) -> bool:
-    return job.refused and job.submission is not SubmissionState.SUPERSEDED
 
 
 class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)

@@ -61,7 +61,7 @@ class LaunchSettings:
         kept = {name: noted[name] for name in KEPT if name in noted}
         return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
 
-    def told(self, directory: Path) -> Iterator[str]:
+    def describe(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
         cluster = formatting.format_place(self.cluster, directory) if self.cluster else "this machine"
         limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
