@@ -140,10 +140,8 @@ def _is_part(run: Run, other: Run) -> bool:
 
 def _list_timings(run: Run) -> list[tuple[int, float | None]]:
     """Return steps and times, None where a log prints none: a NaN would make every copy a run of its own."""
-    segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
-    rows = (
-        row for part in segments for row in zip(part.steps.index.tolist(), read_times(part.steps).tolist(), strict=True)
-    )
+    parts = [part.steps for part in list_parts(run)]
+    rows = (row for steps in parts for row in zip(steps.index.tolist(), read_times(steps).tolist(), strict=True))
     return [(index, None if math.isnan(seconds) else seconds) for index, seconds in rows]
 
 

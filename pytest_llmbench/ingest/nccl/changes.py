@@ -45,7 +45,7 @@ class Facet(NamedTuple):
 
     what: str
     value: Callable[[Kind], int | str]
-    told: Callable[[Kind], str]
+    label: Callable[[Kind], str]  # in words
 
 
 def compare(trace: Trace, other: Trace) -> TraceComparison:
@@ -117,7 +117,7 @@ def _describe_turn(new: float | None, old: float | None) -> str:
 def _get_shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
     kinds: Counter[str] = Counter()
     for row in sorted((row for row in trace.rows if row.kind.operation == name), key=lambda row: facet.value(row.kind)):
-        kinds[facet.told(row.kind)] += row.records
+        kinds[facet.label(row.kind)] += row.records
     return {label: number / kinds.total() for label, number in kinds.items()}
 
 

@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 STEP_MARKERS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
 PROCESS_MARKERS = frozenset(marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends)
 ALL_MARKERS = (*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED)
+NO_DIALECT = Dialect(first_step=0, markers=())
 STATED = frozenset((*stated.MARKERS, stated.PROFILED))
 
 
 class ProcessMark(NamedTuple):
-    """A place where a process starts or training ends; `total` is the number of steps that it says."""
+    """A place where a process starts or training ends."""
 
     marker: bytes
     offset: int
     line: int
-    total: int | None
+    total: int | None  # the number of steps that it says
 
 
 class DialectRecords:
     """One dialect's records of a log, in its order, with what was dropped of them."""
 
-    def __init__(self, name: str, reader: DialectReader) -> None:
-        self.name = name
+    def __init__(self, reader: DialectReader) -> None:
         self.reader = reader
         self.tally = Tally()
         self.records: list[StepRecord] = []
-        self.unmatched: list[Unmatched] = []
+        self.unmatched: Unmatched | None = None
         self.lines = 0
         self.parts: dialect_reader.UniformParts = ()
         self.segments: tuple[Segment, ...] = ()
@@ -59,17 +59,17 @@ class DialectRecords:
             if isinstance(record, StepRecord):
                 self.records.append(record)
             elif isinstance(record, Unmatched):
-                self.unmatched = self.unmatched or [record]
+                self.unmatched = self.unmatched or record
             else:
                 self.tally.add(DropReason.TORN, hit.line, make_printable(record.text))
         return any(not isinstance(record, Unmatched) for record in taken)
 
-    def unread(self, find: str) -> Unread:
-        """Return in how many lines a text stands, and the first of them that the pattern does not match."""
-        if not self.unmatched:
-            return Unread(self.name, find, self.lines)
-        first = self.unmatched[0]
-        return Unread(self.name, find, self.lines, first.origin.line, make_printable(first.text), first.group)
+    def unread(self, dialect: RegexDialect) -> Unread:
+        """Return in how many lines the text of a dialect stands, and the first that its pattern does not match."""
+        unread, first = Unread(dialect.name, dialect.find, self.lines), self.unmatched
+        if first is None:
+            return unread
+        return replace(unread, first_line=first.origin.line, example=make_printable(first.text), group=first.group)
 
     def divide(self, marks: Sequence[ProcessMark]) -> int:
         """Divide the records into segments; return how many steps they hold."""
@@ -93,7 +93,7 @@ class LogCollector:
 
     def __init__(self, definitions: Iterable[RegexDialect] = ()) -> None:
         """Take the dialects that baseline files define; of those alike the first one is read, and stands for all."""
-        self._found: dict[str, DialectRecords] = {}
+        self._by_dialect: dict[str, DialectRecords] = {}
         self._alike: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
         for definition in definitions:
             self._alike[replace(definition, name="")].append(definition)
@@ -182,7 +182,7 @@ class LogCollector:
         parts = dialect_reader.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
         if parts is None:
             return places
-        records = self._found[name] = DialectRecords(name, reader)
+        records = self._by_dialect[name] = DialectRecords(reader)
         records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
             records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
@@ -198,7 +198,7 @@ class LogCollector:
         Of several with as many, one that a file defines. Where files define some, all the others are in `readings`.
         """
         self._marks.sort(key=lambda mark: mark.offset)
-        steps = {name: records.divide(self._marks) for name, records in self._found.items()}
+        steps = {name: records.divide(self._marks) for name, records in self._by_dialect.items()}
         names = [name for name in (*(dialect.name for dialect in self._defined), *DIALECTS) if steps.get(name)]
         if not names:
             return replace(self._make_log(None), unread=tuple(self._unread()))
@@ -215,7 +215,7 @@ class LogCollector:
     def _sum_dropped(self, chosen: str | None) -> Tally:
         """Return what was dropped if the log is of this dialect; one that a file defines is tried on every log."""
         tally = Tally()
-        for name, dialect_records in self._found.items():
+        for name, dialect_records in self._by_dialect.items():
             if name == chosen or chosen is None:
                 tally.merge(dialect_records.tally)
             elif name in DIALECTS and (records := [record for record in dialect_records.records if record.mean_of]):
@@ -226,43 +226,40 @@ class LogCollector:
     def _unread(self) -> Iterator[Unread]:
         """Yield why the dialects that baseline files define find no step."""
         for alike in self._alike.values():
-            records = self._found.get(alike[0].name)
+            records = self._by_dialect.get(alike[0].name)
             for dialect in alike:
-                unread = records.unread(dialect.find) if records else Unread(dialect.name, dialect.find)
-                yield replace(unread, dialect=dialect.name)
+                yield records.unread(dialect) if records else Unread(dialect.name, dialect.find)
 
     def _make_log(self, chosen: str | None) -> ParsedLog:
-        parts: Sequence[Segment] = ()
-        if chosen:
-            starts = self._found[chosen].reader.dialect.starts
-            lines = [mark.line for mark in self._marks if mark.marker in starts]
-            parts = self._stated.of_segments(self._found[chosen].segments, lines)
-        ends = self._found[chosen].reader.dialect.ends if chosen else ()
-        end_lines = [mark.line for mark in self._marks if mark.marker in ends]
+        dialect = self._by_dialect[chosen].reader.dialect if chosen else NO_DIALECT
+        starts, ends = (
+            [mark.line for mark in self._marks if mark.marker in of] for of in (dialect.starts, dialect.ends)
+        )
+        parts = self._stated.of_segments(self._by_dialect[chosen].segments, starts) if chosen else ()
         return ParsedLog(
             dialect=chosen,
-            segments=tuple(parts),
+            segments=parts,
             dropped=self._sum_dropped(chosen).result(),
-            ending=self._endings.result(find_decisive_lines(parts, end_lines)),
+            ending=self._endings.result(find_decisive_lines(parts, ends)),
             started=self._start.time,
             nccl_line=self._trace_begin,
             nccl_last_line=self._trace_line,
             checkpoints=self._checkpoints.result(parts),
             environment=self._versions.result(),
             lines=self._lines,
-            prints_loss=self._found[chosen].reader.dialect.prints_loss if chosen else True,
-            begun_again_line=self._find_restart(self._found[chosen].reader.dialect, parts) if chosen else 0,
+            prints_loss=dialect.prints_loss,
+            begun_again_line=self._find_restart(dialect, parts),
         )
 
     def _list_counting_markers(self) -> dict[bytes, None]:
         """Return the marks that can count: what stands before all records of a dialect says its total at most."""
-        names = {name for name, records in self._found.items() if records.records or records.parts}
+        names = {name for name, records in self._by_dialect.items() if records.records or records.parts}
         dialects = [each for name, each in DIALECTS.items() if name in names or each.total != NO_TOTAL]
         return dict.fromkeys(marker for each in dialects for marker in each.starts + each.ends)
 
     def _find_restart(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
         """Return where a process starts of which there is no step, behind a finished part; 0 where none does."""
-        if not parts[-1].finished:
+        if not parts or not parts[-1].finished:
             return 0
         starts = set(dialect.starts).difference(SEPARATORS)
         lines = (mark.line for mark in self._marks if mark.marker in starts)
@@ -291,9 +288,9 @@ class LogCollector:
         """Read what is at a text that a baseline file names."""
         for definition in self._defined:
             if hit.marker == definition.find.encode():
-                if definition.name not in self._found:
-                    self._found[definition.name] = DialectRecords(definition.name, RegexReader(definition))
-                is_record = self._found[definition.name].add(hit, "")
+                if definition.name not in self._by_dialect:
+                    self._by_dialect[definition.name] = DialectRecords(RegexReader(definition))
+                is_record = self._by_dialect[definition.name].add(hit, "")
                 self._steps_since_trace |= is_record and bool(self._trace_line)
         if any(hit.marker in (dialect.start.encode(), dialect.end.encode()) for dialect in self._defined):
             self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))
@@ -305,9 +302,9 @@ class LogCollector:
         rank = read_rank(hit) or (rank if line == hit.line else "")
         self._rank = (hit.line, rank)
         name = STEP_MARKERS[hit.marker]
-        if name not in self._found:
-            self._found[name] = DialectRecords(name, load_reader(name))
-        self._found[name].add(hit, rank)
+        if name not in self._by_dialect:
+            self._by_dialect[name] = DialectRecords(load_reader(name))
+        self._by_dialect[name].add(hit, rank)
 
 
 def read_total(hit: Hit, dialects: Iterable[Dialect]) -> int | None:

@@ -244,7 +244,7 @@ class Endings:
     """Collects the lines that say how a log ended: the latest KEPT of each code, so that no log fills the memory."""
 
     def __init__(self) -> None:
-        self._found: dict[EndingCode, deque[Ending]] = {}
+        self._by_code: dict[EndingCode, deque[Ending]] = {}
         self._read_to = (0, 0)
         self._tracebacks = Tracebacks()
 
@@ -269,8 +269,8 @@ class Endings:
         What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful; a
         warning's traceback does not count there.
         """
-        signs = [Sign(ending, ending.line) for endings in self._found.values() for ending in endings]
-        raised = [each for each in self._tracebacks.found if not each.warned]
+        signs = [Sign(ending, ending.line) for endings in self._by_code.values() for ending in endings]
+        raised = [each for each in self._tracebacks.latest if not each.warned]
         signs += map(_describe_traceback, raised)
         if decisive.finished:
             signs = [sign for sign in signs if sign.ending.code not in ORDERLY]
@@ -300,7 +300,7 @@ class Endings:
         if codes:
             code = min(codes, key=_CODES.index)
             ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=_format_rank(read_rank(hit)))
-            self._found.setdefault(code, deque(maxlen=KEPT)).append(ending)
+            self._by_code.setdefault(code, deque(maxlen=KEPT)).append(ending)
 
 
 def name_file(ending: Ending, name: str) -> Ending:

@@ -79,9 +79,9 @@ class Tracebacks:
     """Collects tracebacks from chunks of one log in order; the lines of each process are told apart by its labels."""
 
     def __init__(self) -> None:
-        self.found: deque[Traceback] = deque(maxlen=KEPT)
+        self.latest: deque[Traceback] = deque(maxlen=KEPT)
         self._open: dict[bytes, Traceback] = {}
-        self._said: dict[bytes, Traceback] = {}
+        self._ended: dict[bytes, Traceback] = {}
 
     @property
     def follows(self) -> bool:
@@ -105,11 +105,11 @@ class Tracebacks:
         if label in self._open:  # two processes without labels: the next exception is told as that of the first
             return
         indented = len(before) - len(before.lstrip(b" "))
-        traceback = self._said.get(label)
+        traceback = self._ended.get(label)
         if traceback is None or not _goes_on(hit, label):
             traceback = Traceback(hit.line, hit.line, read_rank(hit))
             traceback.warned, traceback.below_warning = bool(WARNED.search(before)), _is_below_warning(hit)
-            self.found.append(traceback)
+            self.latest.append(traceback)
         traceback.indented, traceback.lines = indented, 0
         rest = hit.text[hit.start + len(HEAD) : find_line_stop(hit.text, hit.start, hit.end)]
         traceback.listed = bool(LISTED.match(rest))
@@ -149,9 +149,9 @@ class Tracebacks:
         return traceback.lines > LONGEST
 
     def _keep(self, label: bytes, traceback: Traceback) -> None:
-        self._said[label] = traceback
-        if len(self._said) > KEPT:
-            del self._said[next(iter(self._said))]
+        self._ended[label] = traceback
+        if len(self._ended) > KEPT:
+            del self._ended[next(iter(self._ended))]
 
 
 def _is_below_warning(hit: Hit) -> bool:

@@ -78,7 +78,7 @@ def found(text: str, block: int = 1 << 20) -> list[tuple[int, int, str, str, str
     data = text.encode()
     for chunk in iterate_chunks(data[place : place + block] for place in range(0, len(data), block)):
         read.take(chunk, find_markers(chunk, (HEAD,)))
-    return [(each.head, each.line, each.rank, each.first.decode(), each.last.decode()) for each in read.found]
+    return [(each.head, each.line, each.rank, each.first.decode(), each.last.decode()) for each in read.latest]
 
 
 BATCH = "ValueError: the batch does not fit"
@@ -160,7 +160,7 @@ def test_the_line_that_raised_is_kept() -> None:
     read = Tracebacks()
     for chunk in iterate_chunks([TORN.encode()]):
         read.take(chunk, find_markers(chunk, (HEAD,)))
-    assert [each.code for each in read.found] == [b"assert self.warmup < self.decay"] * 2
+    assert [each.code for each in read.latest] == [b"assert self.warmup < self.decay"] * 2
 
 
 def test_what_is_not_found_soon_is_not_looked_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
