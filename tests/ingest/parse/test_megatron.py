@@ -188,6 +188,9 @@ def test_of_two_lines_of_a_step_that_contradict_each_other_the_slower_counts(slo
     assert row.seconds.tolist() == [2.0, max(2.0, printed), 2.0]
     assert row.line.tolist() == [1, 3, 5]
     assert row.loss.tolist() == [11.0] * 3
+    assert row.consumed_samples.tolist() == [128, 256, 384]
+    assert row.learning_rate.tolist() == [3e-5] * 3
+    assert row.skipped_steps.tolist() == [0] * 3
     assert dropped(log) == {"repeat-disagrees": 1}
     assert "step 2: 2 s in line 3" in log.dropped[0].example
 

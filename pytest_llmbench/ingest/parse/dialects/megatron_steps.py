@@ -103,16 +103,7 @@ def _join_pair(iteration: StepRecord, step_time: StepRecord, tally: Tally) -> St
     text = f"step {iteration.step}: {iteration.seconds:g} s in line {iteration.origin.line}, but {_describe(step_time)}"
     tally.add(DropReason.REPEAT_DISAGREES, step_time.origin.line, text)
     slower = max(iteration, step_time, key=lambda record: record.seconds)
-    return slower._replace(
-        origin=iteration.origin,
-        step=iteration.step,
-        total=iteration.total,
-        loss=iteration.loss,
-        grad_norm=iteration.grad_norm,
-        tokens=iteration.tokens,
-        batch=iteration.batch,
-        stamp=iteration.stamp,
-    )
+    return iteration._replace(seconds=slower.seconds, resolution=slower.resolution, tflops=slower.tflops)
 
 
 def _describe(record: StepRecord) -> str:
