@@ -10,7 +10,7 @@ from generator import lines
 from generator.plan import Plan, release_number
 from generator.preambles import node_name, preamble
 from generator.series import step_seconds
-from pytest_llmbench.core.metric_definitions import model_flops
+from pytest_llmbench.core.metric_definitions import count_model_flops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,7 +119,7 @@ def nemo2_values(plan: Plan, step: int) -> dict[str, float]:
 def logged_tflops(plan: Plan, seconds: float) -> float:
     """Return the TFLOP/s of one GPU that the framework logs: the documents' formula times its known factor."""
     configuration = plan.baseline.configuration
-    flops = configuration.global_batch_size * model_flops(configuration.architecture)
+    flops = configuration.global_batch_size * count_model_flops(configuration.architecture)
     return flops / seconds / configuration.key.gpus / 1e12 * (plan.baseline.logged_tflops_factor or 1.0)
 
 

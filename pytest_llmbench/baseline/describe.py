@@ -163,7 +163,7 @@ def _format_metrics(baseline: Baseline) -> Iterator[str]:
             computed = _format_computed(baseline, recompute_cell(baseline, name), name, cell)
         what = f"{label} ({unit})" if unit else label
         yield f"  {what:<22} {cell:>12}  {computed:>12}"
-    tflops = metric_definitions.tflops_per_gpu(baseline.configuration, baseline.step_seconds)
+    tflops = metric_definitions.compute_tflops_per_gpu(baseline.configuration, baseline.step_seconds)
     yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {_format_number(tflops, '.2f'):>12}"
 
 

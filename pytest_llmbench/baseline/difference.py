@@ -12,7 +12,7 @@ from typing import Any
 from pytest_llmbench.baseline.schema import LOG
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.metric_definitions import model_flops
+from pytest_llmbench.core.metric_definitions import count_model_flops
 from pytest_llmbench.core.models import Baseline, Key, Recording
 from pytest_llmbench.core.tolerance import find_reference
 
@@ -162,7 +162,9 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
         return None
     printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
     computed = [
-        metric_definitions.model_flops_utilization(baseline.configuration, baseline.step_seconds, baseline.peak_tflops)
+        metric_definitions.compute_model_flops_utilization(
+            baseline.configuration, baseline.step_seconds, baseline.peak_tflops
+        )
         for baseline in (old, new)
     ]
     # A printed MFU beside a computed one would show a change of method as a change of speed.
@@ -171,7 +173,7 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
     parts = {
         "step time": math.log(old.step_seconds / new.step_seconds),
         "FLOPs formula": math.log(
-            model_flops(new.configuration.architecture) / model_flops(old.configuration.architecture)
+            count_model_flops(new.configuration.architecture) / count_model_flops(old.configuration.architecture)
         ),
         "batch": math.log(new.configuration.global_batch_size / old.configuration.global_batch_size),
         "peak": math.log(old.peak_tflops / new.peak_tflops),
@@ -256,7 +258,7 @@ def _make_record(pair: BaselineDifference) -> dict[str, Any]:
         "changed": pair.is_change,
         **{name: None if side is None else side.key.id for name, side in sides.items()},
         "step_seconds": [
-            None if side is None else formatting.finite_or_none(side.step_seconds) for side in sides.values()
+            None if side is None else formatting.make_finite(side.step_seconds) for side in sides.values()
         ],
         "step_time_change": None if pair.step_time_ratio is None else pair.step_time_ratio - 1,
         "mfu": None if moved is None else [moved.before, moved.after],

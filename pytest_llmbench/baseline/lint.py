@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
 from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.core.metric_definitions import count_flops_per_token, model_flops
+from pytest_llmbench.core.metric_definitions import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
@@ -88,10 +88,10 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     if math.isnan(seconds) or (cell == "mfu" and math.isnan(baseline.peak_tflops)):
         return None
     if cell == "tokens_per_second":
-        return metric_definitions.tokens_per_second(configuration, seconds)
+        return metric_definitions.compute_tokens_per_second(configuration, seconds)
     if cell == "mfu":
-        return metric_definitions.model_flops_utilization(configuration, seconds, baseline.peak_tflops)
-    return metric_definitions.days_to_1t_tokens(configuration, seconds)
+        return metric_definitions.compute_model_flops_utilization(configuration, seconds, baseline.peak_tflops)
+    return metric_definitions.compute_days_to_1t_tokens(configuration, seconds)
 
 
 def _is_derived(name: str, text: str) -> bool:
@@ -148,7 +148,7 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
         same = [base.configuration for base in file.recipe.baselines if base.configuration.key.size == size]
         full = {configuration.architecture for configuration in same if not configuration.proxy}
         for architecture in full:
-            flops = model_flops(architecture)
+            flops = count_model_flops(architecture)
             if model.printed_flops and not _is_same_flops(flops, model.printed_flops):
                 yield f": model {size}: found FLOPs {model.printed_flops}, expected {flops:.6g}"
         if model.worked:

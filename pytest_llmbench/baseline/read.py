@@ -111,7 +111,7 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
-def states_recorded(path: Path) -> bool:
+def holds_recorded(path: Path) -> bool:
     """Whether a file holds recorded baselines, also one of another version; of what is no YAML, whether it says so."""
     try:
         kind = _find_values(read_document(path)).get("kind")

@@ -152,7 +152,9 @@ def _list(place: StoreLocation, arguments: argparse.Namespace) -> str:
 def _format_run(row: dict[str, Any]) -> str:
     started = f"{row['started']:%Y-%m-%d %H:%M}" if row["started"] else "start unknown"
     seconds, difference = row["step_time_seconds"], row["log_difference"]
-    change = formatting.format_difference(formatting.bounded_exp(difference) if difference is not None else None)
+    change = formatting.format_difference(
+        formatting.compute_bounded_exp(difference) if difference is not None else None
+    )
     job = formatting.escape(row["job_id"])
     numbers = (
         f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {formatting.format_seconds(seconds):>9} {change:>8}"

@@ -72,10 +72,10 @@ def _add_chat(commands: Subparsers) -> None:
     parser.add_argument(
         "--link", metavar="URL", help="Where all of it is (default: the CI job that runs, if one does)."
     )
-    parser.set_defaults(command=_chat)
+    parser.set_defaults(command=_run_chat)
 
 
-def _chat(arguments: argparse.Namespace) -> Output:
+def _run_chat(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.core import runtime
     from pytest_llmbench.report import chat, document
 

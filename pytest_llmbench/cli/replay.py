@@ -36,7 +36,7 @@ WHAT_IF = (
 
 def add(commands: Subparsers) -> None:
     """Declare `llmbench replay`."""
-    from pytest_llmbench.core.options import OPTIONS, destination
+    from pytest_llmbench.core.options import OPTIONS, name_destination
 
     parser = commands.add_parser(
         "replay", help="What if: judge the same runs under other settings, and list the verdicts that change."
@@ -46,14 +46,14 @@ def add(commands: Subparsers) -> None:
         if option.flag in WHAT_IF:
             takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
             flag = option.flag.replace("--llmb-", "--")
-            parser.add_argument(flag, dest=destination(option.flag), help=option.help, **takes)
+            parser.add_argument(flag, dest=name_destination(option.flag), help=option.help, **takes)
     parser.set_defaults(command=_run)
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.core.options import destination
+    from pytest_llmbench.core.options import name_destination
 
-    values = {name: getattr(arguments, name) for name in map(destination, WHAT_IF)}
+    values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}
     changed = {name: value for name, value in values.items() if value is not None}
     if not all(str(value).strip() for value in changed.values()):
         raise SettingsError("an option is empty: give it a value, or leave it out")

@@ -38,10 +38,10 @@ def add(commands: Subparsers) -> None:
         "--baselines", metavar="DIR", action="append", type=Path, default=[], help="As in `baselines list`."
     )
     parser.add_argument("--dry-run", action="store_true", help="Print what would run, and run nothing.")
-    parser.set_defaults(command=_setup)
+    parser.set_defaults(command=_run_setup)
 
 
-def _setup(arguments: argparse.Namespace) -> Output:
+def _run_setup(arguments: argparse.Namespace) -> Output:
     asked = SetupOptions(arguments.recipe, arguments.release, arguments.cluster, arguments.folder, arguments.dry_run)
     text, is_good = set_up(asked, read_recipes_in(arguments.baselines), Path.cwd(), os.environ, tell)
     return Output(text, code=0 if is_good else 1)
@@ -86,14 +86,14 @@ def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tupl
     from pytest_llmbench.launch.slurm.client import Slurm, run
     from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
 
-    def now() -> datetime:
+    def read_clock() -> datetime:
         return datetime.now(UTC)
 
     facts = step.facts
-    log = directory / ".llmbench" / "setup" / f"{facts.recipe}-{facts.release}-{now():%Y%m%d-%H%M%S}.log"
+    log = directory / ".llmbench" / "setup" / f"{facts.recipe}-{facts.release}-{read_clock():%Y%m%d-%H%M%S}.log"
     slurm = Slurm(run, dict(step.spec.environment)) if is_slurm_job(step) else None
     tell(_format_step(step))
-    if problem := run_setup(step, SetupHost(tell, now, time.sleep, log, HOURS * 3600, slurm)):
+    if problem := run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, slurm)):
         return problem, False
     hint = f"pytest -k {facts.recipe} --llmb-launch --llmb-dry-run"
     return f"{facts.recipe} {facts.release} is set up. Next: {hint}", True

@@ -309,14 +309,16 @@ def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | Non
     """Return mean and standard deviation of what is printed of a column, None where nothing is."""
     import numpy as np
 
-    from pytest_llmbench.core.robust import mean
+    from pytest_llmbench.core.robust import compute_mean
     from pytest_llmbench.measure.metrics import compute_spread
 
     values = getattr(measured, name)
     printed = np.isfinite(values) & (values > 0)
     present = values[printed]
     return (
-        (mean(present, measured.mean_of[printed].tolist()), compute_spread(present)) if len(present) else (None, None)
+        (compute_mean(present, measured.mean_of[printed].tolist()), compute_spread(present))
+        if len(present)
+        else (None, None)
     )
 
 

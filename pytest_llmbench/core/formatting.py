@@ -52,7 +52,9 @@ def describe_ending(ending: Ending, log: str) -> str:
     doubt = f"; {follows}, so it may not be the cause" if ending.went_on else ""
     other = ending.beside
     return (
-        _describe_end(ending, log) + doubt + (f"; {_when(other, ending)} {_describe_end(other, log)}" if other else "")
+        _describe_end(ending, log)
+        + doubt
+        + (f"; {_describe_order(other, ending)} {_describe_end(other, log)}" if other else "")
     )
 
 
@@ -73,7 +75,7 @@ def _describe_end(ending: Ending, log: str) -> str:
     return f"{ENDINGS[ending.code]}: {ending.text} ({place})"
 
 
-def _when(other: Ending, ending: Ending) -> str:
+def _describe_order(other: Ending, ending: Ending) -> str:
     if other.file != ending.file:
         return "also,"
     return "before that" if other.line < ending.line else "after that"
@@ -107,12 +109,12 @@ def format_difference(ratio: float | None) -> str:
     return f"{percent:+.1f} %" if percent else "0.0 %"
 
 
-def bounded_exp(logarithm: float) -> float:
+def compute_bounded_exp(logarithm: float) -> float:
     """Return the exponential, for what is too large for a float the largest one."""
     return math.exp(min(logarithm, 700.0))  # from 710 on it overflows
 
 
-def finite_or_none(value: float | None) -> float | None:
+def make_finite(value: float | None) -> float | None:
     """Return a value that JSON can hold: one that is no number is None."""
     return value if value is not None and math.isfinite(value) else None
 

@@ -53,49 +53,49 @@ class Definition(NamedTuple):
         return self.formula is not None
 
 
-def _step_time(_: Baseline, seconds: float) -> float:
+def _get_step_time(_: Baseline, seconds: float) -> float:
     return seconds
 
 
-def _tokens(baseline: Baseline, seconds: float) -> float:
-    return tokens_per_second(baseline.configuration, seconds)
+def _compute_tokens(baseline: Baseline, seconds: float) -> float:
+    return compute_tokens_per_second(baseline.configuration, seconds)
 
 
-def _tokens_per_gpu(baseline: Baseline, seconds: float) -> float:
-    return _tokens(baseline, seconds) / baseline.configuration.key.gpus
+def _compute_tokens_per_gpu(baseline: Baseline, seconds: float) -> float:
+    return _compute_tokens(baseline, seconds) / baseline.configuration.key.gpus
 
 
-def _mfu(baseline: Baseline, seconds: float) -> float | None:
+def _compute_mfu(baseline: Baseline, seconds: float) -> float | None:
     if math.isnan(baseline.peak_tflops):  # a GPU whose peak no baseline file states
         return None
-    return model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)
+    return compute_model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)
 
 
-def _tflops_per_gpu(baseline: Baseline, seconds: float) -> float:
-    return tflops_per_gpu(baseline.configuration, seconds)
+def _compute_tflops_per_gpu(baseline: Baseline, seconds: float) -> float:
+    return compute_tflops_per_gpu(baseline.configuration, seconds)
 
 
-def _days_to_1t_tokens(baseline: Baseline, seconds: float) -> float | None:
-    return days_to_1t_tokens(baseline.configuration, seconds)
+def _compute_days_to_1t_tokens(baseline: Baseline, seconds: float) -> float | None:
+    return compute_days_to_1t_tokens(baseline.configuration, seconds)
 
 
 # Reports list metrics in this order.
 METRICS = {
     STEP_TIME: Definition(
-        "s", larger_is_better=False, formula=_step_time, label="step time", form="{:#.4g} s", is_property=True
+        "s", larger_is_better=False, formula=_get_step_time, label="step time", form="{:#.4g} s", is_property=True
     ),
     "step_time_mean_seconds": Definition("s", larger_is_better=False),
     "step_time_trimmed_mean_seconds": Definition("s", larger_is_better=False),
     "step_time_cv": Definition("", larger_is_better=False),
     "tokens_per_second": Definition(
-        "tokens/s", larger_is_better=True, formula=_tokens, label="tokens/s", form="{:,.0f}", is_property=True
+        "tokens/s", larger_is_better=True, formula=_compute_tokens, label="tokens/s", form="{:,.0f}", is_property=True
     ),
-    "tokens_per_second_per_gpu": Definition("tokens/s", larger_is_better=True, formula=_tokens_per_gpu),
-    "mfu": Definition("", larger_is_better=True, formula=_mfu, label="MFU", form="{:.2%}", is_property=True),
+    "tokens_per_second_per_gpu": Definition("tokens/s", larger_is_better=True, formula=_compute_tokens_per_gpu),
+    "mfu": Definition("", larger_is_better=True, formula=_compute_mfu, label="MFU", form="{:.2%}", is_property=True),
     "tflops_per_gpu": Definition(
         "TFLOP/s",
         larger_is_better=True,
-        formula=_tflops_per_gpu,
+        formula=_compute_tflops_per_gpu,
         label="TFLOP/s per GPU",
         form="{:,.1f}",
         is_property=True,
@@ -106,7 +106,7 @@ METRICS = {
     "days_to_1t_tokens": Definition(
         "days",
         larger_is_better=False,
-        formula=_days_to_1t_tokens,
+        formula=_compute_days_to_1t_tokens,
         label="days to 1T tokens",
         form="{:,.2f}",
         is_property=True,
@@ -139,27 +139,27 @@ def list_property_names() -> tuple[str, ...]:
 # --- what follows from a step time ------------------------------------------------------------------------
 
 
-def tokens_per_second(configuration: Configuration, step_seconds: float) -> float:
+def compute_tokens_per_second(configuration: Configuration, step_seconds: float) -> float:
     """Return tokens per second of the whole run: sequence length x global batch size / step time in seconds."""
     return configuration.architecture.sequence_length * configuration.global_batch_size / step_seconds
 
 
-def tflops_per_gpu(configuration: Configuration, step_seconds: float) -> float:
+def compute_tflops_per_gpu(configuration: Configuration, step_seconds: float) -> float:
     """Return model TFLOP/s per GPU: global batch size x model FLOPs / step time in seconds / GPUs / 1e12."""
-    flops = configuration.global_batch_size * model_flops(configuration.architecture)
+    flops = configuration.global_batch_size * count_model_flops(configuration.architecture)
     return flops / step_seconds / configuration.key.gpus / 1e12
 
 
-def model_flops_utilization(configuration: Configuration, step_seconds: float, peak_tflops: float) -> float:
+def compute_model_flops_utilization(configuration: Configuration, step_seconds: float, peak_tflops: float) -> float:
     """Return MFU as a fraction (0.4759 is printed as 47.59 %) of the peak TFLOP/s of one GPU at this precision."""
-    return tflops_per_gpu(configuration, step_seconds) / peak_tflops
+    return compute_tflops_per_gpu(configuration, step_seconds) / peak_tflops
 
 
-def days_to_1t_tokens(configuration: Configuration, step_seconds: float) -> float | None:
+def compute_days_to_1t_tokens(configuration: Configuration, step_seconds: float) -> float | None:
     """Return days to train on 1e12 tokens; None for a proxy, which is not the model (the documents print NA)."""
     if configuration.proxy:
         return None
-    return TOKENS / tokens_per_second(configuration, step_seconds) / SECONDS_PER_DAY
+    return TOKENS / compute_tokens_per_second(configuration, step_seconds) / SECONDS_PER_DAY
 
 
 # --- model FLOPs ------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Terms(NamedTuple):
 Formula = Callable[[Architecture], Terms]
 
 
-def grok(architecture: Architecture) -> Terms:
+def count_grok_flops(architecture: Architecture) -> Terms:
     """Mixture of experts with causal attention: half of the score matrix, the MLP of the top-k experts.
 
     Per token, with L layers, h hidden size, s sequence length, g of a attention heads holding keys and values,
@@ -184,7 +184,7 @@ def grok(architecture: Architecture) -> Terms:
     Source: the notes of the Grok 1 document (314B, release 25.05).
     """
     layers, hidden, sequence = architecture.layers, architecture.hidden_size, architecture.sequence_length
-    projections = _projections(architecture)
+    projections = _count_projections(architecture)
     return Terms(
         attention=projections + 6 * layers * hidden * sequence,
         mlp=18 * layers * _require(architecture, "ffn_size") * hidden * _require(architecture, "top_k"),
@@ -192,7 +192,7 @@ def grok(architecture: Architecture) -> Terms:
     )
 
 
-def llama(architecture: Architecture) -> Terms:
+def count_llama_flops(architecture: Architecture) -> Terms:
     """Dense model with grouped queries and a gated MLP of three matrices; the whole score matrix is counted.
 
     Per token: 12 L h^2 (1 + g/a + s/h); 18 L f h; 6 V h. Source: the notes of the Llama 3.1 document (release
@@ -200,13 +200,13 @@ def llama(architecture: Architecture) -> Terms:
     """
     layers, hidden, sequence = architecture.layers, architecture.hidden_size, architecture.sequence_length
     return Terms(
-        attention=_projections(architecture) + 12 * layers * hidden * sequence,
+        attention=_count_projections(architecture) + 12 * layers * hidden * sequence,
         mlp=18 * layers * _require(architecture, "ffn_size") * hidden,
         embedding=6 * architecture.vocabulary_size * hidden,
     )
 
 
-def nemotron(architecture: Architecture) -> Terms:
+def count_nemotron_flops(architecture: Architecture) -> Terms:
     """Dense model counted with full attention heads and an MLP of two matrices and 4 h.
 
     Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4 document (340B, release
@@ -221,7 +221,7 @@ def nemotron(architecture: Architecture) -> Terms:
     )
 
 
-FORMULAS: dict[str, Formula] = {"grok": grok, "llama": llama, "nemotron": nemotron}
+FORMULAS: dict[str, Formula] = {"grok": count_grok_flops, "llama": count_llama_flops, "nemotron": count_nemotron_flops}
 
 
 def count_flops_per_token(architecture: Architecture) -> Terms:
@@ -234,7 +234,7 @@ def count_flops_per_token(architecture: Architecture) -> Terms:
 
 
 @cache
-def model_flops(architecture: Architecture) -> float:
+def count_model_flops(architecture: Architecture) -> float:
     """Return the FLOPs of one sequence (global batch size 1), forward and backward."""
     flops = architecture.sequence_length * sum(count_flops_per_token(architecture))
     # A formula may end in a number of significant digits (`llama:3`): the documents state 4.74E+14 and compute their
@@ -243,7 +243,7 @@ def model_flops(architecture: Architecture) -> float:
     return float(f"{flops:.{int(digits) - 1}e}") if digits else float(flops)
 
 
-def _projections(architecture: Architecture) -> int:
+def _count_projections(architecture: Architecture) -> int:
     """Return 12 L h^2 (1 + g/a) as an integer: heads divide the hidden size of every real model."""
     heads, groups = _require(architecture, "attention_heads"), _require(architecture, "query_groups")
     square = 12 * architecture.layers * architecture.hidden_size**2

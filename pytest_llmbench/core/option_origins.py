@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.options import OPTIONS, destination
+from pytest_llmbench.core.options import OPTIONS, name_destination
 
 CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files in which pytest looks for its configuration; the first one of a folder that has some counts alone."""
@@ -86,7 +86,7 @@ def find_ini_origins(keys: Sequence[str], overrides: Sequence[str], typed: Seque
 
 def find_origin(origins: Origins, flag: str) -> Origin | None:
     """Return where the value of an option that counts was written; None where nothing says it."""
-    return origins.get(flag) or origins.get(destination(flag))
+    return origins.get(flag) or origins.get(name_destination(flag))
 
 
 def format_value(origins: Origins, flag: str, value: object) -> str:
@@ -129,7 +129,7 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
     if path.suffix == ".toml":
         import tomllib
 
-        return dict(_tables(tomllib.loads(text)))
+        return dict(_list_tables(tomllib.loads(text)))
     import iniconfig  # pytest reads its files with it
 
     try:
@@ -138,11 +138,11 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
         raise ValueError(str(error)) from None
 
 
-def _tables(table: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, object]]]:
+def _list_tables(table: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, object]]]:
     inner = {key: value for key, value in table.items() if isinstance(value, dict)}
     yield name, {key: value for key, value in table.items() if f"{name}.{key}".lstrip(".") not in TABLES}
     for key, value in inner.items():
-        yield from _tables(value, f"{name}.{key}".lstrip("."))
+        yield from _list_tables(value, f"{name}.{key}".lstrip("."))
 
 
 def refuse_misplaced(path: Path, file: str) -> None:
@@ -158,10 +158,10 @@ def refuse_unknown(unknown: Sequence[str], file: str) -> None:
     """Refuse keys that nobody declared and that were meant for this plugin: what they should do would not be done."""
     for key in unknown:
         nearest = did_you_mean(key, INI_KEYS)
-        flag = next((option.flag for option in OPTIONS if destination(option.flag) == _plain(key)), "")
-        if flag and _plain(key) not in INI_KEYS:
+        flag = next((option.flag for option in OPTIONS if name_destination(option.flag) == _normalize(key)), "")
+        if flag and _normalize(key) not in INI_KEYS:
             raise SettingsError(f"{file}: {key} is no ini key; write {flag} into addopts")
-        if _plain(key).startswith("llmb") or _is_alike(key):
+        if _normalize(key).startswith("llmb") or _is_alike(key):
             raise SettingsError(f"{file}: there is no ini key {key}{nearest}; see pytest --help")
 
 
@@ -189,13 +189,13 @@ def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
     return shadowed
 
 
-INI_KEYS = tuple(destination(option.flag) for option in OPTIONS if option.ini)
+INI_KEYS = tuple(name_destination(option.flag) for option in OPTIONS if option.ini)
 """The keys that a configuration file may decide."""
 
 
-def _plain(key: str) -> str:
+def _normalize(key: str) -> str:
     return key.lower().replace("-", "_").replace(".", "_")
 
 
 def _is_alike(key: str) -> bool:
-    return bool(difflib.get_close_matches(_plain(key), INI_KEYS, n=1, cutoff=ALIKE))
+    return bool(difflib.get_close_matches(_normalize(key), INI_KEYS, n=1, cutoff=ALIKE))

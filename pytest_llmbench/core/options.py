@@ -28,7 +28,7 @@ class Option:
     ) -> None:
         """Keep what is declared; texts for people are in argparse's way, with `%%` for a percent sign."""
         self.flag, _, self.metavar = usage.partition("=")
-        self.dest = destination(self.flag)
+        self.dest = name_destination(self.flag)
         self.meaning = meaning
         self.default = default
         """As a user would write it; empty where nothing, or another file, decides."""
@@ -52,7 +52,7 @@ class Option:
         """The page of docs/ that says more."""
 
 
-def destination(flag: str) -> str:
+def name_destination(flag: str) -> str:
     """Return the name under which the value of an option is stored; its ini key is the same."""
     return flag.removeprefix("--").replace("-", "_")
 

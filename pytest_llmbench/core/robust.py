@@ -20,12 +20,12 @@ EXCESS = 0.03  # a straggler is above the median by more than this share of it
 DEVIATIONS = 5  # and by more than so many deviations
 
 
-def mean(values: Floats, weights: Sequence[int] = ()) -> float:
+def compute_mean(values: Floats, weights: Sequence[int] = ()) -> float:
     """Return the mean of values of shape (n,), n > 0, each as often as its weight says; without weights once."""
     return float(np.average(values, weights=np.array(weights, dtype=float)) if _differ(weights) else np.mean(values))
 
 
-def trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
+def compute_trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
     """Return the 20 % trimmed mean of values of shape (n,), n > 0; as scipy.stats.trim_mean(values, 0.2).
 
     With weights that differ it is that of the values repeated so often; equal ones change nothing.
@@ -58,22 +58,22 @@ def winsorise(values: Floats) -> Floats:
     return np.clip(values, ordered[cut], ordered[len(values) - cut - 1])
 
 
-def median(values: Floats) -> float:
+def compute_median(values: Floats) -> float:
     """Return the median of values of shape (n,), n > 0."""
     # numpy's own spends ten times as long on a few dozen
     ordered = np.sort(values)
     return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
 
 
-def median_deviation(values: Floats) -> float:
+def compute_median_deviation(values: Floats) -> float:
     """Return the median absolute deviation from the median, scaled to the standard deviation of normal values."""
-    return NORMAL * median(np.abs(values - median(values)))
+    return NORMAL * compute_median(np.abs(values - compute_median(values)))
 
 
 def find_stragglers(seconds: Floats, resolution: float) -> Flags:
     """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations / median)) + resolution."""
-    middle = median(seconds)
+    middle = compute_median(seconds)
     excess = seconds - middle
     # One unit in the last place is added: a rounded value of 0.013 beside 0.012 says little.
-    slow: Flags = excess > max(EXCESS * middle, DEVIATIONS * NORMAL * median(np.abs(excess))) + resolution
+    slow: Flags = excess > max(EXCESS * middle, DEVIATIONS * NORMAL * compute_median(np.abs(excess))) + resolution
     return slow

@@ -40,7 +40,7 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
         raise ValueError(f"found {text.strip()!r} with a comma, expected a decimal point: {text.replace(',', '.')}")
     by_slot: dict[str, Tolerance] = {}
     for part in text.split(","):
-        tolerance = _tolerance(part, source)
+        tolerance = _make_tolerance(part, source)
         other = by_slot.setdefault(get_slot(tolerance), tolerance)
         if other is not tolerance:
             synonyms = " (time, perf and step_time_seconds are one)" if get_slot(tolerance) == TIME else ""
@@ -73,15 +73,15 @@ def parse_fraction(text: str, expected: str, largest: float = LARGEST) -> float:
     return fraction
 
 
-def _tolerance(text: str, source: str) -> Tolerance:
+def _make_tolerance(text: str, source: str) -> Tolerance:
     name, colon, number = text.rpartition(":")
-    of = _of(name.strip().lower()) if colon else "time"
+    of = _describe_scope(name.strip().lower()) if colon else "time"
     fraction = parse_fraction(number, "a tolerance such as 5%, 2.5%, 0.05, perf:5% or mfu:3%")
     larger_is_better = of == "performance" or (of in METRICS and METRICS[of].larger_is_better is True)
     return Tolerance(fraction, of, larger_is_better, source)
 
 
-def _of(name: str) -> str:
+def _describe_scope(name: str) -> str:
     if name in _WORDS or name in NAMES:
         return _WORDS.get(name, name)
     valid = ", ".join(NAMES)

@@ -285,7 +285,7 @@ class Fields:
     def read(self, node: Node, report: Report) -> Any:
         specs = {**self.required, **self.optional}
 
-        def spec(key: Node) -> Spec | None:
+        def find_spec(key: Node) -> Spec | None:
             if key.id == "scalar" and key.value in specs:
                 return specs[key.value]
             if not self.closed:
@@ -295,7 +295,7 @@ class Fields:
             _report_wrong(key, ", ".join(sorted(specs)), report, what="the unknown key {}", hint=hint)
             return None
 
-        entry = _read_mapping(node, report, spec)
+        entry = _read_mapping(node, report, find_spec)
         if entry is not None:
             missing = [repr(name) for name in self.required if name not in entry.lines]
             if missing:

@@ -40,7 +40,7 @@ OLDEST_VERSION = 3
 METADATA = MetaData()
 
 
-def _need(kind: type[Text | Integer | DateTime], *names: str) -> Iterator[Column[object]]:
+def _make_required(kind: type[Text | Integer | DateTime], *names: str) -> Iterator[Column[object]]:
     """Yield columns of one kind that are never NULL."""
     return (Column(name, kind, nullable=False) for name in names)
 
@@ -49,17 +49,17 @@ def _make_number() -> Column[int]:
     return Column("id", Integer, Identity(), primary_key=True)
 
 
-VERSION = Table("llmb_version", METADATA, *_need(Integer, "version"))
+VERSION = Table("llmb_version", METADATA, *_make_required(Integer, "version"))
 
 # One session of pytest.
 SESSION = Table(
     "llmb_session",
     METADATA,
     Column("id", Text, primary_key=True),
-    *_need(DateTime, "started"),  # all times are UTC
-    *_need(Text, "host", "program"),
-    *_need(Text, "options"),  # a JSON list
-    *_need(Text, "git_commit", "ci_url"),
+    *_make_required(DateTime, "started"),  # all times are UTC
+    *_make_required(Text, "host", "program"),
+    *_make_required(Text, "options"),  # a JSON list
+    *_make_required(Text, "git_commit", "ci_url"),
 )
 
 # One run, however often it was judged.
@@ -67,13 +67,13 @@ RUN = Table(
     "llmb_run",
     METADATA,
     _make_number(),
-    *_need(Text, "configuration"),
+    *_make_required(Text, "configuration"),
     Column("started", DateTime),
-    *_need(Text, "job_id", "fingerprint", "recipe", "size", "release", "gpu", "dtype"),
-    *_need(Integer, "gpus"),
-    *_need(Text, "name", "launcher", "log"),
-    *_need(Integer, "attempts"),
-    *_need(Text, "nodes", "jobs", "log_fingerprints", "environment"),  # JSON
+    *_make_required(Text, "job_id", "fingerprint", "recipe", "size", "release", "gpu", "dtype"),
+    *_make_required(Integer, "gpus"),
+    *_make_required(Text, "name", "launcher", "log"),
+    *_make_required(Integer, "attempts"),
+    *_make_required(Text, "nodes", "jobs", "log_fingerprints", "environment"),  # JSON
     Index("llmb_run_started", "configuration", "started"),
     Index("llmb_run_fingerprint", "fingerprint"),
 )
@@ -85,17 +85,17 @@ VERDICT = Table(
     _make_number(),
     Column("session", Text, ForeignKey(SESSION.c.id), nullable=False),
     Column("run", Integer, ForeignKey(RUN.c.id)),  # NULL where there was none
-    *_need(Text, "configuration", "verdict", "reason", "status"),
+    *_make_required(Text, "configuration", "verdict", "reason", "status"),
     Column("counts", Boolean, nullable=False),  # whether the run may stand for a night
     Column("run_seconds", Double),  # the statistic of that run alone
     Column("step_time_seconds", Double),  # the mean of its repeats with it
     Column("expected_seconds", Double),
     Column("bound_seconds", Double),
     Column("log_difference", Double),
-    *_need(Integer, "first_step", "last_step"),
-    *_need(Text, "statistic", "baseline", "tolerance", "item", "text"),
-    *_need(Text, "metrics"),  # JSON, by name the value and its standard deviation
-    *_need(Text, "mean_of"),
+    *_make_required(Integer, "first_step", "last_step"),
+    *_make_required(Text, "statistic", "baseline", "tolerance", "item", "text"),
+    *_make_required(Text, "metrics"),  # JSON, by name the value and its standard deviation
+    *_make_required(Text, "mean_of"),
     Column(
         "step_seconds", LargeBinary, nullable=False
     ),  # the window's: 64-bit floats, little-endian, NaN for no number

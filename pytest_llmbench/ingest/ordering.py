@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from pytest_llmbench.core.models import Clock, Dating, Key, Remains, Run
-from pytest_llmbench.core.robust import median
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.ingest.duplicates import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, count_steps
 
 # A moment of a stated zone that lies further ahead than this is not believed: clocks differ by seconds.
@@ -72,7 +72,7 @@ def _measure_slowness(run: Run) -> float:
     parts = [part for attempt in run.attempts for part in attempt.log.segments]
     if not parts or not len(parts[-1].steps) or np.isnan(parts[-1].steps.seconds).any():
         return 0.0
-    return median(parts[-1].steps.seconds)
+    return compute_median(parts[-1].steps.seconds)
 
 
 def _read_job_number(run: Run) -> tuple[int, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note, NoteCode
-from pytest_llmbench.core.robust import median
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.judge.daily_runs import PreviousRun, list_valid_runs
 
 NIGHTS = 7  # the level before an accepted change is the median of so many valid runs before it
@@ -122,7 +122,9 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
 
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     """Return the median of runs over the baseline, as a logarithm."""
-    return median(np.array([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs]))
+    return compute_median(
+        np.array([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs])
+    )
 
 
 def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:
@@ -137,15 +139,15 @@ def _move_baseline(evidence: Evidence, factor: float) -> Evidence:
     """Return the evidence with every time of its baseline multiplied, and what its measurements are shown beside."""
     baseline = _scale_baseline(evidence.baseline, factor)
 
-    def against(measurement: Measurement) -> Measurement:
+    def move_measurement(measurement: Measurement) -> Measurement:
         expected = tuple(_scale_metric(metric, factor) for metric in measurement.expected)
         return dataclasses.replace(measurement, baseline=baseline, expected=expected)
 
     return dataclasses.replace(
         evidence,
         baseline=baseline,
-        measurements=tuple(map(against, evidence.measurements)),
-        excluded_by_since=tuple(map(against, evidence.excluded_by_since)),
+        measurements=tuple(map(move_measurement, evidence.measurements)),
+        excluded_by_since=tuple(map(move_measurement, evidence.excluded_by_since)),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.core.robust import HICCUP, mean, trimmed_mean, winsorise
+from pytest_llmbench.core.robust import HICCUP, compute_mean, compute_trimmed_mean, winsorise
 from pytest_llmbench.judge.estimate import EQUAL, Answer
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ STALLS = 1.25  # what slow steps may add to a mean: more in a baseline excuses n
 def find_doubt(own_answer: Answer, current: Sequence[Measurement], evidence: Evidence) -> str:
     """Return why an answer is not shared by the other statistic; empty where it is."""
     trimmed = evidence.baseline.window.statistic == "trimmed_mean"
-    name, statistic = ("mean", mean) if trimmed else ("20 % trimmed mean", trimmed_mean)
+    name, statistic = ("mean", compute_mean) if trimmed else ("20 % trimmed mean", compute_trimmed_mean)
     expected = _expect_seconds(evidence.baseline, trimmed=not trimmed)
     difference = _average_difference(current, statistic, expected)
     beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
@@ -49,7 +49,7 @@ def meets_point(current: Sequence[Measurement], evidence: Evidence, estimate: Es
     usual = _average_difference(
         current, lambda window, steps: _average_without_hiccup(window, steps, averaged), expected
     )
-    with_hiccups = _average_difference(current, mean, expected)
+    with_hiccups = _average_difference(current, compute_mean, expected)
     return usual <= estimate.margin + EQUAL and with_hiccups <= estimate.margin + math.log(STALLS)
 
 
@@ -97,4 +97,4 @@ def _average_without_hiccup(window: Floats, mean_of: Sequence[int], averaged: in
     steps = np.array(mean_of or [1] * len(window), dtype=float)
     few = math.ceil(HICCUP * float(steps.sum())) + averaged - 1
     slow = min(int(np.count_nonzero(np.cumsum(steps[order]) <= few)), len(window) - 1)
-    return mean(np.minimum(window, window[order[slow]]), mean_of)
+    return compute_mean(np.minimum(window, window[order[slow]]), mean_of)

@@ -159,14 +159,14 @@ def select_budgeted_runs(evidence: Evidence, judgement: Judgement) -> Iterator[M
     newest = judgement.measurement
     if newest is None or judgement.reason in UNHELD:
         return
-    if newest.excluded is None or _only_loads(newest, evidence):
+    if newest.excluded is None or _is_only_loading(newest, evidence):
         yield newest
     yield from judgement.repeats
     place = next((place for place, run in enumerate(evidence.measurements) if run is newest), 0)
-    yield from (run for run in evidence.measurements[:place] if _only_loads(run, evidence))
+    yield from (run for run in evidence.measurements[:place] if _is_only_loading(run, evidence))
 
 
-def _only_loads(run: Measurement, evidence: Evidence) -> bool:
+def _is_only_loading(run: Measurement, evidence: Evidence) -> bool:
     """Whether a run, recent enough to count, only loads a checkpoint."""
     started, limit = run.run.started, evidence.max_age
     recent = limit is None or started is None or evidence.now - started <= limit

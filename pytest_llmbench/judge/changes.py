@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.core.robust import median, median_deviation
+from pytest_llmbench.core.robust import compute_median, compute_median_deviation
 from pytest_llmbench.judge.estimate import compute_quantile
 from pytest_llmbench.judge.noise import compute_hidden_spread, compute_inflation, compute_running_median
 
@@ -173,7 +173,7 @@ def _estimate_errors(series: Floats, cuts: Sequence[int], error: float, correlat
 def _measure_spread(piece: Floats) -> float:
     """Return how far a few nights lie apart. One bad night among more than three does not count; of three, two that are
     alike would hide that the third is of another level."""
-    return float(np.std(piece, ddof=1)) if len(piece) == HELD else median_deviation(piece)
+    return float(np.std(piece, ddof=1)) if len(piece) == HELD else compute_median_deviation(piece)
 
 
 def _combine_errors(errors: Sequence[float], at: int) -> float:
@@ -193,7 +193,7 @@ def _make_shift(series: Floats, cuts: Sequence[int], at: int, half: float, sigma
     first, position, last = cuts[at - 1 : at + 2]
     levels = []
     for side in (series[first:position], series[position:last]):
-        middle = median(side)
+        middle = compute_median(side)
         levels.append(float(np.mean(np.clip(side, middle - REACH * sigma, middle + REACH * sigma))))
     difference = levels[1] - levels[0]
     return LevelShift(position, first, last, difference, difference - half, difference + half)
@@ -230,7 +230,7 @@ def find_slow_change(
     sigma = noise.sigma * compute_hidden_spread(correlation)
     drawn = draw_in(series, sigma)
     anchor = float(np.mean(drawn[:ANCHOR]))
-    difference = median(series[-RUNNING:]) - anchor
+    difference = compute_median(series[-RUNNING:]) - anchor
     if abs(difference) < max(SMALLEST_DRIFT, smallest):
         return None
     error = estimate_error([drawn], sigma) * math.sqrt((1 + correlation) / (1 - correlation))

@@ -11,8 +11,8 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Evidence, Measurement, Note, NoteCode, Reason, StoredRun
-from pytest_llmbench.core.robust import HICCUP, mean, median
-from pytest_llmbench.judge.daily_runs import PreviousRun, PreviousRuns, previous_daily_runs
+from pytest_llmbench.core.robust import HICCUP, compute_mean, compute_median
+from pytest_llmbench.judge.daily_runs import PreviousRun, PreviousRuns, list_previous_daily_runs
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 
@@ -41,7 +41,7 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     All runs of a launch count whatever they say; of runs found on disk that differ too much only the newest does.
     """
     runs, lost = find_repeats(newest, evidence)
-    older = previous_daily_runs(runs, evidence)
+    older = list_previous_daily_runs(runs, evidence)
     counted, notes = _forgive_hiccups(runs, older, evidence)
     notes = (
         *notes,
@@ -56,7 +56,7 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
         return CurrentRuns(
             (newest,),
             counted[:1],
-            previous_daily_runs((newest,), evidence),
+            list_previous_daily_runs((newest,), evidence),
             (Note(NoteCode.REPEATS_DISAGREE, text), *notes),
         )
     text = f"the mean of {len(runs)} repeats: {shown}"
@@ -151,10 +151,10 @@ def _find_hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     ):  # it is judged as the slowest: forgiven, it would hide the others
         return ()
     steps = np.array(run.mean_of or [1] * len(window))
-    large = window >= LARGE * median(window)
+    large = window >= LARGE * compute_median(window)
     if HICCUP * int(steps.sum()) < 1:  # of so few steps even one is more than one of twenty
         return ()
-    if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())) or window.max() > HANG * median(window):
+    if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())) or window.max() > HANG * compute_median(window):
         return ()
     slow = tuple(place for place in np.argsort(-window, kind="stable").tolist() if large[place])
     usual = _replace_steps(run, slow).statistic_seconds
@@ -166,7 +166,7 @@ def _replace_steps(run: Measurement, slow: Sequence[int]) -> Measurement:
         return run
     window = np.array(run.window_seconds)
     window[list(slow)] = np.delete(window, list(slow)).max()
-    return replace(run, window_seconds=tuple(window.tolist()), statistic_seconds=mean(window, run.mean_of))
+    return replace(run, window_seconds=tuple(window.tolist()), statistic_seconds=compute_mean(window, run.mean_of))
 
 
 def _count_recent(older: PreviousRuns, current: Measurement, evidence: Evidence) -> int:
@@ -192,7 +192,7 @@ def _had_hiccup(run: PreviousRun, evidence: Evidence) -> bool:
 
 def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
     """Return which steps were how slow, on which lines, and what the run would be without."""
-    middle, first = median(np.array(run.window_seconds)), run.baseline.window.first
+    middle, first = compute_median(np.array(run.window_seconds)), run.baseline.window.first
     steps = []
     for place in sorted(slow):
         number = run.window_steps[place] if run.window_steps else first + place

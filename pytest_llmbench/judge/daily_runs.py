@@ -36,7 +36,7 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
     return estimate_from_daily_runs(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
 
 
-def previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> PreviousRuns:
+def list_previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> PreviousRuns:
     """Return one valid run for each earlier night (day, UTC), oldest first: the newest of that day.
 
     Runs of one day share what changes from night to night, so that they would make the noise look small; those of

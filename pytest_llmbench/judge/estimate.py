@@ -12,7 +12,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.daily_runs import PreviousRun, PreviousRuns, estimate_daily_noise, previous_daily_runs
+from pytest_llmbench.judge.daily_runs import PreviousRun, PreviousRuns, estimate_daily_noise, list_previous_daily_runs
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
 FEWEST_STEPS = 3  # a window with fewer steps says nothing of its own spread
@@ -57,7 +57,7 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
         return estimate
     return replace(
         estimate,
-        detectable=formatting.bounded_exp(compute_detectable(error, bound)) - 1,
+        detectable=formatting.compute_bounded_exp(compute_detectable(error, bound)) - 1,
         repeats_needed=count_repeats_needed(per_run, difference - bound),
         p_slower=compute_probability(difference / error.standard_error, error.degrees_of_freedom),
     )
@@ -262,4 +262,4 @@ def _list_previous(evidence: Evidence) -> PreviousRuns:
     newest = next((run for run in evidence.measurements if run.valid), None)
     if newest is None and not evidence.stored_runs:
         return ()
-    return previous_daily_runs([newest] if newest else [], evidence)
+    return list_previous_daily_runs([newest] if newest else [], evidence)

@@ -57,7 +57,9 @@ def format_interval(estimate: Estimate) -> str:
     """Return the bounds of the difference: `+5.7 to +10.3 %`."""
     if estimate.threshold_only:
         return "threshold only: nothing is known of the error"
-    low, high = (formatting.format_difference(formatting.bounded_exp(bound)) for bound in (estimate.low, estimate.high))
+    low, high = (
+        formatting.format_difference(formatting.compute_bounded_exp(bound)) for bound in (estimate.low, estimate.high)
+    )
     return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") and high.endswith("%") else f"{low} to {high}"
 
 

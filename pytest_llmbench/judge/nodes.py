@@ -9,7 +9,7 @@ from itertools import chain
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Evidence, Judgement
-from pytest_llmbench.judge.daily_runs import previous_daily_runs
+from pytest_llmbench.judge.daily_runs import list_previous_daily_runs
 from pytest_llmbench.judge.estimate import APART, estimate_noise, estimate_sigma
 
 # The id of a run, its step time in seconds, and its nodes (none: unknown).
@@ -35,7 +35,7 @@ def judge_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Se
         return NodeFinding()
     runs = judgement.runs
     # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
-    sigma = estimate_sigma(runs, estimate_noise(evidence, previous_daily_runs(runs, evidence)))
+    sigma = estimate_sigma(runs, estimate_noise(evidence, list_previous_daily_runs(runs, evidence)))
     node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in runs]
     return find_slow_nodes(node_runs, sigma, judgement.bound_seconds)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.models import Noise
-from pytest_llmbench.core.robust import TRIMMED, mean, median, median_deviation, winsorise
+from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_median_deviation, winsorise
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -41,7 +41,7 @@ def estimate_from_daily_runs(logarithms: Sequence[float] | Floats, unit: str = "
     """
     if len(logarithms) < FEWEST_NIGHTS:
         return None
-    sigma = median_deviation(np.diff(logarithms)) / math.sqrt(2)
+    sigma = compute_median_deviation(np.diff(logarithms)) / math.sqrt(2)
     return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {unit}")
 
 
@@ -162,7 +162,7 @@ def estimate_within_run(
     correlation = _correlate_steps(clipped)
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
     effective = max(count_independent(count, mean_of) / inflation, 1.0)
-    middle = mean(seconds, mean_of) if statistic == "mean" else float(np.mean(clipped))
+    middle = compute_mean(seconds, mean_of) if statistic == "mean" else float(np.mean(clipped))
     reach = math.log(middle / float(np.min(seconds))) if count >= REACHING else math.inf
     return WithinRun(spread / float(np.mean(clipped)) / effective**0.5, effective, reach)
 
@@ -215,7 +215,7 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
     values = np.array([value for value, _ in correlations])
     few = len(correlations) < CONFIGURATIONS
     spread = 1 / math.sqrt(min(count for _, count in correlations)) if few else float(np.std(values, ddof=1))
-    middle = median(values)
+    middle = compute_median(values)
     return min(middle, LARGEST_DAILY) if middle > CHANCE * spread / math.sqrt(len(correlations)) else 0.0
 
 
@@ -237,7 +237,7 @@ def _correlate_days(daily_runs: Floats) -> float:
 def compute_running_median(values: Floats, width: int) -> Floats:
     """Return the median of so many values around each, shape (n,); at the ends that of the outer ones."""
     if len(values) <= width:
-        return np.full(len(values), median(values))
+        return np.full(len(values), compute_median(values))
     around = np.lib.stride_tricks.sliding_window_view(values, width)
     inner = np.partition(around, width // 2, axis=1)[:, width // 2]
     return np.pad(inner, width // 2, mode="edge")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.robust import NORMAL, find_stragglers, median
+from pytest_llmbench.core.robust import NORMAL, compute_median, find_stragglers
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats
@@ -109,7 +109,7 @@ def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) ->
 def describe_slowest(window: WindowColumns, slow: Flags) -> str:
     """Return how slow the slowest step is, or the values of a moving mean that it stands in."""
     position = int(np.argmax(window.seconds))
-    ratio = window.seconds[position] / median(window.seconds)
+    ratio = window.seconds[position] / compute_median(window.seconds)
     if window.mean_of[position] > 1:
         return f"{_list_parts(window, [range(position, position + 1)])} took {ratio:.3g} x the median on average"
     if window.moving_mean == 1:
@@ -144,7 +144,7 @@ def _count_steps(window: WindowColumns, parts: Sequence[range]) -> int:
 
 
 def _describe_periodic(window: WindowColumns, slow: Flags, regular: range) -> str:
-    excess = median(window.seconds[regular.start :: regular.step]) / median(window.seconds[~slow]) - 1
+    excess = compute_median(window.seconds[regular.start :: regular.step]) / compute_median(window.seconds[~slow]) - 1
     which = _list_parts(window, [range(position, position + 1) for position in regular])
     each = formatting.format_ordinal(regular.step)
     return f"every {each} step slow, {format_percent(excess)} above the others ({which})"
@@ -153,7 +153,7 @@ def _describe_periodic(window: WindowColumns, slow: Flags, regular: range) -> st
 def _describe_stretch(window: WindowColumns, stretch: range) -> str:
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
-    upper, lower = (formatting.format_seconds(median(window.seconds[part])) for part in (inside, ~inside))
+    upper, lower = (formatting.format_seconds(compute_median(window.seconds[part])) for part in (inside, ~inside))
     return f"slow stretch: {_list_parts(window, [stretch])} at {upper}, the others at {lower}"
 
 
@@ -193,9 +193,9 @@ def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
     gaps = (ordered[1:] - ordered[:-1])[fewest - 1 : count - fewest]
     split = fewest + int(np.argmax(gaps))
     gap = float(gaps[split - fewest])
-    lower, upper = median(ordered[:split]), median(ordered[split:])
+    lower, upper = compute_median(ordered[:split]), compute_median(ordered[split:])
     slow: Flags = seconds >= ordered[split]
-    noise = NORMAL * median(np.abs(seconds - np.where(slow, upper, lower)))
+    noise = NORMAL * compute_median(np.abs(seconds - np.where(slow, upper, lower)))
     clear = gap > max(GAP * max(noise, resolution / 2), (upper - lower) / 4)
     return StepLevels(lower, upper, slow) if clear and upper - lower > SMALLEST_DIFFERENCE * lower else None
 

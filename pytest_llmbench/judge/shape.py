@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Measurement, Note, NoteCode
-from pytest_llmbench.core.robust import TRIMMED, mean, median, trimmed_mean, winsorise
+from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_trimmed_mean, winsorise
 from pytest_llmbench.judge.estimate import compute_probability
 from pytest_llmbench.judge.noise import LARGEST_CORRELATION
 from pytest_llmbench.judge.pattern import (
@@ -132,7 +132,7 @@ def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
 
 def _note_means(window: WindowColumns) -> Note | None:
     """Return the note that the mean and the trimmed mean differ by more than 1 %, and which steps do it."""
-    middle, trimmed = mean(window.seconds, window.mean_of), trimmed_mean(window.seconds, window.mean_of)
+    middle, trimmed = compute_mean(window.seconds, window.mean_of), compute_trimmed_mean(window.seconds, window.mean_of)
     if abs(middle / trimmed - 1) <= DISAGREE:
         return None
     driver = "slow steps" if middle > trimmed else "fast steps"
@@ -194,11 +194,11 @@ def find_warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0)
     if len(points) < FEWEST_TO_SETTLE:
         return None
     first, rest = points[:third], points[third:]
-    level = median(rest)
-    excess = median(first) / level - 1
+    level = compute_median(rest)
+    excess = compute_median(first) / level - 1
     if not excess > SMALLEST_CHANGE + resolution / level:
         return None
-    residuals = _centre(winsorise(_remove_decline(rest)))
+    residuals = _subtract_centre(winsorise(_remove_decline(rest)))
     spread = math.sqrt(float(residuals @ residuals) / (len(rest) - 1)) / (1 - 2 * TRIMMED) / level
     inflation = max(_inflate(residuals), moving_mean / block)
     z = excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(rest)))) if spread > 0 else math.inf
@@ -217,10 +217,10 @@ def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
     if len(points) < FEWEST_TO_SETTLE:
         return None
     slope = compute_theil_sen(points)
-    change = slope * (len(points) - 1) / median(points)
+    change = slope * (len(points) - 1) / compute_median(points)
     if not abs(change) > SMALLEST_CHANGE:
         return None
-    residuals = _centre(winsorise(points - slope * np.arange(len(points))))
+    residuals = _subtract_centre(winsorise(points - slope * np.arange(len(points))))
     inflation = max(_inflate(residuals), moving_mean / block)
     score, variance = compute_kendall(points)
     p = math.erfc(abs(score) / math.sqrt(2 * variance * inflation))
@@ -230,7 +230,7 @@ def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
 def compute_theil_sen(values: Floats) -> float:
     """Return the median slope, per position, of all pairs of values of shape (n,), n > 1."""
     earlier, later = _list_pairs(len(values))
-    return median((values[later] - values[earlier]) / (later - earlier))
+    return compute_median((values[later] - values[earlier]) / (later - earlier))
 
 
 def compute_kendall(values: Floats) -> tuple[float, float]:
@@ -269,7 +269,7 @@ def _remove_decline(values: Floats) -> Floats:
     return values - min(slope, 0.0) * position
 
 
-def _centre(values: Floats) -> Floats:
+def _subtract_centre(values: Floats) -> Floats:
     return values - float(values.sum()) / len(values)
 
 

@@ -29,7 +29,7 @@ from pytest_llmbench.core.models import (
     Steps,
     Window,
 )
-from pytest_llmbench.core.robust import median
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure import stated, training
 from pytest_llmbench.measure.attempts import Choice, is_finished, is_traced
 from pytest_llmbench.measure.window import Timing, find_gaps
@@ -263,7 +263,7 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
     stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
-    expected = metric_definitions.tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+    expected = metric_definitions.compute_tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
     band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
     ratio = _take_median(work) / expected
     if abs(ratio - 1) > band:
@@ -285,7 +285,7 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
 def _take_median(values: Floats) -> float:
     """Return the median of the finite values, NaN without any."""
     present = values[np.isfinite(values)]
-    return median(present) if len(present) else math.nan  # a comparison with NaN raises no problem
+    return compute_median(present) if len(present) else math.nan  # a comparison with NaN raises no problem
 
 
 def make_stand_in(run: Run, window: Window) -> Baseline:

@@ -17,7 +17,7 @@ from pytest_llmbench.core.models import (
     Run,
     Window,
 )
-from pytest_llmbench.core.robust import median
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure import attempts, checks, metrics, notes
 from pytest_llmbench.measure.attempts import Choice, choose_segment
 from pytest_llmbench.measure.moving import detect_moving_mean
@@ -62,7 +62,9 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         statistic_seconds=seconds,
         last_step_seconds=float(sound[-1]) if len(sound) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
-        metrics=Later(lambda: (*_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints))),
+        metrics=Later(
+            lambda: (*_list_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints))
+        ),
         window_steps=tuple(steps.index[counted].tolist()),
         window_lines=tuple(steps.line[counted].tolist()),
         mean_of=mean_of,
@@ -127,7 +129,7 @@ def _compute_statistic(timed: Timing, window: Window) -> tuple[float | None, tup
 def _take_median(values: Floats) -> float:
     """Return the median, 0 without any value."""
     # No maximum: one slow step prints fewer digits, and must not make the others coarse.
-    return median(values) if len(values) else 0.0
+    return compute_median(values) if len(values) else 0.0
 
 
 def _make_unmeasured(
@@ -149,7 +151,7 @@ def _make_unmeasured(
     )
 
 
-def _metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[Metric, ...]:
+def _list_metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[Metric, ...]:
     return metrics.compute_window_metrics(baseline, timed, seconds) if seconds is not None else ()
 
 

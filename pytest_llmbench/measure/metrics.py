@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS, STEP_TIME, Statistic
 from pytest_llmbench.core.models import LOAD, SAVE, Baseline, CheckpointRecord, Checkpoints, Configuration, Key, Metric
-from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.measure.window import Timing
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def compute_window_metrics(baseline: Baseline, timed: Timing, seconds: float) ->
     """
     counted = timed.window
     window, steps = counted.seconds, counted.mean_of.tolist()
-    deviation, middle = compute_spread(window), mean(window, steps)
+    deviation, middle = compute_spread(window), compute_mean(window, steps)
     return (
         make_metric(STEP_TIME, seconds, deviation),
         make_metric("step_time_mean_seconds", middle, deviation),
-        make_metric("step_time_trimmed_mean_seconds", trimmed_mean(window, steps)),
+        make_metric("step_time_trimmed_mean_seconds", compute_trimmed_mean(window, steps)),
         make_metric("step_time_cv", deviation / middle),
         *(metric for metric in derive_metrics(baseline, seconds) if metric.name != STEP_TIME),
         *_take_printed(timed),
@@ -114,7 +114,7 @@ def group_families(configurations: Sequence[Configuration]) -> tuple[tuple[Confi
     groups: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
     for configuration in configurations:
         if not configuration.proxy:
-            groups[_family(configuration)].append(configuration)
+            groups[_describe_family(configuration)].append(configuration)
     ordered = (sorted(group, key=lambda member: member.key.gpus) for group in groups.values())
     return tuple(tuple(group) for group in ordered if len(group) > 1)
 
@@ -147,7 +147,7 @@ def _work(configuration: Configuration) -> tuple[object, ...]:
     return configuration.architecture, configuration.global_batch_size, configuration.proxy
 
 
-def _family(configuration: Configuration) -> tuple[object, ...]:
+def _describe_family(configuration: Configuration) -> tuple[object, ...]:
     key = configuration.key
     return (
         (key.recipe, key.size, key.release, key.gpu, key.dtype, key.task, key.scaling, key.variant),

@@ -26,7 +26,7 @@ from pytest_llmbench.core.models import (
     Statement,
     Steps,
 )
-from pytest_llmbench.core.robust import median
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure.attempts import Choice
 from pytest_llmbench.measure.window import Timing, begins
 
@@ -179,9 +179,9 @@ def _check_samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[
     inside = (index[1:] >= begins(timed.window)[0]) & (index[1:] <= timed.window.index[-1])
     grown: Floats = (np.diff(samples) / np.diff(index))[inside]
     wanted = baseline.configuration.global_batch_size
-    if len(grown) and median(grown) != wanted:
+    if len(grown) and compute_median(grown) != wanted:
         line = int(steps.line[finite[1:][inside][0]])
-        yield f"consumed samples grow by {median(grown):g} a step, the baseline's batch has {wanted}", line
+        yield f"consumed samples grow by {compute_median(grown):g} a step, the baseline's batch has {wanted}", line
 
 
 def _check_target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
@@ -191,7 +191,7 @@ def _check_target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[st
         return
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
     # Fewer are padding where they change from step to step and the shapes, by tokens/s x step time, are the batch's.
-    if share < FULL and len(set(tokens.tolist())) > 1 and _shapes_agree(window, baseline):
+    if share < FULL and len(set(tokens.tolist())) > 1 and _has_same_shapes(window, baseline):
         return
     wanted = _count_tokens(baseline)
     text = (
@@ -206,10 +206,10 @@ def _compute_target_share(window: Steps, baseline: Baseline) -> float:
     return float(tokens.max()) / _count_tokens(baseline) if len(tokens) else float("nan")
 
 
-def _shapes_agree(window: Steps, baseline: Baseline) -> bool:
+def _has_same_shapes(window: Steps, baseline: Baseline) -> bool:
     tokens = window.tokens_per_second_per_gpu * window.seconds * baseline.key.gpus
     finite = tokens[np.isfinite(tokens)]
-    return len(finite) > 0 and abs(median(finite) / _count_tokens(baseline) - 1) <= SHAPES_AGREE
+    return len(finite) > 0 and abs(compute_median(finite) / _count_tokens(baseline) - 1) <= SHAPES_AGREE
 
 
 def _count_tokens(baseline: Baseline) -> int:

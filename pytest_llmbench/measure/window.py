@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import Baseline, Problem, Reason, Steps, Window
-from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
@@ -88,7 +88,7 @@ def choose_last_half(steps: Steps) -> Window:
 
 def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
     """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0, weighted by the steps in each."""
-    return mean(values, mean_of) if name == "mean" else trimmed_mean(values, mean_of)
+    return compute_mean(values, mean_of) if name == "mean" else compute_trimmed_mean(values, mean_of)
 
 
 # --- which times count ------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Timing:
 def compute_timing(steps: Steps, baseline: Baseline) -> Timing:
     """Return which times of a segment count in the baseline's window."""
     complete, filled = _with_times_from_tokens(_apply_plan(steps, baseline), baseline)
-    possible = (complete.seconds >= possible_seconds(baseline)) & (complete.seconds < LONGEST_SECONDS)
+    possible = (complete.seconds >= compute_possible_seconds(baseline)) & (complete.seconds < LONGEST_SECONDS)
     usable = possible & ~complete.asynchronous
     counted = np.zeros(len(steps), dtype=np.bool_)
     counted[usable] = mask_window(select_rows(complete, usable), baseline.window)
@@ -135,11 +135,11 @@ def select_rows(steps: Steps, which: Flags) -> Steps:
     return Steps(*(getattr(steps, name)[which] for name in Steps.__slots__))
 
 
-def possible_seconds(baseline: Baseline) -> float:
+def compute_possible_seconds(baseline: Baseline) -> float:
     """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster."""
     if math.isnan(baseline.peak_tflops):  # without a peak only a step that takes no time can be excluded
         return sys.float_info.min
-    return metric_definitions.model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+    return metric_definitions.compute_model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
 
 
 def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
@@ -165,7 +165,9 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
         filled &= np.isfinite(speed) & (speed > 0)
     if not filled.any():
         return steps, filled
-    of_one_gpu = metric_definitions.tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    of_one_gpu = (
+        metric_definitions.compute_tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    )
     if of_one_gpu == 0:  # the baseline's tokens of a step are not known
         return steps, np.zeros_like(filled)
     seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()
@@ -206,7 +208,7 @@ def _find_dispatched(steps: Steps, bad: Flags) -> Iterator[Problem]:
 def _find_impossible(steps: Steps, bad: Flags, baseline: Baseline) -> Iterator[Problem]:
     if bad.any():
         row = int(np.argmax(bad))
-        fastest = possible_seconds(baseline)
+        fastest = compute_possible_seconds(baseline)
         bound = "" if math.isnan(baseline.peak_tflops) else f"; 100 % MFU would be {fastest:.4g} s"
         text = f"step {steps.index[row]} took {steps.seconds[row]:.4g} s{bound}"
         yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(steps.line[row]))

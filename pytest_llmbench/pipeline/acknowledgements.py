@@ -24,14 +24,14 @@ INSTEAD = "record what is slower than that: --llmb-record=DIR --llmb-accept-drif
 SAME = timedelta(days=7)
 
 
-def _day(text: str) -> date:
+def _parse_day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
         raise ValueError(f"found {text!r}, expected a day such as 2025-11-20") from None
 
 
-def _slower(text: str) -> float:
+def _parse_slower(text: str) -> float:
     try:
         return parse_fraction(text, "a percentage such as 6%", LARGEST)
     except ValueError as error:
@@ -42,12 +42,12 @@ _PERCENT = ConvertedScalar(partial(parse_fraction, expected="a percentage such a
 _ENTRY = Fields(
     {
         "configuration": Text("an id or a pattern such as grok1*"),
-        "since": ConvertedScalar(_day),
-        "expires": ConvertedScalar(_day),
+        "since": ConvertedScalar(_parse_day),
+        "expires": ConvertedScalar(_parse_day),
         "reason": Text("the reason, in words"),
         "by": Text("a name"),
     },
-    {"slower": ConvertedScalar(_slower), "faster": _PERCENT},
+    {"slower": ConvertedScalar(_parse_slower), "faster": _PERCENT},
 )
 _FILE = Fields({"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)})
 
@@ -67,7 +67,7 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
 
     root = read_document(path, what="file of acknowledged changes", raises=SettingsError)
     entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
-    return tuple(_acknowledgement(one, path) for one in entry["acknowledged"])
+    return tuple(_make_acknowledgement(one, path) for one in entry["acknowledged"])
 
 
 def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catalog:
@@ -104,15 +104,15 @@ def _check_once(later: YamlMapping, others: Sequence[YamlMapping], keys: Sequenc
             return
 
 
-def _fraction(entry: YamlMapping) -> float:
+def _read_fraction(entry: YamlMapping) -> float:
     slower = entry.get("slower")
     return float(-entry["faster"] if slower is None else slower)
 
 
-def _acknowledgement(entry: YamlMapping, path: Path) -> Acknowledgement:
+def _make_acknowledgement(entry: YamlMapping, path: Path) -> Acknowledgement:
     return Acknowledgement(
         configuration=entry["configuration"],
-        fraction=_fraction(entry),
+        fraction=_read_fraction(entry),
         since=entry["since"],
         expires=entry["expires"],
         reason=entry["reason"],

@@ -84,7 +84,7 @@ def load(settings: Settings) -> Catalog:
     from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
     recipes = read_recipes([find_shipped_baselines(), *settings.baselines])
-    chosen = _chosen(recipes, settings.against)
+    chosen = _choose_baselines(recipes, settings.against)
     if settings.timed == TimedBy.DOCUMENT:
         chosen = {key: tuple(map(_time_as_documented, baselines)) for key, baselines in chosen.items()}
     catalog = Catalog(recipes, chosen)
@@ -138,13 +138,13 @@ def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
     return tuple((baseline.key.id, baseline.step_seconds) for baseline in others if baseline.step_seconds > 0)
 
 
-def _chosen(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline, ...]]:
+def _choose_baselines(recipes: Sequence[Recipe], against: str) -> dict[Key, tuple[Baseline, ...]]:
     by_key: dict[Key, list[Baseline]] = defaultdict(list)
     for recipe in recipes:
         for baseline in recipe.baselines:
             by_key[baseline.key].append(baseline)
     return {
-        key: _of_kind(_with_published(_with_a_value(baselines)), against or "recorded")
+        key: _select_kind(_with_published(_with_a_value(baselines)), against or "recorded")
         for key, baselines in sorted(by_key.items())
     }
 
@@ -163,7 +163,7 @@ def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     return [baseline for baseline in baselines if baseline.kind is not BaselineKind.RECIPE] or baselines
 
 
-def _of_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
+def _select_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
     """Return the baselines of a kind (or "both"), or those that there are."""
     # A configuration always has a baseline: without one its item, and with it a missing run, would be gone.
     return (
@@ -182,11 +182,11 @@ def _time_as_documented(baseline: Baseline) -> Baseline:
         return baseline
     if baseline.timed != LAST_STEP:
         return replace(baseline, timed_by=TimedBy.DOCUMENT)
-    last = _first_step(baseline) + baseline.steps - 1
+    last = _get_first_step(baseline) + baseline.steps - 1
     return replace(baseline, timed_by=TimedBy.DOCUMENT, window=Window(last, last), required_window=baseline.window)
 
 
-def _first_step(baseline: Baseline) -> int:
+def _get_first_step(baseline: Baseline) -> int:
     return baseline.log.first_step if baseline.log else DIALECTS[baseline.dialect].first_step
 
 

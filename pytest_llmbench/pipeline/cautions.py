@@ -32,7 +32,7 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
-from pytest_llmbench.core.options import destination
+from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.checks import get_test_name
@@ -64,7 +64,7 @@ class Selection:
     left_out: tuple[Subject, ...] = ()
     deselected: tuple[Subject, ...] = ()
 
-    def without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
+    def list_without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
         """Return what was selected and is about none of these items (node ids)."""
         done = set(chain.from_iterable(subjects for node, subjects in self.kept.items() if node in nodes))
         return tuple(
@@ -96,7 +96,7 @@ class JudgedVerdicts:
     judgements: Sequence[Judgement]
     unmatched: int
 
-    def origin(self, flag: str) -> Origin:
+    def get_origin(self, flag: str) -> Origin:
         """Return where the value of an option was written."""
         return find_origin(self.settings.origins, flag) or Origin(Written.TYPED, flag)
 
@@ -134,17 +134,17 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
         if outcome["kind"] == "configuration" and outcome["id"] in results
     ]
     judged = JudgedVerdicts(
-        session.settings, session.catalog, list(_judgements(selected)), len(session.results.unmatched)
+        session.settings, session.catalog, list(_list_judgements(selected)), len(session.results.unmatched)
     )
     if judged.judgements:
-        yield from _of_tolerance(judged)
-        yield from _of_acknowledgements(judged, session)
-        yield from _of_baselines(judged)
-        yield from _of_settings(judged)
-    yield from _of_outcomes(outcomes, session)
+        yield from _list_tolerance_cautions(judged)
+        yield from _list_acknowledgement_cautions(judged, session)
+        yield from _list_baseline_cautions(judged)
+        yield from _list_settings_cautions(judged)
+    yield from _list_outcome_cautions(outcomes, session)
 
 
-def _judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
+def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
     """Yield the judgements that rest on a run, those against further baselines too."""
     for result in results:
         yield from (judgement for judgement in (result.judgement, *result.others) if judgement.verdict in JUDGED)
@@ -153,7 +153,7 @@ def _judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
 # --- how it was judged ------------------------------------------------------------------------------------
 
 
-def _of_tolerance(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_tolerance_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield the tolerances that are not the default, but for a stricter one that was typed."""
     expected = CERTIFIED if judged.settings.certify else DEFAULT_TOLERANCE
     of_tolerance: dict[tuple[Tolerance, str], int] = {}
@@ -162,7 +162,7 @@ def _of_tolerance(judged: JudgedVerdicts) -> Iterator[Caution]:
         if math.isclose(tolerance.factor, expected.factor) or _is_typed_and_stricter(tolerance, expected, judged):
             continue
         file = Path(judgement.baseline.source.file).name
-        named = tolerance, str(_tolerance_origin(tolerance, judged) or file)
+        named = tolerance, str(_find_tolerance_origin(tolerance, judged) or file)
         of_tolerance[named] = of_tolerance.get(named, 0) + 1
     for (tolerance, origin), number in of_tolerance.items():
         of_some = "" if number == len(judged.judgements) else f", of {number} of {len(judged.judgements)} verdicts"
@@ -170,20 +170,22 @@ def _of_tolerance(judged: JudgedVerdicts) -> Iterator[Caution]:
 
 
 def _is_typed_and_stricter(tolerance: Tolerance, expected: Tolerance, judged: JudgedVerdicts) -> bool:
-    origin = _tolerance_origin(tolerance, judged)
+    origin = _find_tolerance_origin(tolerance, judged)
     return origin is not None and origin.typed and tolerance.factor < expected.factor
 
 
-def _tolerance_origin(tolerance: Tolerance, judged: JudgedVerdicts) -> Origin | None:
+def _find_tolerance_origin(tolerance: Tolerance, judged: JudgedVerdicts) -> Origin | None:
     """Return where a tolerance was written; None for one of a baseline file."""
     return judged.settings.origins.get("llmb_tolerance" if tolerance.source == "ini" else tolerance.source)
 
 
-def _of_acknowledgements(judged: JudgedVerdicts, session: JudgedSession) -> Iterator[Caution]:
+def _list_acknowledgement_cautions(judged: JudgedVerdicts, session: JudgedSession) -> Iterator[Caution]:
     """Yield how many accepted changes moved the level of a run, and the largest level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
-    levels = {judgement.baseline.key: _in_force(judgement, judged.catalog, session) for judgement in judged.judgements}
+    levels = {
+        judgement.baseline.key: _select_in_force(judgement, judged.catalog, session) for judgement in judged.judgements
+    }
     entries = {entry.place for entries in levels.values() for entry in entries}
     if not entries:
         return
@@ -193,7 +195,7 @@ def _of_acknowledgements(judged: JudgedVerdicts, session: JudgedSession) -> Iter
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
-def _in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:
+def _select_in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:
     from pytest_llmbench.judge.acknowledged import select_covering
 
     if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
@@ -202,7 +204,7 @@ def _in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) ->
     return [entry for entry in of_key if entry.since <= session.today <= entry.expires]
 
 
-def _of_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield how far recorded baselines are above the published ones, and how far they may drift."""
     ratios = {
         baseline.key.id: baseline.step_seconds / baseline.published_seconds
@@ -219,22 +221,22 @@ def _of_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
     budgets = {select_drift_budget(judged.settings, baseline) for baseline in judged.recorded}
     if budgets and max(budgets) > DRIFT_BUDGET:
         has_option = judged.settings.drift_budget is not None
-        origin = judged.origin("--llmb-drift-budget") if has_option else "baseline file"
-        usual = f"not {_percent(DRIFT_BUDGET)}"
-        yield Caution(CautionCode.DRIFT_BUDGET, f"drift budget {_percent(max(budgets))}, {usual} ({origin})")
+        origin = judged.get_origin("--llmb-drift-budget") if has_option else "baseline file"
+        usual = f"not {_format_percent(DRIFT_BUDGET)}"
+        yield Caution(CautionCode.DRIFT_BUDGET, f"drift budget {_format_percent(max(budgets))}, {usual} ({origin})")
 
 
-def _of_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_settings_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield the options that let pass what the defaults would not, and those that nobody typed for this session."""
-    for code, text in _texts(judged.settings, judged).items():
+    for code, text in _describe_options(judged.settings, judged).items():
         if text:
-            yield Caution(code, f"{text} ({judged.origin(f'--llmb-{code}')})")
+            yield Caution(code, f"{text} ({judged.get_origin(f'--llmb-{code}')})")
     for flag in judged.settings.overridden:
-        key = judged.settings.origins.get(destination(flag), destination(flag))
-        yield Caution(CautionCode.OVERRIDDEN, f"{key} is replaced by {judged.origin(flag)}")
+        key = judged.settings.origins.get(name_destination(flag), name_destination(flag))
+        yield Caution(CautionCode.OVERRIDDEN, f"{key} is replaced by {judged.get_origin(flag)}")
 
 
-def _texts(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]:
+def _describe_options(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]:
     """Return what is said of each option, whose name is the code; empty where there is nothing to say."""
     release, since, window = settings.baseline_release, settings.since, settings.repeat_window
     passes = settings.improvement == "pass" and judged.is_given("--llmb-improvement")  # the default is not so lenient
@@ -249,7 +251,7 @@ def _texts(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]
         CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped" if settings.inconclusive == "skip" else "",
         CautionCode.IMPROVEMENT: "improvements pass, however large" if passes else "",
         CautionCode.BASELINE_RELEASE: f"judged against release {release}" if release else "",
-        CautionCode.ASSUMED_CV: f"assumed variation {_percent(settings.assumed_cv)}, not 1 %" if varies else "",
+        CautionCode.ASSUMED_CV: f"assumed variation {_format_percent(settings.assumed_cv)}, not 1 %" if varies else "",
         **_drop_typed(
             judged,
             {
@@ -265,7 +267,7 @@ def _texts(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]
 
 def _drop_typed(judged: JudgedVerdicts, texts: dict[CautionCode, str]) -> dict[CautionCode, str]:
     """Return what is said of options only where nobody typed them."""
-    return {code: text for code, text in texts.items() if not judged.origin(f"--llmb-{code}").typed}
+    return {code: text for code, text in texts.items() if not judged.get_origin(f"--llmb-{code}").typed}
 
 
 def _ignores_recorded(judged: JudgedVerdicts) -> bool:
@@ -273,14 +275,14 @@ def _ignores_recorded(judged: JudgedVerdicts) -> bool:
     return there and not judged.settings.certify and judged.settings.against == "published"
 
 
-def _percent(fraction: float) -> str:
+def _format_percent(fraction: float) -> str:
     return f"{fraction * 100:.4g} %"
 
 
 # --- what was not judged ----------------------------------------------------------------------------------
 
 
-def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> Iterator[Caution]:
+def _list_outcome_cautions(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> Iterator[Caution]:
     """Yield what was selected and has no verdict."""
     configurations = [outcome for outcome in outcomes if outcome["kind"] == "configuration"]
     stale = sum(outcome["reason"] == Reason.TOO_OLD for outcome in configurations)
@@ -291,14 +293,14 @@ def _of_outcomes(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> 
         names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
         items = formatting.count_noun(len(names), "item")
         yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.join_first(names, 1)}")
-    without = Counter(filter(None, map(_absence, configurations)))
+    without = Counter(filter(None, map(_describe_absence, configurations)))
     if without:
         counts = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))
         text = f"{without.total()} of {len(configurations)} selected have no verdict: {counts}"
         yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 
-def _absence(outcome: dict[str, Any]) -> str:
+def _describe_absence(outcome: dict[str, Any]) -> str:
     """Return what a configuration has in the place of a verdict; empty where it is judged, red, or not to be judged."""
     unknown = outcome["status"] == "passed" and outcome.get("overruled") in NO_VERDICT  # a test that did not ask
     skipped = outcome["status"] == "skipped" and outcome["reason"] != Reason.PURPOSE_DONE
@@ -308,17 +310,17 @@ def _absence(outcome: dict[str, Any]) -> str:
 # --- what was not looked at: left out by the selection, deselected by somebody's word, or not come to ------
 
 
-def selection_from(plain: Mapping[str, Any]) -> Selection:
+def restore_selection(plain: Mapping[str, Any]) -> Selection:
     """Return the selection of a worker, which crossed as plain values."""
     return Selection(**plain)
 
 
-def subjects_seen(results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]) -> dict[Subject, str]:
+def list_subjects(results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]) -> dict[Subject, str]:
     """Return everything of which something was found, whether it was selected or not: what is red with its verdict and
     id, all else with an empty text. A recording has nothing red."""
     with_run = (result for result in results.configurations.values() if result.judgement.measurement is not None)
     labels = {(TEST, result.case.id): "" for result in with_run}
-    labels |= {_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in results.checks}
+    labels |= {_make_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in results.checks}
     if settings.record is not None:
         return labels
     red = {result.case.id: str(result.judgement.verdict) for result in find_red_results(results, settings)}
@@ -326,7 +328,7 @@ def subjects_seen(results: SessionResults, settings: Settings, failing: Collecti
     return labels | {("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}" for stray in failing}
 
 
-def _subject(check: Check) -> Subject:
+def _make_subject(check: Check) -> Subject:
     return get_test_name(check.kind), check.id
 
 
@@ -338,8 +340,8 @@ def tell_left_out(
     `ran` and `skipped` are node ids, the last of items that ended before there was a verdict. `by` names the options
     that select, empty where they chose what to launch or to record, and only what is red needs a word.
     """
-    not_run = selection.without(ran)
-    unjudged = set(selection.without([node for node in ran if node not in skipped])).difference(not_run)
+    not_run = selection.list_without(ran)
+    unjudged = set(selection.list_without([node for node in ran if node not in skipped])).difference(not_run)
     parts = (
         (CautionCode.NOT_RUN, "did not run", not_run, False),
         (CautionCode.SKIPPED_ITEMS, "skipped before a verdict", unjudged, True),

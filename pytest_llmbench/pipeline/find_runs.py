@@ -92,11 +92,11 @@ def ingest(
     kept, repeated = mark_copies(kept)
     ignored += superseded
     ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
-    unreadable = (_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
+    unreadable = (_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
     return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored))
 
 
-def _unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> UnmatchedRun:
+def _make_unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> UnmatchedRun:
     """Return what could not be read, with the configurations that its names leave open: all where they say nothing."""
     from pytest_llmbench.ingest.discover.folders import read_path_hints
     from pytest_llmbench.ingest.discover.identify import identify
@@ -158,8 +158,8 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
     from pytest_llmbench.ingest.parse.endings import add_error_ending
 
     try:
-        log = reading.log(files.log)
-        error_ending = reading.ending(files.err) if files.err else None
+        log = reading.get_log(files.log)
+        error_ending = reading.get_ending(files.err) if files.err else None
     except LogError as error:
         return ParsedLog(dialect=None, segments=(), ending=Ending(EndingCode.UNREADABLE, str(error), 0))
     return add_error_ending(log, error_ending)
@@ -231,14 +231,14 @@ def _identify(
         baseline_release=settings.baseline_release,
         find=find,
     )
-    datings = tuple(_datings(files, logs))
+    datings = tuple(_list_datings(files, logs))
     start = next(iter(drop_future_datings(datings, now)), None)
     if start is None:
         return Run(files, attempts, identity, None, "every time that it states lies in the future", datings=datings)
     return Run(files, attempts, identity, start.moment, start.source, datings=datings, order_source=start.clock)
 
 
-def _datings(files: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
+def _list_datings(files: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
     """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
     logged = next((log.started for log in logs if log.started is not None), None)
     own = (Clock.METADATA, Clock.FOLDER_NAME)

@@ -65,11 +65,11 @@ def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
 
 def find_previous_runs(judged: JudgedConfigurations) -> PreviousRuns:
     """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
-    from pytest_llmbench.judge.daily_runs import previous_daily_runs
+    from pytest_llmbench.judge.daily_runs import list_previous_daily_runs
 
     newest = judged.newest
     return {
-        key: previous_daily_runs(list_judged_runs(result.judgement), evidence)
+        key: list_previous_daily_runs(list_judged_runs(result.judgement), evidence)
         for key, (result, evidence) in newest.items()
     }
 
@@ -117,12 +117,12 @@ def with_changes(
             today=now.date(),
             correlation=correlation,
         )
-        return replace(judgement, changes=changes, on_bound=_on_bound(judgement, daily[key], changes))
+        return replace(judgement, changes=changes, on_bound=_find_on_bound(judgement, daily[key], changes))
 
     return judged.map_newest(add_changes)
 
 
-def _on_bound(
+def _find_on_bound(
     judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[LevelChange]
 ) -> OnBound | None:
     """Return how the nights since the last change lie about the bound of a configuration that was judged."""

@@ -41,7 +41,7 @@ def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
     for log, line in places:
         archive = find_archive(log)
         if archive is None:
-            by_place[log, line] = _excerpt(Stream(local.read_blocks(log), log), line)
+            by_place[log, line] = _cut_excerpt(Stream(local.read_blocks(log), log), line)
         else:
             packed[archive][log] = line
     for archive, lines in packed.items():
@@ -53,7 +53,7 @@ def _read_packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt
     """Return what stands around a line of each log in an archive; nothing where it is too large to be passed."""
     passed = 0
 
-    def within(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def read_within(blocks: Iterable[bytes]) -> Iterator[bytes]:
         nonlocal passed
         for block in blocks:
             passed += len(block)
@@ -63,18 +63,18 @@ def _read_packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt
 
     by_log: dict[Path, Excerpt | None] = {}
     try:
-        for log, data in read_unlisted(archive, within(Stream(local.read_blocks(archive), archive)), lines):
-            by_log[log] = _excerpt(within(Stream(data, log)), lines[log])
+        for log, data in read_unlisted(archive, read_within(Stream(local.read_blocks(archive), archive)), lines):
+            by_log[log] = _cut_excerpt(read_within(Stream(data, log)), lines[log])
     except LogError:
         pass  # what was whole before that was judged, too
     return by_log if passed <= MOST else {}
 
 
-def _excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
+def _cut_excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
     """Return the lines of a text around one of them, None where it does not have it or cannot be read."""
     first = max(line - BEFORE, 1)
     try:
-        data, skipped = _around(blocks, first, line + AFTER)
+        data, skipped = _take_around(blocks, first, line + AFTER)
     except LogError:
         return None  # it was read when it was judged, and reports say nothing new of it
     texts = data.split(b"\n")[first - 1 - skipped :][: line + AFTER - first + 1]
@@ -84,10 +84,10 @@ def _excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
     return {"first_line": first, "lines": lines} if lines else None
 
 
-def _around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
+def _take_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
     """Return the text of the blocks that hold these lines, and how many line breaks stand before it."""
     pieces, size, passed, skipped = list[bytes](), 0, 0, 0
-    for block in _pieces(blocks):
+    for block in _split_pieces(blocks):
         breaks = block.count(b"\n")
         if passed + breaks >= first - 1:
             skipped = skipped if pieces else passed
@@ -99,7 +99,7 @@ def _around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]
     return b"".join(pieces), skipped
 
 
-def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _split_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks, none of them larger than what may be looked at."""
     for block in blocks:
         yield from (block[begin : begin + LARGEST] for begin in range(0, len(block), LARGEST))

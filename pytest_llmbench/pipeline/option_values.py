@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mean
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
-from pytest_llmbench.core.options import OPTIONS, Option, destination
+from pytest_llmbench.core.options import OPTIONS, Option, name_destination
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import read_text_if_file
 
@@ -66,7 +66,7 @@ def state_value(values: Mapping[str, Any], flag: str, value: object) -> str:
 
 def get_text(values: Mapping[str, Any], flag: str) -> str | None:
     """Return what was given for an option, None for nothing or empty text."""
-    value = values.get(destination(flag))
+    value = values.get(name_destination(flag))
     return None if value is None or value == "" else str(value).strip()
 
 
@@ -91,7 +91,7 @@ def refuse_blank(values: Mapping[str, Any]) -> None:
 # --- fields of settings: their defaults and values follow from the table of options ----------------------
 
 
-def from_option(flag: str, unset: Any = None) -> Any:
+def declare_option(flag: str, unset: Any = None) -> Any:
     """Declare a field of settings as the value of an option; `unset` is its value where nothing says one."""
     option = get_option(flag)
     default: Any = () if option.repeats else False if option.is_flag else _read(option, option.default, unset)
@@ -153,12 +153,12 @@ def _get_converter(name: str) -> Callable[..., Any]:
 
 def list_logs(values: Mapping[str, Any], flag: str, directory: Path) -> tuple[Path, ...]:
     """Return where logs are read from."""
-    return tuple(find_readable(flag, path, directory) for path in values.get(destination(flag)) or ())
+    return tuple(find_readable(flag, path, directory) for path in values.get(name_destination(flag)) or ())
 
 
 def list_folders(values: Mapping[str, Any], flag: str, directory: Path) -> tuple[Path, ...]:
     """Return folders that exist."""
-    paths = values.get(destination(flag)) or ()
+    paths = values.get(name_destination(flag)) or ()
     return tuple(_find_folder(state_value(values, flag, path), path, directory) for path in paths)
 
 
@@ -177,7 +177,7 @@ def list_tolerances(values: Mapping[str, Any], flag: str, _directory: Path) -> t
 def list_patterns(values: Mapping[str, Any], flag: str, directory: Path) -> tuple[str, ...]:
     """Expand files of patterns, one a line, `#` starts a comment; suite files are left to the catalogue."""
     patterns: list[str] = []
-    for pattern in map(str, values.get(destination(flag)) or ()):
+    for pattern in map(str, values.get(name_destination(flag)) or ()):
         what = state_value(values, flag, pattern)
         path = directory / Path(pattern).expanduser()
         if path.suffix.lower() in SUITES:
@@ -196,14 +196,14 @@ def list_patterns(values: Mapping[str, Any], flag: str, directory: Path) -> tupl
 
 def list_suites(values: Mapping[str, Any], flag: str, directory: Path) -> tuple[Path, ...]:
     """Return the suite files among what is required."""
-    suites = [path for path in values.get(destination(flag)) or () if Path(str(path)).suffix.lower() in SUITES]
+    suites = [path for path in values.get(name_destination(flag)) or () if Path(str(path)).suffix.lower() in SUITES]
     return tuple(find_existing(state_value(values, flag, path), path, directory) for path in suites)
 
 
 def list_recipes(values: Mapping[str, Any], flag: str, directory: Path) -> tuple[tuple[str, Path], ...]:
     """Return the names of recipes with their folders."""
     recipes = []
-    for value in values.get(destination(flag)) or ():
+    for value in values.get(name_destination(flag)) or ():
         name, equals, folder = str(value).partition("=")
         if not (name and equals and folder):
             raise SettingsError(f"{flag}={value}: expected NAME=DIR, such as grok1-25.05=/lustre/recipes/grok1")
@@ -213,7 +213,7 @@ def list_recipes(values: Mapping[str, Any], flag: str, directory: Path) -> tuple
 
 def find_file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
     """Return a file that exists, None where none was given."""
-    value = values.get(destination(flag))
+    value = values.get(name_destination(flag))
     # Pytest's only type for one path is a list of them, which are relative to the configuration file.
     paths = value if isinstance(value, list) else [value] if value else []
     if len(paths) > 1:
@@ -224,7 +224,7 @@ def find_file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | N
 
 def find_cluster(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
     """Return the file of the cluster: what was given, or cluster.yaml where there is one."""
-    if values.get(destination(flag)):
+    if values.get(name_destination(flag)):
         return find_file(values, flag, directory)
     default = directory / "cluster.yaml"
     # A link to nothing is a mistake, and told.

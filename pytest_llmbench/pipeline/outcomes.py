@@ -163,18 +163,18 @@ def _decide_status(
     key = result.case.key
     in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
     required = (key in results.required or is_required(key, settings.require)) and in_doubt
-    return item_status(result.judgement, required=required, settings=settings)
+    return decide_item_status(result.judgement, required=required, settings=settings)
 
 
 def judge_case(case: Case, evidence: Sequence[Evidence], settings: Settings) -> ConfigurationResult:
     """Return the verdict on a case, the worst of those against each of its baselines."""
     from pytest_llmbench.judge.decide import pick_worst
 
-    def status(judgement: Judgement) -> Status:
-        return item_status(judgement, required=False, settings=settings)
+    def get_status(judgement: Judgement) -> Status:
+        return decide_item_status(judgement, required=False, settings=settings)
 
     return ConfigurationResult(
-        case, *pick_worst([judge_evidence(each, settings, alone=bool(case.run_id)) for each in evidence], status)
+        case, *pick_worst([judge_evidence(each, settings, alone=bool(case.run_id)) for each in evidence], get_status)
     )
 
 
@@ -202,7 +202,7 @@ def _find_doubt(judgement: Judgement, settings: Settings) -> str:
     return lost[0] if lost else ""
 
 
-def item_status(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
+def decide_item_status(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
     """Return what becomes of an item under these settings."""
     from pytest_llmbench.judge.decide import decide_status
 
@@ -243,15 +243,15 @@ def _describe_runs(results: SessionResults) -> str:
 
 def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[UnmatchedRun]:
     """Yield the runs that no baseline fits, but for those too old to matter."""
-    identified = {mark for run in runs if run.identity.key for mark in _fingerprints(run)}
+    identified = {mark for run in runs if run.identity.key for mark in _list_fingerprints(run)}
     for run in runs:
         identity = run.identity
         old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
         if identity.key is None and not old:
             reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
             path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            copied = bool(_fingerprints(run)) and _fingerprints(run) <= identified
-            serious = run.found.excluded is None and not copied and _nearly_identified(identity)
+            copied = bool(_list_fingerprints(run)) and _list_fingerprints(run) <= identified
+            serious = run.found.excluded is None and not copied and _is_nearly_identified(identity)
             yield UnmatchedRun(
                 run.id,
                 reason,
@@ -266,13 +266,13 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
             )
 
 
-def _fingerprints(run: Run) -> set[str]:
+def _list_fingerprints(run: Run) -> set[str]:
     """Return the fingerprints of a run's logs that hold steps."""
     # Empty and unreadable logs are all alike, and no copies of each other.
     return {attempt.log.fingerprint for attempt in run.attempts if attempt.log.segments}
 
 
-def _nearly_identified(identity: Identity) -> bool:
+def _is_nearly_identified(identity: Identity) -> bool:
     """Whether a run is so nearly of one configuration that an older run must not stand for it."""
     # Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each
     # other about. A log that could be almost anything puts nothing in doubt.

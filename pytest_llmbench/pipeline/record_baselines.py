@@ -31,7 +31,7 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
@@ -98,24 +98,24 @@ def record(
         for identifier in selected
     ]
     sound = [result for result in chosen if not _is_invalid(result)]
-    valid = {result.case.key: _recordable(results, chosen, result.case.key, settings, now) for result in sound}
+    valid = {result.case.key: _select_recordable(results, chosen, result.case.key, settings, now) for result in sound}
     changes = {result.case.key: result.judgement.changes for result in sound if result.judgement.changes}
-    levels = {key: _levels(runs, changes.get(key, ()), settings) for key, runs in valid.items() if runs}
+    levels = {key: _describe_levels(runs, changes.get(key, ()), settings) for key, runs in valid.items() if runs}
     refused = {key: why for key, of in levels.items() if (why := _refuse(valid[key], of, settings))}
     nodes = {job.job_id: frozenset(job.nodes) for result in sound for job in result.jobs if job.job_id}
     measured = {
-        key: (runs[0].baseline, recording_of(runs, now, author, nodes, settings.accept_levels if levels[key] else ""))
+        key: (runs[0].baseline, make_recording(runs, now, author, nodes, settings.accept_levels if levels[key] else ""))
         for key, runs in valid.items()
         if runs and key not in refused
     }
-    recorded, drifted, written = _written(measured, settings.record, settings, recipes)
+    recorded, drifted, written = _write_recorded(measured, settings.record, settings, recipes)
     refused |= drifted
     replaced = {key: change for _, changes_of_file in written for key, change in changes_of_file.items()}
     nothing = "" if recorded or refused else "nothing was recorded: no valid run was found"
     outcomes = []
     for result in chosen:
         refusal, pair = refused.get(result.case.key), recorded.get(result.case.key)
-        judgement = _not_recorded(result.judgement, refusal)
+        judgement = _explain_not_recorded(result.judgement, refusal)
         failed = bool(nothing or refusal) or _is_invalid(result)
         status = Status.FAILED if failed else Status.SKIPPED
         outcome = Outcome(result.case, status, judgement, context="" if refusal else nothing)
@@ -127,7 +127,7 @@ def _record(
     outcome: Outcome, baseline: Baseline, recording: Recording, replaced: Mapping[Key, str], settings: Settings
 ) -> Outcome:
     """Return the outcome of a configuration that was recorded, with where it has to be looked for from now on."""
-    remarks = tuple(_remarks(baseline, recording, replaced.get(baseline.key, "")))
+    remarks = tuple(_list_remarks(baseline, recording, replaced.get(baseline.key, "")))
     places = (*settings.baselines, settings.record) if settings.record else settings.baselines
     return replace(
         outcome,
@@ -138,7 +138,7 @@ def _record(
     )
 
 
-def _written(
+def _write_recorded(
     measured: Recorded, directory: Path, settings: Settings, recipes: Collection[Recipe]
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
     """Return what was recorded, why the rest may not be, and the files with what they replaced."""
@@ -172,7 +172,7 @@ def _accept(
     return accepted, refused
 
 
-def _not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
+def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
     """Return a judgement that says why nothing was recorded."""
     # What the runs would be judged as is not the point of a session that records.
     if refusal is None:
@@ -193,11 +193,11 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
     somebody says why."""
     from pytest_llmbench.judge.agreement import STALLS
 
-    trimmed, spread = _trim(runs), _largest_spread(runs)
+    trimmed, spread = _trim(runs), _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
-        text = CONTRADICTORY.format(spread * 100, _range(trimmed))
+        text = CONTRADICTORY.format(spread * 100, _format_range(trimmed))
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, text
-    means = [mean(np.array(run.window_seconds), run.mean_of) for run in runs]
+    means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
     if any(whole > trimmed_seconds * STALLS for whole, trimmed_seconds in zip(means, trimmed, strict=True)):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
     if levels and not settings.accept_levels:
@@ -205,7 +205,7 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
     return None
 
 
-def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
+def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
     """Return that runs are of several levels, with what they spread over; empty where they may as well be of one."""
     # Their mean would hide a regression of as much as lies between it and the better level.
     from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
@@ -214,12 +214,12 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
     steps = [
         level
         for level in changes
-        if level.kind is ChangeKind.STEP and abs(level.difference) >= FAILS and _parts(level, runs)
+        if level.kind is ChangeKind.STEP and abs(level.difference) >= FAILS and _is_between(level, runs)
     ]
     if steps:
         day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
-        return CHANGED.format(change, day, day, _range(trimmed), ACCEPT)
-    noise = expect_noise(runs, settings.assumed_cv * _largest_spread(runs) / LARGEST_SPREAD)
+        return CHANGED.format(change, day, day, _format_range(trimmed), ACCEPT)
+    noise = expect_noise(runs, settings.assumed_cv * _find_largest_spread(runs) / LARGEST_SPREAD)
     begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
     in_time = [seconds for _, seconds in sorted(begun)]
     ordered = len(begun) == len(runs)
@@ -228,29 +228,29 @@ def _levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], setting
         return ""
     fast, slow = formatting.format_seconds(levels.fast_seconds), formatting.format_seconds(levels.slow_seconds)
     change = formatting.format_difference(levels.slow_seconds / levels.fast_seconds)
-    return TWO_LEVELS.format(levels.fast_runs, fast, levels.slow_runs, slow, change, _range(trimmed), ACCEPT)
+    return TWO_LEVELS.format(levels.fast_runs, fast, levels.slow_runs, slow, change, _format_range(trimmed), ACCEPT)
 
 
 def _trim(runs: Sequence[Measurement]) -> list[float]:
-    return [trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
+    return [compute_trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
 
 
-def _largest_spread(runs: Sequence[Measurement]) -> float:
+def _find_largest_spread(runs: Sequence[Measurement]) -> float:
     tolerated = (tolerance.fraction for tolerance in runs[0].baseline.tolerances if get_slot(tolerance) == TIME)
     return max((LARGEST_SPREAD, *tolerated))
 
 
-def _range(seconds: Sequence[float]) -> str:
+def _format_range(seconds: Sequence[float]) -> str:
     return f"{formatting.format_seconds(min(seconds))} to {formatting.format_seconds(max(seconds))}"
 
 
-def _parts(change: LevelChange, runs: Sequence[Measurement]) -> bool:
+def _is_between(change: LevelChange, runs: Sequence[Measurement]) -> bool:
     """Whether runs lie on both sides of a change."""
     # Their mean is the level of none of them.
     return len({run.started >= change.started for run in runs if run.started is not None}) > 1
 
 
-def _recordable(
+def _select_recordable(
     results: SessionResults, chosen: Sequence[ConfigurationResult], key: Key, settings: Settings, now: datetime
 ) -> list[Measurement]:
     """Return the valid runs of a configuration that were selected and are not too old; of a launch what it launched."""
@@ -266,7 +266,7 @@ def _recordable(
     ]
 
 
-def recording_of(
+def make_recording(
     runs: Sequence[Measurement],
     now: datetime,
     author: str = "",
@@ -286,29 +286,29 @@ def recording_of(
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
-        mean_seconds=float(np.mean([mean(*window) for window in zip(windows, steps, strict=True)])),
+        mean_seconds=float(np.mean([compute_mean(*window) for window in zip(windows, steps, strict=True)])),
         trimmed_mean_seconds=float(np.mean(trimmed)),
         standard_deviation_seconds=float(
             np.sqrt(np.mean([np.var(window, ddof=min(1, len(window) - 1)) for window in windows]))
         ),
         run_seconds=tuple(trimmed),
         log_sha256=tuple(hash_ for run in runs if run.log and (hash_ := _hash(run.log))),
-        newest_run=_newest(runs),
+        newest_run=_find_newest_day(runs),
         by=author,
-        environment=_environment(runs),
+        environment=_list_environment(runs),
         groups=count_groups(Occasion(run.started, nodes.get(run.run.found.job_id, frozenset())) for run in runs),
         levels=levels,
     )
 
 
-def _newest(runs: Sequence[Measurement]) -> str:
+def _find_newest_day(runs: Sequence[Measurement]) -> str:
     """Return the day on which the newest run started, empty where that is not known."""
     # A run that does not say when it started may be the newest.
     started = [run.run.started.date().isoformat() if run.run.started else "" for run in runs]
     return max(started) if all(started) else ""
 
 
-def _environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
+def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
     """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
     first, *others = ({name: formatting.escape(value) for name, value in run.environment.items()} for run in runs)
     return tuple(
@@ -331,7 +331,7 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
     """Return the line of what was recorded, with all that is to be said of it."""
     runs = formatting.count_noun(recording.runs, "valid run")
     if recording.runs > 1:
-        runs += f" ({_range(recording.run_seconds)})"
+        runs += f" ({_format_range(recording.run_seconds)})"
     measured, mean = (
         formatting.format_seconds(recording.trimmed_mean_seconds),
         formatting.format_seconds(recording.mean_seconds),
@@ -340,10 +340,10 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
     return "; ".join((line, *(note.text for note in remarks)))
 
 
-def _remarks(baseline: Baseline, recording: Recording, replaced: str) -> Iterator[Note]:
+def _list_remarks(baseline: Baseline, recording: Recording, replaced: str) -> Iterator[Note]:
     """Yield what the recorded value replaced, how far it is from its document, and what is doubtful about it."""
     if replaced:
-        yield Note(NoteCode.RECORDED_REPLACED, f"replaced {replaced}{_since_first(recording)}")
+        yield Note(NoteCode.RECORDED_REPLACED, f"replaced {replaced}{_describe_since_first(recording)}")
     published = baseline.step_seconds if baseline.kind is BaselineKind.PUBLISHED else baseline.published_seconds
     if published:
         change = formatting.format_difference(recording.trimmed_mean_seconds / published)
@@ -352,8 +352,10 @@ def _remarks(baseline: Baseline, recording: Recording, replaced: str) -> Iterato
             f"{change} against the published {_describe_prints(baseline, published)} s",
         )
     if recording.levels:
-        yield Note(NoteCode.RECORDED_LEVELS, f"of several levels ({_range(recording.run_seconds)}): {recording.levels}")
-    yield from _independence(recording)
+        yield Note(
+            NoteCode.RECORDED_LEVELS, f"of several levels ({_format_range(recording.run_seconds)}): {recording.levels}"
+        )
+    yield from _note_independence(recording)
 
 
 def _describe_prints(baseline: Baseline, published: float) -> str:
@@ -361,7 +363,7 @@ def _describe_prints(baseline: Baseline, published: float) -> str:
     return dict(baseline.cells).get("step_time") or f"{published:.10g}"
 
 
-def _independence(recording: Recording) -> Iterator[Note]:
+def _note_independence(recording: Recording) -> Iterator[Note]:
     """Yield how many independent runs a value rests on."""
     # Runs of one night on one set of nodes are one.
     from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
@@ -377,7 +379,7 @@ def _independence(recording: Recording) -> Iterator[Note]:
     yield Note(NoteCode.RECORDED_FEW_GROUPS, f"{summary}; {recommended}")
 
 
-def _since_first(recording: Recording) -> str:
+def _describe_since_first(recording: Recording) -> str:
     """Return how far a value is from the first one, and why it may be."""
     if not recording.earlier:
         return ""

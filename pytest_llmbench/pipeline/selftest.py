@@ -24,7 +24,7 @@ from pytest_llmbench.core.models import (
     Status,
     Steps,
 )
-from pytest_llmbench.pipeline.outcomes import JudgedConfigurations, item_status, judge_evidence
+from pytest_llmbench.pipeline.outcomes import JudgedConfigurations, decide_item_status, judge_evidence
 from pytest_llmbench.pipeline.settings import Settings
 
 Damage = Callable[[Segment, Measurement], Segment | None]
@@ -70,9 +70,9 @@ def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[
 
         def decide(item: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
             judgement = judge_evidence(item, settings, alone=alone)
-            return judgement, item_status(judgement, required=False, settings=settings)
+            return judgement, decide_item_status(judgement, required=False, settings=settings)
 
-        if item_status(result.judgement, required=False, settings=settings) is Status.PASSED:
+        if decide_item_status(result.judgement, required=False, settings=settings) is Status.PASSED:
             tested = run_selftest(name, result.pick_deciding(evidence), result.judgement, decide)
             if tested is not None:
                 yield _check(tested)
@@ -95,12 +95,12 @@ def _check(tested: SelfTest) -> Check:
         status=Status.FAILED if survivors else Status.PASSED,
         verdict=Finding.SURVIVED if survivors else Finding.CAUGHT,
         text=text,
-        lines=tuple(_lines(tested.mutants)),
+        lines=tuple(_list_lines(tested.mutants)),
         decides=True,
     )
 
 
-def _lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
+def _list_lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
     for mutant in mutants:
         word = {True: "caught", False: "SURVIVED", None: "not testable"}[mutant.caught]
         yield f"  {mutant.name:<36} {word:<13} {mutant.told}"
@@ -113,10 +113,10 @@ def run_selftest(identifier: str, evidence: Evidence, judgement: Judgement, deci
         return None
     factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
     slower = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
-    mutants = [_judge(slower, judgement.runs, slowed(factor), evidence, decide)]
+    mutants = [_judge(slower, judgement.runs, slow_down(factor), evidence, decide)]
     if evidence.plausible is not None:
         fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW
-        mutants.append(_judge("too fast to be true", judgement.runs, slowed(fast), evidence, decide))
+        mutants.append(_judge("too fast to be true", judgement.runs, slow_down(fast), evidence, decide))
     mutants += [_judge(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
     return SelfTest(identifier, estimate.detectable, tuple(mutants))
 
@@ -130,7 +130,7 @@ def _judge(
 ) -> Mutant:
     from pytest_llmbench.measure.measurement import measure
 
-    damaged = {id(measurement): _damage(measurement, change) for measurement in runs}
+    damaged = {id(measurement): _apply_damage(measurement, change) for measurement in runs}
     if None in damaged.values():
         return Mutant(name, None, "the log cannot express it")
     again = tuple(
@@ -141,7 +141,7 @@ def _judge(
     return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
 
 
-def _damage(measurement: Measurement, change: Damage) -> Run | None:
+def _apply_damage(measurement: Measurement, change: Damage) -> Run | None:
     """Return the run with only the part of its log that was judged, changed."""
     run = measurement.run
     attempt = next(one for one in run.attempts if one.files.number == measurement.attempt)
@@ -155,7 +155,7 @@ def _damage(measurement: Measurement, change: Damage) -> Run | None:
 # --- damage -----------------------------------------------------------------------------------------------
 
 
-def slowed(factor: float) -> Damage:
+def slow_down(factor: float) -> Damage:
     """Return the change that multiplies all step times; what the log derives from them follows."""
 
     def change(segment: Segment, _: Measurement) -> Segment:
@@ -170,17 +170,17 @@ def slowed(factor: float) -> Damage:
     return change
 
 
-def nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
+def set_nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
     """The loss is NaN from the middle of the window on."""
     # A step that prints no loss cannot print a NaN either.
     steps = segment.steps
-    bad = steps.has_loss & (steps.index >= _middle(measurement))
+    bad = steps.has_loss & (steps.index >= _find_middle(measurement))
     return _with(segment, loss=np.where(bad, np.nan, steps.loss)) if bad.any() else None
 
 
-def truncated(segment: Segment, measurement: Measurement) -> Segment:
+def truncate(segment: Segment, measurement: Measurement) -> Segment:
     """The log ends in the middle of the window."""
-    steps = _only(segment.steps, segment.steps.index < _middle(measurement))
+    steps = _keep_steps(segment.steps, segment.steps.index < _find_middle(measurement))
     return replace(segment, steps=steps, finished=False)
 
 
@@ -193,13 +193,13 @@ def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment 
     return _with(segment, seconds=segment.steps.seconds / 1000)
 
 
-def without_window(segment: Segment, measurement: Measurement) -> Segment:
+def remove_window(segment: Segment, measurement: Measurement) -> Segment:
     """The steps of the window are lost, those around it are there."""
     window, index = measurement.baseline.window, segment.steps.index
-    return replace(segment, steps=_only(segment.steps, (index < window.first) | (index > window.last)))
+    return replace(segment, steps=_keep_steps(segment.steps, (index < window.first) | (index > window.last)))
 
 
-def doubled_batch(segment: Segment, _: Measurement) -> Segment | None:
+def double_batch(segment: Segment, _: Measurement) -> Segment | None:
     """The run trained with twice the batch: all that the log derives from the batch doubles."""
     steps = segment.steps
     columns = (steps.global_batch_size, steps.tokens_per_second_per_gpu, steps.tflops_per_gpu)
@@ -213,7 +213,7 @@ def doubled_batch(segment: Segment, _: Measurement) -> Segment | None:
     )
 
 
-def nothing_learned(segment: Segment, _: Measurement) -> Segment | None:
+def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
     """No step moved the weights, by what the log prints of it: the learning rate, the gradient, or else the loss."""
     steps, fields = segment.steps, {claim.field for claim in segment.stated}
     if np.isfinite(steps.learning_rate).any():
@@ -225,7 +225,7 @@ def nothing_learned(segment: Segment, _: Measurement) -> Segment | None:
     return _with(segment, loss=-steps.loss)
 
 
-def other_world_size(segment: Segment, _: Measurement) -> Segment | None:
+def double_world_size(segment: Segment, _: Measurement) -> Segment | None:
     """The run had twice the GPUs, where the log states how many."""
     if not any(claim.field == GPUS for claim in segment.stated):
         return None
@@ -236,17 +236,17 @@ def other_world_size(segment: Segment, _: Measurement) -> Segment | None:
 
 
 CHANGES: dict[str, Damage] = {
-    "NaN loss": nan_loss,
-    "truncated": truncated,
+    "NaN loss": set_nan_loss,
+    "truncated": truncate,
     "seconds read as milliseconds": read_as_milliseconds,
-    "missing window": without_window,
-    "another batch size": doubled_batch,
-    "another number of GPUs": other_world_size,
-    "nothing learned": nothing_learned,
+    "missing window": remove_window,
+    "another batch size": double_batch,
+    "another number of GPUs": double_world_size,
+    "nothing learned": freeze_weights,
 }
 
 
-def _middle(measurement: Measurement) -> int:
+def _find_middle(measurement: Measurement) -> int:
     window = measurement.baseline.window
     return (window.first + window.last + 1) // 2
 
@@ -255,6 +255,6 @@ def _with(segment: Segment, **columns: object) -> Segment:
     return replace(segment, steps=dataclasses.replace(segment.steps, **columns))  # type: ignore[arg-type]
 
 
-def _only(steps: Steps, mask: object) -> Steps:
+def _keep_steps(steps: Steps, mask: object) -> Steps:
     names = (field.name for field in dataclasses.fields(steps))
     return Steps(**{name: getattr(steps, name)[mask] for name in names})

@@ -145,15 +145,15 @@ def with_hashes(outcomes: Sequence[dict[str, Any]], directory: Path) -> list[dic
 
     Paths in the outcomes are relative to `directory`. What cannot be read is no error; an interrupt is one.
     """
-    logs = [_logs(outcome, directory) for outcome in outcomes]
-    hashes = _hashes({log for of_one in logs for log in of_one})
+    logs = [_list_logs(outcome, directory) for outcome in outcomes]
+    hashes = _hash_logs({log for of_one in logs for log in of_one})
     return [
         {**outcome, "log_sha256": [hashes.get(log) for log in of_one]} if of_one else outcome
         for outcome, of_one in zip(outcomes, logs, strict=True)
     ]
 
 
-def _logs(outcome: dict[str, Any], directory: Path) -> list[JudgedLog]:
+def _list_logs(outcome: dict[str, Any], directory: Path) -> list[JudgedLog]:
     """Return the logs of the run that was judged; none where the outcome does not tell which is which."""
     marks = outcome["run"]["log_fingerprint"] if outcome["kind"] == "configuration" and outcome["run"] else []
     places = dict.fromkeys(attempt["log"] for attempt in outcome.get("tries", ()))
@@ -161,38 +161,38 @@ def _logs(outcome: dict[str, Any], directory: Path) -> list[JudgedLog]:
     return [(directory / place, mark) for place, mark in both]
 
 
-def _hashes(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
+def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
     """Return the hashes of those that can be read and are unchanged; files side by side, an archive in one pass."""
     here = [log for log in logs if os.path.isfile(log[0])]
     of_archive: dict[Path, set[JudgedLog]] = defaultdict(set)
     for log in set(logs).difference(here):
         if archive := find_archive(log[0]):
             of_archive[archive].add(log)
-    hashes = _of_files(here)
+    hashes = _hash_files(here)
     for archive, wanted in of_archive.items():
-        hashes |= _of_members(archive, wanted)
+        hashes |= _hash_members(archive, wanted)
     return {log: digest for log, digest in hashes.items() if digest}
 
 
-def _of_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
+def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
     """Return the hashes of files."""
     # Threads cannot be killed: whoever interrupts waits for a block of each at most.
     stopped = Event()
 
-    def of_file(log: JudgedLog) -> str:
+    def hash_file(log: JudgedLog) -> str:
         path, fingerprint = log
         return _hash(takewhile(lambda _: not stopped.is_set(), local.read_blocks(path)), path, fingerprint)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
-            return dict(zip(logs, pool.map(of_file, logs), strict=True))
+            return dict(zip(logs, pool.map(hash_file, logs), strict=True))
         except KeyboardInterrupt:
             stopped.set()
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _of_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:
+def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:
     """Return the hashes of members, of several that have one name the last; what was whole before a cut counts."""
     fingerprints = dict(wanted)
     hashes: dict[JudgedLog, str] = {}
@@ -210,13 +210,13 @@ def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
 
     digest, found, size = hashlib.sha256(), Fingerprint(), 0
 
-    def hashed() -> Iterator[bytes]:
+    def update_hash() -> Iterator[bytes]:
         for block in blocks:
             digest.update(block)
             yield block
 
     try:
-        for text in Stream(hashed(), path):
+        for text in Stream(update_hash(), path):
             found.take(take_sample(size, text))
             size += len(text)
     except LogError:

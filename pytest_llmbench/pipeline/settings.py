@@ -13,14 +13,14 @@ from pytest_llmbench.core import runtime
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
-from pytest_llmbench.core.options import destination
+from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
     SUITES,
     choose,
+    declare_option,
     find_origins,
-    from_option,
     get_text,
     list_suites,
     resolve_fields,
@@ -56,57 +56,57 @@ UNUSED = {
 class Settings:
     """What one session was asked to do."""
 
-    logs: tuple[Path, ...] = from_option("--llmb-logs")
-    baselines: tuple[Path, ...] = from_option("--llmb-baselines")
-    tolerances: tuple[Tolerance, ...] = from_option("--llmb-tolerance", unset=())
+    logs: tuple[Path, ...] = declare_option("--llmb-logs")
+    baselines: tuple[Path, ...] = declare_option("--llmb-baselines")
+    tolerances: tuple[Tolerance, ...] = declare_option("--llmb-tolerance", unset=())
     """Those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the baseline files
     decide."""
-    require: tuple[str, ...] = from_option("--llmb-require")
+    require: tuple[str, ...] = declare_option("--llmb-require")
     suites: tuple[Path, ...] = ()
     """The suite files among what is required."""
-    unmatched: str = from_option("--llmb-unmatched")
-    release: str = from_option("--llmb-release", unset="")
-    gpu: str = from_option("--llmb-gpu", unset="")
-    runs: str = from_option("--llmb-runs")
-    since: datetime | None = from_option("--llmb-since")
-    max_age: timedelta | None = from_option("--llmb-max-age")
-    against: str = from_option("--llmb-against", unset="")
+    unmatched: str = declare_option("--llmb-unmatched")
+    release: str = declare_option("--llmb-release", unset="")
+    gpu: str = declare_option("--llmb-gpu", unset="")
+    runs: str = declare_option("--llmb-runs")
+    since: datetime | None = declare_option("--llmb-since")
+    max_age: timedelta | None = declare_option("--llmb-max-age")
+    against: str = declare_option("--llmb-against", unset="")
     """Empty for recorded baselines where there are any."""
-    timed: str = from_option("--llmb-timed")
-    baseline_release: str = from_option("--llmb-baseline-release", unset="")
-    record: Path | None = from_option("--llmb-record")
-    accept_drift: str = from_option("--llmb-accept-drift", unset="")
+    timed: str = declare_option("--llmb-timed")
+    baseline_release: str = declare_option("--llmb-baseline-release", unset="")
+    record: Path | None = declare_option("--llmb-record")
+    accept_drift: str = declare_option("--llmb-accept-drift", unset="")
     """Why more than the budget may be recorded."""
-    accept_levels: str = from_option("--llmb-accept-levels", unset="")
+    accept_levels: str = declare_option("--llmb-accept-levels", unset="")
     """Why runs of several levels may be recorded."""
-    drift_budget: float | None = from_option("--llmb-drift-budget")
+    drift_budget: float | None = declare_option("--llmb-drift-budget")
     """A fraction; None where the baseline files decide."""
-    junit: Path | None = from_option("--llmb-junit")
-    json: Path | None = from_option("--llmb-json")
+    junit: Path | None = declare_option("--llmb-junit")
+    json: Path | None = declare_option("--llmb-json")
     github: bool = False
     """Whether this is a job of GitHub Actions that is told what is red."""
     step_summary: Path | None = None
     """Where GitHub reads the summary of a job."""
-    html: Path | None = from_option("--llmb-html")
-    inconclusive: str = from_option("--llmb-inconclusive")
-    improvement: str = from_option("--llmb-improvement")
+    html: Path | None = declare_option("--llmb-html")
+    inconclusive: str = declare_option("--llmb-inconclusive")
+    improvement: str = declare_option("--llmb-improvement")
     any_improvement: bool = False
     """Whether somebody said that a run may be faster by any amount: the default of `improvement` does not."""
-    scaling: str = from_option("--llmb-scaling")
-    trend: str = from_option("--llmb-trend")
-    acknowledged: Path | None = from_option("--llmb-acknowledged")
-    repeat_window: timedelta | None = from_option("--llmb-repeat-window")
+    scaling: str = declare_option("--llmb-scaling")
+    trend: str = declare_option("--llmb-trend")
+    acknowledged: Path | None = declare_option("--llmb-acknowledged")
+    repeat_window: timedelta | None = declare_option("--llmb-repeat-window")
     """None for no repeats but those of one launch."""
-    assumed_cv: float = from_option("--llmb-assumed-cv")
+    assumed_cv: float = declare_option("--llmb-assumed-cv")
     """A fraction."""
-    certify: bool = from_option("--llmb-certify")
-    selftest: bool = from_option("--llmb-selftest")
+    certify: bool = declare_option("--llmb-certify")
+    selftest: bool = declare_option("--llmb-selftest")
     launch: LaunchSettings | None = None
     cache: Path | None = None
     """The folder of what was read before; None to read all."""
     commit: str = ""
     """What a CI says that it tests; empty where none does."""
-    history: StoreLocation | None = from_option("--llmb-history")
+    history: StoreLocation | None = declare_option("--llmb-history")
     """Where verdicts are kept; None for nowhere, as in a session that records, or is timed as the documents do."""
     origins: Origins = field(default_factory=dict)
     """Where what was given was written."""
@@ -127,23 +127,23 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     typed, ini = split_layers(values)
     settings = Settings(
         **resolve_fields(Settings, values, directory),
-        **_github(values, os.environ),
+        **_choose_github(values, os.environ),
         suites=list_suites(values, "--llmb-require", directory),
         any_improvement=get_text(values, "--llmb-improvement") == "pass",
         launch=resolve_launch(values, directory),
         cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
         commit=runtime.read_commit(os.environ),
         origins=find_origins(values),
-        overridden=tuple(_overridden(typed, ini)),
+        overridden=tuple(_list_overridden(typed, ini)),
     )
     settings = _time_by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
-    refuse_shared(_read(settings, values, directory), outputs(settings))
-    return _certifying(settings, typed) if settings.certify else settings
+    refuse_shared(_read(settings, values, directory), list_outputs(settings))
+    return _restrict_to_certificate(settings, typed) if settings.certify else settings
 
 
-def outputs(settings: Settings) -> dict[str, Path | None]:
+def list_outputs(settings: Settings) -> dict[str, Path | None]:
     """Return the files that a session writes, by flag; None where one was not asked for."""
     reports = {f"--llmb-{name}": getattr(settings, name) for name in ("junit", "json", "html")}
     return {"--llmb-history": settings.history.file if settings.history else None, **reports}
@@ -152,7 +152,7 @@ def outputs(settings: Settings) -> dict[str, Path | None]:
 def _read(settings: Settings, values: Mapping[str, Any], directory: Path) -> dict[str, Path | None]:
     """Return the files that a session reads and somebody wrote, by flag; of a folder of baselines those that the
     session would write there."""
-    written = [path for path in outputs(settings).values() if path and path.suffix.lower() in SUITES]
+    written = [path for path in list_outputs(settings).values() if path and path.suffix.lower() in SUITES]
     required = [directory / Path(str(text)).expanduser() for text in values.get("llmb_require") or ()]
     return {
         **{f"--llmb-logs={place}": place for place in settings.logs},
@@ -168,7 +168,7 @@ def _read(settings: Settings, values: Mapping[str, Any], directory: Path) -> dic
     }
 
 
-def _github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def _choose_github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return what is told to GitHub: nothing elsewhere, nor where it was switched off."""
     wanted = choose(values, "--llmb-github") == "auto" and environment.get("GITHUB_ACTIONS") == "true"
     place = environment.get("GITHUB_STEP_SUMMARY", "")
@@ -217,7 +217,7 @@ def _time_by_document(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     """Return the settings of a session that judges by the documents: against published baselines, and without what
     would outlive it. Raises SettingsError for what contradicts that."""
     asked = {"--llmb-record": settings.record is not None, "--llmb-certify": settings.certify}
-    asked |= {flag: bool(typed.get(destination(flag))) for flag in UNUSED}
+    asked |= {flag: bool(typed.get(name_destination(flag))) for flag in UNUSED}
     for flag, why in {**NEVER, **UNUSED}.items():
         if asked[flag]:
             raise SettingsError(f"{OPTION} with {flag}: {why}; give --llmb-timed=window, or leave {flag} out")
@@ -227,7 +227,7 @@ def _time_by_document(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     return replace(settings, against="published", history=None, acknowledged=None)
 
 
-def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
+def _restrict_to_certificate(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     """Return what a certificate rests on: nothing untold, nothing missing, and the published performance."""
     # Only the command line and the ini file may say another tolerance or baseline, only the command line that a run may
     # be faster by any amount, and nothing another `inconclusive`.
@@ -239,7 +239,7 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
         )
     return replace(
         settings,
-        tolerances=_at_most([CERTIFIED], settings.tolerances),
+        tolerances=_limit_tolerances([CERTIFIED], settings.tolerances),
         require=(*settings.require, "all"),
         against=settings.against or "published",
         inconclusive="fail",
@@ -247,7 +247,7 @@ def _certifying(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     )
 
 
-def _at_most(weakest: Sequence[Tolerance], tolerances: Sequence[Tolerance]) -> tuple[Tolerance, ...]:
+def _limit_tolerances(weakest: Sequence[Tolerance], tolerances: Sequence[Tolerance]) -> tuple[Tolerance, ...]:
     """Return tolerances for a certificate: what was typed counts, and what stands in a file only if it is stricter."""
     stricter = [
         tolerance
@@ -257,7 +257,7 @@ def _at_most(weakest: Sequence[Tolerance], tolerances: Sequence[Tolerance]) -> t
     return merge_tolerances(weakest, stricter)
 
 
-def _overridden(values: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
+def _list_overridden(values: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that make less fail than their ini key would."""
     for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
         if get_text(ini, flag) == "fail" and get_text(values, flag) not in (None, "fail"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.options import OPTIONS, destination
+from pytest_llmbench.core.options import OPTIONS, name_destination
 from pytest_llmbench.plugin import fixtures
 
 
@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     pluginmanager.register(fixtures, fixtures.__name__)
     group = parser.getgroup("llmb", "LLM training benchmarks (pytest-llmbench)")
     for option in OPTIONS:
-        dest = destination(option.flag)
+        dest = name_destination(option.flag)
         takes: dict[str, Any] = {"action": "append" if option.repeats else "store", "metavar": option.metavar}
         if option.is_flag:
             takes = {"action": "store_true", "default": None}
@@ -49,7 +49,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Gen
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
-    if any(config.getoption(destination(option.flag)) is not None for option in OPTIONS):
+    if any(config.getoption(name_destination(option.flag)) is not None for option in OPTIONS):
         from pytest_llmbench.plugin.configure import start
 
         start(config)

@@ -52,7 +52,7 @@ class SuiteModule(pytest.Module):
     # same wherever the package is installed; as a path they would follow the place of the virtual environment.
 
     @classmethod
-    def of(cls, parent: Suite, path: Path) -> SuiteModule:
+    def make(cls, parent: Suite, path: Path) -> SuiteModule:
         """Return the collector of one file."""
         module: SuiteModule = cls.from_parent(
             parent, path=parent.path, name=path.name, nodeid=f"{SUITE_ID}/{path.name}"
@@ -72,7 +72,7 @@ class Suite(pytest.Directory):
         """Yield the files; but for the configurations', only those that have something to say."""
         for name, cases in get_session(self.config).cases.items():
             if cases or name == PERFORMANCE:
-                yield SuiteModule.of(self, SUITE / f"{name}.py")
+                yield SuiteModule.make(self, SUITE / f"{name}.py")
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Directory | None:
@@ -128,7 +128,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
             parameters = [pytest.param(None, id="no-logs", marks=pytest.mark.llmb)]
         else:
             cases = raise_usage_errors(lambda: get_session(metafunc.config).cases)[name]
-            parameters = [pytest.param(case, id=case.id, marks=_marks(name, case)) for case in cases]
+            parameters = [pytest.param(case, id=case.id, marks=_make_marks(name, case)) for case in cases]
         metafunc.parametrize(fixture, parameters, indirect=True)
 
 
@@ -158,7 +158,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict")
 
 
-def _marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
+def _make_marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
     """Return the mark of a configuration, or those of each configuration that a check is about."""
     key = getattr(case, "key", None)
     if key is not None:
@@ -188,23 +188,23 @@ def pytest_collection_modifyitems(
         keep_wanted(config, items)
     result = yield
     if not is_suite_wanted(config):
-        added = _failing_checks(session, collected)
+        added = _select_failing_checks(session, collected)
         collected += added
         by_name.update(added)
-    following = _following(collected, by_name, items)
+    following = _select_following(collected, by_name, items)
     items += following
-    _uncount(config, following)
+    _correct_deselected(config, following)
     return result
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Remember what was deselected because a selection did not name it."""
     # The hook does not say by whom, its caller does.
-    if items and _caller() in SELECTING:
+    if items and _find_caller() in SELECTING:
         items[0].config.stash[BY_NAME].update(items)
 
 
-def _caller() -> str:
+def _find_caller() -> str:
     """Return the module that called the hook whose implementation called this."""
     frame = sys._getframe(2)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("pluggy"):
@@ -212,7 +212,7 @@ def _caller() -> str:
     return str(frame.f_globals.get("__name__"))
 
 
-def _cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
+def _list_cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
     """Yield what an item is about, and the case itself; nothing of a test for which there is none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     for fixture, name in CASES.items():
@@ -221,31 +221,32 @@ def _cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
             yield (name, case.id), case
 
 
-def _following(
+def _select_following(
     collected: Sequence[pytest.Item], by_name: set[pytest.Item], remaining: Sequence[pytest.Item]
 ) -> list[pytest.Item]:
     """Return the items that a selection did not name, and that are about a configuration that is selected.
 
     Where only a check about it is selected, or where a user's own tests run, nothing follows but what is red.
     """
-    pairs = [pair for item in remaining for pair in _cases(item)]
+    pairs = [pair for item in remaining for pair in _list_cases(item)]
     subjects = {subject for subject, _ in pairs}
     cases = [case for _, case in pairs if isinstance(case, Case)]
     ids, keys = {case.id for case in cases}, {case.key for case in cases}
     by_check = {case.about[0] for _, case in pairs if not isinstance(case, Case) and len(case.about) == 1}
 
-    def follows(subject: Subject, case: Any, node: str) -> bool:
+    def is_following(subject: Subject, case: Any, node: str) -> bool:
         if case.id in ids or not keys.isdisjoint(case.about):
             return node.startswith(f"{SUITE_ID}/") or (_is_red(case) and subject not in subjects)
         return not by_check.isdisjoint(case.about) and _is_red(case) and subject not in subjects
 
     left = by_name.difference(remaining)
     gone = (item for item in collected if item in left and not is_deselected(item))
-    of_item = ((item, list(_cases(item))) for item in gone)
+    of_item = ((item, list(_list_cases(item))) for item in gone)
     return [
         item
         for item, about in of_item
-        if not any(isinstance(case, Case) for _, case in about) and any(follows(*pair, item.nodeid) for pair in about)
+        if not any(isinstance(case, Case) for _, case in about)
+        and any(is_following(*pair, item.nodeid) for pair in about)
     ]
 
 
@@ -254,17 +255,17 @@ def _is_red(case: Any) -> bool:
     return bool(getattr(case, "failed", True))
 
 
-def _failing_checks(session: pytest.Session, collected: Sequence[pytest.Item]) -> list[pytest.Item]:
+def _select_failing_checks(session: pytest.Session, collected: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items of the failing checks that none of a user's own tests, which judge configurations, is about."""
-    there = {subject for item in collected for subject, _ in _cases(item)}
+    there = {subject for item in collected for subject, _ in _list_cases(item)}
     failed = [check for check in get_session(session.config).results.checks if check.failed]
     if not failed or not any(name == PERFORMANCE for name, _ in there):
         return []
-    pairs = ((item, *pair) for item in collect_besides(session) for pair in _cases(item))
+    pairs = ((item, *pair) for item in collect_besides(session) for pair in _list_cases(item))
     return [item for item, subject, case in pairs if case in failed and subject not in there]
 
 
-def _uncount(config: pytest.Config, following: Collection[pytest.Item]) -> None:
+def _correct_deselected(config: pytest.Config, following: Collection[pytest.Item]) -> None:
     """Take what runs after all out of the count of deselected items."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and following:
@@ -272,7 +273,7 @@ def _uncount(config: pytest.Config, following: Collection[pytest.Item]) -> None:
         reporter.stats |= {"deselected": left} if left else {}
 
 
-def _never_collected(config: pytest.Config, collected: Collection[Subject]) -> Iterator[Subject]:
+def _list_never_collected(config: pytest.Config, collected: Collection[Subject]) -> Iterator[Subject]:
     """Yield what has no item although the built-in suite makes one of each case, and node ids of a user's own tests, or
     --lf, leave items out before there are any."""
     whole = is_suite_wanted(config)
@@ -284,14 +285,14 @@ def _never_collected(config: pytest.Config, collected: Collection[Subject]) -> I
 
 def make_selection(session: pytest.Session) -> Selection:
     """Return what the items of a session are about, and what those that are gone were about."""
-    selected = {item.nodeid: tuple(subject for subject, _ in _cases(item)) for item in session.items}
+    selected = {item.nodeid: tuple(subject for subject, _ in _list_cases(item)) for item in session.items}
     there = {subject for subjects in selected.values() for subject in subjects}
     by_name: dict[Subject, bool] = {}
     for item in session.config.stash[COLLECTED]:
         unnamed = item in session.config.stash[BY_NAME] and not is_deselected(item)
-        for subject, _ in _cases(item):
+        for subject, _ in _list_cases(item):
             by_name[subject] = by_name.get(subject, True) and unnamed
-    for subject in list(_never_collected(session.config, by_name)):
+    for subject in list(_list_never_collected(session.config, by_name)):
         by_name[subject] = not is_suite_wanted(session.config)
     gone = [subject for subject in by_name if subject not in there]
     left_out, deselected = ([left for left in gone if by_name[left] is unnamed] for unnamed in (True, False))

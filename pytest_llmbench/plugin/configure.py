@@ -28,10 +28,10 @@ from pytest_llmbench.core.option_origins import (
     refuse_misplaced,
     refuse_unknown,
 )
-from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, destination
+from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, name_destination
 from pytest_llmbench.ingest.reading.progress import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
-from pytest_llmbench.pipeline.settings import outputs, refuse_shared
+from pytest_llmbench.pipeline.settings import list_outputs, refuse_shared
 from pytest_llmbench.plugin.hooks import Collector
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.plugin.stash import (
@@ -57,7 +57,7 @@ def start(config: pytest.Config) -> None:
     if is_suite_wanted(config):
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
     if is_judging(config):
-        session = _session(config)
+        session = _make_session(config)
         config.stash[SESSION] = session
         for name in HOOKS:
             config.pluginmanager.register(import_module(name), name)
@@ -65,27 +65,27 @@ def start(config: pytest.Config) -> None:
         raise_usage_errors(session.prepare)
 
 
-def _session(config: pytest.Config) -> Session:
+def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
-        return Session.from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
-    made: Session = raise_usage_errors(lambda: Session.from_options(_values(config), config.invocation_params.dir))
+        return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
+    made: Session = raise_usage_errors(lambda: Session.from_options(_read_values(config), config.invocation_params.dir))
     xml = config.getoption("xmlpath", None)
-    raise_usage_errors(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, outputs(made.settings)))
+    raise_usage_errors(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, list_outputs(made.settings)))
     made.noticed += _find_shadowed(config)
-    made.tell_reading = _progress(config)
+    made.tell_reading = _make_progress(config)
     made.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
         made.settings = replace(made.settings, history=None)  # it neither judges nor stores
     return made
 
 
-def _progress(config: pytest.Config) -> ReadingProgress:
+def _make_progress(config: pytest.Config) -> ReadingProgress:
     """Return what tells on the terminal how far reading is: nothing under -q."""
 
-    def terminal() -> Any:
+    def get_terminal() -> Any:
         return config.pluginmanager.get_plugin("terminalreporter") if config.get_verbosity() >= 0 else None
 
-    return ReadingProgress(terminal, time.monotonic)
+    return ReadingProgress(get_terminal, time.monotonic)
 
 
 def _refuse_misuse(config: pytest.Config) -> None:
@@ -119,23 +119,23 @@ def _is_distributed(config: pytest.Config) -> bool:
     return bool(config.getoption("numprocesses", None)) or config.getoption("dist", "no") != "no"
 
 
-def _values(config: pytest.Config) -> OptionValues:
+def _read_values(config: pytest.Config) -> OptionValues:
     """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
-    values = {option.flag: config.getoption(destination(option.flag)) for option in OPTIONS}
-    typed = {destination(flag): value for flag, value in values.items() if value is not None}
+    values = {option.flag: config.getoption(name_destination(option.flag)) for option in OPTIONS}
+    typed = {name_destination(flag): value for flag, value in values.items() if value is not None}
     refuse_blank(typed)
     flags = [flag for flag, value in values.items() if value is not None]
-    return OptionValues(typed, {name: _ini_value(config, name) for name in INI_KEYS}, _origins(config, flags))
+    return OptionValues(typed, {name: _read_ini_value(config, name) for name in INI_KEYS}, _find_origins(config, flags))
 
 
-def _ini_value(config: pytest.Config, name: str) -> Any:
+def _read_ini_value(config: pytest.Config, name: str) -> Any:
     try:
         return config.getini(name)
     except (TypeError, ValueError) as error:  # before pytest 9.2 it tells nobody which key it was
         raise pytest.UsageError(f"{_file(config)}: {name}: {error}") from None
 
 
-def _origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
+def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
     """Return where the options that were given, and the ini keys, were written."""
     typed, file = [str(argument) for argument in config.invocation_params.args], _file(config)
     keys = [key for key in _file_keys(config) if key in INI_KEYS]

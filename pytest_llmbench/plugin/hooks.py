@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.pipeline.cautions import selection_from
+from pytest_llmbench.pipeline.cautions import restore_selection
 from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, keep_wanted, make_selection
 from pytest_llmbench.plugin.outputs import (
     list_header,
@@ -45,7 +45,7 @@ NOTHING_SELECTED = (
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand what the controller read and judged to an xdist worker."""
-    node.workerinput["llmb"] = get_session(node.config).for_workers()
+    node.workerinput["llmb"] = get_session(node.config).pack_for_workers()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -180,7 +180,7 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a report; an item that crashed its worker has none of its own."""
         if hasattr(report, "llmb_selection"):
-            self.session.selection = selection_from(report.llmb_selection)
+            self.session.selection = restore_selection(report.llmb_selection)
         if report.when == "call" or not report.passed:
             self.session.ran.add(report.nodeid)
         if hasattr(report, "llmb"):

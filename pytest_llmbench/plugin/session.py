@@ -144,7 +144,7 @@ class Session:
 
         Raises LaunchError for what is in the way, Interrupted when somebody stops it.
         """
-        launching = self._launching(tell)
+        launching = self._begin_launch(tell)
         keys = [self.results.configurations[identifier].case.key for identifier in selected]
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
@@ -152,7 +152,7 @@ class Session:
         self._results = launching.results
         return self.ended_early
 
-    def _launching(self, tell: Callable[[str], None]) -> LaunchSession:
+    def _begin_launch(self, tell: Callable[[str], None]) -> LaunchSession:
         import os
         import sys
         import time
@@ -246,14 +246,14 @@ class Session:
         judging = self.settings.unmatched == "fail" and self.settings.record is None
         return self.results.unmatched if judging else ()
 
-    def for_workers(self) -> bytes:
+    def pack_for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""
         results = replace(self.results, measurements={})
         settings = replace(self.settings, history=None)  # the controller's, and its URL may hold a password
         return pickle.dumps((settings, self.directory, self.now, results))
 
     @classmethod
-    def from_controller(cls, pickled: bytes) -> Session:
+    def unpack_from_controller(cls, pickled: bytes) -> Session:
         """Return the session of the controller, from `for_workers`."""
         settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
         return cls(settings, lambda: now, directory, results=results)
@@ -269,11 +269,11 @@ class Session:
 
     def notice_left_out(self, options: str) -> None:
         """Keep as cautions what the selection (`options`) left out, what did not run, newer runs without an item."""
-        from pytest_llmbench.pipeline.cautions import subjects_seen, tell_left_out, tell_newer
+        from pytest_llmbench.pipeline.cautions import list_subjects, tell_left_out, tell_newer
 
         if self.selection is None:
             return
-        labels = subjects_seen(self.results, self.settings, self.failing_unmatched)
+        labels = list_subjects(self.results, self.settings, self.failing_unmatched)
         chosen = self.settings.launch or self.settings.record  # what to launch or to record is chosen by selecting it
         by = "" if chosen else options or "the selection"
         self.noticed += tell_left_out(self.selection, self.ran, self.unjudged, labels, by)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.core.options import LAUNCHING, destination
+from pytest_llmbench.core.options import LAUNCHING, name_destination
 from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def get_session(config: pytest.Config) -> Session:
 
 def is_launching(config: pytest.Config) -> bool:
     """Whether the session launches jobs, or goes on with what was launched."""
-    return any(config.getoption(destination(flag)) for flag in LAUNCHING)
+    return any(config.getoption(name_destination(flag)) for flag in LAUNCHING)
 
 
 def is_judging(config: pytest.Config) -> bool:
@@ -55,17 +55,17 @@ def is_judging(config: pytest.Config) -> bool:
 
 def is_suite_wanted(config: pytest.Config) -> bool:
     """Whether the built-in tests run: without a path on the command line, or with their own node ids."""
-    return is_judging(config) and len(list_wanted_ids(config)) == len(_paths(config))
+    return is_judging(config) and len(list_wanted_ids(config)) == len(_list_paths(config))
 
 
-def _paths(config: pytest.Config) -> list[str]:
+def _list_paths(config: pytest.Config) -> list[str]:
     return list(config.getoption("file_or_dir", None) or [])
 
 
 def list_wanted_ids(config: pytest.Config) -> list[str]:
     """Return the node ids of built-in tests that were given."""
     # From a sub-folder pytest prints them with `../`, and people copy them from its output.
-    plain = (path.lstrip("./").rstrip("/") for path in _paths(config))
+    plain = (path.lstrip("./").rstrip("/") for path in _list_paths(config))
     return [path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")]
 
 
@@ -79,7 +79,7 @@ def list_selecting_options(config: pytest.Config) -> str:
     options = {
         "-k": config.getoption("keyword", ""),
         "-m": config.getoption("markexpr", ""),
-        "node ids": any("::" in path for path in _paths(config)),
+        "node ids": any("::" in path for path in _list_paths(config)),
         "--lf": config.getoption("lf", False),
         "--sw": config.getoption("stepwise", False),
     }

@@ -38,7 +38,7 @@ def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
         "purpose": str(job.purpose),
         **pick(job, "attempt", "repeat", "state"),
         "nodes": list(job.nodes),
-        "step_seconds": formatting.finite_or_none(job.step_seconds),
+        "step_seconds": formatting.make_finite(job.step_seconds),
         "text": job.text,
         "files": [formatting.format_place(path, directory) for path in job.files],
         "submission": str(job.submission),

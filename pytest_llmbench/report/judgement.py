@@ -42,8 +42,8 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
         "verdict": str(judgement.verdict),
         "reason": str(judgement.reason),
         "text": judgement.text,
-        "expected_seconds": formatting.finite_or_none(baseline.step_seconds),
-        "bound_seconds": formatting.finite_or_none(judgement.bound_seconds),
+        "expected_seconds": formatting.make_finite(baseline.step_seconds),
+        "bound_seconds": formatting.make_finite(judgement.bound_seconds),
         "tolerance": str(judgement.tolerance),
         "tolerance_source": judgement.tolerance.source,
         "log_difference": judgement.log_difference,
@@ -79,8 +79,8 @@ def _scale_metric(metric: Metric, slower: float) -> dict[str, float]:
 
 def _describe_metric(metric: Metric) -> dict[str, Any]:
     return {
-        "value": formatting.finite_or_none(metric.value),
-        "standard_deviation": formatting.finite_or_none(metric.standard_deviation),
+        "value": formatting.make_finite(metric.value),
+        "standard_deviation": formatting.make_finite(metric.standard_deviation),
         "unit": metric.unit,
     }
 
@@ -91,7 +91,7 @@ def _describe_estimate(estimate: Estimate | None) -> dict[str, Any] | None:
         return None
     logarithms = pick(estimate, "difference", "low", "high", "margin")
     return {
-        **{name: formatting.bounded_exp(logarithm) - 1 for name, logarithm in logarithms.items()},
+        **{name: formatting.compute_bounded_exp(logarithm) - 1 for name, logarithm in logarithms.items()},
         **pick(estimate, "level", "standard_error", "degrees_of_freedom", "runs"),
         "run_to_run": pick(estimate.noise, "sigma", "degrees_of_freedom", "source", "measured"),
         **pick(estimate, "within_run_error", "effective_sample_size"),
@@ -131,10 +131,10 @@ def _describe_measurement(measurement: Measurement | None, now: datetime, direct
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
     return {
         "metrics": {metric.name: _describe_metric(metric) for metric in measurement.metrics},
-        "expected_metrics": {metric.name: formatting.finite_or_none(metric.value) for metric in measurement.expected},
-        "statistic_seconds": formatting.finite_or_none(measurement.statistic_seconds),
-        "last_step_seconds": formatting.finite_or_none(measurement.last_step_seconds),
-        "window_seconds": [formatting.finite_or_none(value) for value in measurement.window_seconds],
+        "expected_metrics": {metric.name: formatting.make_finite(metric.value) for metric in measurement.expected},
+        "statistic_seconds": formatting.make_finite(measurement.statistic_seconds),
+        "last_step_seconds": formatting.make_finite(measurement.last_step_seconds),
+        "window_seconds": [formatting.make_finite(value) for value in measurement.window_seconds],
         "window_mean_of": list(measurement.mean_of),
         "problems": [_describe_note(problem) for problem in measurement.problems],
         "log": formatting.format_place(measurement.log, directory) if measurement.log else None,
@@ -198,7 +198,7 @@ def _describe_daily_run(night: DailyRun) -> dict[str, Any]:
     return {
         "started": night.started.isoformat(),
         "verdict": NOT_JUDGED,
-        "step_time_seconds": formatting.finite_or_none(night.statistic_seconds),
+        "step_time_seconds": formatting.make_finite(night.statistic_seconds),
         "environment": dict(night.environment),
     }
 

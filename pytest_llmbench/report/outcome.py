@@ -106,7 +106,7 @@ def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
         "reason": "recorded",
         "text": outcome.recorded,
         "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
-        "log_difference": formatting.finite_or_none(math.log(seconds / outcome.judgement.baseline.step_seconds)),
+        "log_difference": formatting.make_finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
         "bound_seconds": None,
         "estimate": None,
         "problems": [],
@@ -156,8 +156,8 @@ def _describe_compared(pair: ComparedConfiguration) -> dict[str, Any]:
         "reference": pair.reference.id,
         "reference_gpus": pair.reference.gpus,
         "baseline": str(pair.baseline),  # xdist sends this to its controller, and knows plain types alone
-        "measured": formatting.finite_or_none(pair.measured),
-        "documented": formatting.finite_or_none(pair.documented),
+        "measured": formatting.make_finite(pair.measured),
+        "documented": formatting.make_finite(pair.documented),
         "verdict": str(pair.verdict),
     }
 
@@ -227,7 +227,7 @@ def _describe_steps(measurement: Measurement) -> dict[str, Any]:
     positions = np.flatnonzero(slow | regular)[:MOST_STEPS]
     numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
     values = [counted.get(number, value) for number, value in zip(numbers, printed, strict=True)]
-    seconds = [formatting.finite_or_none(value) if value > 0 else None for value in values]
+    seconds = [formatting.make_finite(value) if value > 0 else None for value in values]
     return {"steps": {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}}
 
 

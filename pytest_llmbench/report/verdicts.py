@@ -101,7 +101,7 @@ def get_step_time(outcome: dict[str, Any]) -> tuple[float | None, float | None]:
 def format_step_time(outcome: dict[str, Any]) -> tuple[str, str]:
     """Return what `get_step_time` returns as texts, `-` for None."""
     seconds, difference = get_step_time(outcome)
-    ratio = None if difference is None else formatting.bounded_exp(difference)
+    ratio = None if difference is None else formatting.compute_bounded_exp(difference)
     return formatting.format_seconds(seconds), formatting.format_difference(ratio)
 
 

@@ -12,7 +12,7 @@ from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.core.metric_definitions import count_flops_per_token, model_flops
+from pytest_llmbench.core.metric_definitions import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.models import Baseline, Configuration
 
 
@@ -168,14 +168,14 @@ def compare(document: str, line: int, text: str, printed: str, value: float) -> 
 @pytest.mark.parametrize("example", TOKENS, ids=lambda one: f"{one.document}:{one.line}")
 def test_tokens_per_second(example: Example) -> None:
     configuration = with_batch(baseline_of(example.document, example.configuration).configuration, example.batch)
-    value = metric_definitions.tokens_per_second(configuration, example.seconds)
+    value = metric_definitions.compute_tokens_per_second(configuration, example.seconds)
     compare(example.document, example.line, example.text, example.printed, value)
 
 
 @pytest.mark.parametrize("example", DAYS, ids=lambda one: f"{one.document}:{one.line}")
 def test_days_to_1t_tokens(example: Example) -> None:
     configuration = with_batch(baseline_of(example.document, example.configuration).configuration, example.batch)
-    value = metric_definitions.days_to_1t_tokens(configuration, example.seconds)
+    value = metric_definitions.compute_days_to_1t_tokens(configuration, example.seconds)
     assert value is not None
     compare(example.document, example.line, example.text, example.printed, value)
 
@@ -184,7 +184,7 @@ def test_days_to_1t_tokens(example: Example) -> None:
 def test_mfu(example: Example) -> None:
     baseline = baseline_of(example.document, example.configuration)
     configuration = with_batch(baseline.configuration, example.batch)
-    value = metric_definitions.model_flops_utilization(configuration, example.seconds, baseline.peak_tflops)
+    value = metric_definitions.compute_model_flops_utilization(configuration, example.seconds, baseline.peak_tflops)
     compare(example.document, example.line, example.text, example.printed, value)
 
 
@@ -196,7 +196,7 @@ def test_model_flops(document: str, line: int, text: str, size: str) -> None:
     architecture = baseline.configuration.architecture
     assert architecture.sequence_length == int(sequence)
     assert [int(number.replace(",", "")) for number in sums.split(" + ")] == list(count_flops_per_token(architecture))
-    assert model_flops(architecture) == float(printed)
+    assert count_model_flops(architecture) == float(printed)
 
 
 @pytest.mark.parametrize(("document", "line", "text", "size", "term"), SUMS, ids=lambda value: str(value)[:20])

@@ -20,7 +20,7 @@ from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, rea
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
-from pytest_llmbench.pipeline.record_baselines import recording_of
+from pytest_llmbench.pipeline.record_baselines import make_recording
 
 SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
@@ -434,7 +434,7 @@ def test_whatever_honest_runs_measured_can_be_written(
     window, mean_of = tuple(value for value, _ in steps), tuple(count for _, count in steps)
     made = [measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ()) for _ in range(runs)]
     with tempfile.TemporaryDirectory() as directory:
-        assert write.write_recorded(Path(directory), [(GROK[0], recording_of(made, NOW))])
+        assert write.write_recorded(Path(directory), [(GROK[0], make_recording(made, NOW))])
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def of_own_configuration(run: Run, number: int, window: Window) -> tuple[Run, Ba
         dialect=dialect,
     )
     work = np.nan if steps is None else middle(steps.tflops_per_gpu * steps.seconds)
-    factor = None if np.isnan(work) else work / metric_definitions.tflops_per_gpu(baseline.configuration, 1.0)
+    factor = None if np.isnan(work) else work / metric_definitions.compute_tflops_per_gpu(baseline.configuration, 1.0)
     return replace(run, identity=Identity(key, "as told")), replace(baseline, logged_tflops_factor=factor)
 
 

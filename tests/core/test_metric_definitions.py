@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core import metric_definitions as metrics
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.metric_definitions import FORMULAS, count_flops_per_token, model_flops
+from pytest_llmbench.core.metric_definitions import FORMULAS, count_flops_per_token, count_model_flops
 from pytest_llmbench.core.models import Architecture, Configuration, Key, Parallelism
 
 
@@ -28,19 +28,19 @@ def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:
 def test_the_example_of_the_llama_document() -> None:
     """8 H100, GBS 128, 12.39 s: 84631 tokens/s, 136.76 days, 30.93 %."""
     configuration = llama(8, 128)
-    days = metrics.days_to_1t_tokens(configuration, 12.39)
-    assert f"{metrics.tokens_per_second(configuration, 12.39):.0f}" == "84631"
+    days = metrics.compute_days_to_1t_tokens(configuration, 12.39)
+    assert f"{metrics.compute_tokens_per_second(configuration, 12.39):.0f}" == "84631"
     assert days is not None
     assert f"{days:.2f}" == "136.76"
-    assert f"{metrics.model_flops_utilization(configuration, 12.39, 1979):.2%}" == "30.93%"
+    assert f"{metrics.compute_model_flops_utilization(configuration, 12.39, 1979):.2%}" == "30.93%"
 
 
 def test_tflops_are_of_one_gpu() -> None:
-    assert metrics.tflops_per_gpu(llama(8, 128), 12.39) == pytest.approx(128 * 474 / 12.39 / 8)
+    assert metrics.compute_tflops_per_gpu(llama(8, 128), 12.39) == pytest.approx(128 * 474 / 12.39 / 8)
 
 
 def test_a_proxy_has_no_days_to_train() -> None:
-    assert metrics.days_to_1t_tokens(llama(8, 128, proxy=True), 12.39) is None
+    assert metrics.compute_days_to_1t_tokens(llama(8, 128, proxy=True), 12.39) is None
 
 
 @given(
@@ -56,16 +56,16 @@ def test_units_cancel(seconds: float, factor: int, gpus: int) -> None:
         return math.isclose(one, other, rel_tol=1e-12)
 
     assert same(
-        metrics.tokens_per_second(large, seconds),
-        factor * metrics.tokens_per_second(small, seconds),
+        metrics.compute_tokens_per_second(large, seconds),
+        factor * metrics.compute_tokens_per_second(small, seconds),
     )
     assert same(
-        metrics.model_flops_utilization(large, seconds, 989),
-        metrics.model_flops_utilization(small, seconds, 989),
+        metrics.compute_model_flops_utilization(large, seconds, 989),
+        metrics.compute_model_flops_utilization(small, seconds, 989),
     )
     assert same(
-        metrics.model_flops_utilization(small, seconds, 989),
-        metrics.tflops_per_gpu(small, seconds * factor) * factor / 989,
+        metrics.compute_model_flops_utilization(small, seconds, 989),
+        metrics.compute_tflops_per_gpu(small, seconds * factor) * factor / 989,
     )
 
 
@@ -103,19 +103,19 @@ def test_the_intermediate_sums_are_those_of_the_notes(architecture: Architecture
 )
 def test_the_stated_constant_is_the_formula_to_three_digits(architecture: Architecture, stated: str) -> None:
     rounded = replace(architecture, formula=f"{architecture.formula}:3")
-    assert model_flops(rounded) == float(stated)
-    assert model_flops(architecture) == pytest.approx(float(stated), rel=5e-3)
-    assert model_flops(architecture) != float(stated)
+    assert count_model_flops(rounded) == float(stated)
+    assert count_model_flops(architecture) == pytest.approx(float(stated), rel=5e-3)
+    assert count_model_flops(architecture) != float(stated)
 
 
 def test_every_term_counts_once() -> None:
-    assert model_flops(GROK) == 8192 * (53_150_220_288 + 463_856_467_968 + 4_728_029_184)
+    assert count_model_flops(GROK) == 8192 * (53_150_220_288 + 463_856_467_968 + 4_728_029_184)
 
 
 def test_a_proxy_follows_from_the_formula_with_its_own_layers_and_sequence() -> None:
     """The smallest Grok 1 proxy: 45.4 % of 8 H100 at 24.03 s."""
     proxy = replace(GROK, sequence_length=4096, layers=2)
-    assert f"{1024 * model_flops(proxy) / 24.03 / 8 / 989e12:.1%}" == "45.4%"
+    assert f"{1024 * count_model_flops(proxy) / 24.03 / 8 / 989e12:.1%}" == "45.4%"
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -125,10 +125,10 @@ def test_every_formula_names_its_source(name: str) -> None:
 
 def test_an_unknown_formula_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(BaselineError, match=r"found 'lama', expected .*did you mean 'llama'"):
-        model_flops(replace(LLAMA_8B, formula="lama"))
+        count_model_flops(replace(LLAMA_8B, formula="lama"))
 
 
 @pytest.mark.parametrize("name", ["ffn_size", "attention_heads", "query_groups", "top_k"])
 def test_a_missing_size_is_refused_by_name(name: str) -> None:
     with pytest.raises(BaselineError, match=f"needs {name}"):
-        model_flops(Architecture(**{**asdict(GROK), name: None}))
+        count_model_flops(Architecture(**{**asdict(GROK), name: None}))

@@ -123,11 +123,15 @@ VALUES: dict[str, Callable[[float], Any]] = {
     "time": lambda seconds: seconds,
     "perf": lambda seconds: 1 / seconds,
     "step_time_seconds": lambda seconds: seconds,
-    "tokens_per_second": lambda seconds: metrics.tokens_per_second(BASELINE.configuration, seconds),
-    "tokens_per_second_per_gpu": lambda seconds: metrics.tokens_per_second(BASELINE.configuration, seconds) / 128,
-    "mfu": lambda seconds: metrics.model_flops_utilization(BASELINE.configuration, seconds, BASELINE.peak_tflops),
-    "tflops_per_gpu": lambda seconds: metrics.tflops_per_gpu(BASELINE.configuration, seconds),
-    "days_to_1t_tokens": lambda seconds: metrics.days_to_1t_tokens(BASELINE.configuration, seconds),
+    "tokens_per_second": lambda seconds: metrics.compute_tokens_per_second(BASELINE.configuration, seconds),
+    "tokens_per_second_per_gpu": lambda seconds: (
+        metrics.compute_tokens_per_second(BASELINE.configuration, seconds) / 128
+    ),
+    "mfu": lambda seconds: metrics.compute_model_flops_utilization(
+        BASELINE.configuration, seconds, BASELINE.peak_tflops
+    ),
+    "tflops_per_gpu": lambda seconds: metrics.compute_tflops_per_gpu(BASELINE.configuration, seconds),
+    "days_to_1t_tokens": lambda seconds: metrics.compute_days_to_1t_tokens(BASELINE.configuration, seconds),
 }
 
 

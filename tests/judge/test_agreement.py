@@ -11,7 +11,7 @@ import pytest
 from builders import BASELINE, HISTORY, evidence, measurement, nights, noisy
 
 from pytest_llmbench.core.models import Baseline, BaselineKind, Measurement, Reason, Recording, Verdict
-from pytest_llmbench.core.robust import trimmed_mean
+from pytest_llmbench.core.robust import compute_trimmed_mean
 from pytest_llmbench.judge.decide import judge
 
 RECORDED = replace(
@@ -26,7 +26,7 @@ def stalled(every: int, factor: float, first: int = 0) -> Measurement:
     """Return a run against the recorded baseline in which every so manieth step takes longer."""
     window = np.full(34, 7.325) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
     window[first::every] *= factor
-    return measurement(trimmed_mean(window), window_seconds=tuple(window.tolist()), baseline=RECORDED)
+    return measurement(compute_trimmed_mean(window), window_seconds=tuple(window.tolist()), baseline=RECORDED)
 
 
 def test_a_run_in_which_every_sixth_step_stalls_does_not_pass() -> None:

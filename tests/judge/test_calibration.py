@@ -15,7 +15,7 @@ from procedures import PROCEDURES, judged
 from scenarios import RUNS, SCENARIOS, cases
 
 from pytest_llmbench.core.models import Noise, Verdict
-from pytest_llmbench.core.robust import trimmed_mean
+from pytest_llmbench.core.robust import compute_trimmed_mean
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +151,7 @@ def test_runs_are_as_noisy_as_their_fleet_says() -> None:
 
 def test_the_trimmed_mean_is_the_engines() -> None:
     simulated = runs(draw(np.random.default_rng(SEED), 3), 4, np.random.default_rng(SEED))
-    alone = [[trimmed_mean(run[11:45]) for run in of_one] for of_one in simulated]
+    alone = [[compute_trimmed_mean(run[11:45]) for run in of_one] for of_one in simulated]
     assert trimmed_means(simulated) == pytest.approx(np.array(alone))
 
 

@@ -13,7 +13,7 @@ from pytest_llmbench.judge.daily_runs import (
     describe_last_valid,
     find_coarse_unit,
     list_daily_runs,
-    previous_daily_runs,
+    list_previous_daily_runs,
 )
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.series import find_flips
@@ -65,9 +65,9 @@ def test_a_night_is_a_day_and_none_is_that_of_tonight() -> None:
     """Runs of one day share its conditions: of other days the newest counts, of tonight's own day none besides it."""
     hours = (0, 2, 5, 20, 22, 44, 46)  # before six in the morning
     newest, *older = (measurement(7.4, run=run(started=NOW - timedelta(hours=one))) for one in hours)
-    found = previous_daily_runs([newest], evidence(newest, *older))
+    found = list_previous_daily_runs([newest], evidence(newest, *older))
     assert list(found) == [older[4], older[2]]
-    assert list(previous_daily_runs([], evidence(newest, *older))) == [older[4], older[2], newest]
+    assert list(list_previous_daily_runs([], evidence(newest, *older))) == [older[4], older[2], newest]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from pytest_llmbench.core.models import (
     Verdict,
     Window,
 )
-from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.judge.agreement import meets_point
 from pytest_llmbench.judge.decide import decide_status, judge
 from pytest_llmbench.judge.estimate import estimate_difference
@@ -45,7 +45,7 @@ def printed(seconds: list[float], mean_of: list[int] | int = 10, **fields: Any) 
     widths = mean_of if isinstance(mean_of, list) else [mean_of] * len(seconds)
     last = 10 + np.cumsum(widths)
     baseline = fields.get("baseline", BASELINE)
-    statistic = mean if baseline.window.statistic == "mean" else trimmed_mean
+    statistic = compute_mean if baseline.window.statistic == "mean" else compute_trimmed_mean
     return measurement(
         statistic(np.array(seconds), widths),
         window_seconds=tuple(seconds),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.core.robust import median_deviation, trimmed_mean, winsorise
+from pytest_llmbench.core.robust import compute_median_deviation, compute_trimmed_mean, winsorise
 from pytest_llmbench.judge.noise import estimate_within_run
 
 values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
@@ -16,16 +16,16 @@ values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
 
 @given(values)
 def test_the_robust_statistics_are_those_of_scipy(window: np.ndarray) -> None:
-    assert trimmed_mean(window) == pytest.approx(stats.trim_mean(window, 0.2))
+    assert compute_trimmed_mean(window) == pytest.approx(stats.trim_mean(window, 0.2))
     assert np.sort(winsorise(window)) == pytest.approx(np.sort(stats.mstats.winsorize(window, (0.2, 0.2)).data))
-    assert median_deviation(window) == pytest.approx(1.4826 * stats.median_abs_deviation(window))
+    assert compute_median_deviation(window) == pytest.approx(1.4826 * stats.median_abs_deviation(window))
 
 
 def test_one_step_times_50_moves_the_trimmed_mean_by_less_than_a_percent() -> None:
     window = 7 + 0.1 * np.random.default_rng(1).standard_normal(34)
     spiked = window.copy()
     spiked[7] *= 50
-    assert trimmed_mean(spiked) == pytest.approx(trimmed_mean(window), rel=0.01)
+    assert compute_trimmed_mean(spiked) == pytest.approx(compute_trimmed_mean(window), rel=0.01)
     assert np.mean(spiked) > 2 * np.mean(window)
 
 
@@ -37,7 +37,7 @@ def test_the_error_is_the_spread_of_the_statistic_over_many_runs(statistic: str,
     for step in range(1, 34):
         noise[:, step] = correlation * noise[:, step - 1] + np.sqrt(1 - correlation**2) * noise[:, step]
     runs = 1 + 0.02 * noise
-    of_run = trimmed_mean if statistic == "trimmed_mean" else np.mean
+    of_run = compute_trimmed_mean if statistic == "trimmed_mean" else np.mean
     spread = np.std([np.log(of_run(run)) for run in runs])
     told = np.median([estimate_within_run(run, statistic).error for run in runs])
     assert told == pytest.approx(spread, rel=0.3)

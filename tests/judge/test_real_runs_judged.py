@@ -16,14 +16,14 @@ from shared_data import shared
 from pytest_llmbench.baseline.write import make_recorded_baseline
 from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
-from pytest_llmbench.core.robust import mean, trimmed_mean
+from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.judge.agreement import STALLS
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
-from pytest_llmbench.pipeline.record_baselines import recording_of
+from pytest_llmbench.pipeline.record_baselines import make_recording
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ def fitted(segment: Segment, window: Window) -> Baseline:
         window=window,
         steps=int(steps.index[-1]) + 1,
         peak_tflops=1e15,
-        logged_tflops_factor=work / metric_definitions.tflops_per_gpu(configuration, 1.0) if work else None,
+        logged_tflops_factor=work / metric_definitions.compute_tflops_per_gpu(configuration, 1.0) if work else None,
     )
 
 
@@ -159,9 +159,9 @@ def own(segment: Segment, window: Window, kind: str) -> Baseline:
     published = fitted(segment, window)
     found = measured(segment, published)
     if kind == "recorded":
-        return make_recorded_baseline(published, recording_of([found], NOW))
+        return make_recorded_baseline(published, make_recording([found], NOW))
     seconds = np.array(found.window_seconds)
-    value = mean(seconds, found.mean_of) if kind == "mean" else float(np.median(seconds))
+    value = compute_mean(seconds, found.mean_of) if kind == "mean" else float(np.median(seconds))
     return replace(published, step_seconds=value)
 
 
@@ -389,7 +389,7 @@ def test_a_slowdown_of_a_part_passes_only_if_neither_mean_is_beyond_the_bound(ru
         judgement = judged(slower, baseline, sigma, segment)
         before, after = (measured(one, baseline) for one in (segment, slower))
         values = [(np.array(one.window_seconds), one.mean_of) for one in (before, after)]
-        largest = max(change(*values[1]) / change(*values[0]) for change in (mean, trimmed_mean))
+        largest = max(change(*values[1]) / change(*values[0]) for change in (compute_mean, compute_trimmed_mean))
         green = judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
         if green and largest > 1 + judgement.tolerance.fraction and not is_forgiven(judgement):
             wrong.append(said(f"{name}, a mean by {largest - 1:.1%}", judgement))

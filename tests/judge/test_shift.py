@@ -15,7 +15,7 @@ from scipy import stats
 
 from pytest_llmbench.core.models import Estimate, Key, Noise, Problem, Reason, Verdict
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.daily_runs import previous_daily_runs
+from pytest_llmbench.judge.daily_runs import list_previous_daily_runs
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.shift import (
     ConfigurationShift,
@@ -198,7 +198,7 @@ def test_tonight_and_the_last_runs_come_from_the_engine() -> None:
     given_evidence = evidence(noisy(7.325 * 1.04), *older)
     judgement = judge(given_evidence)
     assert judgement.measurement is not None
-    made = measure_shift(judgement, previous_daily_runs([judgement.measurement], given_evidence))
+    made = measure_shift(judgement, list_previous_daily_runs([judgement.measurement], given_evidence))
     assert made is not None
     assert made.key == KEY
     assert made.older == pytest.approx([math.log(1.01)] * 7)

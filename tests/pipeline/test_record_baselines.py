@@ -25,7 +25,7 @@ from pytest_llmbench.baseline.write import lock_folder
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.models import Outcome, Reason, Verdict
 from pytest_llmbench.core.tolerance import parse_tolerances
-from pytest_llmbench.pipeline.record_baselines import record, recording_of
+from pytest_llmbench.pipeline.record_baselines import make_recording, record
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.plugin.outputs import render_terminal
 from pytest_llmbench.plugin.session import Session
@@ -41,7 +41,7 @@ windows = st.lists(st.floats(0.1, 100), min_size=3, max_size=40)
 
 @given(st.lists(windows, min_size=1, max_size=4))
 def test_a_recording_is_the_mean_over_runs_of_their_means_and_trimmed_means(found: list[list[float]]) -> None:
-    recording = recording_of([measurement(1.0, window_seconds=tuple(window)) for window in found], NOW)
+    recording = make_recording([measurement(1.0, window_seconds=tuple(window)) for window in found], NOW)
     trimmed = [float(stats.trim_mean(window, 0.2)) for window in found]
     assert recording.run_seconds == pytest.approx(trimmed)
     assert recording.trimmed_mean_seconds == pytest.approx(np.mean(trimmed))
@@ -51,7 +51,7 @@ def test_a_recording_is_the_mean_over_runs_of_their_means_and_trimmed_means(foun
 
 def test_a_recording_of_means_over_several_steps_weighs_them_by_their_steps() -> None:
     one = measurement(1.0, window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20))
-    recording = recording_of([one], NOW)
+    recording = make_recording([one], NOW)
     assert recording.mean_seconds == pytest.approx((80 + 180 + 140) / 60)
     assert recording.run_seconds == pytest.approx((stats.trim_mean([8.0] * 10 + [6.0] * 30 + [7.0] * 20, 0.2),))
 
@@ -121,16 +121,16 @@ def test_the_environment_is_what_all_runs_agree_on() -> None:
         for nccl in ("2.25.1", "2.26.2")
     )
     container = ("container", "nemo:25.04\\x07")
-    assert recording_of([one, one], NOW, "alice").environment == (container, ("nccl", "2.25.1"))
-    assert recording_of([one, two], NOW, "alice").environment == (container,)
-    assert recording_of([one, measurement(7.3)], NOW, "alice").environment == ()
-    assert recording_of([one], NOW, "alice").by == "alice"
+    assert make_recording([one, one], NOW, "alice").environment == (container, ("nccl", "2.25.1"))
+    assert make_recording([one, two], NOW, "alice").environment == (container,)
+    assert make_recording([one, measurement(7.3)], NOW, "alice").environment == ()
+    assert make_recording([one], NOW, "alice").by == "alice"
 
 
 def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
     runs = [measurement(7.3, run=run(started=NOW - timedelta(days=days))) for days in (3, 2, 9)]
-    assert recording_of(runs, NOW).newest_run == (NOW - timedelta(days=2)).date().isoformat()
-    assert recording_of([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
+    assert make_recording(runs, NOW).newest_run == (NOW - timedelta(days=2)).date().isoformat()
+    assert make_recording([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
 
 
 def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp
     one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
     racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
     nights = [measurement(7.3, run=run(started=NOW - timedelta(days=day))) for day in range(5)]
-    assert recording_of(one_night, NOW).groups == 1
-    assert recording_of(one_night, NOW, "alice", racks).groups == 5
-    assert recording_of(nights, NOW).groups == 5
+    assert make_recording(one_night, NOW).groups == 1
+    assert make_recording(one_night, NOW, "alice", racks).groups == 5
+    assert make_recording(nights, NOW).groups == 5
     recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (7.31,) * 50)
     (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
     assert baseline.recording

@@ -17,7 +17,7 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.judge import estimate
-from pytest_llmbench.judge.daily_runs import previous_daily_runs
+from pytest_llmbench.judge.daily_runs import list_previous_daily_runs
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import collect_evidence
@@ -150,13 +150,13 @@ def test_nights_of_both_kinds_are_one_series() -> None:
     found = builders.nights(*(7.3 + 0.01 * number for number in range(1, 6)))
     tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     known = builders.evidence(tonight, *found, stored_runs=recalled)
-    older = previous_daily_runs([tonight], known)
+    older = list_previous_daily_runs([tonight], known)
     assert [one.statistic_seconds for one in older] == [7.3 + 0.01 * number for number in range(9, 0, -1)]
     (noise, _) = estimate.list_own_noise(known.baseline, older)
     assert noise is not None
     assert noise.source == "9 nights, 4 of them of the history"
     alone = builders.evidence(tonight, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10))))
-    (same, _) = estimate.list_own_noise(alone.baseline, previous_daily_runs([tonight], alone))
+    (same, _) = estimate.list_own_noise(alone.baseline, list_previous_daily_runs([tonight], alone))
     assert same == replace(noise, source="9 nights")
 
 
@@ -165,7 +165,7 @@ def test_one_day_is_one_night_wherever_it_is_known_from() -> None:
     (found,) = builders.nights(7.4)
     later = past(7.5, 1, started=found.run.started + timedelta(hours=1))  # type: ignore[operator]
     known = builders.evidence(tonight, found, stored_runs=(later,))
-    assert [one.statistic_seconds for one in previous_daily_runs([tonight], known)] == [7.5]
+    assert [one.statistic_seconds for one in list_previous_daily_runs([tonight], known)] == [7.5]
 
 
 def test_a_configuration_with_nights_and_no_run_is_missing() -> None:
@@ -193,8 +193,8 @@ def test_workers_get_no_url(tmp_path: Path) -> None:
     session = Session(
         Settings(history=given), lambda: builders.NOW, tmp_path, results=SessionResults({}, (), 0, 0, (), {})
     )
-    assert b"secret" not in session.for_workers()
-    assert Session.from_controller(session.for_workers()).settings.history is None
+    assert b"secret" not in session.pack_for_workers()
+    assert Session.unpack_from_controller(session.pack_for_workers()).settings.history is None
 
 
 def test_an_unreadable_part_of_the_past_is_not_needed(place: StoreLocation) -> None:

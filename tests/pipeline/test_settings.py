@@ -14,10 +14,10 @@ import pytest
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Tolerance
-from pytest_llmbench.core.options import OPTIONS, destination
+from pytest_llmbench.core.options import OPTIONS, name_destination
 from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.option_values import parse_age, parse_moment
-from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, cache_folder, outputs, resolve
+from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, cache_folder, list_outputs, resolve
 
 
 @pytest.fixture
@@ -31,7 +31,10 @@ def folder(tmp_path: Path) -> Path:
 def test_nothing_given_is_the_default(folder: Path) -> None:
     default = Settings(cache=cache_folder(os.environ))
     assert resolve({}, folder) == default
-    assert resolve({destination(option.flag): [] if option.repeats else None for option in OPTIONS}, folder) == default
+    assert (
+        resolve({name_destination(option.flag): [] if option.repeats else None for option in OPTIONS}, folder)
+        == default
+    )
 
 
 @pytest.mark.parametrize(
@@ -383,4 +386,4 @@ def test_every_option_is_a_field_of_the_settings() -> None:
 
 def test_every_file_that_a_session_writes_is_compared_with_the_others() -> None:
     written = {option.flag for option in OPTIONS if option.resolve in ("find_output", "find_page", "find_history")}
-    assert written - {"--llmb-record"} == outputs(Settings()).keys()
+    assert written - {"--llmb-record"} == list_outputs(Settings()).keys()

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pytest_llmbench.core.options import OPTIONS, destination
+from pytest_llmbench.core.options import OPTIONS, name_destination
 from pytest_llmbench.pipeline.settings import CERTIFIED, Settings
 from pytest_llmbench.plugin.stash import SESSION
 
@@ -77,7 +77,7 @@ def test_misuse_is_one_message(pytester: pytest.Pytester, arguments: list[str], 
 def test_an_option_that_is_not_typed_has_no_value(pytester: pytest.Pytester) -> None:
     """An idle session is known by it."""
     config = pytester.parseconfig()
-    assert {config.getoption(destination(option.flag)) for option in OPTIONS} == {None}
+    assert {config.getoption(name_destination(option.flag)) for option in OPTIONS} == {None}
 
 
 def test_flags_in_addopts_are_fine_where_nothing_uses_them(pytester: pytest.Pytester) -> None:

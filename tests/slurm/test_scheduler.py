@@ -232,7 +232,7 @@ def test_long_fields_are_not_cut(cluster: Cluster) -> None:
 
 def test_what_the_cluster_has(cluster: Cluster, cluster_without_database: Cluster) -> None:
     partitions = (Partition("batch", 4, 8, None, True), Partition("short", 1, 8, 600.0, True))
-    assert asking(cluster).partitions() == partitions
-    assert "research" in (asking(cluster).accounts() or ())
-    assert asking(cluster_without_database).partitions() == partitions
-    assert asking(cluster_without_database).accounts() is None
+    assert asking(cluster).list_partitions() == partitions
+    assert "research" in (asking(cluster).list_accounts() or ())
+    assert asking(cluster_without_database).list_partitions() == partitions
+    assert asking(cluster_without_database).list_accounts() is None

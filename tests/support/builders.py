@@ -32,7 +32,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
     Window,
 )
-from pytest_llmbench.core.robust import trimmed_mean
+from pytest_llmbench.core.robust import compute_trimmed_mean
 
 NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
 
@@ -151,7 +151,7 @@ def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
 def noisy(seconds: float, cv: float = 0.01, *, seed: int = 0, statistic: str = "mean", **fields: Any) -> Measurement:
     """Return a valid measurement whose statistic is `seconds`, with independent noise on its steps."""
     values = 1 + cv * np.random.default_rng(seed).standard_normal(34)
-    middle = trimmed_mean(values) if statistic == "trimmed_mean" else float(np.mean(values))
+    middle = compute_trimmed_mean(values) if statistic == "trimmed_mean" else float(np.mean(values))
     return measurement(seconds, window_seconds=tuple((values / middle * seconds).tolist()), **fields)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.core.metric_definitions import model_flops_utilization
+from pytest_llmbench.core.metric_definitions import compute_model_flops_utilization
 
 
 def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
@@ -20,7 +20,7 @@ def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
     mlp = 18 * size.layers * (size.ffn_size or 0) * size.hidden_size
     flops = size.sequence_length * (attention + mlp + 6 * size.vocabulary_size * size.hidden_size)
     step = gpu.configuration.global_batch_size * flops
-    found = model_flops_utilization(gpu.configuration, 1.2, gpu.peak_tflops)
+    found = compute_model_flops_utilization(gpu.configuration, 1.2, gpu.peak_tflops)
     assert found == pytest.approx(step / 1.2 / 989e12)
     assert 0.3 < found < 0.6
     assert math.isnan(cpu.peak_tflops)

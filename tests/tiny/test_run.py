@@ -41,7 +41,7 @@ def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> No
     assert (steps.global_batch_size == baseline.configuration.global_batch_size).all()
     assert (steps.peak_memory_bytes > 0).all()
     work = steps.tflops_per_gpu * steps.seconds
-    assert work == pytest.approx(metric_definitions.tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3)
+    assert work == pytest.approx(metric_definitions.compute_tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3)
 
 
 def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

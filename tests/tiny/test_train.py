@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.core.metric_definitions import model_flops
+from pytest_llmbench.core.metric_definitions import count_model_flops
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_sizes_and_flops_are_those_of_the_baseline_file(train: ModuleType, recip
         assert (size.vocabulary, size.sequence) == (stated.vocabulary_size, stated.sequence_length)
         batch = (configuration.global_batch_size, configuration.micro_batch_size)
         assert (size.global_batch, size.micro_batch) == batch
-        assert size.flops == model_flops(stated), baseline.key.id
+        assert size.flops == count_model_flops(stated), baseline.key.id
 
 
 def test_the_model_does_as_many_flops_as_the_formula_says(train: ModuleType, torch: Any, small: Any) -> None:

@@ -17,7 +17,7 @@ from pytest_llmbench.baseline.documents.labels import METRICS
 from pytest_llmbench.baseline.documents.markdown import read_tables
 from pytest_llmbench.baseline.documents.prose import Prose, ProseValue, ProseValues, read_prose
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
-from pytest_llmbench.baseline.read import states_recorded
+from pytest_llmbench.baseline.read import holds_recorded
 from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS
 from pytest_llmbench.baseline.write import write_beside
 from pytest_llmbench.core import formatting
@@ -108,7 +108,7 @@ def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
         before = path.read_text(encoding="utf-8") if os.path.lexists(path) else None
         if before == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
-        if before is not None and states_recorded(path):
+        if before is not None and holds_recorded(path):
             raise BaselineError(
                 f"{path}: found recorded baselines, which a document does not replace; move the file or write elsewhere"
             )

@@ -194,11 +194,11 @@ def _read_experiments(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
         experiment = names.read_experiment(name, typed=typed)
         if experiment and experiment.pairs != last:
             last = experiment.pairs
-            yield from _folder_hints(name, last)
+            yield from _list_folder_hints(name, last)
 
 
 @lru_cache(1024)
-def _folder_hints(name: str, pairs: names.NamePairs) -> tuple[Hint, ...]:
+def _list_folder_hints(name: str, pairs: names.NamePairs) -> tuple[Hint, ...]:
     return tuple(Hint(field, value, f"folder {name}") for field, value in pairs)
 
 

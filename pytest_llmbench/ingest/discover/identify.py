@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.metric_definitions import tflops_per_gpu
+from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
 from pytest_llmbench.ingest.discover.match import (
     Claim,
@@ -134,7 +134,7 @@ def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, boo
         fits["total_steps"] = baseline.steps in summary.totals
     if summary.tflop_per_step:
         # the TFLOP/s of a step of one second are its work; some frameworks log a multiple of the documents' formula
-        work = tflops_per_gpu(baseline.configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+        work = compute_tflops_per_gpu(baseline.configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
         fits["tflops"] = abs(summary.tflop_per_step / work - 1) <= TFLOPS_MARGIN
     return fits
 

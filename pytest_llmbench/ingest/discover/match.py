@@ -174,12 +174,12 @@ def find_nearest(matches: Sequence[Match], gpus: str, dtype: str = "") -> tuple[
     A recipe of FP8 is nearer to another one, or to one that is not named, than to BF16.
     """
 
-    def distance(match: Match) -> tuple[tuple[bool, float, float, bool], list[int], str]:
+    def rate_distance(match: Match) -> tuple[tuple[bool, float, float, bool], list[int], str]:
         older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
         return _measure_distance(match, gpus, dtype), older, match.key.id
 
-    by_key = {match.key: match for match in sorted(matches, key=distance, reverse=True)}
-    return tuple(sorted(by_key.values(), key=distance)[:3])
+    by_key = {match.key: match for match in sorted(matches, key=rate_distance, reverse=True)}
+    return tuple(sorted(by_key.values(), key=rate_distance)[:3])
 
 
 def find_possible(matches: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Key, ...]:

@@ -121,7 +121,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     build = (*_list_versions(tree, odd), *_flatten("container", _get_section(tree, "container_info")))
     excluded_because = because and f"{name}: {because}"
     launcher = _read_text(tree, "job_info", "launcher_type", [])
-    saves = f"{name}: {_SAVES}=true" if _saves(tree) else ""
+    saves = f"{name}: {_SAVES}=true" if _is_saving(tree) else ""
     return Metadata(
         job or inside,
         hints,
@@ -210,7 +210,7 @@ def _find_exclusions(tree: Tree, odd: list[str]) -> Iterator[tuple[Reason, str]]
             yield reason, f"{variable}={value.strip()}"
 
 
-def _saves(tree: Tree) -> bool:
+def _is_saving(tree: Tree) -> bool:
     value = _get_section(_get_section(tree, "job_config"), "env_overrides").get(_SAVES)
     return isinstance(value, str) and value.strip().lower() in _YES
 

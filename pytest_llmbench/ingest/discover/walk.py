@@ -110,7 +110,7 @@ class Walk:
 
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""
-        absolute = {self.stores.absolute(path) for path in paths}
+        absolute = {self.stores.resolve_path(path) for path in paths}
         links = []
         for root in self._find_roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
             links += self._read_tree(_make_folder(root, root))

@@ -85,10 +85,10 @@ def _count_begun(trace: Trace) -> Counter[str]:
 def _find_scale(ratios: list[float], tolerance: float) -> float:
     """Return the ratio that most operations have, of several the one nearest to 1; 1 where it differs by nothing."""
 
-    def support(ratio: float) -> tuple[int, float]:
+    def count_support(ratio: float) -> tuple[int, float]:
         return sum(abs(share / ratio - 1) <= tolerance for share in ratios), -max(ratio, 1 / ratio)
 
-    scale = max(ratios, key=support, default=1.0)
+    scale = max(ratios, key=count_support, default=1.0)
     return 1.0 if abs(scale - 1) <= tolerance else scale
 
 

@@ -180,7 +180,7 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
     seen = set()
     for path in paths:
         try:
-            absolute = stores.absolute(path)
+            absolute = stores.resolve_path(path)
             below = _walk_folder(stores, absolute) if S_ISDIR(stores.stat(absolute).st_mode) else iter([absolute])
             for file in below:
                 status = stores.stat(file)

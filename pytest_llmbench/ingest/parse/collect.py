@@ -113,7 +113,7 @@ class LogCollector:
         self._rank = (0, "")
         self._lines = 0
 
-    def markers(self, offset: int) -> MarkerSearch:
+    def choose_markers(self, offset: int) -> MarkerSearch:
         """Return what to look for from this place of the log on."""
         # A trace repeats its marker in every line, and one of them says enough.
         return self._build_search(offset, traced=bool(self._trace_begin) and not self._steps_since_trace)
@@ -133,7 +133,7 @@ class LogCollector:
 
     def search(self, chunk: ByteChunk) -> None:
         """Find the markers in the new part of a chunk, and take it."""
-        markers = self.markers(chunk.offset + chunk.start)
+        markers = self.choose_markers(chunk.offset + chunk.start)
         self.take(chunk, markers.find_places(chunk.text, chunk.start, chunk.stop))
 
     def take(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> None:
@@ -235,7 +235,7 @@ class LogCollector:
         starts, ends = (
             [mark.line for mark in self._marks if mark.marker in of] for of in (dialect.starts, dialect.ends)
         )
-        parts = self._stated.of_segments(self._by_dialect[chosen].segments, starts) if chosen else ()
+        parts = self._stated.add_to_segments(self._by_dialect[chosen].segments, starts) if chosen else ()
         return ParsedLog(
             dialect=chosen,
             segments=parts,

@@ -281,7 +281,7 @@ class Endings:
         early = choose_cause([sign for sign in signs if sign.line >= decisive.first and sign.line not in of_warnings])
         return early and replace(early, went_on=True)
 
-    def before_training(self) -> Ending | None:
+    def find_before_training(self) -> Ending | None:
         """Return what was found as something that happened before training began, or None."""
         ending = self.result()
         return ending and replace(ending, went_on=True, before_training=True)

@@ -135,7 +135,7 @@ class Prints:
         if reason:
             self._words.setdefault(reason, (offset, make_printable(line.text)))
 
-    def doubt(self, offset: int) -> str:
+    def explain_doubt(self, offset: int) -> str:
         """Return in words why the time of a record may be another one, by what its siblings print; else nothing."""
         if self._units[self._unit] and offset in self._other_unit:
             return f"its time is in {self._other_unit[offset]}, others are in {self._unit}"

@@ -112,7 +112,7 @@ def read_ending(source: Path | Stream) -> Ending | None:
         hits = find_markers(chunk, (*ENDING_MARKERS, *TRAINING_MARKERS))
         endings.take(chunk, [hit for hit in hits if hit.marker in ENDING_MARKERS])
         training.take(hit for hit in hits if hit.marker in TRAINING_MARKERS)
-    ending = endings.result(training.decisive()) or endings.before_training()
+    ending = endings.result(training.find_decisive()) or endings.find_before_training()
     return ending and name_file(ending, stream.path.name)
 
 
@@ -153,7 +153,7 @@ class Training:
                 self._first = self._first or hit.line
                 self._last.append(hit.line)
 
-    def decisive(self) -> Decisive:
+    def find_decisive(self) -> Decisive:
         """Return from which line on an ending counts, as `endings.find_decisive_lines` does for a log with steps."""
         full = len(self._last) > LATE_STEPS
         return Decisive(self._first, self._last[0] if full else self._first)
@@ -222,7 +222,7 @@ def _take_file(file: local.File, collector: LogCollector, threads: int) -> Finge
     for look in _iterate_looks(file, collector, threads):
         fingerprint.take(look.sample)
         next_line = line + look.line_feeds
-        markers = collector.markers(look.begin)
+        markers = collector.choose_markers(look.begin)
         if look.markers is not markers:  # the reader came to know meanwhile what else it needs
             chunk = _cut_chunk(file, look, line, next_line)
             collector.take(chunk, markers.find_places(chunk.text, chunk.start, chunk.stop))
@@ -244,7 +244,7 @@ def _iterate_looks(file: local.File, collector: LogCollector, threads: int) -> I
     with ThreadPoolExecutor(threads) as pool:
         try:
             for begin in range(0, file.size, STRIDE):
-                waiting.append(pool.submit(_look_along, file, begin, collector.markers(begin)))
+                waiting.append(pool.submit(_look_along, file, begin, collector.choose_markers(begin)))
                 if len(waiting) > AHEAD * threads:
                     yield from waiting.popleft().result()
             while waiting:
@@ -319,7 +319,7 @@ class Growing:
         collector.search(rest)
         return collector.result()
 
-    def last_step(self) -> ReachedStep | None:
+    def find_last_step(self) -> ReachedStep | None:
         """Return the last step, None where there is none; LogError if the log cannot be read.
 
         A step is counted from the first one of the run: NeMo's `global_step: 22` is the 23rd. Its time is the median of

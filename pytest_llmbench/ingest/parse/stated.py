@@ -210,7 +210,7 @@ class Statements:
             if value:
                 self._statements.append(Statement(rule.field, value, hit.line))
 
-    def of_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
+    def add_to_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
         """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
 
         What no line there states stands as it was stated before: a launcher may say it once for several processes.
@@ -221,9 +221,11 @@ class Statements:
         bounds = [0, *(_find_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
         ends = [0, *(segment.last_line for segment in segments)]
         places = zip(segments, ends, pairwise(bounds), strict=False)
-        return tuple(replace(segment, stated=self._of(segment, end, process)) for segment, end, process in places)
+        return tuple(
+            replace(segment, stated=self._select_for(segment, end, process)) for segment, end, process in places
+        )
 
-    def _of(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
+    def _select_for(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
         begin, stop = process
         profiler = [each for each in self._statements if each.field == PROFILER and begin <= each.line < stop]
         before = [each for each in self._statements if each.field != PROFILER and each.line <= segment.first_line]

@@ -45,7 +45,7 @@ class LogCache:
         """Take the folder of all cache files, which need not exist, and what is read."""
         self._folder = folder
         self._of = hashlib.sha256(
-            repr((sorted(map(os.fspath, places)), list(definitions), parser_version(definitions))).encode(
+            repr((sorted(map(os.fspath, places)), list(definitions), hash_parser(definitions))).encode(
                 "utf-8", "surrogatepass"
             )
         ).digest()
@@ -129,7 +129,7 @@ class LogCache:
                 path.unlink(missing_ok=True)
 
 
-def parser_version(definitions: Sequence[RegexDialect]) -> str:
+def hash_parser(definitions: Sequence[RegexDialect]) -> str:
     """Return what changes whenever a log might be read otherwise: the code, the interpreter, the regular expressions'
     package where definitions use it."""
     code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())

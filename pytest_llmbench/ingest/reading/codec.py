@@ -183,7 +183,7 @@ def _to_json(kind: Any, values: Sequence[Any], steps: list[Steps]) -> Sequence[A
     if len(values) > 1 and all(map(is_, values, repeat(values[0]))):
         return {_SAME: _to_json(kind, values[:1], steps)}
     if _is_leaf(kind):
-        return _leaves_to_json(kind, values, steps)
+        return _convert_leaves(kind, values, steps)
     parts = _list_parts(kind)
     if isinstance(kind, UnionType):
         types = [get_origin(part) or part for part in parts]
@@ -200,7 +200,7 @@ def _to_json(kind: Any, values: Sequence[Any], steps: list[Steps]) -> Sequence[A
     return [_to_json(part, column, steps) for part, column in zip(parts, columns, strict=True)]
 
 
-def _leaves_to_json(kind: Any, values: Sequence[Any], steps: list[Steps]) -> Sequence[Any]:
+def _convert_leaves(kind: Any, values: Sequence[Any], steps: list[Steps]) -> Sequence[Any]:
     if kind is Steps:
         steps += values
         return list(map(len, values))

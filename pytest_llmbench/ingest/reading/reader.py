@@ -56,11 +56,11 @@ class Reading:
             self._results[_name_file(path, is_log=is_log)] = self._read(text, is_log=is_log)
         self._read_here([file for file in wanted if file not in self._results and os.path.isabs(file.path)], cache)
 
-    def log(self, path: Path) -> ParsedLog:
+    def get_log(self, path: Path) -> ParsedLog:
         """Return what a log says; LogError if it cannot be read."""
         return cast("ParsedLog", self._find(path, is_log=True))
 
-    def ending(self, path: Path) -> Ending | None:
+    def get_ending(self, path: Path) -> Ending | None:
         """Return how a standard error says that the job ended, or None; LogError if it cannot be read."""
         return cast("Ending | None", self._find(path, is_log=False))
 

@@ -73,7 +73,7 @@ class Listing:
 
     def __post_init__(self) -> None:
         """Begin with the empty root."""
-        self._folder(self.root)
+        self._list_folder(self.root)
 
     def __len__(self) -> int:
         """Return the number of folders."""
@@ -86,7 +86,7 @@ class Listing:
         if path in self._inside or any(folder in self._items and folder not in self._inside for folder in above):
             return False
         for folder in reversed(above):
-            self._folder(folder)
+            self._list_folder(folder)
         self._put(path, S_IFREG, modified)
         return True
 
@@ -95,7 +95,7 @@ class Listing:
         chain = [folder for folder in (*reversed(path.parents), path) if self.root in folder.parents]
         if not any(folder in self._items and folder not in self._inside for folder in chain):
             for folder in chain:
-                self._folder(folder)
+                self._list_folder(folder)
 
     def stat(self, path: Path) -> os.stat_result:
         """Return what is known of a path; FileNotFoundError where nothing is."""
@@ -114,7 +114,7 @@ class Listing:
         items = self.scan(self.root)
         return Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root
 
-    def _folder(self, path: Path) -> None:
+    def _list_folder(self, path: Path) -> None:
         if path not in self._inside:
             self._inside[path] = {}
             self._put(path, S_IFDIR, 0.0)

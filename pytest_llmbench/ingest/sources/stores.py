@@ -113,7 +113,7 @@ class Stores:
         self._input.add(STANDARD_INPUT, 0.0)
         self._archives: dict[Path, Archive] = {}
 
-    def absolute(self, path: Path) -> Path:
+    def resolve_path(self, path: Path) -> Path:
         """Return the path under which a given one is known: of this machine's files the absolute one."""
         elsewhere = is_remote(path) or path == STANDARD_INPUT
         return path if elsewhere else Path(os.path.abspath(path))

@@ -111,7 +111,7 @@ class Engine:
                 continue
             if not self._intended:
                 break
-            self._rest()
+            self._wait()
         return tuple(each.spec for each in self._queue)
 
     def _take_up(self, specs: Sequence[JobSpec]) -> list[Job]:
@@ -262,13 +262,13 @@ class Engine:
             if self._is_due():
                 self._poll()
             elif not submitted:
-                self._rest()
+                self._wait()
 
     def _is_due(self) -> bool:
         elapsed = (self._now() - self._polled).total_seconds()
         return not 0 <= elapsed < self._pause  # a clock that was set back must not stop the polls
 
-    def _rest(self) -> None:
+    def _wait(self) -> None:
         elapsed = (self._now() - self._polled).total_seconds()
         self._sleep(max(0.01, min(self._pause - elapsed, self._limits.longest_poll)))
 

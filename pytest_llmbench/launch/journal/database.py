@@ -80,7 +80,7 @@ def open_database(folder: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def transaction(database: sqlite3.Connection) -> Iterator[None]:
+def open_transaction(database: sqlite3.Connection) -> Iterator[None]:
     """Do all or nothing, while no other process begins, resumes or writes. One inside another is a part of it."""
     if database.in_transaction:
         yield
@@ -105,7 +105,7 @@ def explain_errors(file: Path) -> Iterator[None]:
 
 
 def _prepare(database: sqlite3.Connection, file: Path) -> None:
-    with transaction(database):
+    with open_transaction(database):
         version = int(database.execute("PRAGMA user_version").fetchone()[0])
         empty = not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if version == 0 and empty:

@@ -58,7 +58,7 @@ class Journal:
     def begin(self, label: str, now: datetime, notes: Mapping[str, str] | None = None) -> str:
         """Start a session, which has these notes from its first moment on; return its id, as 20261121-0545-3f9a."""
         self._check_free()
-        with database.transaction(self._database):  # one process at a time takes locks or looks at them
+        with database.open_transaction(self._database):  # one process at a time takes locks or looks at them
             session = self._make_id(now)
             row = (session, redact(label, self._hidden), now.isoformat())
             self._database.execute("INSERT INTO session (id, label, started) VALUES (?, ?, ?)", row)
@@ -76,7 +76,7 @@ class Journal:
         LaunchError: there is no such session, it is finished, or a process still has it.
         """
         self._check_free()
-        with database.transaction(self._database):
+        with database.open_transaction(self._database):
             rows = self._database.execute("SELECT id, finished IS NULL FROM session ORDER BY rowid DESC").fetchall()
             unfinished = [identifier for identifier, is_open in rows if is_open]
             allowed = [identifier for identifier, is_open in rows if is_open or finished]
@@ -92,7 +92,7 @@ class Journal:
         """Return the sessions that are not finished, newest first."""
         query = """SELECT id, (SELECT count(*) FROM job WHERE job.session = session.id AND over IS NULL)
                    FROM session WHERE finished IS NULL ORDER BY rowid DESC"""
-        with database.transaction(self._database):  # so that nobody takes a lock while it is looked at
+        with database.open_transaction(self._database):  # so that nobody takes a lock while it is looked at
             rows = self._database.execute(query).fetchall()
             return tuple(
                 UnfinishedSession(session, waiting, is_locked(self._find_lock_file(session)))
@@ -104,7 +104,7 @@ class Journal:
         self._check_session()
         if self.list_live():
             return False
-        with database.transaction(self._database):
+        with database.open_transaction(self._database):
             self._database.execute("UPDATE session SET finished = ? WHERE id = ?", (now.isoformat(), self.session))
         return True
 
@@ -123,7 +123,7 @@ class Journal:
         _check_case(spec.case_id)
         self.hide(find_secret_values(spec))
         token, text = secrets.token_hex(8), database.encode_spec(spec, self._hidden)
-        with database.transaction(self._database):
+        with database.open_transaction(self._database):
             number = database.insert_job(self._database, (self.session, token, text, attempt, repeat, now.isoformat()))
             folder = database.find_job_folder(self.folder, self.session, number, spec.case_id)
             _make(folder)
@@ -204,7 +204,7 @@ class Journal:
     @contextmanager
     def write_together(self) -> Iterator[None]:
         """Write what changes in it at its end, all or nothing: a write for many jobs takes no longer than for one."""
-        with database.transaction(self._database):
+        with database.open_transaction(self._database):
             yield
 
     # --- notes --------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Journal:
     def _store(self, entry: JournalEntry, submitted: datetime | None = None, over: datetime | None = None) -> Job:
         self._entries[entry.job.number] = entry
         times = [time.isoformat() if time else None for time in (submitted, over)]
-        with database.transaction(self._database):
+        with database.open_transaction(self._database):
             if not database.update_job(self._database, entry, *times):
                 file = self.folder / database.NAME
                 raise LaunchError(f"{file} lost job number {entry.job.number}: another program changed it")

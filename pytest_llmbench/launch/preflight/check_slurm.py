@@ -24,8 +24,8 @@ NOTHING = ("", "0", "null", "none")  # a number of GPUs that asks for none; `nul
 class ClusterLimits(Protocol):
     """What preflight asks Slurm; None from `accounts` if it has no accounting."""
 
-    def partitions(self) -> Sequence[Partition]: ...
-    def accounts(self) -> Sequence[str] | None: ...
+    def list_partitions(self) -> Sequence[Partition]: ...
+    def list_accounts(self) -> Sequence[str] | None: ...
 
 
 NO_SLURM = JobProblem(
@@ -45,7 +45,7 @@ def check_slurm(
     if slurm is None or len(absent) == len(slurm_jobs):
         return
     try:
-        partitions, accounts = slurm.partitions(), slurm.accounts()
+        partitions, accounts = slurm.list_partitions(), slurm.list_accounts()
     except LaunchError as error:
         answer = "; ".join(str(error).splitlines())
         yield from (

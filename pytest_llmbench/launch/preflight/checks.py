@@ -21,7 +21,7 @@ STAGES = ("STAGE_PATH", "LLMB_INSTALL")  # the variables of the folder that hold
 GIGABYTE = 10**9
 
 
-def free_bytes(folder: Path) -> int:
+def read_free_bytes(folder: Path) -> int:
     """Return the free bytes on the file system of a folder."""
     return shutil.disk_usage(folder).free
 
@@ -31,7 +31,7 @@ class LocalMachine:
     """How this machine is asked: commands, free bytes of a folder's file system, and what may be done with a path."""
 
     run: Runner = run
-    free_bytes: Callable[[Path], int] = free_bytes
+    free_bytes: Callable[[Path], int] = read_free_bytes
     may: Callable[[Path, int], bool] = os.access
 
 

@@ -147,14 +147,14 @@ def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
     """Return a text with `${NAME}` taken from the caller's environment; LaunchError, which names `where` it stands and
     the variable, for one that is not set there."""
 
-    def value(match: re.Match[str]) -> str:
+    def get_value(match: re.Match[str]) -> str:
         if match[1] not in caller:
             raise LaunchError(
                 f"{where} is taken from ${{{match[1]}}}, and that is not set: export {match[1]}, or write the value"
             )
         return caller[match[1]]
 
-    return _REFERENCE.sub(value, text)
+    return _REFERENCE.sub(get_value, text)
 
 
 # --- llmb-run's own file ----------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def fill(job: JobParts, template: str, values: Mapping[str, str], environment: M
     """Return one word of a template with its placeholders and $VARIABLES, in one pass: a value is never read as a
     template. A variable that is not set stays as it is written."""
 
-    def value(match: re.Match[str]) -> str:
+    def get_value(match: re.Match[str]) -> str:
         brace, placeholder, plain, braced = match.groups()
         if brace:
             return str(brace[0])
@@ -285,7 +285,7 @@ def fill(job: JobParts, template: str, values: Mapping[str, str], environment: M
             raise LaunchError(f"{where}: {{{placeholder}}} is not known before a job is submitted")
         return values[placeholder]
 
-    return _PARTS.sub(value, template)
+    return _PARTS.sub(get_value, template)
 
 
 def build_arguments(job: JobParts, values: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:

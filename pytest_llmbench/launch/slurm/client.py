@@ -107,8 +107,8 @@ class Slurm:
         if not earliest:
             return dict.fromkeys(jobs, merge_statuses(None, None))
         # before squeue: a job leaves squeue some 0.3 s before sacct shows its end, and would be in neither
-        accounting = self._accounting(earliest)
-        queue = self._queue(earliest)
+        accounting = self._query_accounting(earliest)
+        queue = self._query_queue(earliest)
         if isinstance(accounting, SlurmAway):
             if queue.keys() < earliest.keys():
                 raise accounting
@@ -145,7 +145,7 @@ class Slurm:
             raise _report_away("sacct", done)
         return _require_single(job_ids_by_token)
 
-    def partitions(self) -> tuple[Partition, ...]:
+    def list_partitions(self) -> tuple[Partition, ...]:
         """Return the partitions of the cluster; SlurmAway if it does not answer."""
         partitions: dict[str, Partition] = {}
         for line in self._answer("sinfo", "--noheader", "--all", "--format=%R|%a|%l|%D|%G").splitlines():
@@ -159,7 +159,7 @@ class Slurm:
             partitions[name] = Partition(name, before.nodes + int(nodes), gpus, parse_duration(limit), up == "up")
         return tuple(partitions.values())
 
-    def accounts(self) -> tuple[str, ...] | None:
+    def list_accounts(self) -> tuple[str, ...] | None:
         """Return the accounts that the caller may use; None where Slurm does not insist on one, or cannot tell."""
         config = self._answer("scontrol", "show", "config")
         enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(.*)$", config, re.MULTILINE)
@@ -171,7 +171,7 @@ class Slurm:
         accounts = tuple(sorted(set(done.out.split())))
         return accounts if user and done.code == 0 and accounts else None
 
-    def _accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SlurmAway:
+    def _query_accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SlurmAway:
         """Return what sacct knows: nothing where Slurm keeps no accounts. SlurmAway, returned: it does not answer."""
         # without --duplicates a job that was requeued has its last row alone, and its restarts are lost; without --jobs
         # sacct lags seconds behind
@@ -181,7 +181,7 @@ class Slurm:
             return read_sacct(done.out, jobs)
         return {} if _is_without_accounting(done) else _report_away("sacct", done)
 
-    def _queue(self, jobs: Mapping[str, datetime]) -> Statuses:
+    def _query_queue(self, jobs: Mapping[str, datetime]) -> Statuses:
         options = ("--noheader", "--all", "--states=all", f"--Format={SQUEUE_FIELDS}", f"--jobs={','.join(jobs)}")
         done = self._ask("squeue", *options)
         if "Invalid job id specified" in done.err and len(jobs) == 1:

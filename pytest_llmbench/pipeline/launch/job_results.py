@@ -103,7 +103,7 @@ class LaunchedRuns:
         if growing is None:
             return None
         try:
-            step = growing.last_step()
+            step = growing.find_last_step()
         except LogError:
             return None
         if step:

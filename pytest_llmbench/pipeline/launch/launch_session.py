@@ -120,7 +120,7 @@ class LaunchSession:
         """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
         no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
         noted = json.loads(journal.read_note(PLAN) or "{}")
-        self.launch = self.planner.launch = self.launch.as_begun(noted)
+        self.launch = self.planner.launch = self.launch.restore_begun(noted)
         self._cases = cases = set(noted.get("cases", ()))
         before = {job.spec.case_id: job.spec for job in reversed(journal.list_jobs())}
         jobs, skipped = [], {}

@@ -11,8 +11,8 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.core.options import LAUNCHING, destination
-from pytest_llmbench.pipeline.option_values import from_option, get_text, resolve_fields
+from pytest_llmbench.core.options import LAUNCHING, name_destination
+from pytest_llmbench.pipeline.option_values import declare_option, get_text, resolve_fields
 
 PURPOSES = {
     "--llmb-profile": Purpose.PROFILE,
@@ -26,26 +26,28 @@ PURPOSES = {
 class LaunchSettings:
     """What is launched, and how. 0 and empty text: nothing says it."""
 
-    cluster: Path | None = from_option("--llmb-cluster")  # a file or folder that exists
-    recipes: tuple[tuple[str, Path], ...] = from_option("--llmb-recipe")  # names, with or without release, and folders
-    largest: int = from_option("--llmb-max-gpus", unset=0)
-    gpus_per_node: int = from_option("--llmb-gpus-per-node", unset=0)
-    launcher: str = from_option("--llmb-launcher", unset="")
-    gpu_hours: float | None = from_option("--llmb-gpu-hours")  # None: the cluster's limit
-    max_jobs: int = from_option("--llmb-max-jobs", unset=0)
-    repeats: int = from_option("--llmb-repeats")
-    retries: int = from_option("--llmb-retries")
-    pending_limit: timedelta = from_option("--llmb-pending-limit")
-    keep_jobs: bool = from_option("--llmb-keep-jobs")
-    dry_run: bool = from_option("--llmb-dry-run")
-    submit_only: bool = from_option("--llmb-submit-only")
-    collect: bool = from_option("--llmb-collect")
-    resume: bool = from_option("--llmb-resume")
-    session: str = from_option("--llmb-session", unset="")
+    cluster: Path | None = declare_option("--llmb-cluster")  # a file or folder that exists
+    recipes: tuple[tuple[str, Path], ...] = declare_option(
+        "--llmb-recipe"
+    )  # names, with or without release, and folders
+    largest: int = declare_option("--llmb-max-gpus", unset=0)
+    gpus_per_node: int = declare_option("--llmb-gpus-per-node", unset=0)
+    launcher: str = declare_option("--llmb-launcher", unset="")
+    gpu_hours: float | None = declare_option("--llmb-gpu-hours")  # None: the cluster's limit
+    max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
+    repeats: int = declare_option("--llmb-repeats")
+    retries: int = declare_option("--llmb-retries")
+    pending_limit: timedelta = declare_option("--llmb-pending-limit")
+    keep_jobs: bool = declare_option("--llmb-keep-jobs")
+    dry_run: bool = declare_option("--llmb-dry-run")
+    submit_only: bool = declare_option("--llmb-submit-only")
+    collect: bool = declare_option("--llmb-collect")
+    resume: bool = declare_option("--llmb-resume")
+    session: str = declare_option("--llmb-session", unset="")
     purpose: Purpose = Purpose.MEASURE
-    profile: str = from_option("--llmb-profile", unset="")  # the text of the option
-    checkpoint: str = from_option("--llmb-load-checkpoint", unset="")  # the folder to load
-    profile_on_regression: bool = from_option("--llmb-profile-on-regression")
+    profile: str = declare_option("--llmb-profile", unset="")  # the text of the option
+    checkpoint: str = declare_option("--llmb-load-checkpoint", unset="")  # the folder to load
+    profile_on_regression: bool = declare_option("--llmb-profile-on-regression")
 
     @property
     def goes_on(self) -> bool:
@@ -56,7 +58,7 @@ class LaunchSettings:
         """Return what a session that goes on with this one has to know of it."""
         return {name: getattr(self, name) for name in KEPT}
 
-    def as_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
+    def restore_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
         """Return these settings with what was noted of the session that they go on with."""
         kept = {name: noted[name] for name in KEPT if name in noted}
         return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
@@ -72,9 +74,9 @@ class LaunchSettings:
 
 def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
     """Return what is launched, None for a session that only judges runs on disk; raises SettingsError."""
-    if not any(values.get(destination(flag)) for flag in LAUNCHING):
+    if not any(values.get(name_destination(flag)) for flag in LAUNCHING):
         return None
-    settings = LaunchSettings(**resolve_fields(LaunchSettings, values, directory), purpose=_purpose(values))
+    settings = LaunchSettings(**resolve_fields(LaunchSettings, values, directory), purpose=_choose_purpose(values))
     _refuse_contradictions(settings)
     return settings
 
@@ -83,8 +85,8 @@ def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings
 KEPT = ("purpose", "profile", "checkpoint", "repeats", "retries", "launcher", "profile_on_regression")
 
 
-def _purpose(values: Mapping[str, Any]) -> Purpose:
-    flags = [flag for flag in PURPOSES if get_text(values, flag) and values.get(destination(flag))]
+def _choose_purpose(values: Mapping[str, Any]) -> Purpose:
+    flags = [flag for flag in PURPOSES if get_text(values, flag) and values.get(name_destination(flag))]
     if len(flags) > 1:
         raise SettingsError(f"{flags[0]} and {flags[1]} exclude each other: one launch does one of them")
     return PURPOSES[flags[0]] if flags else Purpose.MEASURE

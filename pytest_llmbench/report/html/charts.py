@@ -100,9 +100,9 @@ def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart 
         line, symbol, points, _ = DRAWN[label]
         placed = [(places[size], share) for size, share in shares]
         picture.line(placed, line)
-        picture.points(placed, symbol, points)
+        picture.draw_points(placed, symbol, points)
     key = ", ".join(f"{DRAWN[label][3]} {label}" for label in curves)
-    return Chart(name, "Throughput per GPU", _describe_scaling(expected, measured), picture.svg(name), key)
+    return Chart(name, "Throughput per GPU", _describe_scaling(expected, measured), picture.make_svg(name), key)
 
 
 def _describe_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
@@ -156,8 +156,8 @@ def draw_history(outcome: dict[str, Any], name: str) -> Chart | None:
     for row, change in enumerate(changes):
         known_already = " known" if change.get("acknowledged") else ""
         text = f"{format_change(change.get('difference'))}{known_already}"
-        picture.upright(change["night"] - 0.5, "change", text, row % 3)
-    return Chart(name, "History", _describe_history(earlier, times, changes), picture.svg(name), ", ".join(shown))
+        picture.draw_upright(change["night"] - 0.5, "change", text, row % 3)
+    return Chart(name, "History", _describe_history(earlier, times, changes), picture.make_svg(name), ", ".join(shown))
 
 
 def _list_corners(values: Sequence[float | None]) -> Iterator[tuple[float, float | None]]:
@@ -197,11 +197,11 @@ def _draw_daily_runs(picture: Picture, nights: Sequence[dict[str, Any]], times: 
         if value is not None:
             points[SYMBOLS.get(str(night.get("verdict")), "square")].append((at, value))
     for symbol, of_symbol in points.items():
-        picture.points(of_symbol, symbol, MEANINGS[symbol][0])
+        picture.draw_points(of_symbol, symbol, MEANINGS[symbol][0])
     shown = [MEANINGS[symbol][1] for symbol, of_symbol in points.items() if of_symbol]
     if times[-1] is None:
         return shown
-    picture.points([(len(nights) - 1, times[-1])], "ring", "hollow")
+    picture.draw_points([(len(nights) - 1, times[-1])], "ring", "hollow")
     return [*shown, "\N{LARGE CIRCLE} tonight"]
 
 
@@ -266,15 +266,17 @@ def draw_steps(outcome: dict[str, Any], name: str) -> Chart | None:
     picture = Picture(make_number_scale(min(index), max(index)), y, "step", "seconds")
     first, last = max(outcome["window"]["first"], min(index)), min(outcome["window"]["last"], max(index))
     if first < last:
-        picture.band(first, last)
+        picture.fill_band(first, last)
     picture.line(zip(index, seconds, strict=True))
-    picture.points(slow, "triangle", "slow")
-    picture.points(above, "triangle", "hollow")
+    picture.draw_points(slow, "triangle", "slow")
+    picture.draw_points(above, "triangle", "hollow")
     for kind, text, value in list_lines(outcome):
-        picture.across(value, kind, text, below=kind == "expected")
+        picture.draw_across(value, kind, text, below=kind == "expected")
     signs = ["\N{BLACK UP-POINTING TRIANGLE} slow"] if slow else []
     signs += ["\N{WHITE UP-POINTING TRIANGLE} above the scale"] if above else []
-    return Chart(name, "Step times", _describe_steps(outcome, points, slow, y), picture.svg(name), ", ".join(signs))
+    return Chart(
+        name, "Step times", _describe_steps(outcome, points, slow, y), picture.make_svg(name), ", ".join(signs)
+    )
 
 
 def _select_core(outcome: dict[str, Any], points: Points) -> list[float]:
@@ -316,10 +318,10 @@ def draw_distribution(outcome: dict[str, Any], name: str) -> Chart | None:
     counts = Counter(int((value - x.low) / width) for value in shown)
     picture = Picture(x, make_number_scale(0, max(counts.values()) * 1.25), "seconds", "steps")
     for place, count in sorted(counts.items()):
-        picture.box(x.low + place * width, x.low + (place + 0.92) * width, 0, count)
+        picture.fill_box(x.low + place * width, x.low + (place + 0.92) * width, 0, count)
     for row, (kind, text, value) in enumerate(list_lines(outcome)):
-        picture.upright(value, kind, text, row)
-    return Chart(name, "Distribution in the window", _describe_distribution(outcome, times), picture.svg(name))
+        picture.draw_upright(value, kind, text, row)
+    return Chart(name, "Distribution in the window", _describe_distribution(outcome, times), picture.make_svg(name))
 
 
 def _choose_width(whole: float, spread: float) -> float:

@@ -71,7 +71,7 @@ class Even:
         """Return where a value lies between two places."""
         return begin + (end - begin) * (float(value) - self.low) / (self.high - self.low)
 
-    def ticks(self) -> list[float]:
+    def choose_ticks(self) -> list[float]:
         """Return the values that have a text."""
         return [value for value, _ in self.texts]
 
@@ -126,31 +126,31 @@ class Picture:
         ends = list(points)
 
         def draw(plot: Plot) -> Element:
-            return _make_shape(kind, _make_path([None if y is None else plot.at(x, y) for x, y in ends]))
+            return _make_shape(kind, _make_path([None if y is None else plot.locate(x, y) for x, y in ends]))
 
         self._marks.append(draw)
 
-    def band(self, first: float, last: float) -> None:
+    def fill_band(self, first: float, last: float) -> None:
         """Fill everything between two values of x, the window."""
         (_, bottom), (_, top) = self._ends()
-        self.box(first, last, bottom, top, "window")
+        self.fill_box(first, last, bottom, top, "window")
 
-    def box(self, first: float, last: float, bottom: float, top: float, kind: str = "bar") -> None:
+    def fill_box(self, first: float, last: float, bottom: float, top: float, kind: str = "bar") -> None:
         """Fill a rectangle."""
 
         def draw(plot: Plot) -> Element:
-            (left, low), (right, high) = plot.at(first, bottom), plot.at(last, top)
+            (left, low), (right, high) = plot.locate(first, bottom), plot.locate(last, top)
             return _make_shape(kind, f"M{left} {low}H{right}V{high}H{left}z")
 
         self._marks.append(draw)
 
-    def across(self, value: float, kind: str, text: str = "", below: bool = False) -> None:
+    def draw_across(self, value: float, kind: str, text: str = "", below: bool = False) -> None:
         """Draw a horizontal line with a text at its end."""
         (left, _), (right, _) = self._ends()
         self.line([(left, value), (right, value)], kind)
         self.text(right, value, text, down=13 if below else -4, anchor="end")
 
-    def upright(self, value: float, kind: str, text: str = "", row: int = 0) -> None:
+    def draw_upright(self, value: float, kind: str, text: str = "", row: int = 0) -> None:
         """Draw a vertical line with a text beside its top."""
         (_, bottom), (_, top) = self._ends()
         self.line([(value, bottom), (value, top)], kind)
@@ -162,7 +162,7 @@ class Picture:
         """Write a text beside a point."""
 
         def draw(plot: Plot) -> Element:
-            left, top = plot.at(x, y)
+            left, top = plot.locate(x, y)
             moved = left + (aside if anchor == "start" else -aside)
             element = Element("text", {"x": f"{moved:g}", "y": f"{top + down:g}", "text-anchor": anchor})
             element.text = text
@@ -171,18 +171,18 @@ class Picture:
         if text:
             self._marks.append(draw)
 
-    def points(self, points: Sequence[tuple[float, float]], symbol: str, kind: str) -> None:
+    def draw_points(self, points: Sequence[tuple[float, float]], symbol: str, kind: str) -> None:
         """Draw a symbol at each of the points."""
 
         def draw(plot: Plot) -> Element:
             # One path for all points of a kind: 90 nights are one element and not 90.
-            places = (plot.at(x, y) for x, y in points)
+            places = (plot.locate(x, y) for x, y in points)
             return _make_shape(kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places))
 
         if points:
             self._marks.append(draw)
 
-    def svg(self, labelled_by: str) -> str:
+    def make_svg(self, labelled_by: str) -> str:
         """Return the chart as an element of a page; the element with the id `labelled_by` says what it shows."""
         chart = leather.Chart()
         chart.set_x_scale(self._scales[0])
@@ -194,7 +194,7 @@ class Picture:
         margin = leather.theme.margin * WIDTH
         drawn = chart.to_svg_group(WIDTH, HEIGHT)
         drawn.remove(drawn.find("rect"))  # its background
-        _dress(drawn)
+        _restyle(drawn)
         width, height = WIDTH - 2 * (margin - EDGE), HEIGHT - 2 * (margin - EDGE)
         attributes = {"role": "img", "aria-labelledby": labelled_by, "width": f"{width:g}", "height": f"{height:g}"}
         attributes["viewBox"] = f"{margin - EDGE:g} {margin - EDGE:g} {width:g} {height:g}"
@@ -216,7 +216,7 @@ class Plot:
     x: Even
     y: Even
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
+    def locate(self, x: float, y: float) -> tuple[float, float]:
         """Return the place of a point, to a tenth of a pixel."""
         left, top = self.x.project(x, 0, self.width), self.y.project(y, self.height, 0)
         return round(min(max(left, 0), self.width), 1), round(min(max(top, 0), self.height), 1)
@@ -253,7 +253,7 @@ def _make_path(places: Sequence[tuple[float, float] | None]) -> str:
     return "".join(parts)
 
 
-def _dress(drawn: Element) -> None:
+def _restyle(drawn: Element) -> None:
     """Replace leather's colours and fonts, which suit one theme only, and round its places."""
     for element in drawn.iter():
         ours = element.tag == "path" or "class" in element.attrib

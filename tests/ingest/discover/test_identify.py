@@ -13,7 +13,7 @@ from builders import BASELINE, log, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.metric_definitions import tflops_per_gpu
+from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.models import Baseline, BaselineKind, Hint, Identity, Key, ParsedLog, Recipe, RunFiles
 from pytest_llmbench.ingest.discover.folders import read_path_hints
 from pytest_llmbench.ingest.discover.identify import identify
@@ -327,7 +327,7 @@ def test_what_is_left_open_is_not_guessed(found: RunFiles, candidates: tuple[Key
 def work(key: Key, batch: int) -> float:
     """Return the TFLOP/s that a configuration logs at 10 s."""
     expected = baseline(key, batch)
-    return tflops_per_gpu(expected.configuration, 10.0) * (expected.logged_tflops_factor or 1.0)
+    return compute_tflops_per_gpu(expected.configuration, 10.0) * (expected.logged_tflops_factor or 1.0)
 
 
 WORK = work(LLAMA, 128)

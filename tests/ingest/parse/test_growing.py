@@ -25,7 +25,7 @@ def written(folder: Path, text: str | bytes) -> Path:
 
 
 def last_step(path: Path) -> ReachedStep | None:
-    return Growing(path).last_step()
+    return Growing(path).find_last_step()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def replace(path: Path) -> None:
 def test_what_became_another_log_is_read_from_its_beginning(tmp_path: Path, change: Callable[[Path], None]) -> None:
     path = written(tmp_path, nemo2_run(0, 20))
     growing = Growing(path)
-    assert growing.last_step() == ReachedStep(21, 50, 6.061)
+    assert growing.find_last_step() == ReachedStep(21, 50, 6.061)
     change(path)
     assert described(growing.read()) == described(parse_blocks([path.read_bytes()]))
 

@@ -346,10 +346,10 @@ def test_a_file_and_the_end_of_a_growing_one_are_read_with_it(tmp_path: Path) ->
     path.write_text(run(1, 8))
     mine = replace(OWN, first_step=1)
     assert steps(read_log(path, [mine])) == [[*range(1, 9)]]
-    found = Growing(path, [mine]).last_step()
+    found = Growing(path, [mine]).find_last_step()
     assert found == ReachedStep(8, None, found.seconds if found else 0)
     assert found.seconds == pytest.approx(0.51225)
-    assert Growing(path).last_step() is None
+    assert Growing(path).find_last_step() is None
 
 
 def test_a_definition_travels_between_processes() -> None:

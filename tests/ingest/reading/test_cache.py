@@ -23,7 +23,7 @@ from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import file_reader
-from pytest_llmbench.ingest.reading.cache import LogCache, parser_version
+from pytest_llmbench.ingest.reading.cache import LogCache, hash_parser
 from pytest_llmbench.ingest.reading.codec import ReadResult
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.pipeline.settings import cache_folder
@@ -51,7 +51,7 @@ class Places:
         fresh = reading_of(self.runs, definitions)
         for path in self.logs:
             if path.exists():
-                assert bits(found.log(path)) == bits(fresh.log(path))
+                assert bits(found.get_log(path)) == bits(fresh.get_log(path))
         return read
 
     @property
@@ -84,9 +84,9 @@ def test_an_unchanged_folder_is_read_once(places: Places) -> None:
 
 def test_an_ending_of_its_own_is_known_too(places: Places) -> None:
     places.logs[0].with_suffix(".err").write_text("slurmstepd: error: *** JOB 1 CANCELLED DUE TO TIME LIMIT ***\n")
-    first = reading_of(places.runs, cache=places.cache()).ending(places.logs[0].with_suffix(".err"))
+    first = reading_of(places.runs, cache=places.cache()).get_ending(places.logs[0].with_suffix(".err"))
     assert len(places.again()) == 0
-    again = reading_of(places.runs, cache=places.cache()).ending(places.logs[0].with_suffix(".err"))
+    again = reading_of(places.runs, cache=places.cache()).get_ending(places.logs[0].with_suffix(".err"))
     assert first is not None
     assert bits(first) == bits(again)
 
@@ -215,7 +215,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
     for _ in range(2):
         found = reading_of(places.runs, cache=places.cache())
         with pytest.raises(LogError, match="damaged"):
-            found.log(places.logs[0])
+            found.get_log(places.logs[0])
     assert places.read.count(places.logs[0]) == 2
     assert places.read.count(places.logs[1]) == 1
 
@@ -227,7 +227,7 @@ def test_another_parser_or_definition_sees_nothing_of_it(places: Places, monkeyp
     assert places.again((DEFINITION,)) == []
     assert places.again((replace(DEFINITION, unit="ms"),)) == sorted(places.logs)
     assert places.again() == []
-    monkeypatch.setattr(log_cache, "parser_version", lambda _definitions: "another")
+    monkeypatch.setattr(log_cache, "hash_parser", lambda _definitions: "another")
     assert places.again() == sorted(places.logs)
 
 
@@ -237,7 +237,7 @@ def test_every_source_file_of_the_parser_is_part_of_its_version(
     package = tmp_path / "pytest_llmbench"
     shutil.copytree(Path(log_cache.__file__).parents[2], package, ignore=shutil.ignore_patterns("*.pyc", "baselines"))
     monkeypatch.setattr(log_cache, "__file__", str(package / "ingest" / "reading" / "cache.py"))
-    versions = {parser_version(())}
+    versions = {hash_parser(())}
     for name in (
         "ingest/parse/scan.py",
         "ingest/parse/dialects/nemo2.py",
@@ -248,10 +248,10 @@ def test_every_source_file_of_the_parser_is_part_of_its_version(
     ):
         path = package / name
         path.write_text(path.read_text() + "# changed\n")
-        versions.add(parser_version(()))
+        versions.add(hash_parser(()))
     assert len(versions) == 7
     shutil.rmtree(package)
-    assert parser_version(()) != parser_version(())  # without its source nothing is told apart
+    assert hash_parser(()) != hash_parser(())  # without its source nothing is told apart
 
 
 def flipped(place: int) -> Callable[[bytes], bytes]:
@@ -371,7 +371,7 @@ def test_cache_files_are_bounded_and_the_last_used_are_kept(
         path.write_bytes(bytes(size))
         os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
     monkeypatch.setattr(log_cache, "LARGEST", size * 2 + size // 2)
-    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ())).log(places.logs[0])
+    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ())).get_log(places.logs[0])
     assert {path.name for path in places.folder.iterdir()} >= {"foreign.txt"}
     assert len(list(places.folder.iterdir())) == 3  # two caches, and what is none
     assert places.again() == []

@@ -53,7 +53,7 @@ def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(logs: list[Path], found: reading.Reading) -> list[object]:
-    return [bits(found.log(path)) for path in logs]
+    return [bits(found.get_log(path)) for path in logs]
 
 
 def test_workers_read_what_this_process_reads(
@@ -139,9 +139,9 @@ def test_what_cannot_be_read_is_said_in_the_same_words(
     by_workers(monkeypatch)
     found = reading_of(tmp_path)
     with pytest.raises(LogError) as error:
-        found.log(logs[1])
+        found.get_log(logs[1])
     assert str(error.value) == str(told)
-    assert found.log(logs[0]).segments
+    assert found.get_log(logs[0]).segments
 
 
 def test_an_interrupted_session_leaves_no_worker(

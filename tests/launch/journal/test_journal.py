@@ -224,7 +224,7 @@ def test_polls_that_say_nothing_new_are_not_written(journal: Journal, monkeypatc
     number = journal.intend(SPEC, NOW).number
     journal.record_status(number, RUNNING)
     with monkeypatch.context() as patch:
-        patch.setattr(database, "transaction", None)
+        patch.setattr(database, "open_transaction", None)
         later = journal.record_status(number, replace(RUNNING, elapsed_seconds=99.0))
     assert later.status == replace(RUNNING, elapsed_seconds=99.0)
     assert journal.list_live() == (later,)
@@ -241,7 +241,7 @@ def test_a_later_guess_of_when_a_job_may_start_is_not_written(
     waiting = JobStatus(Phase.WAITING, "PENDING", reason="Priority", started=NOW)
     journal.record_status(number, waiting)
     with monkeypatch.context() as patch:
-        patch.setattr(database, "transaction", None)
+        patch.setattr(database, "open_transaction", None)
         assert journal.record_status(number, replace(waiting, started=None)).status == replace(waiting, started=None)
 
 

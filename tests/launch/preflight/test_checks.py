@@ -30,14 +30,14 @@ class FakeSlurm:
         self.parts, self.known, self.away = parts or (part(),), accounts, away
         self.asked = 0
 
-    def partitions(self) -> tuple[Partition, ...]:
+    def list_partitions(self) -> tuple[Partition, ...]:
         """Return the partitions."""
         self.asked += 1
         if self.away:
             raise LaunchError("sinfo: error: no host\nsinfo: fatal: no configuration")
         return self.parts
 
-    def accounts(self) -> tuple[str, ...] | None:
+    def list_accounts(self) -> tuple[str, ...] | None:
         """Return the accounts."""
         return self.known
 

@@ -267,13 +267,13 @@ def test_partitions() -> None:
         "batch|up|infinite|4|gpu:8\nlong|down|7-00:00:00|2|gpu:h100:4(S:0-1)\nlong|down|7-00:00:00|3|(null)\n"
         "short|up|10:00|1|(null)\ngarbage\n"
     )
-    assert Slurm(Fake(sinfo=output), {}).partitions() == (
+    assert Slurm(Fake(sinfo=output), {}).list_partitions() == (
         Partition("batch", 4, 8, None, True),
         Partition("long", 5, 4, 604800.0, False),
         Partition("short", 1, 0, 600.0, True),
     )
     with pytest.raises(SlurmAway):
-        Slurm(Fake(sinfo=UNREACHABLE), {}).partitions()
+        Slurm(Fake(sinfo=UNREACHABLE), {}).list_partitions()
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_partitions() -> None:
 )
 def test_accounts(enforced: str, listed: str | CommandOutput, accounts: tuple[str, ...] | None) -> None:
     config = f"Configuration data\nAccountingStorageEnforce = {enforced}\nAccountingStorageHost = all\n"
-    assert Slurm(Fake(scontrol=config, id="root\n", sacctmgr=listed), {}).accounts() == accounts
+    assert Slurm(Fake(scontrol=config, id="root\n", sacctmgr=listed), {}).list_accounts() == accounts
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def _read_seconds(values: dict[bytes, bytes]) -> tuple[float, float]:
 
 def _read_loss_and_norm(values: dict[bytes, bytes]) -> tuple[float | None, float | None]:
     """Return loss and gradient norm, None where the step has none."""
-    loss, norm = _first(values, LOSSES), _first(values, (NORM,))
+    loss, norm = _get_first(values, LOSSES), _get_first(values, (NORM,))
     skipped = float(values.get(SKIPPED, b"0")) > 0
     if float(values[NOT_NUMBERS]) != 0 or any(
         name not in NUMBERS and _is_bad_loss(name, values[name]) for name in values
@@ -215,12 +215,12 @@ def _is_bad_loss(name: bytes, printed: bytes) -> bool:
     return name.endswith(b"loss") and not math.isfinite(float(printed))
 
 
-def _first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:
+def _get_first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:
     return next((float(values[name]) for name in names if name in values), None)
 
 
 def _parse_number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:
-    place = _first(values, names)
+    place = _get_first(values, names)
     return NAN if place is None else place
 
 

@@ -67,7 +67,7 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
         plain = strip_codes(text, start, stop, end)
-        return _torn(text[start:stop], origin) if plain is None else _read_plain(plain, 0, len(plain), origin)
+        return _read_torn(text[start:stop], origin) if plain is None else _read_plain(plain, 0, len(plain), origin)
     return _read_plain(text, start, end, origin)
 
 
@@ -187,7 +187,7 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return None
     bar = BAR.match(text, start, end)
     if bar is None:
-        return _torn(text[start : find_line_stop(text, start, end)], origin)
+        return _read_torn(text[start : find_line_stop(text, start, end)], origin)
     parts = [part for part in bar[4].split(b", ") if b"=" in part]
     if not parts:
         return None
@@ -214,7 +214,7 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     )
 
 
-def _torn(rest: bytes, origin: RecordOrigin) -> Torn | None:
+def _read_torn(rest: bytes, origin: RecordOrigin) -> Torn | None:
     """Return what is left of a record; None where it is a bar without values."""
     return Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
 

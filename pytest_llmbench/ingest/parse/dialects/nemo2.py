@@ -119,7 +119,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         batch=number.get(b"global_batch_size"),
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated")),
         rate=parse_numbers(value[RATE]) if RATE in value else None,
-        consumed=[_samples(text) for text in value[SAMPLES]] if SAMPLES in value else None,
+        consumed=[_parse_samples(text) for text in value[SAMPLES]] if SAMPLES in value else None,
         loss_digits=count_most_digits(value.get(LOSS)),
     )
 
@@ -155,13 +155,13 @@ def _build_record(origin: RecordOrigin, step: int, total: int | None, values: di
         # until 25.04 by the first name: what tensors took, not what the allocator had reserved
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated", NAN)),
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
-        consumed=_samples(values.get(SAMPLES, b"")),
+        consumed=_parse_samples(values.get(SAMPLES, b"")),
         loss_digits=count_digits(values.get(LOSS, b"")),
         layout=_share(tuple(values)),
     )
 
 
-def _samples(printed: bytes) -> float:
+def _parse_samples(printed: bytes) -> float:
     """Return a number of samples that is printed in full, NaN for any other."""
     return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 

@@ -124,7 +124,7 @@ class RegexReader(DialectReader):
         for record in records:
             if self._doubtful.get(record.origin.offset, 0) > usual:
                 tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: two times in a line")
-            elif doubt := self._prints.doubt(record.origin.offset):
+            elif doubt := self._prints.explain_doubt(record.origin.offset):
                 tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: {doubt}")
             else:
                 kept.append(record)
