@@ -99,7 +99,7 @@ def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart 
     for label, shares in reversed(curves.items()):
         line, symbol, points, _ = DRAWN[label]
         placed = [(places[size], share) for size, share in shares]
-        picture.line(placed, line)
+        picture.draw_line(placed, line)
         picture.draw_points(placed, symbol, points)
     key = ", ".join(f"{DRAWN[label][3]} {label}" for label in curves)
     return Chart(name, "Throughput per GPU", _describe_scaling(expected, measured), picture.make_svg(name), key)
@@ -151,7 +151,7 @@ def draw_history(outcome: dict[str, Any], name: str) -> Chart | None:
     picture = Picture(
         _make_date_scale(earlier), _make_scale(measured, [value for value in expected if value]), "", "seconds"
     )
-    picture.line(_list_corners(expected), "expected")
+    picture.draw_line(_list_corners(expected), "expected")
     shown = _draw_daily_runs(picture, nights, times)
     for row, change in enumerate(changes):
         known_already = " known" if change.get("acknowledged") else ""
@@ -267,7 +267,7 @@ def draw_steps(outcome: dict[str, Any], name: str) -> Chart | None:
     first, last = max(outcome["window"]["first"], min(index)), min(outcome["window"]["last"], max(index))
     if first < last:
         picture.fill_band(first, last)
-    picture.line(zip(index, seconds, strict=True))
+    picture.draw_line(zip(index, seconds, strict=True))
     picture.draw_points(slow, "triangle", "slow")
     picture.draw_points(above, "triangle", "hollow")
     for kind, text, value in list_lines(outcome):

@@ -71,7 +71,7 @@ class Even:
         """Return where a value lies between two places."""
         return begin + (end - begin) * (float(value) - self.low) / (self.high - self.low)
 
-    def choose_ticks(self) -> list[float]:
+    def ticks(self) -> list[float]:
         """Return the values that have a text."""
         return [value for value, _ in self.texts]
 
@@ -121,7 +121,7 @@ class Picture:
         self._names = x_name, y_name
         self._marks: list[Callable[[Plot], Element]] = []
 
-    def line(self, points: Iterable[tuple[float, float | None]], kind: str = "line") -> None:
+    def draw_line(self, points: Iterable[tuple[float, float | None]], kind: str = "line") -> None:
         """Draw a line through the points; it is interrupted where one has no value."""
         ends = list(points)
 
@@ -147,18 +147,20 @@ class Picture:
     def draw_across(self, value: float, kind: str, text: str = "", below: bool = False) -> None:
         """Draw a horizontal line with a text at its end."""
         (left, _), (right, _) = self._ends()
-        self.line([(left, value), (right, value)], kind)
-        self.text(right, value, text, down=13 if below else -4, anchor="end")
+        self.draw_line([(left, value), (right, value)], kind)
+        self.write_text(right, value, text, down=13 if below else -4, anchor="end")
 
     def draw_upright(self, value: float, kind: str, text: str = "", row: int = 0) -> None:
         """Draw a vertical line with a text beside its top."""
         (_, bottom), (_, top) = self._ends()
-        self.line([(value, bottom), (value, top)], kind)
+        self.draw_line([(value, bottom), (value, top)], kind)
         (left, _), (right, _) = self._ends()
         anchor = "start" if value < (left + right) / 2 else "end"
-        self.text(value, top, text, down=11 + 13 * row, anchor=anchor, aside=4)
+        self.write_text(value, top, text, down=11 + 13 * row, anchor=anchor, aside=4)
 
-    def text(self, x: float, y: float, text: str, *, down: float = 0, anchor: str = "start", aside: float = 0) -> None:
+    def write_text(
+        self, x: float, y: float, text: str, *, down: float = 0, anchor: str = "start", aside: float = 0
+    ) -> None:
         """Write a text beside a point."""
 
         def draw(plot: Plot) -> Element:

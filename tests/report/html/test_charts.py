@@ -273,7 +273,7 @@ GOLDEN = (
 
 def test_a_line_is_drawn_in_the_units_of_its_axes() -> None:
     picture = Picture(Even(0, 2, [(0, "a"), (2, "<b>")]), Even(0, 1, [(0, ""), (1, "")]), "", "")
-    picture.line([(0, 0.0), (1, 1.0), (2, 0.0)])
+    picture.draw_line([(0, 0.0), (1, 1.0), (2, 0.0)])
     drawn = picture.make_svg("told")
     assert '<text x="' in drawn
     assert "&lt;b&gt;" in drawn
