@@ -41,6 +41,19 @@ class Dialect:
     prints_loss: bool = True
     """Whether a step that prints no loss lacks one."""
 
+    absent_loss: float | None = None
+    """What a pipeline stage without the loss prints in its place."""
+
+    exact_zero: bool = False
+    """Whether significant digits, or all, are printed: a 0 is one then. The `0.000` of others may be a small one,
+    rounded."""
+
+    averages: int = 1
+    """The printed times are means over so many steps, which neighbours share."""
+
+    documented: str = ""
+    """A regular expression for what a document about a benchmark shows of such a log; empty where none is known."""
+
 
 NEMO_STARTS = (b"Copying Trainer's 'max_steps'", b"restart_count=")
 NEMO_ENDS = (b"`Trainer.fit` stopped: `max_steps=", b"`Trainer.fit` stopped: `max_epochs=")
@@ -49,13 +62,29 @@ SEPARATORS = (b"train_samples_per_second",)
 """Starts that stand in a record itself, so that the next record is of another run."""
 
 DIALECTS = {
-    "nemo1": Dialect(first_step=0, markers=(b"Epoch ", b"DLL "), starts=NEMO_STARTS, ends=NEMO_ENDS),
-    "nemo2": Dialect(first_step=0, markers=(b"Training epoch ",), starts=NEMO_STARTS, ends=NEMO_ENDS),
+    "nemo1": Dialect(
+        first_step=0,
+        markers=(b"Epoch ", b"DLL "),
+        starts=NEMO_STARTS,
+        ends=NEMO_ENDS,
+        exact_zero=True,
+        averages=5,
+        documented=r"train_step_timing in s=\d",
+    ),
+    "nemo2": Dialect(
+        first_step=0,
+        markers=(b"Training epoch ",),
+        starts=NEMO_STARTS,
+        ends=NEMO_ENDS,
+        exact_zero=True,
+        documented=r"train_step_timing in s: \d|parse_train_timing",
+    ),
     "maxtext": Dialect(
         first_step=0,
         markers=(b"completed step",),  # without the colon, before which a colour may end
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
+        documented=r"completed step: \d+, seconds: ",
     ),
     "megatron": Dialect(
         first_step=1,
@@ -67,6 +96,7 @@ DIALECTS = {
         ),
         ends=(b"[after training is done] datetime: ", b"[exiting program at iteration "),
         ends_divide=False,
+        exact_zero=True,
     ),
     "torchtitan": Dialect(
         first_step=1,
@@ -75,6 +105,7 @@ DIALECTS = {
         ends=(b"Training completed",),
         total=rb"Train(?:er|ing) [^\r\n]{1,400}?, total steps (\d{1,15}) \(",
         ends_divide=False,
+        absent_loss=-1.0,
     ),
     "paxml": Dialect(
         first_step=0,
@@ -99,11 +130,19 @@ DIALECTS = {
             b"'learning_rate': ",
         ),
         starts=(b"***** Running training *****", *SEPARATORS),
+        exact_zero=True,
     ),
 }
 
+_PLAIN = Dialect(first_step=0, markers=())
+
 REGEX = "regex"
 """What a baseline file calls the dialect that it defines itself; its name is then that of `name_regex_dialect`."""
+
+
+def get_dialect(name: str | None) -> Dialect:
+    """Return the dialect of this name; of one that a baseline file defines, or of none, one without peculiarities."""
+    return DIALECTS.get(name or "", _PLAIN)
 
 
 def name_regex_dialect(recipe: str, release: str) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_llmbench.core.dialects import get_dialect
 from pytest_llmbench.core.models import Run, Steps
 from pytest_llmbench.core.robust import winsorise
 
@@ -40,9 +41,6 @@ STEADIEST = 0.99
 # Other runs of the configuration that are asked how often such steps agree.
 WITNESSES = 5
 
-# Dialects whose printed times are means over so many steps, which neighbours share.
-MOVING_MEANS = {"nemo1": 5}
-
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -57,7 +55,7 @@ def list_parts(run: Run) -> list[PrintedSteps]:
     """Return the parts of a run's logs that hold steps, in their order."""
     logs = [attempt.log for attempt in run.attempts]
     return [
-        PrintedSteps(segment.steps, MOVING_MEANS.get(log.dialect or "", 1))
+        PrintedSteps(segment.steps, get_dialect(log.dialect).averages)
         for log in logs
         for segment in log.segments
         if len(segment.steps)

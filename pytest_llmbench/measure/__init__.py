@@ -1,1 +1,1 @@
-"""Window, metrics and model FLOPs of a run."""
+"""Window, step times and metrics of a run, and whether it is valid."""

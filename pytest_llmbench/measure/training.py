@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.dialects import get_dialect
 from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Baseline, Note, NoteCode, Problem, Reason, Run, Steps
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure.attempts import Choice
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 ENOUGH_DIGITS = 6  # a loss that stands still in so many digits stands still
 FEWEST_EQUAL = 3  # fewer equal values may be chance
-# Dialects that print significant digits, or all: their 0 is one. The `0.000` of others may be a small one, rounded.
-EXACT_ZERO = frozenset(("nemo1", "nemo2", "megatron", "huggingface"))
-NO_LOSS_HERE = {"torchtitan": -1.0}  # what a pipeline stage without the loss prints in its place
 
 DOUBLES = 1.9  # a loss that grows by so much in every step, doubles: it is printed in few digits
 # How much larger than at its beginning a loss may be at the end of the window, where a guess would do better
@@ -124,7 +122,7 @@ def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
     # On synthetic data a loss of four digits stands still though it trains.
     if not (loss.are_all(0.0) or loss.stand_still):
         return False
-    exact = loss.are_all(0.0) and choice.attempt.log.dialect in EXACT_ZERO
+    exact = loss.are_all(0.0) and get_dialect(choice.attempt.log.dialect).exact_zero
     return exact or choice.segment.loss_digits >= ENOUGH_DIGITS or _select_norms(window).stand_still
 
 
@@ -151,7 +149,7 @@ def _select_losses(choice: Choice, window: Steps) -> WindowValues:
 
 
 def _is_of_another_stage(choice: Choice, window: Steps) -> bool:
-    absent = NO_LOSS_HERE.get(choice.attempt.log.dialect or "")
+    absent = get_dialect(choice.attempt.log.dialect).absent_loss
     return absent is not None and bool((window.loss == absent).all())
 
 

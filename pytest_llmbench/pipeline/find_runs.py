@@ -81,10 +81,10 @@ def ingest(
             lone.append((run_files, attempts))
     filled = {run.found.folder for run in runs}
     for run_files, attempts in lone:
-        if run_files.folder not in filled and _is_died(run_files):  # the only log of a launch, whatever it is called
+        if run_files.folder not in filled and _has_died(run_files):  # the only log of a launch, whatever it is called
             runs.append(_read_as_known(_identify(run_files, attempts, settings, catalog, now, find=find), catalog))
         else:
-            why = _unread(attempts, catalog)
+            why = _describe_unread(attempts, catalog)
             ignored.append(f"{run_files.id}: no training step in it, and not the name of a launched job{why}")
     own, attached = drop_attached(runs)
     once, copies = drop_copies(order_runs(own, now))
@@ -180,7 +180,7 @@ def _is_run(run_files: RunFiles, attempts: Sequence[Attempt]) -> bool:
     return named and bool(launched)
 
 
-def _is_died(files: RunFiles) -> bool:
+def _has_died(files: RunFiles) -> bool:
     """Whether a log without a step stands where a launch writes its own."""
     # Its folders name a workload and a time.
     return files.started is not None and {"recipe", "size"} <= {hint.field for hint in files.hints}
@@ -196,7 +196,7 @@ def _is_unread(files: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -
     return any(reading.count and reading.dialect in dialects for attempt in attempts for reading in attempt.log.unread)
 
 
-def _unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
+def _describe_unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
     """Return why the only dialect that files define, or those whose text stands in a log, find no step in it."""
     unread = [
         dialect

@@ -59,8 +59,8 @@ class Settings:
     logs: tuple[Path, ...] = declare_option("--llmb-logs")
     baselines: tuple[Path, ...] = declare_option("--llmb-baselines")
     tolerances: tuple[Tolerance, ...] = declare_option("--llmb-tolerance", unset=())
-    """Those of the command line and the ini file, one for each `tolerance.slot`; for the other slots the baseline files
-    decide."""
+    """Those of the command line and the ini file, one for each `tolerance.get_slot`; for the other slots the baseline
+    files decide."""
     require: tuple[str, ...] = declare_option("--llmb-require")
     suites: tuple[Path, ...] = ()
     """The suite files among what is required."""
@@ -139,7 +139,7 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     settings = _time_by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
-    refuse_shared(_read(settings, values, directory), list_outputs(settings))
+    refuse_shared(_list_inputs(settings, values, directory), list_outputs(settings))
     return _restrict_to_certificate(settings, typed) if settings.certify else settings
 
 
@@ -149,7 +149,7 @@ def list_outputs(settings: Settings) -> dict[str, Path | None]:
     return {"--llmb-history": settings.history.file if settings.history else None, **reports}
 
 
-def _read(settings: Settings, values: Mapping[str, Any], directory: Path) -> dict[str, Path | None]:
+def _list_inputs(settings: Settings, values: Mapping[str, Any], directory: Path) -> dict[str, Path | None]:
     """Return the files that a session reads and somebody wrote, by flag; of a folder of baselines those that the
     session would write there."""
     written = [path for path in list_outputs(settings).values() if path and path.suffix.lower() in SUITES]

@@ -1,4 +1,4 @@
-"""The hooks of a session that judges runs: a few lines each. No other session registers them."""
+"""The hooks of a session that judges runs, and the exit code at its end. No other session registers them."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class Session:
 
     @classmethod
     def unpack_from_controller(cls, pickled: bytes) -> Session:
-        """Return the session of the controller, from `for_workers`."""
+        """Return the session of the controller, from `pack_for_workers`."""
         settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
         return cls(settings, lambda: now, directory, results=results)
 

@@ -1,1 +1,1 @@
-"""Terminal, JUnit and tables, all made from outcome dictionaries."""
+"""Outcome dictionaries, and all that is made from them: terminal, JUnit, JSON, GitHub, chat, the page."""

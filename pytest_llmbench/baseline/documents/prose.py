@@ -12,6 +12,7 @@ from pytest_llmbench.baseline.documents.labels import DTYPE, GPU, read_caption
 from pytest_llmbench.baseline.documents.markdown import list_shown_lines
 from pytest_llmbench.baseline.documents.table_configurations import UnreadCell
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.dialects import DIALECTS
 
 _PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
 _CONSTANT = re.compile(r"model flops for .*? is (\d\.\d+[eE]\+?\d+)", re.ASCII)
@@ -46,11 +47,7 @@ _WINDOW = re.compile(r"(?:iterations|steps) (\d+)(?:-| to )(\d+)\b.*\bmean\b", r
 _STEPS = re.compile(
     r"training\b.* (?:will run|runs) for the first (\d+) steps|will run for the first (\d+) steps", re.ASCII
 )
-_DIALECTS = {
-    "nemo1": re.compile(r"train_step_timing in s=\d"),
-    "nemo2": re.compile(r"train_step_timing in s: \d|parse_train_timing"),
-    "maxtext": re.compile(r"completed step: \d+, seconds: "),
-}
+_DIALECTS = {name: re.compile(dialect.documented) for name, dialect in DIALECTS.items() if dialect.documented}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""One module per log dialect, over one scanner."""
+"""What a log says: one search for all markers, and the dialects that read what stands there."""

@@ -40,9 +40,9 @@ class UnfinishedSession:
 class Journal:
     """The journal in `folder` (`.llmbench`), and one session in it, that of `begin` or `resume`, locked while open.
 
-    Every change is on disk when its method (or `together`) returns. LaunchError from any method: the file or disk is at
-    fault, or the change contradicts what is known. What cannot be written is kept in memory all the same: a submitted
-    job whose number did not reach the disk must still be found by whoever cancels.
+    Every change is on disk when its method (or `write_together`) returns. LaunchError from any method: the file or
+    disk is at fault, or the change contradicts what is known. What cannot be written is kept in memory all the
+    same: a submitted job whose number did not reach the disk must still be found by whoever cancels.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -190,7 +190,7 @@ class Journal:
         return self._store(ended, over=now)
 
     def read_end(self, number: int) -> str:
-        """Return the text that `ended` was given, empty before."""
+        """Return the text that `record_end` was given, empty before."""
         return self._find_entry(number).text or ""
 
     def list_jobs(self) -> tuple[Job, ...]:

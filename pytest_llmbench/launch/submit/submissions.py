@@ -15,7 +15,7 @@ from pytest_llmbench.launch.recipe.redaction import MASK
 
 Reader = Callable[[str], Sequence["Submission"]]
 
-WORDS = 5  # how many of the last lines of a refused submission are shown
+SHOWN_LINES = 5  # how many of the last lines of a refused submission are shown
 
 # a line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80 columns, where it is piped
 WRAPPED = 79
@@ -160,7 +160,7 @@ def _quote_end(job: Job, text: str) -> str:
     lines = [escape(line.strip()) for line in remove_colours(text).splitlines() if line.strip()]
     if has_unknown_secrets(job):
         return "(not shown: it may hold secrets that this session does not know)"
-    return " | ".join(lines[-WORDS:]) or "(nothing)"
+    return " | ".join(lines[-SHOWN_LINES:]) or "(nothing)"
 
 
 def find_remedy(text: str) -> str:

@@ -1,1 +1,1 @@
-"""The dialects of training logs: a module each, named as in `core.dialects`, which holds the markers."""
+"""A module for each row of `core.dialects`; `regex` is for those of baseline files, `megatron_steps` for `megatron`."""
