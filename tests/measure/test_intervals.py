@@ -101,7 +101,7 @@ def test_a_step_counts_by_the_steps_it_is_the_mean_of() -> None:
     measurement = measured(columns, replace(judged_over(1, 40), steps=40))
     assert measurement.statistic_seconds == pytest.approx((8.0 * 10 + 6.0 * 30) / 40)
     assert measurement.mean_of == (10, 30)
-    assert measurement.get_metric("step_time_mean_seconds").value == measurement.statistic_seconds
+    assert measurement.metric("step_time_mean_seconds").value == measurement.statistic_seconds
 
 
 def test_a_mean_that_repeats_a_step_replaces_it() -> None:

@@ -72,7 +72,7 @@ def test_measuring_a_run_computes_no_metric_and_writes_no_note(monkeypatch: pyte
     measured = measuring.measure(run(), BASELINE, NOW)
     assert measured.valid
     assert asked == []
-    assert measured.get_metric("step_time_seconds").value == pytest.approx(7.325)
+    assert measured.metric("step_time_seconds").value == pytest.approx(7.325)
     assert [one.name for one in measured.expected][:1] == ["step_time_seconds"]
     assert measured.notes == replace(measured).notes
     assert asked == ["compute_window_metrics", "expect_metrics", "list_notes"]

@@ -108,7 +108,7 @@ def test_the_time_of_a_dispatch_is_no_time_of_a_save() -> None:
 
 def test_saves_that_every_rank_prints_count_once() -> None:
     saves = [CheckpointRecord(SAVE, line, 4.0, rank=f"rank{line % 4}") for line in range(200, 208)]
-    assert measured(run(log(segment(), **of_checkpoints(*saves)))).get_metric("checkpoint_saves").value == 2
+    assert measured(run(log(segment(), **of_checkpoints(*saves)))).metric("checkpoint_saves").value == 2
 
 
 def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one() -> None:
@@ -116,7 +116,7 @@ def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one(
     early = replace(segment(steps([7.0] * 5), total=5), last_line=90)
     found = measured(run(log(early, segment(), **of_checkpoints(*saves))))
     assert found.segment == 2
-    assert found.get_metric("checkpoint_save_seconds").value == 4.0
+    assert found.metric("checkpoint_save_seconds").value == 4.0
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_loss_that_became_no_number_after_the_window_is_found() -> None:
 
 def test_an_unknown_metric_is_an_error_that_names_those_there_are() -> None:
     with pytest.raises(KeyError, match="'stpe' is not among the metrics of this run: step_time_seconds, "):
-        measured(run()).get_metric("stpe")
+        measured(run()).metric("stpe")
 
 
 def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:

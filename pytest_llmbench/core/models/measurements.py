@@ -115,7 +115,7 @@ class Measurement:
         """When its run started, None where nothing says it."""
         return self.run.started
 
-    def get_metric(self, name: str) -> Metric:
+    def metric(self, name: str) -> Metric:
         """The metric of that name; KeyError, with the names that there are, for one that the run does not have."""
         by_name = {metric.name: metric for metric in self.metrics}
         if name not in by_name:

@@ -205,7 +205,7 @@ stores = Stores()
 runs = find_runs([Path(sys.argv[1])], stores).runs
 {more}
 read = reading.Reading(stores, runs)
-print(len([read.log(attempt.log) for run in runs for attempt in run.attempts]), flush=True)
+print(len([read.get_log(attempt.log) for run in runs for attempt in run.attempts]), flush=True)
 """
 
 
