@@ -90,7 +90,7 @@ def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str,
     """
     from sqlalchemy import delete, func, select
 
-    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, ensure_tables
+    from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, drop_digests, ensure_tables
 
     old = select(SESSION.c.id).where(SESSION.c.started < convert_to_stored(before))
     steps = (
@@ -101,6 +101,7 @@ def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str,
     removed = {}
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
+        drop_digests(connection)
         for name, table, which in steps:
             removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
             connection.execute(delete(table).where(which))

@@ -129,13 +129,14 @@ def write(place: StoreLocation, document: dict[str, Any]) -> int:
     """
     from sqlalchemy import insert, select
 
-    from pytest_llmbench.history.tables import SESSION, VERDICT, convert_to_stored, ensure_tables
+    from pytest_llmbench.history.tables import SESSION, VERDICT, convert_to_stored, drop_digests, ensure_tables
 
     session, verdicts = document["session"], document["verdicts"]
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
         if connection.execute(select(SESSION.c.id).where(SESSION.c.id == session["id"])).first():
             return 0
+        drop_digests(connection)
         began = convert_to_stored(datetime.fromisoformat(session["started"]))
         values = {**session, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)

@@ -139,6 +139,16 @@ def ensure_tables(connection: Connection, shown: str) -> None:
         connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
 
 
+def drop_digests(connection: Connection) -> None:
+    """Empty what a file of version 3 holds beside its verdicts, before verdicts are added or removed.
+
+    SQLite gives the numbers of removed verdicts again, and the program that made digests would take theirs for them. On
+    a server numbers are never given again.
+    """
+    if connection.dialect.name == "sqlite" and "llmb_digest" in inspect(connection).get_table_names():
+        connection.execute(text("DELETE FROM llmb_digest"))
+
+
 def convert_to_stored(moment: datetime) -> datetime:
     """Return a time as it is stored: UTC, without saying so."""
     return moment.astimezone(UTC).replace(tzinfo=None)

@@ -55,6 +55,19 @@ def test_every_page_that_is_linked_is_there(page: Path) -> None:
     assert len(links) >= HUBS.get(page.name, 0)
 
 
+USERS_FILES = {"NAME.py", "test_KIND.py", "test_mine.py"}
+"""Files that a page tells the reader to make."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_module_that_a_page_names_is_there(page: Path) -> None:
+    folders = ("pytest_llmbench", "tests", "examples", "benchmarks", "scripts")
+    modules = {file.name for folder in folders for file in (CHECKOUT / folder).rglob("*.py")} | {"conftest.py"}
+    named = {Path(name).name for name in re.findall(r"`([\w./-]*?\w\.py)`", page.read_text(encoding="utf-8"))}
+    assert named - modules - USERS_FILES == set()
+    assert page.name != "statistics.md" or len(named) >= 12
+
+
 def test_every_page_is_in_the_index() -> None:
     index = CHECKOUT / "docs" / "index.md"
     linked = set(re.findall(r"\]\(([^)#/]+\.md)\)", index.read_text(encoding="utf-8")))

@@ -68,8 +68,9 @@ class LogCache:
         import zstandard
 
         # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
-        data = zstandard.ZstdCompressor(level=1).compress(pack([*self._used, *new]))
-        if len(data) > LARGEST // 2:
+        packed = pack([*self._used, *new])
+        data = zstandard.ZstdCompressor(level=1).compress(packed)
+        if len(packed) > UNPACKED or len(data) > LARGEST // 2:
             return
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

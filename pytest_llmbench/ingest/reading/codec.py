@@ -85,6 +85,9 @@ class _StepReader:
     def __init__(self, data: bytes, begin: int) -> None:
         self._data = data
         self.place = begin
+        self.most_values = max(
+            len(data), 1 << 20
+        )  # of one column: one value may stand for all, so bytes do not limit it
 
     def take(self, count: int) -> Steps:
         """Return the next steps; ValueError where there are not as many."""
@@ -144,7 +147,15 @@ def unpack(data: bytes) -> list[FileReading]:
         with pause_garbage_collection():
             count, tree = json.loads(data[_HEADER.size : _HEADER.size + size])
             return _from_json(FileReading, tree, count, steps)
-    except (LookupError, TypeError, AttributeError, RecursionError, struct.error) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        struct.error,
+        ArithmeticError,
+        MemoryError,
+    ) as error:
         raise ValueError(f"no packed readings: {error}") from error
 
 
@@ -213,6 +224,8 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
     """Return so many values of one type; an error for what `_to_json` does not make of as many."""
     if not count:
         return _check_column(tree, 0)
+    if count > steps.most_values:
+        raise ValueError(f"no {count} values")
     if isinstance(tree, dict):
         return _from_json(kind, tree[_SAME], 1, steps) * count
     if _is_leaf(kind):

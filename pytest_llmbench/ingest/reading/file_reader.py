@@ -150,7 +150,7 @@ def _feed(
     if requests is None or answers is None:
         raise ValueError("a worker without pipes")
     with suppress(OSError, Empty):
-        requests.write(pickle.dumps([entry for entry in sys.path if isinstance(entry, str)]) + rules)
+        requests.write(pickle.dumps([str(entry) for entry in sys.path if isinstance(entry, str)]) + rules)
         requests.flush()
         alive = answers.read(len(READY)) == READY
         while alive:

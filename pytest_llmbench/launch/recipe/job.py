@@ -70,7 +70,7 @@ def build_job(
     launcher: str = "",
 ) -> JobSpec:
     """Return the complete job of a configuration. `caller` is the environment of this process, `variables` are those of
-    its purpose, `launcher` is what the option says, `exclude` nodes that it must not get besides the cluster's.
+    its purpose, and `launcher` is what the option says.
 
     Later wins: a short list of the caller's variables and those that the document names; account, partition and GPUs
     of the cluster; its `environment`, that of the installed recipe; what the command fixes; `variables`. What the

@@ -95,7 +95,8 @@ def test_a_value_of_another_type_is_not_packed(field: str, value: object) -> Non
 
 def damaged_trees(tree: Any, place: tuple[int | str, ...] = ()) -> Iterator[tuple[tuple[int | str, ...], Any]]:
     """Yield the places in a JSON tree, each with something else that may stand there."""
-    wrong: list[Any] = [{"system": ["id"]}, [], "text", None, 7, -1, True, [[0, 0], ["one"]], [7], 1e99, {"same": tree}]
+    wrong: list[Any] = [{"system": ["id"]}, [], "text", None, 7, -1, True, [[0, 0], ["one"]], [7], 1e99, 10**17, 10**30]
+    wrong.append({"same": tree})
     yield from ((place, other) for other in wrong if type(other) is not type(tree) or other != tree)
     for key in range(len(tree)) if isinstance(tree, list) else list(tree) if isinstance(tree, dict) else ():
         yield from damaged_trees(tree[key], (*place, key))
