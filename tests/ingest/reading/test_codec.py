@@ -131,6 +131,16 @@ def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
             unpack(wrong)
 
 
+@pytest.mark.parametrize("count", [10**8, 10**17, 10**30])
+def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(count: int) -> None:
+    data = pack([FileReading(FileToRead("/err", False), None, None)])
+    (size,) = struct.unpack_from("=Q", data)
+    _, tree = json.loads(data[8 : 8 + size])
+    text = json.dumps([count, {"same": tree}]).encode()
+    with pytest.raises(ValueError, match=f"no {count} values"):
+        unpack(struct.pack("=Q", len(text)) + text)
+
+
 def test_texts_that_are_names_of_kinds_stay_texts() -> None:
     records = tuple(CheckpointRecord(name, 1, rank=name) for name in ("same", "Ending", "NaN", "null", "same"))
     said = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
