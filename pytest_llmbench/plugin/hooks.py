@@ -142,7 +142,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
         described = item.stash[DESCRIBED]
         shown = described if report.outcome == described["status"] else _overrule(described, report)
         report.llmb = shown  # type: ignore[attr-defined]
-        if call.excinfo is not None and item.stash[MESSAGE] and str(call.excinfo.value).startswith(item.stash[MESSAGE]):
+        if shown is described and _begins_with(report, item.stash[MESSAGE]):
             from pytest_llmbench.report.verdicts import make_headline
 
             # Of a message of ours, which has many lines, pytest's short summary shows this; a user's own text stays.
@@ -152,6 +152,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     if is_worker(item.config) and (selection := get_session(item.config).hand_over_selection()):
         report.llmb_selection = selection  # type: ignore[attr-defined]
     return report
+
+
+def _begins_with(report: pytest.TestReport, message: str) -> bool:
+    """Whether what a test failed with has the first line of our message, whatever an assertion wrote behind it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None or not message:
+        return False
+    first = str(crash.message).partition("\n")[0]
+    return first.partition(": ")[2] == message.partition("\n")[0]
 
 
 def _overrule(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.robust import find_stragglers
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""

@@ -345,7 +345,12 @@ def test_the_message_in_a_user_s_own_test_has_one_line_too_and_his_own_words_sta
         import pytest
         def test_in_setup(llmb_measurement): pass
         def test_message(llmb_verdict): pytest.fail(llmb_verdict.message)
+        def test_assertion(llmb_verdict): assert not llmb_verdict.failed, llmb_verdict.message
         def test_words(llmb_verdict): pytest.fail("too slow\\nby far")
+        def test_one_of_our_words(llmb_verdict): pytest.fail("INVALID")
+        class Odd(Exception):
+            def __str__(self): raise ValueError
+        def test_odd(llmb_verdict): raise Odd
         """
     )
     folder = generated(BF16, ending="time-limit")
@@ -353,7 +358,29 @@ def test_the_message_in_a_user_s_own_test_has_one_line_too_and_his_own_words_sta
     head = f"INVALID  {BF16} (incomplete)"
     assert short_summary(result) == [
         f"FAILED test_own.py::test_message[{BF16}] - Failed: {head}",
+        f"FAILED test_own.py::test_assertion[{BF16}] - AssertionError: {head}",
         f"FAILED test_own.py::test_words[{BF16}] - Failed: too slow",
         "by far",
+        f"FAILED test_own.py::test_one_of_our_words[{BF16}] - Failed: INVALID",
+        f"FAILED test_own.py::test_odd[{BF16}] - test_own.Odd: <exception str() failed>",
         f"ERROR test_own.py::test_in_setup[{BF16}] - Failed: {head}",
     ]
+
+
+def test_what_a_test_of_another_verdict_says_with_our_message_stays(
+    pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    path = pytester.makepyfile(
+        test_own="""
+        def test_skipped(llmb_verdict): assert llmb_verdict.judgement.verdict == "PASS", llmb_verdict.message
+        """
+    )
+    folder = generated(BF16)
+    key = BF16.replace("-128", "-256")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(folder), "-k", f"{key} or {BF16}", path)
+    (line, *_) = short_summary(result)
+    assert (
+        line
+        == f"FAILED test_own.py::test_skipped[{key}] - AssertionError: MISSING (no-run): no run of this configuration"
+    )

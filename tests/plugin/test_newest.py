@@ -23,7 +23,11 @@ LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-64"
 OLD, NEW, LATER = "1530101", "1530222", "1530333"
-NOW = datetime.now(UTC)
+
+
+def now() -> datetime:
+    """The time of the test itself: a suite may take longer than a launch is awaited."""
+    return datetime.now(UTC)
 
 
 @pytest.fixture
@@ -87,8 +91,8 @@ def test_a_newest_job_that_left_only_metadata_is_invalid_however_long_ago(
 
 
 def test_a_launch_of_this_minute_is_told_and_no_alarm(judged: Judge, tmp_path: Path, night: Any) -> None:
-    night(LLAMA, 0, OLD, NOW - timedelta(days=1))
-    folder = night(LLAMA, 0, NEW, NOW - timedelta(minutes=2)).parent
+    night(LLAMA, 0, OLD, now() - timedelta(days=1))
+    folder = night(LLAMA, 0, NEW, now() - timedelta(minutes=2)).parent
     shutil.rmtree(folder)
     folder.mkdir()
     one = judged(f"--llmb-logs={tmp_path}").described[LLAMA]
@@ -97,8 +101,8 @@ def test_a_launch_of_this_minute_is_told_and_no_alarm(judged: Judge, tmp_path: P
 
 
 def test_a_launch_that_waits_for_hours_is_no_green_light(judged: Judge, tmp_path: Path, night: Any) -> None:
-    night(LLAMA, 0, OLD, NOW - timedelta(days=1))
-    folder = night(LLAMA, 0, NEW, NOW - timedelta(hours=3)).parent
+    night(LLAMA, 0, OLD, now() - timedelta(days=1))
+    folder = night(LLAMA, 0, NEW, now() - timedelta(hours=3)).parent
     shutil.rmtree(folder)
     assert told(judged, tmp_path, LLAMA)[:2] == ("INVALID", "no-steps")
 
@@ -149,8 +153,8 @@ def test_a_stamp_of_seconds_is_not_believed_where_it_lies_hours_ahead(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """An older good run whose launch bears tomorrow's time does not stand for the slow one of an hour ago."""
-    restamped(night(LLAMA, 0, OLD, NOW - timedelta(days=2)), timedelta(days=2, hours=20))
-    night(LLAMA, 0, NEW, NOW - timedelta(hours=1), factor=1.3)
+    restamped(night(LLAMA, 0, OLD, now() - timedelta(days=2)), timedelta(days=2, hours=20))
+    night(LLAMA, 0, NEW, now() - timedelta(hours=1), factor=1.3)
     assert told(judged, tmp_path, LLAMA) == ("REGRESSION", "slower-than-bound", NEW)
 
 
@@ -159,9 +163,9 @@ def test_local_times_of_a_cluster_hours_ahead_are_compared_with_each_other(
 ) -> None:
     """All logs bear the time of a zone nine hours ahead: the newest is the newest, and in the future of nobody."""
     ahead = timedelta(hours=9)
-    night(NEMOTRON, 0, OLD, NOW - timedelta(days=1) + ahead)
-    log = night(NEMOTRON, 0, NEW, NOW - timedelta(hours=2) + ahead, factor=1.3)
-    os.utime(log, (NOW.timestamp() - 90_000, NOW.timestamp() - 90_000))  # a file time decides nothing here
+    night(NEMOTRON, 0, OLD, now() - timedelta(days=1) + ahead)
+    log = night(NEMOTRON, 0, NEW, now() - timedelta(hours=2) + ahead, factor=1.3)
+    os.utime(log, (now().timestamp() - 90_000, now().timestamp() - 90_000))  # a file time decides nothing here
     one = judged(f"--llmb-logs={tmp_path}").described[NEMOTRON]
     assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("REGRESSION", NEW, "log")
 
@@ -174,8 +178,8 @@ def stampless(log: Path, written: datetime) -> None:
 
 def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge, tmp_path: Path, night: Any) -> None:
     """Logs without a time stamp: copying them makes any of them the newest, and the line of the verdict says so."""
-    stampless(night(MAXTEXT, 0, OLD), NOW - timedelta(hours=1))
-    stampless(night(MAXTEXT, 1, NEW, factor=1.02), NOW - timedelta(hours=2))
+    stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
+    stampless(night(MAXTEXT, 1, NEW, factor=1.02), now() - timedelta(hours=2))
     session = judged(f"--llmb-logs={tmp_path}")
     one = session.described[MAXTEXT]
     assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("PASS", OLD, "file-time")
@@ -184,7 +188,7 @@ def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge,
 
 
 def test_one_run_alone_needs_no_order(judged: Judge, tmp_path: Path, night: Any) -> None:
-    stampless(night(MAXTEXT, 0, OLD), NOW - timedelta(hours=1))
+    stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
     one = judged(f"--llmb-logs={tmp_path}").described[MAXTEXT]
     assert "order-file-time" not in [note["code"] for note in one["notes"]]
 

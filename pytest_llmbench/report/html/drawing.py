@@ -103,8 +103,7 @@ def _round_to_decimal(value: float) -> Decimal:
 
 
 def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
-    """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between which both ends lie. Leather's own
-    search takes a hundred times as long."""
+    """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between which both ends lie."""
     # Leather's own search takes a hundred times as long.
     rough = (high - low) / 5
     step = next(step for factor in ROUND if (step := factor.scaleb(rough.adjusted())) >= rough)
