@@ -162,8 +162,6 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
         "pytest_llmbench",
         "pytest_llmbench.core",
         "pytest_llmbench.core.options",
-        "pytest_llmbench.pipeline",
-        "pytest_llmbench.pipeline.checks",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.fixtures",
     ]

@@ -3,7 +3,7 @@
 A row and a file in `suite/` are all that a check needs: its fixture, its place among the items and its mark follow.
 """
 
-# An idle session imports this for the fixtures, so whatever costs time is imported where it is used.
+# Every session that asks for a fixture of a check imports this, so whatever costs time is imported where it is used.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

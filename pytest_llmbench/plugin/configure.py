@@ -46,7 +46,7 @@ from pytest_llmbench.plugin.stash import (
 )
 
 # Imported by name: pytester forgets modules that a session imported, but their package would still have them.
-HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
+HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection", "pytest_llmbench.plugin.check_fixtures")
 
 
 def start(config: pytest.Config) -> None:

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
-
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Baseline, Case, Check, Measurement, Outcome, Run, UnmatchedRun
+    from pytest_llmbench.core.models import Baseline, Case, Measurement, Outcome, Run, UnmatchedRun
 
 
 @pytest.fixture
 def llmb_case(request: pytest.FixtureRequest) -> Case:
     """The configuration that an item is about; a test that uses it, or any fixture below, has an item for each."""
-    case: Case = _get_case(request)
+    case: Case = get_case(request)
     return case
 
 
@@ -59,32 +57,13 @@ def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
     """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
     from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
 
-    run, described = get_session(request.config).describe_unmatched(_get_case(request))
+    run, described = get_session(request.config).describe_unmatched(get_case(request))
     request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, run.message
     return run
 
 
-def _make_check_fixture(name: str, meaning: str) -> object:
-    def describe_check(request: pytest.FixtureRequest) -> Check:
-        from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
-
-        check, described = get_session(request.config).describe_check(_get_case(request))
-        if DESCRIBED not in request.node.stash:  # the verdict on a configuration comes first
-            request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, check.message
-        return check
-
-    # `pytest --fixtures` shows the docstring of the function.
-    describe_check.__doc__ = meaning
-    return pytest.fixture(name=name)(describe_check)
-
-
-# pytest finds the fixtures of a plugin among the names of its module.
-for _kind, (_, _meaning) in CHECKS.items():
-    _name = get_test_name(_kind).replace("test_", "llmb_")
-    globals()[_name] = _make_check_fixture(_name, _meaning)
-
-
-def _get_case(request: pytest.FixtureRequest) -> Any:
+def get_case(request: pytest.FixtureRequest) -> Any:
+    """Return what the item of a test is about; the test fails where no run is judged."""
     if request.param is None:
         pytest.fail("this test judges runs, and there are none: add --llmb-logs=PATH", pytrace=False)
     return request.param
