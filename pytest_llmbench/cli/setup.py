@@ -85,6 +85,7 @@ def set_up(
 def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tuple[str, bool]:
     from pytest_llmbench.launch.slurm.client import Slurm, run
     from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
+    from pytest_llmbench.pipeline.launch.launch_session import handle_stop
 
     def read_clock() -> datetime:
         return datetime.now(UTC)
@@ -93,7 +94,9 @@ def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tupl
     log = directory / ".llmbench" / "setup" / f"{facts.recipe}-{facts.release}-{read_clock():%Y%m%d-%H%M%S}.log"
     slurm = Slurm(run, dict(step.spec.environment)) if is_slurm_job(step) else None
     tell(_format_step(step))
-    if problem := run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, slurm)):
+    with handle_stop():
+        problem = run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, slurm))
+    if problem:
         return problem, False
     hint = f"pytest -k {facts.recipe} --llmb-launch --llmb-dry-run"
     return f"{facts.recipe} {facts.release} is set up. Next: {hint}", True

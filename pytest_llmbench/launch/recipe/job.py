@@ -137,7 +137,7 @@ def _build_environment(job: JobParts, nodes: int, variables: Pairs) -> dict[str,
     environment |= _name_workload(job, environment)
     values = find_placeholders(job, nodes, environment)
     environment |= {name: fill(job, text, values, {}) for name, text in job.command.fixed}
-    environment |= _activate(job, environment)
+    environment |= activate(job, environment)
     if job.command.via in ("script", "llmb-run"):
         environment["COLUMNS"] = WIDE
     unwanted = _list_unwanted(job.facts)
@@ -199,7 +199,7 @@ def _name_workload(job: JobParts, environment: Mapping[str, str]) -> dict[str, s
     return {"LLMB_WORKLOAD": f"{install}/workloads/pretrain_{job.key.recipe}"}
 
 
-def _activate(job: JobParts, environment: Mapping[str, str]) -> dict[str, str]:
+def activate(job: JobParts, environment: Mapping[str, str]) -> dict[str, str]:
     """Return what activating the recipe's virtual environment would set."""
     if job.installed.virtual_environment is None:
         return {}

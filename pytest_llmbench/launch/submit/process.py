@@ -103,8 +103,13 @@ def _start_held(arguments: list[str], environment: Mapping[str, str], out: int, 
         raise LaunchError(f"{arguments[6]} cannot be started: {problem}") from None
     finally:
         os.close(go)
+    return describe(pid, mark), gate
+
+
+def describe(pid: int, mark: str) -> Process:
+    """Return the record of a child that was just started with MARK in its environment."""
     stat = read_stat(pid)
-    return Process(pid, identify(stat.ticks if stat else "-"), mark), gate
+    return Process(pid, identify(stat.ticks if stat else "-"), mark)
 
 
 def _let_go(process: Process, gate: int) -> None:

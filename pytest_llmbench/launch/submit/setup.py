@@ -5,24 +5,37 @@ It is no job of the journal: its output is shown while it runs, and stopped it l
 
 from __future__ import annotations
 
-import os
 import re
+import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Blame, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Phase, Purpose
+from pytest_llmbench.core.models.jobs import (
+    Blame,
+    Cluster,
+    Command,
+    InstalledRecipe,
+    Job,
+    JobSpec,
+    JobStatus,
+    LaunchFacts,
+    Phase,
+    Purpose,
+)
+from pytest_llmbench.launch.follow.watch import Limits, Watch
 from pytest_llmbench.launch.preflight import checks
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,
@@ -32,17 +45,20 @@ from pytest_llmbench.launch.preflight.plan import (
     group_problems,
 )
 from pytest_llmbench.launch.recipe.cluster import fill_references
+from pytest_llmbench.launch.recipe.fit import find_installed
+from pytest_llmbench.launch.recipe.job import JobParts, activate, build_arguments, fill, find_placeholders
 from pytest_llmbench.launch.recipe.redaction import find_secret_names, redact
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
+from pytest_llmbench.launch.submit import process
 from pytest_llmbench.launch.submit.submissions import read_sbatch
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models.jobs import JobStatus
     from pytest_llmbench.launch.slurm.client import Slurm
 
 LAST_LINES = 8
 POLL_SECONDS = 5.0
-LOST_SECONDS = 600.0  # a job that Slurm does not know for so long is lost
+LIMITS = Limits()
+GRACE_SECONDS = 10.0
 TOO_LONG = 124  # as timeout(1) has it
 
 # pip ends with 0 all the same, and the recipes' documents say of these lines that they do no harm
@@ -50,8 +66,7 @@ RESOLVER = "pip's dependency resolver does not currently take into account"
 HARMLESS = re.compile(rf"{RESOLVER}|This behaviour is the source of the following|tritonclient \S+ requires urllib3")
 CONFLICT = re.compile(r"^\S+ \S+ requires .+ but you have .+ which is incompatible")
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_OPTIONAL = {"{account}": "-A", "{partition}": "-p"}  # may be empty: then the option is left out with its placeholder
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 def build_setup_step(
@@ -66,16 +81,28 @@ def build_setup_step(
     name = f"{facts.recipe} {facts.release}"
     if not facts.setup:
         raise LaunchError(f"{name} has no setup step: nothing to do")
-    installed = _find_installed(facts, cluster)
-    environment = _build_environment(facts, cluster, installed, caller)
-    command = _build_command(facts.setup, cluster, environment)
+    words = shlex.split(facts.setup)
+    assignments = list(takewhile(_ASSIGNMENT.match, words))
+    words = words[len(assignments) :]
+    key = Key(facts.recipe, "", facts.release, "", "", 0)
+    installed = find_installed(key, cluster) or InstalledRecipe(facts.recipe, facts.release)
+    untimed = replace(cluster, time_limit="")  # that of the benchmarks: to import an image may take longer
+    via = "sbatch" if words[:1] == ["sbatch"] else "local"
+    parts = JobParts(key, facts, untimed, Command("setup", via, shlex.join(words)), installed, caller)
+    environment = _build_environment(parts)
+    values = find_placeholders(parts, 1, environment)
+    for assignment in assignments:
+        variable, _, text = assignment.partition("=")
+        if value := fill(parts, text, values, environment):
+            environment[variable] = value
+    command = build_arguments(parts, values, environment)
     if folder is None and installed.folder:
         folder = Path(fill_references(str(installed.folder), caller, "`folder` in the cluster file"))
     spec = JobSpec(
         case_id=name,
-        key=Key(facts.recipe, "", facts.release, "", "", 0),
+        key=key,
         purpose=Purpose.MEASURE,
-        via="sbatch" if command[0] == "sbatch" else "local",
+        via=via,
         command=command,
         directory=_check_directory(name, command, folder),
         environment=tuple(environment.items()),
@@ -118,53 +145,16 @@ def check_setup(step: PlannedJob, machine: checks.LocalMachine | None = None) ->
 # --- its environment and command --------------------------------------------------------------------------
 
 
-def _find_installed(facts: LaunchFacts, cluster: Cluster) -> InstalledRecipe:
-    by_release = {entry.release: entry for entry in reversed(cluster.installed) if entry.recipe == facts.recipe}
-    return by_release.get(facts.release) or by_release.get("") or InstalledRecipe(facts.recipe, facts.release)
-
-
-def _build_environment(
-    facts: LaunchFacts, cluster: Cluster, installed: InstalledRecipe, caller: Mapping[str, str]
-) -> dict[str, str]:
-    environment = dict(caller)
+def _build_environment(parts: JobParts) -> dict[str, str]:
+    cluster, environment = parts.cluster, dict(parts.caller)
     for name, value in (("ACCOUNT", cluster.account), ("PARTITION", cluster.partition)):
         if value:  # sbatch reads the one, srun the other
             environment |= {f"SBATCH_{name}": value, f"SLURM_{name}": value}
-    for name, value in (*cluster.environment, *installed.environment):
-        environment[name] = fill_references(value, caller, f"{name} in the cluster file")
-    if installed.virtual_environment:
-        where = "`virtual_environment` in the cluster file"
-        virtual = fill_references(str(installed.virtual_environment), caller, where)
-        path = os.pathsep.join(filter(None, (f"{virtual}/bin", environment.get("PATH", ""))))
-        environment |= {"VIRTUAL_ENV": virtual, "PATH": path}
-    forbidden = {name for name, _ in facts.forbidden}
+    for name, value in (*cluster.environment, *parts.installed.environment):
+        environment[name] = fill_references(value, parts.caller, f"{name} in the cluster file")
+    environment |= activate(parts, environment)
+    forbidden = {name for name, _ in parts.facts.forbidden}
     return {name: value for name, value in environment.items() if name not in forbidden}
-
-
-def _build_command(template: str, cluster: Cluster, environment: dict[str, str]) -> tuple[str, ...]:
-    """Fill the template word by word, so that no value becomes two; leading assignments go to the environment."""
-    values = {
-        "{account}": cluster.account or environment.get("SBATCH_ACCOUNT", environment.get("SLURM_ACCOUNT", "")),
-        "{partition}": cluster.partition or environment.get("SBATCH_PARTITION", environment.get("SLURM_PARTITION", "")),
-        "{stage}": next((environment[name] for name in checks.STAGES if environment.get(name)), ""),
-    }
-    words: list[str] = []
-    for word in shlex.split(template):
-        if word in _OPTIONAL and not values[word] and words and words[-1] == _OPTIONAL[word]:
-            words.pop()
-        else:
-            words.append(word)
-    while words and (assigned := _ASSIGNMENT.fullmatch(words[0])):
-        words.pop(0)
-        if value := _fill(assigned[2], values):
-            environment[assigned[1]] = value
-    program, *arguments = (_fill(word, values) for word in words)
-    gres = [f"--gres={cluster.gres}"] if cluster.gres and program == "sbatch" else []
-    return (program, *gres, *arguments)
-
-
-def _fill(word: str, values: Mapping[str, str]) -> str:
-    return re.sub(r"\{(?:account|partition|stage)\}", lambda match: values[match[0]], word)
 
 
 def _check_directory(name: str, command: Sequence[str], folder: Path | None) -> Path:
@@ -242,111 +232,98 @@ def run_setup(step: PlannedJob, host: SetupHost) -> str:
 
 
 def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
-    command, directory = step.spec.command, step.spec.directory
+    expired = threading.Event()
+    mark = secrets.token_hex(16)
+    with host.log.open("w", encoding="utf-8") as file, _start(step.spec, mark) as child:
+        started = process.describe(child.pid, mark)
+
+        def expire() -> None:
+            expired.set()
+            with suppress(LaunchError):  # what cannot be killed is waited for
+                process.stop(started, GRACE_SECONDS, time.sleep)
+
+        timer = threading.Timer(host.seconds, expire)  # the loop below waits for the next line, which may never come
+        timer.daemon = True
+        timer.start()
+        try:
+            for line in child.stdout or ():
+                file.write(output.take(line) + "\n")
+            code = child.wait()
+        except BaseException:
+            process.stop(started, GRACE_SECONDS, time.sleep)
+            raise
+        finally:
+            timer.cancel()
+    return TOO_LONG if expired.is_set() else code
+
+
+def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
+    # not process.start: the shell of its wrapper drops variables such as BASH_FUNC_module%%, by which clusters hand on
+    # `module`, and its output would lie in a file with all secrets
     try:
-        process = subprocess.Popen(  # noqa: S603 (an argument list from the recipe's file)
-            command,
-            cwd=directory,
-            env=dict(step.spec.environment),
+        return subprocess.Popen(  # noqa: S603 (an argument list from the recipe's file)
+            spec.command,
+            cwd=spec.directory,
+            env={**dict(spec.environment), process.MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # so that all that it starts can be ended with it
+            start_new_session=True,
         )
     except OSError as error:
-        raise LaunchError(f"{command[0]} in {directory} cannot be started: {error.strerror}") from error
-    with _end_in_time(process, host.seconds) as expired, host.log.open("w", encoding="utf-8") as file:
-        for line in process.stdout or ():
-            file.write(output.take(line) + "\n")
-        code = process.wait()
-    return TOO_LONG if expired.is_set() else code
-
-
-@contextmanager
-def _end_in_time(process: subprocess.Popen[str], seconds: float) -> Iterator[threading.Event]:
-    """End a command with all that it started when it takes too long, and in any case at the end."""
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        _end(process)
-
-    timer = threading.Timer(seconds, expire)  # the caller waits for the next line, which may never come
-    timer.daemon = True
-    timer.start()
-    try:
-        yield expired
-    finally:
-        timer.cancel()
-        if process.poll() is None:
-            _end(process)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=10)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+        raise LaunchError(f"{spec.command[0]} in {spec.directory} cannot be started: {error.strerror}") from error
 
 
 def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
     submissions = read_sbatch("\n".join(output.lines))
     if len(submissions) != 1 or host.slurm is None:
         return output.explain_failure("sbatch printed no job id: nothing to wait for", host.log)
-    job_id = submissions[0].job_id
-    file = step.spec.directory / f"slurm-{job_id}.out"
+    job = Job(1, "", step.spec, host.log.parent, job_id=submissions[0].job_id)
+    file = step.spec.directory / f"slurm-{job.job_id}.out"
     output.lines.clear()
-    host.tell(f"waiting for job {job_id}; its output: {file}")
+    host.tell(f"waiting for job {job.job_id}; its output: {file}")
     try:
-        problem = _wait_for_job(job_id, host.slurm, host, lambda ended: output.take_new(file, ended=ended))
+        problem = _wait_for_job(job, host.slurm, host, lambda ended: output.take_new(file, ended=ended))
     except BaseException:
-        host.tell(f"cancelling job {job_id} {host.slurm.cancel([job_id])}".rstrip())
+        host.tell(f"cancelling job {job.job_id} {host.slurm.cancel([job.job_id])}".rstrip())
         raise
-    return output.explain_failure(f"job {job_id}: {problem}", file) if problem else ""
+    return output.explain_failure(f"job {job.job_id}: {problem}", file) if problem else ""
 
 
-def _wait_for_job(job_id: str, slurm: Slurm, host: SetupHost, show: Callable[[bool], None]) -> str:
+def _wait_for_job(job: Job, slurm: Slurm, host: SetupHost, show: Callable[[bool], None]) -> str:
     """Wait for the end of a job; return what went wrong, or nothing. A Slurm that is away is waited for."""
-    submitted = last_seen = host.now()
-    stuck = ""
+    watch, submitted = Watch(LIMITS), host.now()
     while True:
-        status = _poll_job(job_id, slurm, submitted)
+        try:
+            status = slurm.poll({job.job_id: submitted}).get(job.job_id)
+        except LaunchError:
+            status = None  # if it stays away, the job is lost
         now = host.now()
-        if status and status.phase is not Phase.UNKNOWN:
-            last_seen = now
-        ended = status is not None and status.phase is Phase.ENDED
-        show(ended)
-        if status and ended:
-            end = explain_status(status)
-            return "" if end.blame is Blame.NONE else end.text
-        before, stuck = stuck, explain_stuck(status) if status else ""
-        if stuck and stuck == before:  # seen once, a reason may be that of a moment
-            return f"it will never start and was cancelled ({stuck}) {slurm.cancel([job_id])}".rstrip()
-        if (now - last_seen).total_seconds() > LOST_SECONDS:
-            return f"Slurm has not known it for {LOST_SECONDS / 60:.0f} minutes; `sacct -j {job_id}` may tell more"
-        if (now - submitted).total_seconds() > host.seconds:
-            problem = slurm.cancel([job_id])
-            return f"it took longer than {host.seconds / 3600:g} h and was cancelled {problem}".rstrip()
+        decision = watch.decide(job, status, now)
+        show(decision.ended)
+        if decision.ended:
+            return _explain_end(job.job_id, decision.status)
+        problem = ""
+        if decision.cancel and status:
+            problem = f"it will never start and was cancelled ({explain_stuck(status)})"
+        elif (now - submitted).total_seconds() > host.seconds:
+            problem = f"it took longer than {host.seconds / 3600:g} h and was cancelled"
+        if problem:
+            return f"{problem} {slurm.cancel([job.job_id])}".rstrip()
         host.sleep(POLL_SECONDS)
 
 
-def _poll_job(job_id: str, slurm: Slurm, submitted: datetime) -> JobStatus | None:
-    try:
-        return slurm.poll({job_id: submitted}).get(job_id)
-    except LaunchError:  # away for now: `_wait_for_job` ends in any case
-        return None
-
-
 # --- how it ended -----------------------------------------------------------------------------------------
+
+
+def _explain_end(job_id: str, status: JobStatus | None) -> str:
+    if status is None or status.phase is Phase.UNKNOWN:
+        minutes = LIMITS.lost_seconds / 60
+        return f"Slurm has not known it for {minutes:.0f} minutes; `sacct -j {job_id}` may tell more"
+    end = explain_status(status)
+    return "" if end.blame is Blame.NONE else end.text
 
 
 def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:

@@ -96,7 +96,7 @@ def test_the_folder_is_told_or_installed_never_the_current_one(tmp_path: Path, m
     with pytest.raises(LaunchError, match=f"there is none in {tmp_path}"):
         build_setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)
     installed = replace(
-        CLUSTER, installed=(InstalledRecipe("llama3.1", "", tmp_path), InstalledRecipe("llama3.1", "25.04", folder))
+        CLUSTER, installed=(InstalledRecipe("llama3.1", "25.04", folder), InstalledRecipe("llama3.1", "", tmp_path))
     )
     assert build_setup_step(PLAIN, installed, caller(tmp_path)).spec.directory == folder
 
@@ -211,23 +211,40 @@ def running(folder: Path) -> bool:
     return True
 
 
-HANGS = "sleep 60 & echo $! > $STAGE_PATH/pid; echo started; wait"
+HANGS = pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 60 & echo $! > $STAGE_PATH/pid; echo started; wait",
+        "setsid sleep 60 & echo $! > $STAGE_PATH/pid; echo started; wait",  # it left the session of the step
+        "sleep 60 & echo $! > $STAGE_PATH/pid; echo started",  # the step itself has ended
+    ],
+)
 
 
-def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    text = run_setup(step(tmp_path, HANGS), world(tmp_path, [], seconds=0.5))
+@HANGS
+def test_a_step_that_hangs_is_ended_with_its_children(script: str, tmp_path: Path) -> None:
+    text = run_setup(step(tmp_path, script), world(tmp_path, [], seconds=0.5))
     assert text.startswith("setup failed: ./setup.sh ran out of time")
     assert not running(tmp_path)
 
 
-def test_stopped_by_hand_it_leaves_nothing_behind(tmp_path: Path) -> None:
+@HANGS
+def test_stopped_by_hand_it_leaves_nothing_behind(script: str, tmp_path: Path) -> None:
     def interrupt(line: str) -> None:
+        time.sleep(0.2)  # until the step has ended, where it does
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_setup(step(tmp_path, HANGS), world(tmp_path, [], tell=interrupt))
-    time.sleep(0.1)
+        run_setup(step(tmp_path, script), world(tmp_path, [], tell=interrupt))
     assert not running(tmp_path)
+
+
+def test_a_function_that_the_caller_exports_reaches_the_step(tmp_path: Path) -> None:
+    """Clusters hand on `module` so; a shell between would drop it."""
+    told: list[str] = []
+    functions = {"BASH_FUNC_module%%": "() { echo module $1; }"}
+    assert run_setup(step(tmp_path, "module load enroot", PLAIN, CLUSTER, **functions), world(tmp_path, told)) == ""
+    assert told == ["module load"]
 
 
 def test_a_step_that_cannot_be_started_is_told(tmp_path: Path) -> None:
@@ -368,6 +385,18 @@ def test_the_command_ends_with_what_comes_next_or_with_the_failure(script: str, 
     last = done.stdout.splitlines()[-1]
     assert ("Next: pytest -k maxtext_llama2 --llmb-launch --llmb-dry-run" in last) is (code == 0)
     assert last.startswith("all of it: ") is (code == 1)
+
+
+def test_a_command_that_is_ended_by_a_signal_ends_the_step(tmp_path: Path) -> None:
+    recipe(tmp_path, "sleep 60 & echo $! > $STAGE_PATH/pid; echo started; wait")
+    command = [sys.executable, "-m", "pytest_llmbench.cli.main", "setup", "maxtext_llama2", "--folder", "recipe"]
+    environment = {**os.environ, **caller(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line == "started\n" for line in process.stdout)
+        process.terminate()
+        assert process.wait(timeout=30) == 130
+    assert not running(tmp_path)
 
 
 def test_an_unknown_recipe_is_a_usage_error(tmp_path: Path) -> None:
