@@ -1,1 +1,0 @@
-"""The journal in .llmbench/launch.db: what was submitted, written down before it is submitted."""

@@ -1,1 +1,0 @@
-"""Giving a job to whoever runs it: sbatch, a launcher of the recipes, or this machine."""
