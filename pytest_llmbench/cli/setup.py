@@ -83,7 +83,7 @@ def set_up(
 
 
 def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tuple[str, bool]:
-    from pytest_llmbench.launch.slurm.client import Slurm, run
+    from pytest_llmbench.launch.slurm import Slurm, run
     from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
     from pytest_llmbench.pipeline.launch.launch_session import handle_stop
 

@@ -41,7 +41,7 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResult
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.slurm.client import Runner
+    from pytest_llmbench.launch.slurm import Runner
 
 # Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state.
 LARGEST_SPREAD = 0.1

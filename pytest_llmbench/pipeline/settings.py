@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import TimedBy, Tolerance
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.pipeline.launch.settings import LaunchSettings, resolve_launch
+from pytest_llmbench.pipeline.launch import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
     SUITES,
     choose,

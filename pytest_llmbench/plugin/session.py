@@ -157,7 +157,7 @@ class Session:
         import sys
         import time
 
-        from pytest_llmbench.launch.slurm.client import run
+        from pytest_llmbench.launch.slurm import run
         from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
         from pytest_llmbench.pipeline.launch.planner import Host
 
@@ -196,7 +196,7 @@ class Session:
         import os
         import socket
 
-        from pytest_llmbench.launch.slurm.client import run
+        from pytest_llmbench.launch.slurm import run
         from pytest_llmbench.pipeline.record_baselines import find_author
 
         return find_author(self.directory, os.environ, socket.gethostname(), run)

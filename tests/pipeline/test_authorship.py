@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.launch.slurm.client import CommandOutput, run
+from pytest_llmbench.launch.slurm import CommandOutput, run
 from pytest_llmbench.pipeline.record_baselines import find_author
 
 

@@ -81,7 +81,7 @@ def test_a_job_that_ends_well_without_a_complete_run_is_invalid(launch: Launch) 
 KILLED = """
 import os, signal
 import pytest
-from pytest_llmbench.launch.journal.journal import Journal
+from pytest_llmbench.launch.journal import Journal
 
 @pytest.hookimpl
 def pytest_configure(config):

@@ -16,11 +16,11 @@ from clusters import Cluster
 from job_specs import job_spec
 
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Phase
-from pytest_llmbench.launch.follow.engine import Engine, NextJob
+from pytest_llmbench.launch.follow import Engine, NextJob
 from pytest_llmbench.launch.follow.watch import Limits
-from pytest_llmbench.launch.journal.journal import Journal
-from pytest_llmbench.launch.slurm.client import CommandOutput, Slurm, run
-from pytest_llmbench.launch.submit.launchers import Tools, build_launchers
+from pytest_llmbench.launch.journal import Journal
+from pytest_llmbench.launch.slurm import CommandOutput, Slurm, run
+from pytest_llmbench.launch.submit import Tools, build_launchers
 
 pytestmark = pytest.mark.slow
 

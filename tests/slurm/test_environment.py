@@ -15,7 +15,7 @@ from shipped_specs import baseline, facts
 
 from pytest_llmbench.core.models.jobs import Cluster as Described
 from pytest_llmbench.core.models.jobs import JobSpec
-from pytest_llmbench.launch.recipe.job import build_job
+from pytest_llmbench.launch.recipe import build_job
 
 pytestmark = pytest.mark.slow
 

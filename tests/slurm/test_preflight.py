@@ -13,9 +13,9 @@ from clusters import Cluster as RealCluster
 from planned import machine, planned, program
 
 from pytest_llmbench.core.models.jobs import Cluster
-from pytest_llmbench.launch.preflight.checks import check_launch
+from pytest_llmbench.launch.preflight import check_launch
 from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
-from pytest_llmbench.launch.slurm.client import Slurm, run
+from pytest_llmbench.launch.slurm import Slurm, run
 from pytest_llmbench.launch.submit.setup import SetupHost, build_setup_step, run_setup
 
 pytestmark = pytest.mark.slow

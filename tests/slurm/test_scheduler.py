@@ -11,7 +11,7 @@ import pytest
 from clusters import Cluster
 
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.launch.slurm.client import Partition, Slurm, SlurmAway, run
+from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway, run
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ from typing import Any
 
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
-from pytest_llmbench.launch.preflight.checks import LocalMachine
+from pytest_llmbench.launch.preflight import LocalMachine
 from pytest_llmbench.launch.preflight.plan import PlannedJob
-from pytest_llmbench.launch.slurm.client import CommandOutput
+from pytest_llmbench.launch.slurm import CommandOutput
 
 FACTS = LaunchFacts(
     recipe="llama3.1",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.launch.follow.progress import format_duration
-from pytest_llmbench.launch.slurm.client import SlurmAway
+from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.slurm.statuses import OWN, drop_passing, explain_status, explain_stuck
-from pytest_llmbench.launch.submit.launchers import Launcher, group_by_scheduler
+from pytest_llmbench.launch.submit import Launcher, group_by_scheduler
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.journal.journal import Journal
+    from pytest_llmbench.launch.journal import Journal
 
 
 BLOCKED_SECONDS = 10.0  # a reason that never clears has to be seen for so long, in poll after poll

@@ -13,7 +13,7 @@ from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch.preflight.plan import JobProblem, PlannedJob, find_script
-from pytest_llmbench.launch.slurm.client import Partition
+from pytest_llmbench.launch.slurm import Partition
 from pytest_llmbench.launch.slurm.statuses import parse_duration
 
 HEAD = 64 * 1024  # the #SBATCH lines stand at the beginning of a script; so many bytes of it are read

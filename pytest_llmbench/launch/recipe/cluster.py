@@ -23,7 +23,7 @@ from pytest_llmbench.core.yamlfile import (
     read_document,
     read_entry,
 )
-from pytest_llmbench.launch.slurm.client import Runner
+from pytest_llmbench.launch.slurm import Runner
 
 LLMB_RUN_FILE = "cluster_config.yaml"
 

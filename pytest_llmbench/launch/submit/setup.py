@@ -35,8 +35,8 @@ from pytest_llmbench.core.models.jobs import (
     Phase,
     Purpose,
 )
+from pytest_llmbench.launch import preflight
 from pytest_llmbench.launch.follow.watch import Limits, Watch
-from pytest_llmbench.launch.preflight import checks
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,
     PlannedJob,
@@ -44,16 +44,16 @@ from pytest_llmbench.launch.preflight.plan import (
     format_command,
     group_problems,
 )
+from pytest_llmbench.launch.recipe import JobParts, activate, build_arguments, fill, find_placeholders
 from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.fit import find_installed
-from pytest_llmbench.launch.recipe.job import JobParts, activate, build_arguments, fill, find_placeholders
 from pytest_llmbench.launch.recipe.redaction import find_secret_names, redact
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
 from pytest_llmbench.launch.submit import process
 from pytest_llmbench.launch.submit.submissions import read_sbatch
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.slurm.client import Slurm
+    from pytest_llmbench.launch.slurm import Slurm
 
 LAST_LINES = 8
 POLL_SECONDS = 5.0
@@ -119,23 +119,23 @@ def is_slurm_job(step: PlannedJob) -> bool:
     return step.spec.via == "sbatch"
 
 
-def check_setup(step: PlannedJob, machine: checks.LocalMachine | None = None) -> str:
+def check_setup(step: PlannedJob, machine: preflight.LocalMachine | None = None) -> str:
     """Return what is in the way of a setup step as one text, empty if nothing is."""
     facts = step.facts
     facts = replace(
         facts,
         virtual_environment=facts.virtual_environment or bool(facts.python),  # what it installs goes there
         needs_token=False,
-        required=tuple((name, meaning) for name, meaning in facts.required if name in checks.STAGES),
+        required=tuple((name, meaning) for name, meaning in facts.required if name in preflight.STAGES),
     )
     every = (
-        checks.check_variables,
-        checks.check_stage,
-        checks.check_script,
-        checks.check_programs,
-        checks.check_python,
+        preflight.check_variables,
+        preflight.check_stage,
+        preflight.check_script,
+        preflight.check_programs,
+        preflight.check_python,
     )
-    on = machine or checks.LocalMachine()
+    on = machine or preflight.LocalMachine()
     problems = [problem for check in every for problem in check(replace(step, facts=facts), on)]
     if is_slurm_job(step) and not shutil.which("sbatch", path=dict(step.spec.environment).get("PATH", "")):
         problems.append(JobProblem("there is no Slurm on this machine: no sbatch on the PATH", "use a login node"))
@@ -340,7 +340,7 @@ def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
 
 
 def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) -> str:
-    images = checks.find_images(step.facts.image, checks.find_stages(step))
+    images = preflight.find_images(step.facts.image, preflight.find_stages(step))
     if not images or any(image.is_file() and image.stat().st_size for image in images):
         return ""
     if by_hand := _format_import(step):

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.models.jobs import Job, SubmissionState
-from pytest_llmbench.launch.recipe.redaction import MASK
+from pytest_llmbench.launch.recipe.redaction import MASK, redact
 
 Reader = Callable[[str], Sequence["Submission"]]
 
@@ -192,6 +192,15 @@ def has_unknown_secrets(job: Job) -> bool:
     """Whether a job has secrets of an earlier session, which the journal did not keep: nothing can hide them."""
     environment = dict(job.spec.environment)
     return any(environment.get(name) == MASK for name in job.spec.secrets)
+
+
+def hide_secrets(output: Path, job: Job) -> str:
+    """Return what a submission printed, with its secrets hidden, in the file too."""
+    text = output.read_text(encoding="utf-8", errors="replace")
+    hidden = redact(text, job.spec)
+    if hidden != text:
+        output.write_text(hidden, encoding="utf-8")
+    return hidden
 
 
 def remove_colours(text: str) -> str:

@@ -73,8 +73,8 @@ class LaunchedRuns:
 
     def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch.recipe.job import find_named_image
-        from pytest_llmbench.launch.submit.launchers import estimate_submission
+        from pytest_llmbench.launch.recipe import find_named_image
+        from pytest_llmbench.launch.submit import estimate_submission
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
         since = estimate_submission(job)

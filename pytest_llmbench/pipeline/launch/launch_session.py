@@ -17,17 +17,17 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Key, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.launch import LaunchSettings
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.planner import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
-from pytest_llmbench.pipeline.launch.settings import LaunchSettings
 from pytest_llmbench.pipeline.option_values import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow.engine import Engine
-    from pytest_llmbench.launch.journal.journal import Journal
+    from pytest_llmbench.launch.follow import Engine
+    from pytest_llmbench.launch.journal import Journal
 
 
 LEVEL = 0.05  # the probability of a wrong PASS at the bound; the two looks of a sequence share it
@@ -155,7 +155,7 @@ class LaunchSession:
 
     @contextmanager
     def _begin(self, plan: Plan) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal.journal import Journal
+        from pytest_llmbench.launch.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
             for past in journal.list_unfinished():
@@ -169,7 +169,7 @@ class LaunchSession:
 
     @contextmanager
     def _resume(self) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal.journal import Journal
+        from pytest_llmbench.launch.journal import Journal
 
         with closing(Journal(self.host.folder)) as journal:
             self.session = journal.resume(self.launch.session, finished=self.launch.collect)
@@ -221,10 +221,10 @@ class LaunchSession:
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _build_engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
-        from pytest_llmbench.launch.follow.engine import Engine
+        from pytest_llmbench.launch.follow import Engine
         from pytest_llmbench.launch.follow.progress import Progress
         from pytest_llmbench.launch.follow.watch import Limits
-        from pytest_llmbench.launch.submit.launchers import Tools, build_launchers
+        from pytest_llmbench.launch.submit import Tools, build_launchers
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         limits = Limits(max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending)

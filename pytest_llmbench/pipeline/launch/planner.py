@@ -15,13 +15,13 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.launch.settings import LaunchSettings
+from pytest_llmbench.pipeline.launch import LaunchSettings
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
-    from pytest_llmbench.launch.slurm.client import Runner, Slurm
+    from pytest_llmbench.launch.slurm import Runner, Slurm
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Planner:
     def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
         from pytest_llmbench.launch.preflight.plan import PlannedJob
-        from pytest_llmbench.launch.recipe.job import build_job
+        from pytest_llmbench.launch.recipe import build_job
         from pytest_llmbench.launch.recipe.purpose import build_variables, parse_profile
 
         baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
@@ -157,7 +157,7 @@ class Planner:
 
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
         """Return all that is in the way of the plan."""
-        from pytest_llmbench.launch.preflight.checks import check_launch
+        from pytest_llmbench.launch.preflight import check_launch
 
         local = all(job.spec.via == "local" for job in plan.jobs)
         return check_launch(plan.jobs, self.cluster, None if local else self.slurm)
@@ -165,7 +165,7 @@ class Planner:
     @cached_property
     def slurm(self) -> Slurm:
         """Slurm, as this machine reaches it."""
-        from pytest_llmbench.launch.slurm.client import Slurm
+        from pytest_llmbench.launch.slurm import Slurm
 
         return Slurm(self.host.run, self.host.environment)
 

@@ -26,8 +26,8 @@ from pytest_llmbench.core.models.jobs import (
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow.engine import NextJob
-    from pytest_llmbench.pipeline.launch.settings import LaunchSettings
+    from pytest_llmbench.launch.follow import NextJob
+    from pytest_llmbench.pipeline.launch import LaunchSettings
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 
@@ -132,7 +132,7 @@ class LaunchProgress:
 
     def _start_again(self, job: Job, end: JobEnd) -> NextJob | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
-        from pytest_llmbench.launch.follow.engine import NextJob
+        from pytest_llmbench.launch.follow import NextJob
 
         if job.submission is SubmissionState.UNCERTAIN:
             return None
@@ -209,7 +209,7 @@ class LaunchProgress:
         return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
     def _plan_repeats(self, progress: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:
-        from pytest_llmbench.launch.follow.engine import NextJob
+        from pytest_llmbench.launch.follow import NextJob
 
         done = len(progress.runs) + len(progress.failures)
         wanted = range(done + 1, self._count_runs(progress, result) + 1) if done == 1 else ()
@@ -235,7 +235,7 @@ class LaunchProgress:
         return 1 if settled else self._settings.repeats
 
     def _plan_profile(self, progress: ConfigurationProgress) -> list[NextJob]:
-        from pytest_llmbench.launch.follow.engine import NextJob
+        from pytest_llmbench.launch.follow import NextJob
 
         result = progress.result
         regressed = (

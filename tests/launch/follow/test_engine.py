@@ -14,11 +14,11 @@ from job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
-from pytest_llmbench.launch.follow.engine import Engine, NextJob
+from pytest_llmbench.launch.follow import Engine, NextJob
 from pytest_llmbench.launch.follow.watch import Limits
-from pytest_llmbench.launch.journal.journal import Journal
-from pytest_llmbench.launch.slurm.client import SlurmAway
-from pytest_llmbench.launch.submit.launchers import Launcher
+from pytest_llmbench.launch.journal import Journal
+from pytest_llmbench.launch.slurm import SlurmAway
+from pytest_llmbench.launch.submit import Launcher
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
 pytestmark = pytest.mark.slow

@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.launch.journal import database
-from pytest_llmbench.launch.journal.journal import Journal
+from pytest_llmbench.launch.journal import Journal, database
 from pytest_llmbench.launch.submit.process import Process
 
 NOW = datetime(2026, 11, 21, 5, 45, tzinfo=UTC)
@@ -533,7 +532,7 @@ from datetime import datetime, UTC
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from pytest_llmbench.launch.journal.journal import Journal
+from pytest_llmbench.launch.journal import Journal
 from test_journal import DONE, NOW, PROCESS, RUNNING, SPEC
 journal = Journal(Path(sys.argv[1]))
 print(journal.begin("writer", NOW), flush=True)

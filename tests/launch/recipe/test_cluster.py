@@ -17,7 +17,7 @@ from pytest_llmbench.launch.recipe.cluster import (
     read_cluster,
     read_llmb_run,
 )
-from pytest_llmbench.launch.slurm.client import CommandOutput
+from pytest_llmbench.launch.slurm import CommandOutput
 
 WHOLE = """\
 schema: 1

@@ -16,7 +16,7 @@ from shipped_specs import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.launch.recipe.job import IMAGE, build_job, find_named_image, list_missing
+from pytest_llmbench.launch.recipe import IMAGE, build_job, find_named_image, list_missing
 
 STAGE = Path("/lustre/stage")
 GB200 = Cluster(gpu="gb200", account="acct", partition="batch")

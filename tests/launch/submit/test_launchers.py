@@ -20,21 +20,21 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.ingest.discover.metadata import read_metadata
 from pytest_llmbench.ingest.discover.names import read_log_name
-from pytest_llmbench.launch.journal.journal import Journal
-from pytest_llmbench.launch.slurm.client import SlurmAway
-from pytest_llmbench.launch.submit import process
-from pytest_llmbench.launch.submit.launchers import (
+from pytest_llmbench.launch.journal import Journal
+from pytest_llmbench.launch.slurm import SlurmAway
+from pytest_llmbench.launch.submit import (
     Launcher,
+    LocalLauncher,
     NotReachedError,
     Tools,
     build_launchers,
     find_launcher,
+    process,
 )
-from pytest_llmbench.launch.submit.local import LocalLauncher
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.slurm.client import Slurm
+    from pytest_llmbench.launch.slurm import Slurm
 
 
 class FakeSlurm:

@@ -14,9 +14,9 @@ from planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Purpose
-from pytest_llmbench.launch.preflight.checks import LocalMachine, check_launch, is_wanted_version
+from pytest_llmbench.launch.preflight import LocalMachine, check_launch, is_wanted_version
 from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, describe_problems
-from pytest_llmbench.launch.slurm.client import Partition
+from pytest_llmbench.launch.slurm import Partition
 
 
 def part(name: str = "batch", nodes: int = 4, gpus: int = 8, limit: float | None = None, up: bool = True) -> Partition:

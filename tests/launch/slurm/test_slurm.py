@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
-from pytest_llmbench.launch.slurm.client import CommandOutput, Partition, Slurm, SlurmAway
+from pytest_llmbench.launch.slurm import CommandOutput, Partition, Slurm, SlurmAway
 from pytest_llmbench.launch.slurm.statuses import count_gpus, expand_hosts, explain_status, parse_duration
 
 SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)

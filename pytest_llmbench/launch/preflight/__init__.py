@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_llmbench.core.models.jobs import Cluster, Purpose
 from pytest_llmbench.launch.preflight.check_slurm import ClusterLimits, check_slurm
 from pytest_llmbench.launch.preflight.plan import JobProblem, LaunchProblem, PlannedJob, find_script, group_problems
-from pytest_llmbench.launch.recipe.job import IMAGE, list_missing
+from pytest_llmbench.launch.recipe import IMAGE, list_missing
 from pytest_llmbench.launch.recipe.purpose import explain_unloadable
-from pytest_llmbench.launch.slurm.client import CommandOutput, Runner, run
+from pytest_llmbench.launch.slurm import CommandOutput, Runner, run
 
 STAGES = ("STAGE_PATH", "LLMB_INSTALL")  # the variables of the folder that holds a recipe's image, and the results
 

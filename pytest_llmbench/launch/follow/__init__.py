@@ -13,12 +13,12 @@ from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Ph
 from pytest_llmbench.launch.follow.progress import Progress, summarize
 from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, cancel_jobs, differs, explain_end, has_moved_on
 from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values
-from pytest_llmbench.launch.slurm.client import SlurmAway
-from pytest_llmbench.launch.submit.launchers import Launcher, Scheduler, find_launcher, group_by_scheduler
+from pytest_llmbench.launch.slurm import SlurmAway
+from pytest_llmbench.launch.submit import Launcher, Scheduler, find_launcher, group_by_scheduler
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_problem
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.journal.journal import Journal
+    from pytest_llmbench.launch.journal import Journal
 
 RECOVER_SECONDS = 20.0  # how long a submission that is under way may take to end when everything is cancelled
 
