@@ -268,22 +268,19 @@ def _prune(place: StoreLocation, arguments: argparse.Namespace) -> str:
     extent = measure_extent(place, before)
     if not extent.sessions:
         return f"nothing to remove: no session from before {before:%Y-%m-%d}"
-    removal = f"{_format_counts(prune(place, before, dry_run=True))}\n  {_format_extent(extent)}"
+    counts, days = _format_counts(prune(place, before, dry_run=True)), _format_extent(extent)
+    removal, in_one_line = f"{counts}\n  {days}", f"{counts}, {days}"
     if arguments.dry_run:
         return f"would remove {removal}"
     if not extent.stay:
-        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(_join_lines(removal))}")
+        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(in_one_line)}")
     if not (arguments.yes or _is_agreed(f"removes {removal}")):
-        raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {_join_lines(removal)}")
-    return f"removed {_format_counts(prune(place, before, dry_run=False))}\n  {_format_extent(extent)}"
+        raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {in_one_line}")
+    return f"removed {_format_counts(prune(place, before, dry_run=False))}\n  {days}"
 
 
 def _format_counts(removed: Mapping[str, int]) -> str:
     return ", ".join(formatting.count_noun(count, name.removesuffix("s")) for name, count in removed.items())
-
-
-def _join_lines(text: str) -> str:
-    return ", ".join(map(str.strip, text.splitlines()))
 
 
 def _format_extent(extent: Extent) -> str:

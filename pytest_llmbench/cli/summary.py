@@ -17,7 +17,7 @@ from pytest_llmbench.core.models import Reason, Window
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pytest_llmbench.core.models import Baseline, Configuration, Problem, Run, Steps
+    from pytest_llmbench.core.models import Baseline, Configuration, IgnoredFile, Problem, Run, Steps
     from pytest_llmbench.measure.attempts import Choice
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.find_runs import IngestedRuns
@@ -201,12 +201,11 @@ def _format_window(row: SummaryRow) -> str:
     return f"{row.window} (last half)" if row.window_from == WindowFrom.LAST_HALF else row.window or "-"
 
 
-def format_skipped(ignored: Sequence[str]) -> str:
+def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
     """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
     by_reason: dict[str, list[str]] = {}
     for file in ignored:
-        name, _, why = formatting.escape(file).partition(": ")
-        by_reason.setdefault(why, []).append(name)
+        by_reason.setdefault(formatting.escape(file.reason), []).append(formatting.escape(file.name))
     lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
     return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
 

@@ -130,6 +130,11 @@ def join_first(items: Sequence[object], limit: int = 5) -> str:
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
+def join_sentences(sentences: Iterable[str]) -> str:
+    """Return what is said in several sentences, of which only the last may have its full stop."""
+    return ". ".join(sentences)
+
+
 def count_noun(number: int, noun: str) -> str:
     """Return `1 run` or `2 runs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from pytest_llmbench.core.models import Clock, Dating, Key, Remains, Run
+from pytest_llmbench.core.models import Clock, Dating, IgnoredFile, Key, Remains, Run
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.ingest.duplicates import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, count_steps
 
@@ -159,7 +159,7 @@ def _is_later(run: Run, other: Run, datings: Mapping[str, Mapping[Clock, Dating]
     return _read_job_number(run)[0] > _read_job_number(other)[0] > 0
 
 
-def drop_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], list[str]]:
+def drop_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], list[IgnoredFile]]:
     """Return runs, newest first, without the jobs that left no log and say nothing; and what is said of those.
 
     Such a job counts as long as it may wait in the queue, and longer where an older run would be judged in its place. A
@@ -171,7 +171,7 @@ def drop_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], list
         if run.attempts:
             newest.setdefault(run.identity.key, run)
     remaining: list[Run] = []
-    notes: list[str] = []
+    notes: list[IgnoredFile] = []
     starting: dict[str, tuple[str, ...]] = {}
     for place, run in enumerate(runs):
         if run.attempts:
@@ -183,11 +183,11 @@ def drop_superseded(runs: Sequence[Run], now: datetime) -> tuple[list[Run], list
         nobodys = run.found.remains is Remains.FOLDER and not keys
         if begun is not None and now - begun < FRESH and run.found.remains is not Remains.METADATA:
             starting |= {rival.id: (*starting.get(rival.id, ()), run.id) for rival in hidden}
-            notes.append(f"{run.id}: launched minutes ago, and no log yet")
+            notes.append(IgnoredFile(run.id, "launched minutes ago, and no log yet"))
         elif not nobodys and (hidden or (begun is not None and now - begun <= LONGEST_QUEUE)):
             remaining.append(run)
         else:
-            notes.append(f"{run.id}: {LEFT[run.found.remains]}")
+            notes.append(IgnoredFile(run.id, LEFT[run.found.remains]))
     return [
         dataclasses.replace(run, starting=starting[run.id]) if run.id in starting else run for run in remaining
     ], notes

@@ -78,7 +78,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         judgement,
         verdict=verdict,
         reason=Reason.DRIFTED,
-        text=f"{text}; against the recorded value: {judgement.text}",
+        sentences=(text, f"against the recorded value: {judgement.text}"),
         meets_point=False,
     )
 
@@ -144,7 +144,7 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
         judgement,
         verdict=Verdict.REGRESSION if over else Verdict.INVALID,
         reason=Reason.OVER_BUDGET if over else Reason.BUDGET_UNKNOWN,
-        text="; ".join([*(finding.text for finding in decisive), judgement.text]),
+        sentences=(*(finding.text for finding in decisive), *judgement.sentences),
     )
 
 

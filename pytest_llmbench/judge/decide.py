@@ -182,10 +182,10 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
         meets = all(_meets_alone(run, evidence, noise) for run in counted)
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = _decide_over_days(evidence, counted[0], older, meets) or finding
-    text = explanation.describe_verdict(finding.verdict, finding.because, estimate, counted[0])
-    judgement = _make_judgement(evidence, finding.verdict, finding.reason, text, newest)
+    judgement = _make_judgement(evidence, finding.verdict, finding.reason, "", newest)
     return replace(
         judgement,
+        sentences=explanation.describe_verdict(finding.verdict, finding.because, estimate, counted[0]),
         log_difference=estimate.difference,
         meets_point=meets,
         notes=(
@@ -295,7 +295,7 @@ def _make_judgement(
     return Judgement(
         verdict=verdict,
         reason=reason,
-        text=text,
+        sentences=(text,),
         baseline=evidence.baseline,
         bound_seconds=bound,
         tolerance=evidence.tolerance,

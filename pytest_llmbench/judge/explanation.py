@@ -41,16 +41,16 @@ WEAK_ORDER = {
 }
 
 
-def describe_verdict(verdict: Verdict, because: str, estimate: Estimate, newest: Measurement) -> str:
-    """Say what was compared and how well the difference is known, with the bound where it matters."""
+def describe_verdict(verdict: Verdict, because: str, estimate: Estimate, newest: Measurement) -> tuple[str, ...]:
+    """Say what was compared and how well the difference is known; then the bound, where it matters, and why."""
     expected = newest.baseline.step_seconds
     measured = newest.statistic_seconds if estimate.runs == 1 else expected * math.exp(estimate.difference)
     slower = formatting.format_difference(math.exp(estimate.difference))
     against = f"{formatting.format_seconds(expected)} ({format_interval(estimate)})"
-    text = f"{formatting.format_seconds(measured)} is {slower} against {against}"
+    bound = ""
     if verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        text += f"; the bound is {formatting.format_seconds(expected * math.exp(estimate.margin))}"
-    return f"{text}; {because}" if because else text
+        bound = f"the bound is {formatting.format_seconds(expected * math.exp(estimate.margin))}"
+    return f"{formatting.format_seconds(measured)} is {slower} against {against}", *filter(None, (bound, because))
 
 
 def format_interval(estimate: Estimate) -> str:
@@ -148,22 +148,24 @@ def with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     if weakness is None or measurement is None:
         return judgement
     note = Note(NoteCode(f"order-{measurement.run.order_source}"), weakness)
-    return replace(judgement, text=f"{judgement.text}; {weakness}", notes=(*judgement.notes, note))
+    return replace(judgement, sentences=(*judgement.sentences, weakness), notes=(*judgement.notes, note))
 
 
 def with_timing_label(judgement: Judgement) -> Judgement:
     """Return a judgement of a run whose text says so where its time is what the document timed."""
     if judgement.baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
         return judgement
-    return replace(judgement, text=f"timed as its document does ({judgement.baseline.window}): {judgement.text}")
+    first, *others = judgement.sentences
+    first = f"timed as its document does ({judgement.baseline.window}): {first}"
+    return replace(judgement, sentences=(first, *others))
 
 
 def with_remarks(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a judgement of a run with what was acknowledged, in its text and first among its notes."""
     if judgement.measurement is None or not evidence.remarks:
         return judgement
-    text = "; ".join((judgement.text, *(note.text for note in evidence.remarks)))
-    return replace(judgement, text=text, notes=(*evidence.remarks, *judgement.notes))
+    sentences = (*judgement.sentences, *(note.text for note in evidence.remarks))
+    return replace(judgement, sentences=sentences, notes=(*evidence.remarks, *judgement.notes))
 
 
 def list_notes(evidence: Evidence, measurement: Measurement | None) -> tuple[Note, ...]:

@@ -19,6 +19,7 @@ from pytest_llmbench.core.models import (
     Ending,
     EndingCode,
     Identity,
+    IgnoredFile,
     Key,
     ParsedLog,
     Reason,
@@ -50,7 +51,7 @@ class IngestedRuns:
 
     runs: tuple[Run, ...]
     unreadable: tuple[UnmatchedRun, ...]
-    ignored: tuple[str, ...]
+    ignored: tuple[IgnoredFile, ...]
 
 
 def ingest(
@@ -71,7 +72,7 @@ def ingest(
     cache = LogCache(settings.cache, settings.logs, catalog.definitions) if settings.cache else None
     reading = Reading(stores, discovery.runs, catalog.definitions, cache=cache, tell=tell)
     find = cache_matches()
-    ignored = [f"{path.name}: {why}" for path, why in discovery.ignored if path.name != "nsys_profile"]
+    ignored = [IgnoredFile(path.name, why) for path, why in discovery.ignored if path.name != "nsys_profile"]
     runs, lone = [], []
     for run_files in discovery.runs:
         attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
@@ -85,13 +86,15 @@ def ingest(
             runs.append(_read_as_known(_identify(run_files, attempts, settings, catalog, now, find=find), catalog))
         else:
             why = _describe_unread(attempts, catalog)
-            ignored.append(f"{run_files.id}: no training step in it, and not the name of a launched job{why}")
+            ignored.append(
+                IgnoredFile(run_files.id, f"no training step in it, and not the name of a launched job{why}")
+            )
     own, attached = drop_attached(runs)
     once, copies = drop_copies(order_runs(own, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)
     kept, repeated = mark_copies(kept)
     ignored += superseded
-    ignored += [f"{copy.id}: a copy of {original.id}" for copy, original in (*attached, *copies, *repeated)]
+    ignored += [IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *copies, *repeated)]
     unreadable = (_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
     return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored))
 

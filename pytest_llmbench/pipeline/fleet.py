@@ -53,7 +53,7 @@ def with_shift(judged: JudgedConfigurations, shift: SharedShift | None) -> Judge
     def name_shift(judgement: Judgement, _: Evidence) -> Judgement:
         if judgement.verdict is not Verdict.REGRESSION:
             return judgement
-        return replace(judgement, text=f"{judgement.text}; {shift.text}")
+        return replace(judgement, sentences=(*judgement.sentences, shift.text))
 
     return judged.map_newest(name_shift)
 

@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     Check,
     Evidence,
     Identity,
+    IgnoredFile,
     Judgement,
     Key,
     Measurement,
@@ -113,7 +114,7 @@ class SessionResults:
     unmatched: tuple[UnmatchedRun, ...]
     runs_found: int
     runs_before_since: int
-    ignored: tuple[str, ...]
+    ignored: tuple[IgnoredFile, ...]
     measurements: Mapping[Key, tuple[Measurement, ...]]
     """Newest first, every run of a configuration against the baseline that decides. They stay with the process that
     read the logs: a worker gets none."""
@@ -134,7 +135,7 @@ def decide_outcomes(results: SessionResults, selected: Collection[str], settings
     judged = _list_judged_keys(chosen_results)
     chosen = [invalidate_if_newer_unmatched(result, results.unmatched, settings) for result in chosen_results]
     done = judged or any(result.done for result in chosen_results)
-    nothing = "" if done else _explain_nothing_judged(results, len(chosen), settings)
+    nothing = () if done else _explain_nothing_judged(results, len(chosen), settings)
     outcomes = []
     for result in chosen:
         status = Status.FAILED if nothing else _decide_status(result, judged, results, settings)
@@ -186,8 +187,8 @@ def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Ju
     doubt = _find_doubt(judgement, settings) if settings.certify else ""
     if not doubt:
         return judgement
-    text = f"{judgement.text}; {doubt}: not certified"
-    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=Reason.CANNOT_TELL, text=text)
+    sentences = (*judgement.sentences, f"{doubt}: not certified")
+    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=Reason.CANNOT_TELL, sentences=sentences)
 
 
 def _find_doubt(judgement: Judgement, settings: Settings) -> str:
@@ -211,17 +212,17 @@ def decide_item_status(judgement: Judgement, *, required: bool, settings: Settin
     )
 
 
-def _explain_nothing_judged(results: SessionResults, selected: int, settings: Settings) -> str:
-    """Say why nothing is green: which runs were found, and what would match them."""
-    begin = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}."
+def _explain_nothing_judged(results: SessionResults, selected: int, settings: Settings) -> tuple[str, ...]:
+    """Say that nothing is green, and why: which runs were found, and what would match them."""
+    begin = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}"
     if settings.launch is not None:
-        return begin
+        return (f"{begin}.",)
     if results.runs_found and results.runs_found == results.runs_before_since:
-        return f"{begin} All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since."
+        return begin, f"All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since."
     if not results.runs_found:
         others = f", only {formatting.count_noun(len(results.ignored), 'other file')}" if results.ignored else ""
-        return f"{begin} There is no log (.out or .log) with a training step under the given paths{others}."
-    return f"{begin} {formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}."
+        return begin, f"There is no log (.out or .log) with a training step under the given paths{others}."
+    return begin, f"{formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}."
 
 
 def _describe_runs(results: SessionResults) -> str:
@@ -293,7 +294,7 @@ def invalidate_if_newer_unmatched(
         newer = stray.started is None or started is None or stray.started > started
         if newer and result.case.key in stray.candidates:
             text = f"a newer run may be of this configuration: {stray.id}: {stray.text}"
-            invalid = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, text=text)
+            invalid = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, sentences=(text,))
             return replace(result, judgement=invalid)
     return result
 
@@ -330,7 +331,7 @@ def _check_run_count(
         note = Note(NoteCode.FEWER_RUNS, f"{count} (--llmb-repeats={fewer})")
         return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))
     text = f"{count}; the newest: {judgement.text}"
-    short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, text=text)
+    short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, sentences=(text,))
     return replace(result, judgement=short)
 
 

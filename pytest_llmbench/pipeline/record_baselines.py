@@ -111,14 +111,14 @@ def record(
     recorded, drifted, written = _write_recorded(measured, settings.record, settings, recipes)
     refused |= drifted
     replaced = {key: change for _, changes_of_file in written for key, change in changes_of_file.items()}
-    nothing = "" if recorded or refused else "nothing was recorded: no valid run was found"
+    nothing = () if recorded or refused else ("nothing was recorded: no valid run was found",)
     outcomes = []
     for result in chosen:
         refusal, pair = refused.get(result.case.key), recorded.get(result.case.key)
         judgement = _explain_not_recorded(result.judgement, refusal)
         failed = bool(nothing or refusal) or _is_invalid(result)
         status = Status.FAILED if failed else Status.SKIPPED
-        outcome = Outcome(result.case, status, judgement, context="" if refusal else nothing)
+        outcome = Outcome(result.case, status, judgement, context=() if refusal else nothing)
         outcomes.append(outcome if failed or pair is None else _record(outcome, *pair, replaced, settings))
     return tuple(outcomes), tuple(path for path, _ in written)
 
@@ -178,7 +178,7 @@ def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judg
     if refusal is None:
         return judgement
     verdict, reason, text = refusal
-    return replace(judgement, verdict=verdict, reason=reason, text=text)
+    return replace(judgement, verdict=verdict, reason=reason, sentences=(text,))
 
 
 def _is_invalid(result: ConfigurationResult) -> bool:

@@ -100,7 +100,8 @@ def _explain_nothing_judged(session: Session) -> Iterator[str]:
             f" --baselines {formatting.format_place(path, session.directory)}" for path in session.settings.baselines
         )
         next_step = f". Next: {FOUND if session.results.runs_found else LOST}{own}"
-        yield f"{session.context.removesuffix('.')}{'' if session.settings.launch else next_step}"
+        why = formatting.join_sentences(session.context).removesuffix(".")
+        yield f"{why}{'' if session.settings.launch else next_step}"
 
 
 def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:

@@ -76,8 +76,8 @@ class Session:
         # What reports are made from.
         self.described: list[dict[str, Any]] = []
         """The outcome dictionaries of the items that ended."""
-        self.context = ""
-        """Why nothing was judged, where nothing was."""
+        self.context: tuple[str, ...] = ()
+        """That nothing was judged, and why, where nothing was."""
         self.written: list[str] = []
         self.failures: list[str] = []
 
@@ -184,7 +184,7 @@ class Session:
             )
             self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in paths]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched) >= SHORT_FROM
-        self.context = next((outcome.context for outcome in outcomes if outcome.context), "")
+        self.context = next((outcome.context for outcome in outcomes if outcome.context), ())
         for outcome in outcomes:
             described = self._describe(outcome)
             named = ": ".join(filter(None, (described["text"], formatting.join_first(list_files(described)))))

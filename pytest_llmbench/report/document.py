@@ -22,6 +22,9 @@ from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format
 SCHEMA = 1
 """Raised when a field of the document changes its meaning; fields may be added."""
 
+PARTS = ("context_begin", "remainder")
+"""The parts of a text that the terminal shows alone: no schema promises them."""
+
 KEYS = ("schema", "version", "started", "exit_code", "green", "count", "counts", "failures", "outcomes")
 """What has to stand in a document that is read."""
 
@@ -63,8 +66,13 @@ def make_document(
         "counts": count_verdicts(described),
         "failures": list(ending.failures),
         "cautions": [{"code": str(caution.code), "text": caution.text} for caution in ending.cautions],
-        "outcomes": list(map(_drop_repeated_environments, outcomes)),
+        "outcomes": [_drop_repeated_environments(_drop_parts(outcome)) for outcome in outcomes],
     }
+
+
+def _drop_parts(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return an outcome without what only the terminal shows: it stands in `text` and `context`, too."""
+    return {name: value for name, value in outcome.items() if name not in PARTS}
 
 
 def _drop_repeated_environments(outcome: dict[str, Any]) -> dict[str, Any]:

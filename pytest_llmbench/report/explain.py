@@ -48,7 +48,7 @@ def explain(described: dict[str, Any], *, short: bool) -> str:
     head = [title] if count_columns(title) <= WIDTH else wrap(title, " " * 12)
     lines = [*head, *wrap(described["text"]), *([] if short else described.get("lines", []))]
     if short and context and described["reason"] == "no-run":
-        lines = [*head, *wrap(context.partition(". ")[0])]  # the summary has all of it, once
+        lines = [*head, *wrap(described["context_begin"])]  # the summary has all of it, once
     if not short:
         lines += [*wrap(context), *_tabulate(described)]
         for label, text in (*list_facts(described), *_list_notes(described)):

@@ -163,7 +163,7 @@ def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
     remarks = [note["text"] for note in outcome["notes"] if note["code"] in NOTEWORTHY]
     if outcome["reason"] in DOUBTFUL:
         # The comparison before it stands in the numbers of the line already.
-        remarks.insert(0, outcome["text"].partition("; ")[2])
+        remarks.insert(0, outcome["remainder"])
     if outcome["reason"] in ("over-budget", "drifted"):  # its step time may be near what was recorded
         remarks.insert(0, outcome["text"])
     if outcome["reason"] == "recorded":

@@ -16,7 +16,7 @@ def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
     return Judgement(
         verdict,
         Reason.CANNOT_TELL,
-        text,
+        (text,),
         BASELINE,
         bound,
         Tolerance(0.05),

@@ -83,7 +83,7 @@ def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
     result = session.results.configurations[KEY.id]
     text = "nothing to compare with yet: 7.3 s, 9 s measured; record it with --llmb-record=DIR"
-    judgement = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.NO_BASELINE, text=text)
+    judgement = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.NO_BASELINE, sentences=(text,))
     results = replace(session.results, configurations={KEY.id: replace(result, judgement=judgement)})
     (outcome,), _ = record(results, [KEY.id], session.settings, NOW)
     assert outcome.judgement.reason is Reason.REPEATS_DISAGREE

@@ -38,7 +38,7 @@ def test_what_is_red_is_named_with_its_difference() -> None:
 
 def test_a_night_on_which_nothing_ran_says_so_and_names_first_what_has_runs() -> None:
     context = "nothing was judged: no valid run of the 3 selected configurations."
-    absent = [missing(f"absent-{number}", "failed", context) for number in range(9)]
+    absent = [missing(f"absent-{number}", "failed", (context,)) for number in range(9)]
     stale = {**told("failed", "stale"), "verdict": "MISSING", "text": "stale: the newest run is 2d old"}
     lines = make_message(session(*absent, stale), "https://ci/7").splitlines()
     assert lines[1:3] == [context, "MISSING stale: stale: the newest run is 2d old"]

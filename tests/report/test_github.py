@@ -62,7 +62,7 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
 
 
 def test_a_night_on_which_nothing_ran_says_so_before_it_names_what_has_no_run() -> None:
-    absent = [missing(f"absent-{number}", "failed", "nothing was judged: no log") for number in range(12)]
+    absent = [missing(f"absent-{number}", "failed", ("nothing was judged: no log",)) for number in range(12)]
     assert html.unescape(render_job_summary(absent, RED)).splitlines()[2] == "nothing was judged: no log"
     assert list_workflow_commands(absent, ())[0] == "::error title=llmbench::nothing was judged: no log"
 

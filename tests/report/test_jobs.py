@@ -175,7 +175,7 @@ def test_the_exclude_list_is_not_cut_off() -> None:
 
 
 def absent(identifier: str, reason: Reason, text: str, *jobs: LaunchedJob, status: Status = Status.SKIPPED) -> Any:
-    judgement = replace(judge(evidence()), reason=reason, text=text)
+    judgement = replace(judge(evidence()), reason=reason, sentences=(text,))
     return describe(Outcome(Case(identifier, KEY), status, judgement, jobs=jobs), NOW, FOLDER)
 
 
@@ -282,7 +282,7 @@ def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
 
 def test_recording_the_first_value_compares_with_nothing() -> None:
     judgement = judge(evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY))
-    outcome = Outcome(Case(KEY.id, KEY), Status.SKIPPED, judgement, (), "", "recorded 7.33 s", 7.33)
+    outcome = Outcome(Case(KEY.id, KEY), Status.SKIPPED, judgement, (), (), "recorded 7.33 s", 7.33)
     one = describe(outcome, NOW, FOLDER)
     json.dumps(one, allow_nan=False)
     assert (one["verdict"], one["log_difference"]) == ("RECORDED", None)

@@ -228,7 +228,7 @@ def rich() -> dict[str, Any]:
         LaunchedJob("12", Purpose.MEASURE, 1, 1, "NODE_FAIL", ("n1",)),
         LaunchedJob("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
     )
-    outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (other,), "context", jobs=jobs, nodes="slow nodes")
+    outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (other,), ("context",), jobs=jobs, nodes="slow nodes")
     return (
         describe(outcome, NOW, DIRECTORY)
         | {"metrics": told()["metrics"]}

@@ -73,7 +73,7 @@ def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own()
 
 @pytest.mark.parametrize("reason", ["few-steps-decide", "warming-up", "repeats-disagree"])
 def test_what_a_run_could_not_tell_for_another_reason_than_noise_stands_under_its_line(reason: str) -> None:
-    one = told(verdict="INCONCLUSIVE", reason=reason, text="7.330 s is +0.1 % against 7.325 s; why it is no PASS")
+    one = told(verdict="INCONCLUSIVE", reason=reason, remainder="why it is no PASS")
     lines = [line.strip() for line in render_summary([one], [])]
     assert lines[2] == "why it is no PASS"
 
@@ -174,7 +174,7 @@ def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
 
 
 def test_where_nothing_was_judged_the_reason_says_what_to_do() -> None:
-    assert steps(missing("a", "failed", "nothing was judged: no log below x. Next: look there")) == []
+    assert steps(missing("a", "failed", ("nothing was judged: no log below x", "Next: look there"))) == []
 
 
 def test_a_session_in_which_all_is_well_leaves_nothing_to_do() -> None:

@@ -36,7 +36,7 @@ from pytest_llmbench.report.verdicts import format_counts
 FOLDER = Path("/runs")
 
 
-def outcome(content: Run | None, status: Status = Status.FAILED, context: str = "") -> dict[str, object]:
+def outcome(content: Run | None, status: Status = Status.FAILED, context: tuple[str, ...] = ()) -> dict[str, object]:
     """Return the dictionary of what a run is judged to be."""
     measurements = () if content is None else (measure(content, BASELINE, NOW),)
     return describe(Outcome(Case(KEY.id, KEY), status, judge(evidence(*measurements)), context=context), NOW, FOLDER)
@@ -131,7 +131,7 @@ def test_an_invalid_run_shows_no_step_time_that_means_nothing() -> None:
 
 
 def test_nothing_judged_is_said_in_each_message() -> None:
-    text = explain(outcome(None, context="nothing was judged: no run was found"), short=False)
+    text = explain(outcome(None, context=("nothing was judged: no run was found",)), short=False)
     assert "nothing was judged: no run was found" in text
 
 

@@ -49,7 +49,7 @@ def killed(identifier: str = "killed") -> dict[str, Any]:
     return describe(Outcome(Case(identifier, KEY), Status.FAILED, judge(evidence(measured))), NOW, FOLDER)
 
 
-def missing(identifier: str = "missing", status: str = "skipped", context: str = "") -> dict[str, Any]:
+def missing(identifier: str = "missing", status: str = "skipped", context: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the dictionary of a configuration without a run."""
     outcome = Outcome(Case(identifier, KEY), Status(status), judge(evidence()), context=context)
     return describe(outcome, NOW, FOLDER)

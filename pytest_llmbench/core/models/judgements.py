@@ -298,7 +298,7 @@ class Judgement:
 
     verdict: Verdict
     reason: Reason
-    text: str
+    sentences: tuple[str, ...]  # what was compared first, behind it what else there is to say
     baseline: Baseline
     bound_seconds: float  # the largest step time that passes, NaN against a baseline without a value
     tolerance: Tolerance
@@ -311,6 +311,11 @@ class Judgement:
     daily_runs: tuple[DailyRun, ...] = ()  # the valid ones before this one whose logs were read, oldest first
     changes: tuple[LevelChange, ...] = ()  # those of the level over all that are known, oldest first
     on_bound: OnBound | None = None  # there where the last nights flip from one side of the bound to the other
+
+    @property
+    def text(self) -> str:
+        """The sentences as one."""
+        return "; ".join(self.sentences)
 
     @property
     def runs(self) -> tuple[Measurement, ...]:

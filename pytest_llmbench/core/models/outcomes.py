@@ -111,7 +111,7 @@ class Outcome:
     status: Status
     judgement: Judgement
     others: tuple[Judgement, ...] = ()  # the verdicts against further baselines
-    context: str = ""  # what the whole session adds ("nothing was judged")
+    context: tuple[str, ...] = ()  # the sentences that the whole session adds: first that nothing was judged, then why
     recorded: str = ""  # what was written instead of judging
     recorded_seconds: float | None = None
     message: str = ""  # the text of the item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,6 +119,16 @@ class Discovery:
     runs: tuple[RunFiles, ...]
     ignored: tuple[tuple[Path, str], ...] = ()  # files that are no runs, with the reason
     unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong
+
+
+class IgnoredFile(NamedTuple):
+    """A file or folder that is no run, or a run that counts for nothing."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder o
 def skip_judgement(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
     """Return a judgement that compares nothing."""
     tolerance = select_tolerance(settings, baseline)
-    return Judgement(verdict, reason, text, baseline, baseline.step_seconds * tolerance.factor, tolerance)
+    return Judgement(verdict, reason, (text,), baseline, baseline.step_seconds * tolerance.factor, tolerance)
 
 
 class LaunchedRuns:

@@ -318,8 +318,8 @@ def _add_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]
     if not failures or result.judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID):
         return result
     first = failures[min(failures)]
-    text = f"{first.text}; {result.judgement.text} without it"
-    judgement = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=first.reason, text=text)
+    sentences = (*first.sentences, f"{result.judgement.text} without it")
+    judgement = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=first.reason, sentences=sentences)
     return dataclasses.replace(result, judgement=judgement)
 
 

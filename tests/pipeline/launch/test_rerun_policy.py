@@ -35,7 +35,7 @@ CRASHED = JobEnd(Blame.RUN, "exit code 1")
 
 
 def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL, **fields: Any) -> Judgement:
-    return Judgement(verdict, reason, "as told", BASELINE, 7.7, Tolerance(0.05), **fields)
+    return Judgement(verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05), **fields)
 
 
 class Course:
@@ -74,7 +74,7 @@ class Course:
         )
 
     def judge_invalid(self, _key: Key, reason: Reason, text: str, _run: Run | None) -> Judgement:
-        return replace(judgement(Verdict.INVALID, reason), text=text)
+        return replace(judgement(Verdict.INVALID, reason), sentences=(text,))
 
     def explain_nodes(self, _result: ConfigurationResult, _nodes: Mapping[str, tuple[str, ...]]) -> str:
         return ""
