@@ -135,7 +135,7 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
         "drift budget": baseline.drift_budget and f"{baseline.drift_budget * 100:.10g} %",
         "peak": "NA" if math.isnan(baseline.peak_tflops) else f"{baseline.peak_tflops:.10g}",
         "dialect": "regex" if baseline.log else baseline.dialect,
-        **{f"log {name}": getattr(baseline.log, name, None) for name in (*LOG.required, *LOG.optional)},
+        **{f"log {name}": getattr(baseline.log, name, None) for name in (key.name for key in LOG)},
         "logged TFLOP/s": baseline.logged_tflops_factor and f"x {baseline.logged_tflops_factor:.6g}",
         "kind": baseline.kind,
     }

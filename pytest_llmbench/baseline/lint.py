@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
-from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.core.metric_definitions import count_flops_per_token, count_model_flops
+from pytest_llmbench.core.metric_definitions import METRICS, count_flops_per_token, count_model_flops
 from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
@@ -84,14 +83,8 @@ def round_as_printed(value: float, printed: str) -> str:
 def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     """Return a derived cell from the printed step time; None where there is no such number: days of a proxy, MFU
     without a peak, and everything where there is no step time."""
-    configuration, seconds = baseline.configuration, baseline.step_seconds
-    if math.isnan(seconds) or (cell == "mfu" and math.isnan(baseline.peak_tflops)):
-        return None
-    if cell == "tokens_per_second":
-        return metric_definitions.compute_tokens_per_second(configuration, seconds)
-    if cell == "mfu":
-        return metric_definitions.compute_model_flops_utilization(configuration, seconds, baseline.peak_tflops)
-    return metric_definitions.compute_days_to_1t_tokens(configuration, seconds)
+    formula = METRICS[DERIVED[cell]].formula
+    return None if formula is None or math.isnan(baseline.step_seconds) else formula(baseline, baseline.step_seconds)
 
 
 def _is_derived(name: str, text: str) -> bool:

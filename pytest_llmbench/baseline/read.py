@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.baseline.checks import check_file
-from pytest_llmbench.baseline.schema import CONFIGURATION, KINDS, NO_PEAK, SCHEMA, add_defaults, get_file_fields
+from pytest_llmbench.baseline.schema import (
+    CONFIGURATION,
+    KINDS,
+    MODEL,
+    NO_PEAK,
+    SCHEMA,
+    KeyDefinition,
+    add_defaults,
+    get_file_fields,
+)
 from pytest_llmbench.core.dialects import REGEX, name_regex_dialect
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import (
@@ -232,7 +241,7 @@ def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
 def _make_baseline(
     path: Path, kind: BaselineKind, entry: YamlMapping, row: YamlMapping, resolutions: Mapping[str, float]
 ) -> Baseline:
-    window = Window(entry["window"]["first"], entry["window"]["last"], entry["window"]["statistic"])
+    window = Window(**entry["window"].values)
     recording = _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
     cells = row.get("cells")
     return Baseline(
@@ -291,15 +300,13 @@ def _choose_step_seconds(recording: Recording, window: Window) -> float:
 
 
 def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
-    model, values = entry["models"][row["size"]], _group_by_record(row)
+    model, values = entry["models"][row["size"]], _group_by_record(CONFIGURATION, row)
+    sizes = _group_by_record(MODEL, model)["configuration.architecture"]
     # A document rounds the FLOPs of its full model; those of a proxy follow from the formula.
     formula = model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
-    sizes = ("hidden_size", "vocabulary_size", "ffn_size", "attention_heads", "query_groups", "top_k")
     return Configuration(
         key=_make_key(entry, row),
-        architecture=Architecture(
-            formula=formula, **{name: model.get(name) for name in sizes}, **values["configuration.architecture"]
-        ),
+        architecture=Architecture(formula=formula, **sizes, **values["configuration.architecture"]),
         parallelism=Parallelism(**values["configuration.parallelism"]),
         **values["configuration"],
     )
@@ -307,16 +314,16 @@ def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
 
 def _make_key(entry: YamlMapping, row: YamlMapping) -> Key:
     """Return the key of one configuration row."""
-    return Key(recipe=entry["recipe"], release=entry["release"], **_group_by_record(row)["key"])
+    return Key(recipe=entry["recipe"], release=entry["release"], **_group_by_record(CONFIGURATION, row)["key"])
 
 
-def _group_by_record(row: YamlMapping) -> dict[str, dict[str, Any]]:
-    """Return the values that a row states, by the record that they are a part of and the field that they become."""
+def _group_by_record(keys: Iterable[KeyDefinition], entry: YamlMapping) -> dict[str, dict[str, Any]]:
+    """Return the values that a mapping states, by the record that they are a part of and the field that they become."""
     records: dict[str, dict[str, Any]] = defaultdict(dict)
-    for key in CONFIGURATION:
-        if key.name in row.values:
+    for key in keys:
+        if key.name in entry.values:
             record, _, field = key.field.rpartition(".")
-            records[record][field] = row[key.name]
+            records[record][field] = entry[key.name]
     return records
 
 

@@ -11,8 +11,21 @@ import pytest
 
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file
-from pytest_llmbench.baseline.schema import CONFIGURATION, FILE, KINDS, RECORDED, KeyDefinition, get_file_fields
-from pytest_llmbench.core.yamlfile import Fields, Items, Spec
+from pytest_llmbench.baseline.schema import (
+    CELLS,
+    COMMAND,
+    CONFIGURATION,
+    ERRATUM,
+    FILE,
+    KINDS,
+    LAUNCH,
+    LOG,
+    MODEL,
+    RECORDED,
+    KeyDefinition,
+    get_file_fields,
+)
+from pytest_llmbench.core.yamlfile import Fields, Items, Names, Spec
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
@@ -58,23 +71,34 @@ def table_of(definitions: Sequence[KeyDefinition], title: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("definitions", "title"),
-    [(FILE, "of a file"), (CONFIGURATION, "of a configuration"), (RECORDED, "of `recorded`")],
-    ids=["file", "configuration", "recorded"],
-)
-def test_the_tables_of_keys_are_those_of_the_schema(definitions: Sequence[KeyDefinition], title: str) -> None:
+TABLES = {
+    "of a file": FILE,
+    "of a configuration": CONFIGURATION,
+    "of `cells`": CELLS,
+    "of `recorded`": RECORDED,
+    "of a model": MODEL,
+    "of an erratum": ERRATUM,
+    "of `log`": LOG,
+    "of `launch`": LAUNCH,
+    "of a command": COMMAND,
+}
+
+
+@pytest.mark.parametrize(("title", "definitions"), TABLES.items(), ids=TABLES)
+def test_the_tables_of_keys_are_those_of_the_schema(title: str, definitions: Sequence[KeyDefinition]) -> None:
     assert table_of(definitions, title) in PAGE
 
 
-def keys(spec: Spec, name: str = "") -> Iterator[str]:
-    """Yield the keys of a file down to its configurations; those of the launch block explain themselves."""
+def keys(spec: Spec) -> Iterator[str]:
+    """Yield the keys of a file, down to the last."""
     if isinstance(spec, Items):
-        yield from keys(spec.item, name)
-    elif isinstance(spec, Fields) and name not in ("launch", "worked", "recorded", "source", "cells"):
+        yield from keys(spec.item)
+    elif isinstance(spec, Names):
+        yield from keys(spec.value)
+    elif isinstance(spec, Fields):
         for key, value in {**spec.required, **spec.optional}.items():
             yield key
-            yield from keys(value, key)
+            yield from keys(value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
