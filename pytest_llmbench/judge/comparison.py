@@ -6,32 +6,19 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     JUDGED,
     BaselineKind,
+    CheckKind,
     Configuration,
     Estimate,
     Judgement,
     Key,
-    Reason,
     Verdict,
 )
 from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, compute_quantile
-
-
-class ComparisonKind(StrEnum):
-    """What is compared; also the kind of the check that shows it."""
-
-    WEAK_SCALING = "weak-scaling"
-    FP8_SPEEDUP = "fp8-speedup"
-
-
-BELOW_BOUND = "below-bound"
-AT_BASELINE = "at-baseline"
-TOO_FEW = "too-few-judged"
 
 # Worst first.
 VERDICTS = {
@@ -68,11 +55,10 @@ class ComparisonRow:
 class ConfigurationComparison:
     """What a family or a pair says: the worst of its rows, MISSING without any."""
 
-    kind: ComparisonKind
+    kind: CheckKind  # of the check that shows it
     id: str
     members: tuple[Key, ...]  # judged or not
     verdict: Verdict
-    reason: str  # a stable code
     text: str
     rows: tuple[ComparisonRow, ...] = ()
 
@@ -87,7 +73,7 @@ class _JudgedMember:
 
 
 def compare(
-    kind: ComparisonKind,
+    kind: CheckKind,
     identifier: str,
     configurations: Sequence[Configuration],
     judgements: Mapping[Key, Sequence[Judgement]],
@@ -101,10 +87,9 @@ def compare(
     groups = _group_members(configurations, judgements)
     rows = tuple(_compare_pair(member, group[0]) for group in groups for member in group[1:])
     verdict = min((row.verdict for row in rows), key=SEVERITY.index, default=Verdict.MISSING)
-    reason = _choose_reason(verdict, [member for group in groups for member in group])
     text = _describe(kind, configurations, groups, rows) if rows else _explain_too_few(kind, configurations)
     return ConfigurationComparison(
-        kind, identifier, tuple(configuration.key for configuration in configurations), verdict, reason, text, rows
+        kind, identifier, tuple(configuration.key for configuration in configurations), verdict, text, rows
     )
 
 
@@ -174,19 +159,11 @@ def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
     return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
 
 
-def _choose_reason(verdict: Verdict, members: Sequence[_JudgedMember]) -> str:
-    if verdict is Verdict.PASS:
-        at_baseline = all(_is_at_baseline(member.estimate) for member in members)
-        return AT_BASELINE if at_baseline else Reason.WITHIN_TOLERANCE.value
-    reasons = {Verdict.REGRESSION: BELOW_BOUND, Verdict.INCONCLUSIVE: Reason.CANNOT_TELL.value}
-    return reasons.get(verdict, TOO_FEW)
-
-
 # --- words ------------------------------------------------------------------------------------------------
 
 
 def _describe(
-    kind: ComparisonKind,
+    kind: CheckKind,
     configurations: Sequence[Configuration],
     groups: Sequence[Sequence[_JudgedMember]],
     rows: Sequence[ComparisonRow],
@@ -207,14 +184,14 @@ def _describe(
     return "; ".join(parts)
 
 
-def _explain_too_few(kind: ComparisonKind, configurations: Sequence[Configuration]) -> str:
+def _explain_too_few(kind: CheckKind, configurations: Sequence[Configuration]) -> str:
     members = formatting.join_first([_label(kind, configuration.key) for configuration in configurations])
     return f"fewer than two of {members} were judged against baselines of one kind"
 
 
-def _describe_row(kind: ComparisonKind, row: ComparisonRow) -> str:
+def _describe_row(kind: CheckKind, row: ComparisonRow) -> str:
     ratios = (row.measured, row.documented, row.bound)
-    if kind is ComparisonKind.FP8_SPEEDUP:
+    if kind is CheckKind.FP8_SPEEDUP:
         measured, documented, bound = (f"{ratio:.3f}" for ratio in ratios)
         what = f"FP8 is {measured} times as fast as BF16"
     else:
@@ -224,18 +201,18 @@ def _describe_row(kind: ComparisonKind, row: ComparisonRow) -> str:
     return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
 
 
-def _describe_work(kind: ComparisonKind, configurations: Sequence[Configuration], compared: int) -> str:
+def _describe_work(kind: CheckKind, configurations: Sequence[Configuration], compared: int) -> str:
     first, other = configurations[0], configurations[-1]
     model = f"sequence length {first.architecture.sequence_length}, {first.architecture.layers} layers"
-    if kind is ComparisonKind.WEAK_SCALING:
+    if kind is CheckKind.WEAK_SCALING:
         per_gpu = first.global_batch_size / first.key.gpus
         return f"the lowest of {compared} sizes, GBS {per_gpu:.6g} per GPU, {model}"
     same = (first.parallelism, first.micro_batch_size) == (other.parallelism, other.micro_batch_size)
     return f"step times at GBS {first.global_batch_size}, {model}{'' if same else ', another parallelism'}"
 
 
-def _label(kind: ComparisonKind, key: Key) -> str:
-    return f"{key.gpus} GPUs" if kind is ComparisonKind.WEAK_SCALING else key.dtype.upper()
+def _label(kind: CheckKind, key: Key) -> str:
+    return f"{key.gpus} GPUs" if kind is CheckKind.WEAK_SCALING else key.dtype.upper()
 
 
 # --- which are compared with which, under what ids --------------------------------------------------------
@@ -251,7 +228,7 @@ def compare_weak_scaling(
     ordered = [sorted(family, key=lambda member: member.key.gpus) for family in families]
     ids = _make_family_ids([family[0] for family in ordered])
     return tuple(
-        compare(ComparisonKind.WEAK_SCALING, identifier, family, judgements)
+        compare(CheckKind.WEAK_SCALING, identifier, family, judgements)
         for identifier, family in zip(ids, ordered, strict=True)
     )
 
@@ -261,8 +238,7 @@ def compare_speed_ups(
 ) -> tuple[ConfigurationComparison, ...]:
     """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts are those of `compare`."""
     return tuple(
-        compare(ComparisonKind.FP8_SPEEDUP, _make_id(pair[0].key, str(pair[0].key.gpus)), pair, judgements)
-        for pair in pairs
+        compare(CheckKind.FP8_SPEEDUP, _make_id(pair[0].key, str(pair[0].key.gpus)), pair, judgements) for pair in pairs
     )
 
 

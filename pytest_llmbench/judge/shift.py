@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,8 +28,12 @@ LEVEL = 0.05
 FALSE_ALARMS = 0.0001  # the share of nights in which chance may move most configurations in one direction
 SMALLEST = 0.01  # a smaller shared shift is not worth a message
 
-LAST_RUNS = "their last runs"
-BASELINES = "their baselines"
+
+class ShiftReference(StrEnum):
+    """What configurations have moved from."""
+
+    LAST_RUNS = "their last runs"
+    BASELINES = "their baselines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class SharedShift:
     high: float
     configurations: tuple[Key, ...]  # those that moved
     of: int  # so many that were looked at
-    against: str  # what they are compared with
+    against: ShiftReference
     text: str
 
 
@@ -76,9 +81,9 @@ def find_shared_shift(configurations: Sequence[ConfigurationShift]) -> SharedShi
     ordered = sorted(configurations, key=lambda configuration: configuration.key)
     with_older = [configuration for configuration in ordered if configuration.older]
     if len(with_older) >= max(FEWEST, len(ordered) / 2):
-        return _summarise(with_older, list(map(_subtract_last, with_older)), LAST_RUNS)
+        return _summarise(with_older, list(map(_subtract_last, with_older)), ShiftReference.LAST_RUNS)
     moves = [(each.estimate.difference, each.estimate.standard_error) for each in ordered]
-    return _summarise(ordered, moves, BASELINES)
+    return _summarise(ordered, moves, ShiftReference.BASELINES)
 
 
 def adjust_p_values(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
@@ -121,7 +126,7 @@ def _subtract_last(configuration: ConfigurationShift) -> tuple[float, float]:
 
 
 def _summarise(
-    configurations: Sequence[ConfigurationShift], moves: Sequence[tuple[float, float]], against: str
+    configurations: Sequence[ConfigurationShift], moves: Sequence[tuple[float, float]], against: ShiftReference
 ) -> SharedShift | None:
     if len(configurations) < FEWEST:
         return None
@@ -167,13 +172,13 @@ def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:
     return float(np.sum(weights * shifts) / np.sum(weights)), half_width
 
 
-def _describe(bounds: tuple[float, float, float], moved: int, of: int, against: str) -> str:
+def _describe(bounds: tuple[float, float, float], moved: int, of: int, against: ShiftReference) -> str:
     sign, way = (1, "slower") if bounds[0] > 0 else (-1, "faster")
     shift, low, high = (sign * bound * 100 for bound in bounds)
     together = "" if moved == of else f"; all {of} together"
     by = f"by {shift:.1f} % ({min(low, high):.1f} to {max(low, high):.1f} %)"
     text = f"{moved} of {of} configurations are {way} than {against}{together} {by}"
     causes = "driver, fabric, power, file system"
-    if against == LAST_RUNS:
+    if against is ShiftReference.LAST_RUNS:
         return f"{text}: a cluster-wide change ({causes})"
     return f"{text}: the cluster differs from that of the baselines ({causes})"

@@ -35,7 +35,6 @@ from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
-from pytest_llmbench.pipeline.checks import get_test_name
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, find_red_results
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
 
@@ -329,7 +328,7 @@ def list_subjects(results: SessionResults, settings: Settings, failing: Collecti
 
 
 def _make_subject(check: Check) -> Subject:
-    return get_test_name(check.kind), check.id
+    return check.kind.test_name, check.id
 
 
 def tell_left_out(

@@ -29,7 +29,6 @@ from pytest_llmbench.pipeline.catalog import (
     select_drift_budget,
     select_tolerance,
 )
-from pytest_llmbench.pipeline.checks import make_checks
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.fleet import (
     compute_efficiencies,
@@ -48,6 +47,7 @@ from pytest_llmbench.pipeline.outcomes import (
     find_unmatched,
     judge_case,
 )
+from pytest_llmbench.pipeline.session_checks import make_checks
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:

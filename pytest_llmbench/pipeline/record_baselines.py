@@ -36,8 +36,8 @@ from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import select_drift_budget
-from pytest_llmbench.pipeline.checks import FAILS
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
+from pytest_llmbench.pipeline.session_checks import FAILS
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     OBJECTIVE,
     Attempt,
     Check,
+    CheckKind,
     Evidence,
     Finding,
     Judgement,
@@ -90,7 +91,7 @@ def _check(tested: SelfTest) -> Check:
     if untestable:
         text += f"; not testable: {formatting.join_first(untestable)}"
     return Check(
-        kind="selftest",
+        kind=CheckKind.SELFTEST,
         id=tested.id,
         status=Status.FAILED if survivors else Status.PASSED,
         verdict=Finding.SURVIVED if survivors else Finding.CAUGHT,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
+from pytest_llmbench.pipeline.session_checks import CHECKS
 from pytest_llmbench.plugin.fixtures import get_case
 from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
 
@@ -33,5 +33,5 @@ def _make_fixture(name: str, meaning: str) -> object:
 
 # pytest finds the fixtures of a plugin among the names of its module.
 for _kind, (_, _meaning) in CHECKS.items():
-    _name = get_test_name(_kind).replace("test_", "llmb_")
+    _name = _kind.test_name.replace("test_", "llmb_")
     globals()[_name] = _make_fixture(_name, _meaning)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
+from pytest_llmbench.core.models import CheckKind
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
@@ -237,7 +237,7 @@ class Session:
         return {
             "test_performance": tuple(result.case for result in self.results.configurations.values()),
             "test_unmatched_run": self.failing_unmatched,
-            **{get_test_name(kind): tuple(check for check in checks if check.kind == kind) for kind in CHECKS},
+            **{kind.test_name: tuple(check for check in checks if check.kind is kind) for kind in CheckKind},
         }
 
     @property

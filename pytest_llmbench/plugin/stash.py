@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench.core.models import CheckKind
 from pytest_llmbench.core.options import LAUNCHING, name_destination
-from pytest_llmbench.pipeline.checks import CHECKS, get_test_name
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.session import Session
@@ -30,7 +30,7 @@ SUITE_ID = "pytest_llmbench/suite"
 CASES = {
     "llmb_case": "test_performance",
     "llmb_unmatched": "test_unmatched_run",
-    **{get_test_name(kind).replace("test_", "llmb_"): get_test_name(kind) for kind in CHECKS},
+    **{kind.test_name.replace("test_", "llmb_"): kind.test_name for kind in CheckKind},
 }
 """The fixtures that have an item for each case, and the built-in test of each, in the order in which they run."""
 

@@ -21,9 +21,9 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.series import find_changes
 from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
 from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.checks import check_trends
 from pytest_llmbench.pipeline.fleet import find_unneeded
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.pipeline.session_checks import check_trends
 from pytest_llmbench.pipeline.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -19,6 +19,7 @@ from pytest_llmbench.core.models import (
     Baseline,
     BaselineKind,
     Case,
+    CheckKind,
     Evidence,
     Judgement,
     Outcome,
@@ -28,7 +29,7 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import EndedBy, LaunchedJob, Purpose, SubmissionState
-from pytest_llmbench.judge.comparison import ComparisonKind, compare
+from pytest_llmbench.judge.comparison import compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.pipeline.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
@@ -300,7 +301,7 @@ def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged()
         return judgement, Status.PASSED
 
     assert run_selftest(KEY.id, found, judgement, decide) is None
-    compared = compare(ComparisonKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
+    compared = compare(CheckKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
     assert compared.verdict is Verdict.MISSING
 
 

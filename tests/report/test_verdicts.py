@@ -12,7 +12,7 @@ import pytest
 from builders import NOW
 from outcomes import check, faults, missing, slow, told
 
-from pytest_llmbench.core.models import Caution, CautionCode, Check, Finding, Status, Verdict
+from pytest_llmbench.core.models import Caution, CautionCode, Check, CheckKind, Finding, Status, Verdict
 from pytest_llmbench.report import chat, github
 from pytest_llmbench.report.document import SessionEnding, make_document, render
 from pytest_llmbench.report.explain import WIDTH, count_columns
@@ -26,7 +26,7 @@ WIDE = Caution(CautionCode.TOLERANCE, "tolerance 40 % (llmb_tolerance in pytest.
 
 
 def trend(identifier: str = "x", verdict: str = "SLOWER", status: Status = Status.PASSED) -> dict[str, Any]:
-    return describe_check(Check("trend", identifier, status, Finding(verdict), "+3.1 % since 2025-11-02"))
+    return describe_check(Check(CheckKind.TREND, identifier, status, Finding(verdict), "+3.1 % since 2025-11-02"))
 
 
 def change(difference: float, **fields: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from jsonschema import Draft202012Validator
 
-from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, UnmatchedRun, Verdict
+from pytest_llmbench.core.models import Case, Check, CheckKind, Outcome, Reason, Status, UnmatchedRun, Verdict
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
@@ -62,4 +62,6 @@ def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01")
 
 def check(status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family") -> dict[str, Any]:
     """Return the dictionary of a look at a family."""
-    return describe_check(Check("weak-scaling", identifier, Status(status), verdict, "93.1 % of the throughput"))
+    return describe_check(
+        Check(CheckKind.WEAK_SCALING, identifier, Status(status), verdict, "93.1 % of the throughput")
+    )

@@ -50,11 +50,26 @@ class Finding(StrEnum):
     SURVIVED = "SURVIVED"
 
 
+class CheckKind(StrEnum):
+    """What an item besides the configurations is about; in this order they run."""
+
+    CLUSTER_CHANGE = "cluster-change"
+    WEAK_SCALING = "weak-scaling"
+    FP8_SPEEDUP = "fp8-speedup"
+    TREND = "trend"
+    SELFTEST = "selftest"
+
+    @property
+    def test_name(self) -> str:
+        """The name of its test in the built-in suite, and of the file: `test_weak_scaling`."""
+        return f"test_{self.replace('-', '_')}"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """What one item besides the configurations says: of several of them together, or of the gate itself."""
 
-    kind: str  # that of its row in pipeline.checks, which is all that declares a check
+    kind: CheckKind
     id: str
     status: Status
     verdict: Verdict | Finding

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import HOSTILE, NIGHTS
 
-from pytest_llmbench.core.models import Case, Check, Outcome, Reason, Status, UnmatchedRun, Verdict
+from pytest_llmbench.core.models import Case, Check, CheckKind, Outcome, Reason, Status, UnmatchedRun, Verdict
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.advice import count_repeats_needed
@@ -232,7 +232,7 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
 
 @pytest.mark.parametrize(("status", "shown"), [("failed", True), ("passed", False), ("skipped", False)])
 def test_a_check_without_a_curve_is_open_where_it_failed(status: str, shown: bool) -> None:
-    slow = Check("fp8-speedup", "x-8", Status(status), Verdict.PASS, "FP8 is 1.1 times as fast")
+    slow = Check(CheckKind.FP8_SPEEDUP, "x-8", Status(status), Verdict.PASS, "FP8 is 1.1 times as fast")
     page = render([describe_check(slow)], NOW)
     assert "FP8 speed-up" in Parsed(page).text
     assert Parsed(page).of("details")[0].get("open", "closed") == (None if shown else "closed")

@@ -1,17 +1,33 @@
 """The checks over several configurations, and of the gate itself: a row each, and the function that makes its items.
 
-A row and a file in `suite/` are all that a check needs: its fixture, its place among the items and its mark follow.
+A kind (`CheckKind`), a row and a file in `suite/` are all that a check needs: its fixture, its place among the items
+and its mark follow.
 """
 
-# Every session that asks for a fixture of a check imports this, so whatever costs time is imported where it is used.
+# Every session that asks for a fixture of a check imports this, so what needs numpy is imported where it is used.
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import (
+    JUDGED,
+    Acknowledgement,
+    Check,
+    CheckKind,
+    ComparedConfiguration,
+    Finding,
+    Judgement,
+    Key,
+    LevelChange,
+    Status,
+    Verdict,
+)
 
-    from pytest_llmbench.core.models import Acknowledgement, Check, Judgement, Key, LevelChange
+if TYPE_CHECKING:
     from pytest_llmbench.judge.comparison import ComparisonRow, ConfigurationComparison
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
@@ -23,15 +39,8 @@ FAILS = 0.01
 
 def make_checks(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
     """Yield the items of all checks, in the order of the table."""
-    from dataclasses import replace
-
     for make, _ in CHECKS.values():
         yield from (replace(check, timed=settings.timed) for check in make(judged, settings, catalog))
-
-
-def get_test_name(kind: str) -> str:
-    """Return the name of the test of a check, and of its file: `test_weak_scaling`."""
-    return f"test_{kind.replace('-', '_')}"
 
 
 # --- what most or several configurations share ------------------------------------------------------------
@@ -39,15 +48,12 @@ def get_test_name(kind: str) -> str:
 
 def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> Iterator[Check]:
     """Yield the shift that most configurations share; each regressed one fails on its own."""
-    from pytest_llmbench.core import formatting
-    from pytest_llmbench.core.models import Check, Finding, Status
-
     shift = judged.shift
     if shift is None:
         return
     slower = shift.shift > 0
     yield Check(
-        kind="cluster-change",
+        kind=CheckKind.CLUSTER_CHANGE,
         id="slower" if slower else "faster",
         status=Status.FAILED if slower and settings.scaling == "fail" else Status.PASSED,
         verdict=Finding.SLOWER if slower else Finding.FASTER,
@@ -77,7 +83,6 @@ def check_speed_up(judged: JudgedConfigurations, settings: Settings, catalog: Ca
 
 
 def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], settings: Settings) -> Iterator[Check]:
-    from pytest_llmbench.core.models import Check, ComparedConfiguration, Status, Verdict
 
     decides = settings.scaling == "fail"
     for comparison in comparisons:
@@ -101,7 +106,6 @@ def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], sett
 
 
 def _format_row(row: ComparisonRow) -> str:
-    from pytest_llmbench.core import formatting
 
     name = f"{row.key.dtype} on {row.key.gpus} GPUs"
     low, high = (formatting.format_difference(1 + part) for part in (row.low, row.high))
@@ -118,21 +122,17 @@ def check_trends(judged: JudgedConfigurations, settings: Settings, catalog: Cata
     It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more, or several that come to it
     together, that nobody acknowledged, or whose acknowledgement expired.
     """
-    from pytest_llmbench.core.models import Check, Finding, Status
-
     for result, _ in judged.newest.values():
         standing = [change for change in result.judgement.changes if change.stands]
         if standing:
             yield _make_trend_check(result, standing, settings, catalog.acknowledged)
         elif result.judgement.on_bound:
             text = _describe_flips(result.judgement)
-            yield Check("trend", result.case.key.id, Status.PASSED, verdict=Finding.ON_BOUND, text=text)
+            yield Check(CheckKind.TREND, result.case.key.id, Status.PASSED, verdict=Finding.ON_BOUND, text=text)
 
 
 def _describe_flips(judgement: Judgement) -> str:
     """Return `sits on its bound (7.691 s): 5 of the last 10 nights passed`; empty for one that does not."""
-    from pytest_llmbench.core import formatting
-
     flips = judgement.on_bound
     if flips is None:
         return ""
@@ -146,7 +146,6 @@ def _make_trend_check(
     settings: Settings,
     acknowledged: Sequence[Acknowledgement],
 ) -> Check:
-    from pytest_llmbench.core.models import JUDGED, Check, Finding, Status
 
     bad = _find_unaccepted(standing)
     good = [change for change in standing if change.acknowledged is not None]
@@ -155,7 +154,7 @@ def _make_trend_check(
     several = [f"  {change.text}" for change in changes] if len(changes) > 1 else []
     entry = _list_entry(result.case.key, changes, acknowledged) if bad and asked else ()
     return Check(
-        kind="trend",
+        kind=CheckKind.TREND,
         id=result.case.key.id,
         status=Status.FAILED if bad and asked else Status.PASSED,
         verdict=Finding.SLOWER if bad else Finding.ACKNOWLEDGED if good else way,
@@ -171,9 +170,6 @@ def _list_entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence
     """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
     say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
     change was taken back. Nothing of several changes, where one entry would not do."""
-    import math
-
-    from pytest_llmbench.core import formatting
     from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
     from pytest_llmbench.pipeline.acknowledgements import INSTEAD, SAME
 
@@ -219,10 +215,6 @@ def _select_unaccepted(standing: Sequence[LevelChange]) -> list[LevelChange]:
 
 def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
     """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
-    import math
-
-    from pytest_llmbench.core import formatting
-
     slower = _select_unaccepted(standing)
     large = [change.text for change in slower if change.difference >= FAILS]
     if large:
@@ -244,17 +236,17 @@ def check_gate(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> 
         yield from run_selftests(judged, settings)
 
 
-CHECKS: dict[str, tuple[Callable[[JudgedConfigurations, Settings, Catalog], Iterator[Check]], str]] = {
-    "cluster-change": (check_cluster, "A shift that most configurations share."),
-    "weak-scaling": (
+CHECKS: dict[CheckKind, tuple[Callable[[JudgedConfigurations, Settings, Catalog], Iterator[Check]], str]] = {
+    CheckKind.CLUSTER_CHANGE: (check_cluster, "A shift that most configurations share."),
+    CheckKind.WEAK_SCALING: (
         check_weak_scaling,
         "The weak-scaling efficiency of a family of configurations, against the documented one.",
     ),
-    "fp8-speedup": (check_speed_up, "How much faster FP8 is than BF16, against the documented speed-up."),
-    "trend": (
+    CheckKind.FP8_SPEEDUP: (check_speed_up, "How much faster FP8 is than BF16, against the documented speed-up."),
+    CheckKind.TREND: (
         check_trends,
         "How the level of a configuration has changed over its nights, and who acknowledged it.",
     ),
-    "selftest": (check_gate, "What became of damaged copies of a run that passed (--llmb-selftest)."),
+    CheckKind.SELFTEST: (check_gate, "What became of damaged copies of a run that passed (--llmb-selftest)."),
 }
-"""By kind the function that yields the items, and what the fixture says of itself; in the order in which they run."""
+"""By kind the function that yields the items, and what the fixture says of itself."""
