@@ -33,6 +33,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.estimate import estimate_prior
+from pytest_llmbench.judge.run_selection import list_before_newest
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -196,7 +197,7 @@ def cases(scenario: Scenario, truth: Expected, runs: Floats, change: float | Flo
         for baseline, own in zip(baselines, made, strict=True)
     ]
     first = [replace(one, measurements=(own[NIGHTS], *one.measurements)) for one, own in zip(alone, made, strict=True)]
-    fleet_noise = estimate_prior(first, ASSUMED_CV)
+    fleet_noise = estimate_prior(((one.baseline, list_before_newest(one)) for one in first), ASSUMED_CV)
     return [
         Case(
             evidence=replace(evidence, prior=fleet_noise),

@@ -14,7 +14,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note, NoteCode
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.judge.daily_runs import PreviousRun, list_valid_runs
+from pytest_llmbench.judge.run_selection import PreviousRun, list_valid_runs
 
 NIGHTS = 7  # the level before an accepted change is the median of so many valid runs before it
 

@@ -21,10 +21,17 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import takes_no_improvement
 from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_runs, with_budget_verdict
-from pytest_llmbench.judge.current_runs import find_current_shape, select_current_runs, select_launch
-from pytest_llmbench.judge.daily_runs import PreviousRuns, describe_last_valid, is_stale, select_consecutive
 from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, disagree, estimate_difference, estimate_noise
 from pytest_llmbench.judge.pattern import ShapeKind
+from pytest_llmbench.judge.run_selection import (
+    PreviousRuns,
+    describe_last_valid,
+    find_current_shape,
+    is_stale,
+    select_consecutive,
+    select_current_runs,
+    select_launch,
+)
 from pytest_llmbench.judge.shape import Shape
 
 POOLED_NIGHTS = 3  # a configuration that is INCONCLUSIVE for so many nights running is judged on them together

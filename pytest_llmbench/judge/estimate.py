@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise
+from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise, StoredRun
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.daily_runs import PreviousRun, PreviousRuns, estimate_daily_noise, list_previous_daily_runs
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
+
+if TYPE_CHECKING:
+    from pytest_llmbench.judge.run_selection import PreviousRun, PreviousRuns
+
+# A year of nights of 82 configurations is 30,000 runs: this is called for each of them.
+_STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 
 FEWEST_STEPS = 3  # a window with fewer steps says nothing of its own spread
 APART = 3 * math.sqrt(2)  # two runs of one state lie no further apart than so many of their standard deviations
@@ -91,6 +98,15 @@ def list_own_noise(baseline: Baseline, older: PreviousRuns) -> list[Noise | None
     groups = count_recorded_groups(baseline)
     recorded = _estimate_recorded_noise(baseline) if 1 < groups < math.inf else None
     return [estimate_daily_noise(older), replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
+
+
+def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
+    """Return what the runs of earlier nights say of the noise from run to run; None where they are too few."""
+    stored = sum(isinstance(run, StoredRun) for run in previous)
+    source = "nights" if not stored else "nights of history"
+    if 0 < stored < len(previous):
+        source = f"nights, {stored} of them of the history"
+    return noise.estimate_from_daily_runs(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
 
 
 def count_recorded_groups(baseline: Baseline) -> float:
@@ -243,23 +259,11 @@ def count_repeats_needed(sigma: float, distance: float) -> int | None:
 # --- what configurations say of each other ----------------------------------------------------------------
 
 
-def estimate_prior(configurations: Iterable[Evidence], assumed_cv: float) -> Noise:
-    """Return what the configurations say of each other's noise; where too few can, the assumed one.
+def estimate_prior(configurations: Iterable[tuple[Baseline, PreviousRuns]], assumed_cv: float) -> Noise:
+    """Return what the earlier daily runs of configurations say of each other's noise; the assumed one if too few can.
 
     `assumed_cv` is the coefficient of variation from run to run. The runs that are judged tell nothing here, so that a
     regression does not widen its own interval.
     """
-    measured = [
-        own
-        for evidence in configurations
-        if (own := noise.pool(list_own_noise(evidence.baseline, _list_previous(evidence))))
-    ]
+    measured = [own for baseline, previous in configurations if (own := noise.pool(list_own_noise(baseline, previous)))]
     return noise.estimate_from_others(measured) or noise.assume_noise(assumed_cv)
-
-
-def _list_previous(evidence: Evidence) -> PreviousRuns:
-    """Return the nights before the newest valid run; where there is none but a history, all nights."""
-    newest = next((run for run in evidence.measurements if run.valid), None)
-    if newest is None and not evidence.stored_runs:
-        return ()
-    return list_previous_daily_runs([newest] if newest else [], evidence)

@@ -18,10 +18,10 @@ from pytest_llmbench.core.models import (
     TimedBy,
     Verdict,
 )
-from pytest_llmbench.judge.current_runs import select_launch
+from pytest_llmbench.judge.agreement import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.pattern import ShapeKind
-from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
+from pytest_llmbench.judge.run_selection import select_launch
 from pytest_llmbench.judge.shape import FEWEST, Shape
 
 # Notes on what nothing in a run confirms: there another configuration would not show.

@@ -171,6 +171,7 @@ def collect_evidence(
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
     from pytest_llmbench.judge.estimate import estimate_prior
+    from pytest_llmbench.judge.run_selection import list_before_newest
 
     evidence = {}
     for key, per_baseline in measured.items():
@@ -186,7 +187,8 @@ def collect_evidence(
                 for of_baseline in evidence[key]
             )
     # What is known of the noise uses all configurations: one alone has too few runs to tell its own.
-    noise = estimate_prior((per_baseline[0] for per_baseline in evidence.values()), settings.assumed_cv)
+    previous = ((first.baseline, list_before_newest(first)) for first, *_ in evidence.values())
+    noise = estimate_prior(previous, settings.assumed_cv)
     return {
         key: tuple(dataclasses.replace(of_baseline, prior=noise) for of_baseline in per_baseline)
         for key, per_baseline in evidence.items()

@@ -28,8 +28,8 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.daily_runs import PreviousRun
-    from pytest_llmbench.judge.shift import SharedShift
+    from pytest_llmbench.judge.cluster import SharedShift
+    from pytest_llmbench.judge.run_selection import PreviousRun
 
 PreviousRuns: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
 """For each key the nights before tonight, oldest first."""
@@ -37,7 +37,7 @@ PreviousRuns: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
 
 def find_fleet_shift(judged: JudgedConfigurations, older: PreviousRuns) -> SharedShift | None:
     """Return the shift that most configurations share since their last runs, or against their baselines."""
-    from pytest_llmbench.judge.shift import find_shared_shift, measure_shift
+    from pytest_llmbench.judge.cluster import find_shared_shift, measure_shift
 
     shifts = [measure_shift(result.judgement, older[key]) for key, (result, _) in judged.newest.items()]
     return find_shared_shift([shift for shift in shifts if shift is not None])
@@ -65,7 +65,7 @@ def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
 
 def find_previous_runs(judged: JudgedConfigurations) -> PreviousRuns:
     """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
-    from pytest_llmbench.judge.daily_runs import list_previous_daily_runs
+    from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 
     newest = judged.newest
     return {
@@ -76,7 +76,7 @@ def find_previous_runs(judged: JudgedConfigurations) -> PreviousRuns:
 
 def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     """Return the results, with a note in each that is not red though slower than its baseline beyond chance."""
-    from pytest_llmbench.judge.shift import LEVEL, adjust_p_values
+    from pytest_llmbench.judge.cluster import LEVEL, adjust_p_values
 
     estimates = {key: result.judgement.estimate for key, (result, _) in judged.newest.items()}
     adjusted = adjust_p_values({key: estimate.p_slower for key, estimate in estimates.items() if estimate is not None})
@@ -136,7 +136,7 @@ def _find_on_bound(
 
 def _list_daily_runs(judgement: Judgement, previous: tuple[PreviousRun, ...]) -> tuple[DailyRuns, DailyRuns]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
-    from pytest_llmbench.judge.daily_runs import average_current_runs, list_daily_runs
+    from pytest_llmbench.judge.run_selection import average_current_runs, list_daily_runs
 
     return list_daily_runs(previous), average_current_runs(list_judged_runs(judgement))
 
@@ -164,8 +164,8 @@ def _find_changes(
     """Return the changes in the nights of one configuration."""
     from pytest_llmbench.judge.acknowledged import select_covering
     from pytest_llmbench.judge.changes import FEWEST
-    from pytest_llmbench.judge.daily_runs import find_coarse_unit
     from pytest_llmbench.judge.estimate import estimate_noise
+    from pytest_llmbench.judge.run_selection import find_coarse_unit
     from pytest_llmbench.judge.series import find_changes
 
     series = (*daily[0], *daily[1])

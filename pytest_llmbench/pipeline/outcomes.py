@@ -34,7 +34,7 @@ from pytest_llmbench.pipeline.catalog import is_required
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.shift import SharedShift
+    from pytest_llmbench.judge.cluster import SharedShift
 
 
 @dataclass(frozen=True, slots=True)

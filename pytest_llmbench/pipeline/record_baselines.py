@@ -208,7 +208,7 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
 def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
     """Return that runs are of several levels, with what they spread over; empty where they may as well be of one."""
     # Their mean would hide a regression of as much as lies between it and the better level.
-    from pytest_llmbench.judge.recordable import expect_noise, find_run_levels
+    from pytest_llmbench.judge.agreement import expect_noise, find_run_levels
 
     trimmed = _trim(runs)
     steps = [
@@ -278,7 +278,7 @@ def make_recording(
     `nodes` are those of each job, by its id; of other runs nothing says where they ran. `levels` is why the mean of
     several may stand.
     """
-    from pytest_llmbench.judge.recordable import Occasion, count_groups
+    from pytest_llmbench.judge.agreement import Occasion, count_groups
 
     windows = [np.array(run.window_seconds) for run in runs]
     steps = [run.mean_of for run in runs]
@@ -366,7 +366,7 @@ def _describe_prints(baseline: Baseline, published: float) -> str:
 def _note_independence(recording: Recording) -> Iterator[Note]:
     """Yield how many independent runs a value rests on."""
     # Runs of one night on one set of nodes are one.
-    from pytest_llmbench.judge.recordable import ENOUGH_GROUPS, FEWEST_GROUPS
+    from pytest_llmbench.judge.agreement import ENOUGH_GROUPS, FEWEST_GROUPS
 
     groups = recording.groups or 1
     summary = f"k0 = {groups}: " + (

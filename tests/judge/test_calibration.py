@@ -115,7 +115,7 @@ def test_a_hiccup_fails_few_runs_against_a_published_mean_and_without_forgiving_
     counts = counted(ONE, 0.0, 4, "hiccup")
     assert share(counts, "failed") <= 8
     assert counts["REGRESSION"] == 0
-    monkeypatch.setattr("pytest_llmbench.judge.current_runs.LARGE", 9.0)
+    monkeypatch.setattr("pytest_llmbench.judge.run_selection.LARGE", 9.0)
     assert share(counted(ONE, 0.0, 4, "hiccup"), "failed") > 90
 
 

@@ -17,7 +17,7 @@ from procedures import REPEAT_WINDOW, judged
 from scenarios import ATTEMPTS, SCENARIOS, Case, cases
 
 from pytest_llmbench.core.models import BaselineKind, Judgement, Measurement, Problem, Reason, Status, Verdict
-from pytest_llmbench.judge import current_runs
+from pytest_llmbench.judge import run_selection
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
@@ -66,7 +66,7 @@ def test_a_launch_does_not_join_runs_found_on_disk() -> None:
         measurement(7.33, run=run(build=("image=a",), launch="l")),
     )
     beside = measurement(7.32, run=run(build=("image=a",)))
-    assert current_runs.find_repeats(disk, evidence(disk, newer, beside, repeat_window=timedelta(days=1)))[0] == (
+    assert run_selection.find_repeats(disk, evidence(disk, newer, beside, repeat_window=timedelta(days=1)))[0] == (
         disk,
         beside,
     )
@@ -214,9 +214,9 @@ def _of_launch(case: Case) -> Judgement:
         for one in case.attempts[ATTEMPTS - 1 :: -1]
     )
     found = replace(case.evidence, measurements=(*runs, *case.evidence.measurements), level=0.025)
-    by_launch = current_runs.find_repeats(runs[0], found)
+    by_launch = run_selection.find_repeats(runs[0], found)
     attempts = case.attempts[ATTEMPTS - 1 :: -1]
-    by_window = current_runs.find_repeats(
+    by_window = run_selection.find_repeats(
         attempts[0], replace(found, measurements=attempts, repeat_window=REPEAT_WINDOW)
     )
     assert [one.window_seconds for one in by_launch[0]] == [one.window_seconds for one in by_window[0]]

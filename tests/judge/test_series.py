@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRun, LevelChange, Noise
 from pytest_llmbench.judge.changes import LevelShift
-from pytest_llmbench.judge.series import assign_acknowledgements, compare_environments, find_changes
+from pytest_llmbench.judge.series import assign_acknowledgements, compare_environments, find_changes, find_flips
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)
@@ -189,3 +189,30 @@ def test_what_differs_every_night_is_not_blamed_and_gaps_are_passed_over() -> No
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
     assert compare_environments(series, 40) == (("driver", "550.54", "555.42"),)
+
+
+@pytest.mark.parametrize(
+    ("sides", "since", "told"),
+    [
+        ("+-+-+-+-+-", 0, (5, 10)),
+        ("----------+-+-+-+-+-", 0, (5, 10)),
+        ("++-+-+++-+", 0, (7, 10)),
+        ("++++-+++++", 0, None),
+        ("++++-+++-+", 0, None),
+        ("+++++-----", 0, None),
+        ("+-+-+-+", 0, None),
+        ("+-+-+-+-+-++++++++++", 0, None),
+        ("+-+-+-+-+-", 5, None),
+    ],
+    ids=["every night", "the last ten", "three of ten", "one", "two", "a change", "few", "long ago", "another level"],
+)
+def test_a_configuration_that_flips_from_one_side_of_its_bound_to_the_other_is_told(
+    sides: str, since: int, told: tuple[int, int] | None
+) -> None:
+    seen = [DailyRun(BEGAN + timedelta(days=day), 7.6 if side == "+" else 7.8) for day, side in enumerate(sides)]
+    assert find_flips(seen, 7.7, since) == told
+
+
+def test_a_night_at_the_bound_itself_passes() -> None:
+    seen = [DailyRun(BEGAN + timedelta(days=day), (7.7, 7.8)[day % 2]) for day in range(10)]
+    assert find_flips(seen, 7.7) == (5, 10)

@@ -17,8 +17,8 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.judge import estimate
-from pytest_llmbench.judge.daily_runs import list_previous_daily_runs
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import collect_evidence
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns

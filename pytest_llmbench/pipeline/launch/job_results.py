@@ -178,7 +178,7 @@ class LaunchedRuns:
 
     def explain_nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> str:
         """Return what the runs behind a verdict tell of their nodes, which are given by run id."""
-        from pytest_llmbench.judge.nodes import judge_nodes
+        from pytest_llmbench.judge.cluster import judge_nodes
 
         evidence = result.pick_deciding(self._evidence[result.case.key])
         return judge_nodes(result.judgement, evidence, nodes).text

@@ -15,15 +15,15 @@ from scipy import stats
 
 from pytest_llmbench.core.models import Estimate, Key, Noise, Problem, Reason, Verdict
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.daily_runs import list_previous_daily_runs
-from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.shift import (
+from pytest_llmbench.judge.cluster import (
     ConfigurationShift,
     SharedShift,
     adjust_p_values,
     find_shared_shift,
     measure_shift,
 )
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 
 pytestmark = pytest.mark.slow
 
