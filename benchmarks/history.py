@@ -27,9 +27,9 @@ from generator.__main__ import shipped
 
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import record
+from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation, locate_store
-from pytest_llmbench.history.stored_runs import read_stored_runs
 
 START = datetime(2025, 1, 1, 2, tzinfo=UTC)
 CPU_SECONDS = 1.0

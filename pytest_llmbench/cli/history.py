@@ -24,7 +24,7 @@ from pytest_llmbench.report.document import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pytest_llmbench.history.look import Extent
+    from pytest_llmbench.history.queries import Extent
     from pytest_llmbench.history.store import StoreLocation
 
 Parsed = TypeVar("Parsed")
@@ -136,7 +136,7 @@ def _parse_count(text: str) -> int:
 
 
 def _list(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.look import list_runs
+    from pytest_llmbench.history.queries import list_runs
 
     rows = list_runs(place, arguments.k, arguments.since, arguments.limit)
     if not rows:
@@ -163,7 +163,7 @@ def _format_run(row: dict[str, Any]) -> str:
 
 
 def _show(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.look import list_verdicts
+    from pytest_llmbench.history.queries import list_verdicts
 
     rows = list_verdicts(place, arguments.wanted)
     lines = [wrap(formatting.escape(line), 79, **WRAPPED) for line in _list_lines(rows)]
@@ -197,7 +197,7 @@ def _list_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _export(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.look import list_everything
+    from pytest_llmbench.history.queries import list_everything
 
     output = arguments.output
     kind = arguments.format or _choose_format(output)
@@ -249,7 +249,7 @@ def _make_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Return rows as a table; what is a list or dictionary stands in it as JSON, but for the steps."""
     import pandas as pd
 
-    from pytest_llmbench.history.look import NESTED
+    from pytest_llmbench.history.queries import NESTED
 
     plain = [{**row, **{name: json.dumps(row[name]) for name in NESTED}} for row in rows]
     floats = [[math.nan if value is None else value for value in row["step_seconds"]] for row in rows]
@@ -262,7 +262,7 @@ def _make_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 def _prune(place: StoreLocation, arguments: argparse.Namespace) -> str:
     """Show what goes, ask or be told not to, and remove it; a store of which nothing would stay is left alone."""
-    from pytest_llmbench.history.look import measure_extent, prune
+    from pytest_llmbench.history.queries import measure_extent, prune
 
     before = datetime.now(UTC) - arguments.keep
     extent = measure_extent(place, before)

@@ -9,15 +9,23 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, update
 
 from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import JUDGED, NoteCode, join_fingerprints, make_run_keys
 from pytest_llmbench.history.store import StoreLocation, connect, hide_passwords
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+from pytest_llmbench.history.tables import (
+    METADATA,
+    RUN,
+    SESSION,
+    VERDICT,
+    convert_to_stored,
+    drop_digests,
+    ensure_tables,
+)
 
 SCHEMA = 1  # of the document; raised when a key of it changes its meaning
 
@@ -109,10 +117,6 @@ def _describe_run(outcome: dict[str, Any]) -> dict[str, Any]:
 
 def prepare(place: StoreLocation) -> None:
     """Make the store where there is none; HistoryError where it cannot be used or written."""
-    from sqlalchemy import text
-
-    from pytest_llmbench.history.tables import METADATA, ensure_tables
-
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
         if connection.dialect.name == "postgresql":  # of a file the permissions were looked at
@@ -127,10 +131,6 @@ def write(place: StoreLocation, document: dict[str, Any]) -> int:
 
     HistoryError where that is impossible; nothing is stored then.
     """
-    from sqlalchemy import insert, select
-
-    from pytest_llmbench.history.tables import SESSION, VERDICT, convert_to_stored, drop_digests, ensure_tables
-
     session, verdicts = document["session"], document["verdicts"]
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
@@ -172,10 +172,6 @@ def _store_runs(connection: Connection, verdicts: Sequence[dict[str, Any]], bega
 
     What is known of a run is what the last session knew: one that `began` before that adds its verdict alone.
     """
-    from sqlalchemy import bindparam, insert, update
-
-    from pytest_llmbench.history.tables import RUN
-
     rows = [_make_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
     numbers = _match_runs(rows, _find_candidates(connection, [row for row in rows if row]))
     last = _find_last_judged(connection, [number for number in numbers if number])
@@ -218,10 +214,6 @@ def _match_runs(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict
 
 def _find_last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, datetime]:
     """Return when the last session began that judged each of these runs."""
-    from sqlalchemy import func, select
-
-    from pytest_llmbench.history.tables import SESSION, VERDICT
-
     of_runs = select(VERDICT.c.run, func.max(SESSION.c.started)).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
@@ -230,8 +222,6 @@ def _find_last_judged(connection: Connection, numbers: Sequence[int]) -> dict[in
 
 
 def _make_run_row(verdict: dict[str, Any]) -> dict[str, Any]:
-    from pytest_llmbench.history.tables import convert_to_stored
-
     run, configuration = verdict["run"], verdict["configuration"]
     return {
         "configuration": configuration["id"],
@@ -246,10 +236,6 @@ def _make_run_row(verdict: dict[str, Any]) -> dict[str, Any]:
 
 def _find_candidates(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the stored runs that may be one of these."""
-    from sqlalchemy import or_, select
-
-    from pytest_llmbench.history.tables import RUN
-
     columns = (RUN.c.id, RUN.c.configuration, RUN.c.job_id, RUN.c.fingerprint, RUN.c.started)
     configurations = {row["configuration"] for row in rows}
     begun = RUN.c.started.in_([row["started"] for row in rows if row["started"]])

@@ -37,8 +37,8 @@ class SessionHistory:
 
     def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
         """Open the store, which is made or brought to the newest version, and read the past."""
+        from pytest_llmbench.history.queries import read_stored_runs
         from pytest_llmbench.history.record import prepare
-        from pytest_llmbench.history.stored_runs import read_stored_runs
 
         self.place = place
         prepare(place)

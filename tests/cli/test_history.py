@@ -16,7 +16,7 @@ from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.cli.history import parse_days
-from pytest_llmbench.history.look import prune
+from pytest_llmbench.history.queries import prune
 from pytest_llmbench.history.record import write, write_unsaved
 from pytest_llmbench.history.store import StoreLocation
 

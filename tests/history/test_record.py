@@ -16,10 +16,10 @@ from remembered import ID, START, document, nights, outcome
 from sqlalchemy import inspect
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import look, store, tables
+from pytest_llmbench.history import queries, store, tables
+from pytest_llmbench.history.queries import LAST, read_stored_runs
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect
-from pytest_llmbench.history.stored_runs import LAST, read_stored_runs
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def test_a_night_comes_back_with_all_its_digits(place: StoreLocation) -> None:
     assert night.statistic_seconds == told["statistic_seconds"] == 7.4 * (1 + 2**-50)
     assert night.log_difference == told["log_difference"]
     assert night.environment == told["environment"]
-    (row,) = look.list_verdicts(place, ID)
+    (row,) = queries.list_verdicts(place, ID)
     assert row["step_seconds"] == told["window_seconds"]
     assert row["metrics"] == {name: [of["value"], of["standard_deviation"]] for name, of in told["metrics"].items()}
     assert (row["log_fingerprints"], row["attempts"], row["gpus"]) == (["0-00ff"], 1, 128)
@@ -52,7 +52,7 @@ def test_a_night_comes_back_with_all_its_digits(place: StoreLocation) -> None:
 def test_text_of_any_kind_is_kept(place: StoreLocation) -> None:
     told = {**outcome(), "text": "Müller's \\x1b \U0001f600 %s {x} :name ?"}
     write(place, document(told, options=["--x=%(y)s"], host="hôte"))
-    (row,) = look.list_verdicts(place, ID)
+    (row,) = queries.list_verdicts(place, ID)
     assert (row["text"], row["options"], row["host"]) == (told["text"], ["--x=%(y)s"], "hôte")
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_is_judged_again_is_one_night_with_its_last_verdict(place: St
     write(place, document({**outcome(7.4), "verdict": "REGRESSION"}))
     (night,) = past(place)
     assert (len(first), night.verdict) == (1, "REGRESSION")
-    assert [row["verdict"] for row in look.list_verdicts(place, ID)] == ["PASS", "REGRESSION"]
+    assert [row["verdict"] for row in queries.list_verdicts(place, ID)] == ["PASS", "REGRESSION"]
 
 
 def test_a_session_that_is_added_after_later_ones_says_no_last_word(place: StoreLocation) -> None:
@@ -72,10 +72,10 @@ def test_a_session_that_is_added_after_later_ones_says_no_last_word(place: Store
     assert write(place, document(early, began=START + timedelta(hours=1))) == 1
     (night,) = past(place)
     assert (night.verdict, night.statistic_seconds, night.logs) == ("PASS", 7.5, "2-bb")
-    (shown,) = look.list_runs(place, "", None, 10)
+    (shown,) = queries.list_runs(place, "", None, 10)
     assert shown["verdict"] == "PASS"
-    assert [one["verdict"] for one in look.list_verdicts(place, ID)] == ["INVALID", "PASS"]
-    assert [one["verdict"] for one in look.list_everything(place)] == ["INVALID", "PASS"]
+    assert [one["verdict"] for one in queries.list_verdicts(place, ID)] == ["INVALID", "PASS"]
+    assert [one["verdict"] for one in queries.list_everything(place)] == ["INVALID", "PASS"]
     write(place, document(early, began=START + timedelta(hours=10)))
     (night,) = past(place)
     assert (night.verdict, night.logs) == ("INVALID", "1-aa")
@@ -127,16 +127,16 @@ def test_another_run_is_another_night(place: StoreLocation, other: dict[str, Any
 def test_runs_without_a_start_or_a_fingerprint_are_never_taken_for_each_other(place: StoreLocation) -> None:
     for _ in range(2):
         write(place, document(outcome(7.4, started=None, logs="")))
-    assert len(look.list_runs(place, "", None, 10)) == 2
+    assert len(queries.list_runs(place, "", None, 10)) == 2
     assert past(place) == []  # nothing says which night
 
 
 def test_what_is_missing_is_covered_and_is_no_run(place: StoreLocation) -> None:
     write(place, document(outcome(None), outcome(7.4, key=OTHER)))
-    told = {row["configuration"]: (row["verdict"], row["number"]) for row in look.list_everything(place)}
+    told = {row["configuration"]: (row["verdict"], row["number"]) for row in queries.list_everything(place)}
     assert told == {ID: ("MISSING", None), OTHER.id: ("PASS", 1)}
     assert past(place) == []
-    assert [row["configuration"] for row in look.list_runs(place, "", None, 10)] == [OTHER.id]
+    assert [row["configuration"] for row in queries.list_runs(place, "", None, 10)] == [OTHER.id]
 
 
 def test_only_what_was_judged_as_itself_counts_as_a_night(place: StoreLocation) -> None:
@@ -179,7 +179,7 @@ def test_the_runs_of_the_last_days_are_read_oldest_first(place: StoreLocation) -
 def test_a_session_is_stored_once_however_often_it_is_tried(place: StoreLocation) -> None:
     told = document(outcome(7.4), outcome(None, key=OTHER))
     assert [write(place, told), write(place, told)] == [2, 0]
-    assert len(look.list_everything(place)) == 2
+    assert len(queries.list_everything(place)) == 2
 
 
 def test_a_session_that_fails_in_the_middle_leaves_nothing(place: StoreLocation) -> None:
@@ -189,7 +189,7 @@ def test_a_session_that_fails_in_the_middle_leaves_nothing(place: StoreLocation)
     with pytest.raises(HistoryError):
         write(place, broken)
     assert [one.statistic_seconds for one in past(place)] == [7.4]
-    assert len(look.list_everything(place)) == 1
+    assert len(queries.list_everything(place)) == 1
 
 
 def test_prune_removes_old_sessions_and_the_runs_that_only_they_judged(place: StoreLocation) -> None:
@@ -198,11 +198,11 @@ def test_prune_removes_old_sessions_and_the_runs_that_only_they_judged(place: St
     write(place, document(outcome(7.4)))
     before = builders.NOW - timedelta(days=30)
     told = {"verdicts": 3, "sessions": 1, "runs": 1}
-    assert look.prune(place, before, dry_run=True) == {**told, "runs": 1}
-    assert len(look.list_everything(place)) == 4
-    assert look.prune(place, before, dry_run=False) == told
-    assert [row["number"] for row in look.list_everything(place)] == [1]
-    assert look.prune(place, before, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
+    assert queries.prune(place, before, dry_run=True) == {**told, "runs": 1}
+    assert len(queries.list_everything(place)) == 4
+    assert queries.prune(place, before, dry_run=False) == told
+    assert [row["number"] for row in queries.list_everything(place)] == [1]
+    assert queries.prune(place, before, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
 
 
 # --- many at once -----------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_two_sessions_that_write_at_once_lose_nothing(url: str, place: StoreLoca
     processes = [writer(url, first) for first in (100, 200)]
     said = [process.communicate(timeout=120)[0] for process in processes]
     assert said == ["stored\n" * 8] * 2
-    rows = look.list_everything(place)
+    rows = queries.list_everything(place)
     assert len({row["session"] for row in rows}) == 16
     assert len(rows) == 32
     assert len(past(place)) == 8 + 8 + 8
@@ -294,7 +294,7 @@ def test_each_verdict_keeps_the_hashes_of_the_logs_that_it_rests_on(place: Store
     for hashes in (["ab" * 32], ["cd" * 32], [None]):
         write(place, document({**told, "log_sha256": hashes}))
     write(place, document(told))
-    rows = look.list_verdicts(place, ID)
+    rows = queries.list_verdicts(place, ID)
     assert [row["log_sha256"] for row in rows] == [["ab" * 32], ["cd" * 32], [None], []]
     assert len({row["number"] for row in rows}) == 1
 
@@ -318,10 +318,10 @@ def test_the_store_of_another_version_is_left_alone(place: StoreLocation, versio
         prepare,
         past,
         lambda place: write(place, document(outcome(7.4))),
-        look.list_everything,
-        lambda place: look.list_runs(place, "", None, 9),
-        lambda place: look.list_verdicts(place, ID),
-        lambda place: look.measure_extent(place, builders.NOW),
+        queries.list_everything,
+        lambda place: queries.list_runs(place, "", None, 9),
+        lambda place: queries.list_verdicts(place, ID),
+        lambda place: queries.measure_extent(place, builders.NOW),
     ):
         with pytest.raises(HistoryError, match=told):
             action(place)
@@ -339,7 +339,7 @@ def test_a_store_that_cannot_be_made_is_empty_afterwards(place: StoreLocation, m
 
 def test_an_empty_store_has_no_past(place: StoreLocation) -> None:
     assert past(place) == []
-    assert look.list_everything(place) == []
+    assert queries.list_everything(place) == []
 
 
 def test_numbers_that_are_no_numbers_are_none(place: StoreLocation) -> None:

@@ -10,7 +10,7 @@ from databases import missing, new_database, running
 from remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import look
+from pytest_llmbench.history import queries
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import connect, locate_store
 from pytest_llmbench.pipeline import session_history as remembering
@@ -32,7 +32,7 @@ def test_a_user_who_may_not_write_is_told_at_the_start(postgresql: Path, tmp_pat
         connection.exec_driver_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO r{name}")
     with pytest.raises(HistoryError, match="this user may not write to llmb_version: grant it, or use another"):
         prepare(reader)
-    assert look.list_everything(reader) == []
+    assert queries.list_everything(reader) == []
 
 
 def test_other_tables_of_the_database_are_left_alone(postgresql: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_server_that_comes_back_gets_the_session_once(
     monkeypatch.setattr("pytest_llmbench.history.record.write", interrupted)
     told, problem = stored(remembered, tmp_path)
     assert (told, problem, tries) == (f"history: 1 verdict stored in {place.shown}", "", [1, 0])
-    assert len(look.list_everything(place)) == 1
+    assert len(queries.list_everything(place)) == 1
 
 
 def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

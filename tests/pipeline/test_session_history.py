@@ -13,9 +13,9 @@ import pytest
 from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
+from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs

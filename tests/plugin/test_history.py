@@ -26,7 +26,7 @@ from sessions import Judge, Judged, Write
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.history import look, store
+from pytest_llmbench.history import queries, store
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.pipeline import session_history as remembering
 
@@ -108,7 +108,7 @@ def test_the_noise_of_nights_whose_folders_are_gone_is_known(
     assert estimates[0] == estimates[1]
     both = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY)
     assert noise(both) == noise(together)  # no run counts twice
-    assert len(look.list_runs(place(pytester), "", None, 100)) == 11
+    assert len(queries.list_runs(place(pytester), "", None, 100)) == 11
 
 
 def test_the_history_is_never_judged(night: Night, judged: Judge, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_ini_file_can_say_it(
     for name, value in (("SERVER_URL", "https://git.example"), ("REPOSITORY", "a/b"), ("RUN_ID", "7")):
         monkeypatch.setenv(f"GITHUB_{name}", value)
     judged(f"--llmb-logs={generated(GROK)}", "-k", GROK)
-    (row,) = look.list_everything(place(pytester))
+    (row,) = queries.list_everything(place(pytester))
     assert (row["git_commit"], row["ci_url"]) == ("abc1234", "https://git.example/a/b/actions/runs/7")
     assert row["options"][-2:] == ["-k", GROK]
 
@@ -187,7 +187,7 @@ def test_who_judges_a_run_again_elsewhere_does_not_change_its_commit(
         monkeypatch.setenv("GITHUB_SHA", commit)
         ended = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY)
         assert ended.described[GROK]["environment"]["commit"] == "a" * 40
-    rows = look.list_everything(place(pytester))
+    rows = queries.list_everything(place(pytester))
     assert [row["git_commit"] for row in rows] == ["a" * 40, "b" * 40, ""]
     assert {row["environment"]["commit"] for row in rows} == {"a" * 40}
 
@@ -198,7 +198,7 @@ def test_workers_store_nothing_and_the_controller_all(
     generated(GROK)
     folder = generated(LLAMA)
     ended = judged(f"--llmb-logs={folder}", "-n", "2", HISTORY)
-    rows = look.list_everything(place(pytester))
+    rows = queries.list_everything(place(pytester))
     assert ended.ret == pytest.ExitCode.OK
     assert len({row["session"] for row in rows}) == 1
     assert sorted(row["verdict"] for row in rows) == ["MISSING"] * 80 + ["PASS"] * 2
@@ -219,7 +219,7 @@ def test_the_hash_of_each_log_of_a_run_is_stored_with_its_verdict(
     """Of both attempts, in their order; the outcome that travels and is reported knows nothing of them."""
     folder = generated(GROK, restarts=1, cut=22)
     ended = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY, "--llmb-json=out.json", *workers)
-    (row,) = look.list_everything(place(pytester))
+    (row,) = queries.list_everything(place(pytester))
     assert row["log_sha256"] == files_of(folder)
     assert len(set(row["log_sha256"])) == len(row["log_fingerprints"]) == 2
     assert "sha256" not in repr(ended.described[GROK]) + (pytester.path / "out.json").read_text()
@@ -233,7 +233,7 @@ def test_a_log_in_an_archive_has_the_hash_that_it_has_on_disk(
         archive.add(folder, "runs")
     for given in (folder, "night.tar.gz"):
         assert judged(f"--llmb-logs={given}", "-k", GROK, HISTORY).verdicts == {GROK: "PASS"}
-    assert [row["log_sha256"] for row in look.list_verdicts(place(pytester), GROK)] == [files_of(folder)] * 2
+    assert [row["log_sha256"] for row in queries.list_verdicts(place(pytester), GROK)] == [files_of(folder)] * 2
 
 
 @pytest.mark.parametrize("change", ["log.write_bytes(log.read_bytes() * 2)", "log.unlink()"], ids=["grows", "goes"])
@@ -250,7 +250,7 @@ def test_a_log_that_changes_after_it_was_judged_has_no_hash(
             {change}
     """)
     ended = judged(f"--llmb-logs={folder}", HISTORY, "-k", GROK, str(pytester.path))
-    (row,) = look.list_everything(place(pytester))
+    (row,) = queries.list_everything(place(pytester))
     assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [None])
 
 
@@ -265,7 +265,7 @@ def test_what_was_judged_from_standard_input_has_no_hash(
     buffer.seek(0)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(buffer))
     judged("-s", "--llmb-logs=-", "-k", GROK, HISTORY)
-    (row,) = look.list_everything(place(pytester))
+    (row,) = queries.list_everything(place(pytester))
     assert (row["verdict"], row["log_sha256"]) == ("PASS", [None])
 
 
@@ -277,7 +277,7 @@ def test_who_interrupts_the_hashing_loses_hashes_and_no_verdict(
 
     monkeypatch.setattr(importlib.import_module("pytest_llmbench.pipeline.session_history"), "with_hashes", interrupted)
     ended = night(0)
-    (row,) = look.list_verdicts(place(pytester), GROK)
+    (row,) = queries.list_verdicts(place(pytester), GROK)
     assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [])
     assert "holds no sha256 of the logs" in capsys.readouterr().out
 
@@ -304,7 +304,7 @@ def test_several_tests_of_one_configuration_are_one_verdict(
         def test_two(llmb_measurement): assert llmb_measurement is None
     """)
     judged(f"--llmb-logs={generated(GROK)}", HISTORY, "-k", GROK, str(pytester.path))
-    (row,) = look.list_everything(place(pytester))
+    (row,) = queries.list_everything(place(pytester))
     assert (row["verdict"], row["counts"]) == ("TEST_FAILED", True)
 
 
@@ -371,11 +371,11 @@ def test_a_store_that_is_held_at_the_end_changes_no_verdict(
     assert "history: 1 verdict not stored (no verdict depends on it): h.db: database is locked (SQLITE_BUSY)" in told
     assert f"they are kept: llmbench history add {file.name} --history h.db" in told
     assert (pytester.path / "junit.xml").exists()
-    assert [row["job_id"] for row in look.list_runs(place(pytester), "", None, 9)] == ["5000"]
+    assert [row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)] == ["5000"]
     for expected in ("1 verdict added to h.db", "0 verdicts added to h.db"):
         assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
         assert expected in capsys.readouterr().out
-    assert [row["job_id"] for row in look.list_runs(place(pytester), "", None, 9)] == ["5000", "5001"]
+    assert [row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)] == ["5000", "5001"]
 
 
 @pytest.fixture
@@ -410,9 +410,9 @@ def test_a_full_disk_changes_no_verdict_and_what_was_stored_stays(
     (file,) = unsaved(pytester)
     assert len(json.loads(file.read_text())["verdicts"]) == 82
     (small / "filler").unlink()
-    assert len(look.list_everything(StoreLocation("h.db", small / "h.db"))) == 1
+    assert len(queries.list_everything(StoreLocation("h.db", small / "h.db"))) == 1
     assert cli.main(["history", "add", str(file), "--history", str(small / "h.db")]) == 0
-    assert len(look.list_everything(StoreLocation("h.db", small / "h.db"))) == 83
+    assert len(queries.list_everything(StoreLocation("h.db", small / "h.db"))) == 83
 
 
 def test_a_folder_that_becomes_read_only_changes_no_verdict(

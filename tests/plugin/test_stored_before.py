@@ -14,7 +14,7 @@ from fake_recipe import WELL, write_recipe
 from sessions import Judge
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.history.look import prune
+from pytest_llmbench.history.queries import prune
 from pytest_llmbench.history.store import locate_store
 
 STORED = Path(__file__).parents[1] / "support" / "stored"

@@ -17,11 +17,10 @@ from sqlalchemy import delete, select, update
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
-from pytest_llmbench.history import look
-from pytest_llmbench.history import stored_runs as reading
+from pytest_llmbench.history import queries
+from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation, connect
-from pytest_llmbench.history.stored_runs import read_stored_runs
 from pytest_llmbench.history.tables import RUN, VERDICT
 
 pytestmark = pytest.mark.slow
@@ -38,7 +37,7 @@ def past(place: StoreLocation) -> Past:
 def from_all_verdicts(place: StoreLocation) -> Past:
     """Return the same without leaving out what is too old before it is read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_find_first_days", lambda _connection, _configurations: {})
+        patch.setattr(queries, "_find_first_days", lambda _connection, _configurations: {})
         return past(place)
 
 
@@ -57,7 +56,7 @@ def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: StoreLocation) -
 
 def test_a_run_counts_once_however_often_its_start_moved(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that states no time is dated by its file, and may be copied again."""
-    monkeypatch.setattr(reading, "LAST", 2)
+    monkeypatch.setattr(queries, "LAST", 2)
     write(place, document(*nights([7.4] * 4)))
     for night in range(5, 13):
         write(place, document(outcome(7.5, night, job="7", logs="1-aa")))
@@ -67,7 +66,7 @@ def test_a_run_counts_once_however_often_its_start_moved(place: StoreLocation, m
 
 def test_a_file_gives_the_numbers_of_removed_verdicts_again(place: StoreLocation) -> None:
     write(place, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400)))
-    look.prune(place, builders.NOW, dry_run=False)
+    queries.prune(place, builders.NOW, dry_run=False)
     write(place, document(*nights([7.9] * 3)))
     write(place, document(outcome(7.9, 3)))
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4
@@ -85,7 +84,7 @@ def test_what_no_session_stored_is_told(place: StoreLocation, environment: str) 
 
 def test_runs_of_days_that_are_too_old_are_not_read(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of many years takes no longer to read than one of one; a configuration with few runs keeps all."""
-    monkeypatch.setattr(reading, "LAST", 6)
+    monkeypatch.setattr(queries, "LAST", 6)
     write(place, document(*nights([7.4] * 3, key=OTHER)))
     for night in range(20):
         write(place, document(outcome(7.4, night), {**outcome(7.5, night, logs="2-bb"), "verdict": "REGRESSION"}))
@@ -94,9 +93,9 @@ def test_runs_of_days_that_are_too_old_are_not_read(place: StoreLocation, monkey
     found = past(place)
     assert [one.job_id for one in found[ID]] == [f"{1000 + night}" for night in range(14, 20) for _ in range(2)]
     assert len(found[OTHER.id]) == 3
-    monkeypatch.setattr(reading, "LAST", 17)
+    monkeypatch.setattr(queries, "LAST", 17)
     assert len(past(place)[ID]) == 34
-    monkeypatch.setattr(reading, "LAST", 20)
+    monkeypatch.setattr(queries, "LAST", 20)
     with pytest.raises(HistoryError, match="holds what no session stored"):
         past(place)
 
@@ -115,7 +114,7 @@ def sessions(verdicts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[l
 
 def same_of_the_last_days(found: list[Any], last: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "LAST", last)
+        patch.setattr(queries, "LAST", last)
         place = StoreLocation("history.db", Path(folder) / "history.db")
         for number, (hour, verdicts) in enumerate(found):
             told = [judged(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
