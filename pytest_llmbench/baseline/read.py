@@ -37,6 +37,7 @@ from pytest_llmbench.core.models import (
     Recording,
     RegexDialect,
     Source,
+    TimesOf,
     Tolerance,
     Window,
 )
@@ -283,7 +284,10 @@ def _name_dialect(entry: YamlMapping) -> str:
 
 def _make_log_dialect(entry: YamlMapping) -> RegexDialect | None:
     log = entry.get("log")
-    return RegexDialect(_name_dialect(entry), **log.values) if log else None
+    if not log:
+        return None
+    times_of = TimesOf(log.get("averages", TimesOf.SINGLE))
+    return RegexDialect(_name_dialect(entry), **{**log.values, "averages": times_of})
 
 
 def _parse_peak(text: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
 from pytest_llmbench.core.metric_definitions import BUDGETED
-from pytest_llmbench.core.models import BaselineKind, Budget, Tolerance
+from pytest_llmbench.core.models import BaselineKind, Budget, TimesOf, Tolerance
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -293,7 +293,7 @@ LOG = (
     _require("pattern", _TEXT, "reads that line; its groups are below"),
     _allow("unit", Text(choices=(*UNITS, RATE)), "of the group `seconds`"),
     _allow("first_step", _STEP, "the number of the first step"),
-    _allow("averages", Text(choices=("single", "interval")), "whether a time is a mean since the line before"),
+    _allow("averages", Text(choices=tuple(map(str, TimesOf))), "whether a time is a mean since the line before"),
     _allow("start", _LITERAL, "stands in a line where a process starts"),
     _allow("end", _LITERAL, "stands in a line behind the last step"),
 )

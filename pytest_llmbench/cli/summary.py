@@ -283,7 +283,7 @@ def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None
     from pytest_llmbench.judge.decide import find_unusable
     from pytest_llmbench.measure.measurement import measure
 
-    measured = measure(run, baseline, now)
+    measured = measure(run, baseline, now, step_time_only=True)
     return measured.excluded or find_unusable(measured)
 
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
-    LOAD,
-    SAVE,
     AcceptedValue,
     Budget,
+    CheckpointAction,
     CheckpointRecord,
     Evidence,
     Judgement,
@@ -34,7 +33,11 @@ NOTABLE = 0.5  # from this share of the budget on the distance is told under a g
 
 # What each budget limits.
 DISPATCH = "checkpoint_save_dispatch_seconds"
-ACTIONS = {"checkpoint_save_seconds": SAVE, DISPATCH: SAVE, "checkpoint_load_seconds": LOAD}
+ACTIONS = {
+    "checkpoint_save_seconds": CheckpointAction.SAVE,
+    DISPATCH: CheckpointAction.SAVE,
+    "checkpoint_load_seconds": CheckpointAction.LOAD,
+}
 
 RED = (Verdict.REGRESSION, Verdict.INVALID)
 UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
@@ -205,8 +208,8 @@ def _name_place(run: Measurement, line: int, newest: bool) -> str:
 
 def _explain_unstated(run: Measurement, action: str, limit: str) -> Note:
     """Return what follows where a log says nothing: most runs save and load nothing, but some are made to."""
-    meant = run.run.found.saves if action == SAVE else ""
-    if action == LOAD and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD:
+    meant = run.run.found.saves if action == CheckpointAction.SAVE else ""
+    if action == CheckpointAction.LOAD and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD:
         meant = run.excluded.text
     if meant:
         return Note(NoteCode.BUDGET_UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import PROFILER, Attempt, AttemptSummary, Note, NoteCode, Run, Segment, Window
+from pytest_llmbench.core.models import Attempt, AttemptSummary, Note, NoteCode, Run, Segment, StatedField, Window
 from pytest_llmbench.measure.window import begins, find_missing_steps
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -65,7 +65,7 @@ def is_traced(attempt: Attempt, number: int) -> bool:
 
 def is_profiled(segment: Segment) -> bool:
     """Whether a profiler was switched on or off within a segment."""
-    return any(statement.field == PROFILER for statement in segment.stated)
+    return any(statement.field == StatedField.PROFILER for statement in segment.stated)
 
 
 def is_finished(segment: Segment, steps: int) -> bool:

@@ -291,7 +291,7 @@ def _take_median(values: Floats) -> float:
 def make_stand_in(run: Run, window: Window) -> Baseline:
     """Return a baseline that expects nothing of a run but that its window is whole; zeros are numbers nobody knows.
 
-    Only what is wrong with the run may be asked of it: no metric follows from it.
+    Only what is wrong with the run may be asked of it: no metric follows from it (`step_time_only`).
     """
     dialects = (attempt.log.dialect for attempt in reversed(run.attempts) if attempt.log.dialect)
     model = Architecture("", sequence_length=0, layers=0, hidden_size=0, vocabulary_size=0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import (
     Baseline,
@@ -26,14 +26,15 @@ from pytest_llmbench.measure.window import Timing, compute_statistic, compute_ti
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
-Value = TypeVar("Value")
 
-
-def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
+def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool = False) -> Measurement:
     """Return what `run` measured over the baseline's window, or why it cannot be judged.
 
     Steps that are faster than 100 % MFU, or only dispatched when their time was taken, are set aside and noted; in the
     window they make the run invalid. A time that the log does not print follows from its tokens/s where it can.
+
+    With `step_time_only` metrics and notes are left out, which take as long as all the rest: of thousands of older runs
+    nobody asks for them.
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)
@@ -49,11 +50,10 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
     steps, counted = timed.steps, timed.counted
     seconds, mean_of = _compute_statistic(timed, baseline.window)
     sound = steps.seconds[timed.usable]
-    # Of thousands of older runs only the step time is looked at: what takes most of measuring one is made on demand.
-    width = Later(lambda: (detect_moving_mean(choice.segment.steps),))
+    width = detect_moving_mean(choice.segment.steps)
     checkpoints = _select_part(choice.attempt.log.checkpoints, choice.number)
-    all_attempts = Later(lambda: attempts.list_attempts(run, choice, baseline.steps))
-    return Measurement(
+    all_attempts = attempts.list_attempts(run, choice, baseline.steps)
+    measurement = Measurement(
         run=run,
         baseline=baseline,
         log=choice.attempt.files.log,
@@ -62,28 +62,30 @@ def measure(run: Run, baseline: Baseline, now: datetime) -> Measurement:
         statistic_seconds=seconds,
         last_step_seconds=float(sound[-1]) if len(sound) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
-        metrics=Later(
-            lambda: (*_list_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints))
-        ),
         window_steps=tuple(steps.index[counted].tolist()),
         window_lines=tuple(steps.line[counted].tolist()),
         mean_of=mean_of,
-        moving_means=width,
+        moving_mean=width,
         resolution_seconds=_take_median(steps.resolution_seconds[counted]),
-        expected=Later(lambda: metrics.expect_metrics(baseline)),
         problems=problems,
-        notes=Later(
-            lambda: (
-                *attempts.note_attempts(all_attempts),
-                *attempts.note_slowest(rivals, baseline.window.statistic),
-                *notes.list_notes(run, choice, timed, baseline),
-                *notes.find_leaks(choice.segment.steps, baseline.window, width[0]),
-                *notes.note_run(run, checkpoints),
-            )
-        ),
         excluded=excluded,
         attempts=all_attempts,
         checkpoints=checkpoints,
+        step_time_only=step_time_only,
+    )
+    if step_time_only:
+        return measurement
+    return dataclasses.replace(
+        measurement,
+        metrics=(*_list_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints)),
+        expected=metrics.expect_metrics(baseline),
+        notes=(
+            *attempts.note_attempts(all_attempts),
+            *attempts.note_slowest(rivals, baseline.window.statistic),
+            *notes.list_notes(run, choice, timed, baseline),
+            *notes.find_leaks(choice.segment.steps, baseline.window, width),
+            *notes.note_run(run, checkpoints),
+        ),
     )
 
 
@@ -184,48 +186,3 @@ def _find_short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Pro
         if total >= baseline.steps:  # it set out for all steps of the recipe: judged like any other
             return None
     return Problem(reason, run.found.twin_because)
-
-
-class Later(Sequence[Value]):
-    """A tuple that is made when somebody first looks at it; equal to that tuple, and pickled as it."""
-
-    __slots__ = ("_make", "_values")
-
-    def __init__(self, make: Callable[[], Iterable[Value]]) -> None:
-        """Take what makes the values; it is called once at most, and dropped then."""
-        self._make: Callable[[], Iterable[Value]] | None = make
-        self._values: tuple[Value, ...] = ()
-
-    def _make_values(self) -> tuple[Value, ...]:
-        if self._make is not None:
-            self._values = tuple(self._make())
-            self._make = None
-        return self._values
-
-    @overload
-    def __getitem__(self, place: int) -> Value: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Value, ...]: ...
-    def __getitem__(self, place: int | slice) -> Value | tuple[Value, ...]:
-        """Return a value, or a tuple of some."""
-        return self._make_values()[place]
-
-    def __len__(self) -> int:
-        """Return the number of values."""
-        return len(self._make_values())
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the other holds the same values."""
-        return self._make_values() == (other._make_values() if isinstance(other, Later) else other)
-
-    def __hash__(self) -> int:
-        """Return the hash of the tuple."""
-        return hash(self._make_values())
-
-    def __repr__(self) -> str:
-        """Return that of the tuple."""
-        return repr(self._make_values())
-
-    def __reduce__(self) -> tuple[type, tuple[tuple[Value, ...]]]:
-        """Return what another process makes of it: a plain tuple."""
-        return tuple, (self._make_values(),)

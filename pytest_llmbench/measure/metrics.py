@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS, STEP_TIME, Statistic
-from pytest_llmbench.core.models import LOAD, SAVE, Baseline, CheckpointRecord, Checkpoints, Configuration, Key, Metric
+from pytest_llmbench.core.models import (
+    Baseline,
+    CheckpointAction,
+    CheckpointRecord,
+    Checkpoints,
+    Configuration,
+    Key,
+    Metric,
+)
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.measure.window import Timing
 
@@ -72,14 +80,18 @@ def compute_checkpoint_metrics(checkpoints: Checkpoints) -> tuple[Metric, ...]:
         for name in BUDGETED
         if stated[name]
     )
-    saves = Counter((record.rank, record.seconds is None) for record in checkpoints.records if record.action == SAVE)
+    saves = Counter(
+        (record.rank, record.seconds is None)
+        for record in checkpoints.records
+        if record.action == CheckpointAction.SAVE
+    )
     count = (make_metric("checkpoint_saves", max(saves.values())),) if saves else ()
     return (*means, *count)
 
 
 def choose_budgeted(record: CheckpointRecord) -> str:
     """Return the name of the metric that a record's time is a value of."""
-    if record.action == LOAD:
+    if record.action == CheckpointAction.LOAD:
         return "checkpoint_load_seconds"
     return "checkpoint_save_dispatch_seconds" if record.dispatched else "checkpoint_save_seconds"
 
@@ -96,7 +108,7 @@ def _take_printed(timed: Timing) -> Iterator[Metric]:
             continue
         column, statistic = definition.printed
         of_window = statistic is Statistic.MEAN_OF_WINDOW
-        values: Floats = getattr(timed.window if of_window else timed.sound, column)
+        values: Floats = getattr(timed.window, column) if of_window else getattr(timed.steps, column)[timed.usable]
         present = values[np.isfinite(values)]
         if not len(present):
             continue

@@ -71,9 +71,11 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
 
 def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
     """Yield a note where the window holds moving means over the first step of the segment, which is always slow."""
+    if width == 1:
+        return
     first = int(steps.index[0])
     rows = np.flatnonzero(mask_window(steps, window) & (steps.index < first + width))
-    if width > 1 and len(rows):
+    if len(rows):
         text = (
             f"the warm-up is in the window: up to step {steps.index[rows[-1]]} its values are means over step {first}"
         )

@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.models import (
-    BATCH,
-    GPUS,
-    LAYERS,
-    MODEL,
-    NAMED,
-    PROFILER,
-    QUANTIZATION,
-    SEQUENCE,
     Baseline,
     Note,
     NoteCode,
     Problem,
     Reason,
     Segment,
+    StatedField,
     Statement,
     Steps,
 )
@@ -83,11 +76,11 @@ def list_notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
 
 def find_profiler(choice: Choice) -> Statement | None:
     """Return where a profiler was switched on or off in the judged part of a log, None where it was not."""
-    return next((statement for statement in choice.segment.stated if statement.field == PROFILER), None)
+    return next((statement for statement in choice.segment.stated if statement.field == StatedField.PROFILER), None)
 
 
 def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    stated = [statement for statement in segment.stated if statement.field == GPUS][-1:]
+    stated = [statement for statement in segment.stated if statement.field == StatedField.GPUS][-1:]
     for statement in stated:
         if int(statement.value) != baseline.key.gpus:
             yield f"the log states {statement.value} GPUs, the baseline has {baseline.key.gpus}", statement.line
@@ -97,7 +90,11 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     """Yield each size of model and batch of which the log states none that is the baseline's."""
     configuration = baseline.configuration
     model = configuration.architecture
-    sizes = ((LAYERS, model.layers), (SEQUENCE, model.sequence_length), (BATCH, configuration.global_batch_size))
+    sizes = (
+        (StatedField.LAYERS, model.layers),
+        (StatedField.SEQUENCE, model.sequence_length),
+        (StatedField.BATCH, configuration.global_batch_size),
+    )
     for field, size in sizes:
         stated = [statement for statement in segment.stated if statement.field == field]
         # Any of them may be it: parts of a model may have layers of their own.
@@ -108,7 +105,7 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
 def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another precision, where neither what is stated of the numbers nor a name in the log is the baseline's."""
     expected = _name_family(baseline.key.dtype)
-    stated = [statement for statement in segment.stated if statement.field == QUANTIZATION]
+    stated = [statement for statement in segment.stated if statement.field == StatedField.QUANTIZATION]
     if stated and not any(_fits(statement.value, expected) for statement in stated):
         value = stated[-1].value
         what = f"is {value}" if value.startswith(NOT) else f"computes in {_name_precision(value)}"
@@ -140,7 +137,7 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     paths = [
         (_parse_name(statement.value.rstrip("/").rpartition("/")[2]), statement)
         for statement in segment.stated
-        if statement.field == MODEL
+        if statement.field == StatedField.MODEL
     ]
     stated = [pair for pair in paths if pair[0].size and pair[0].families][-1:]
     experiments = [(_parse_name(match["model"]), statement) for statement, match in _find_experiments(segment)]
@@ -152,7 +149,11 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
 
 
 def _find_experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
-    named = ((statement, EXPERIMENT.match(statement.value)) for statement in segment.stated if statement.field == NAMED)
+    named = (
+        (statement, EXPERIMENT.match(statement.value))
+        for statement in segment.stated
+        if statement.field == StatedField.NAMED
+    )
     return ((statement, match) for statement, match in named if match)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.dialects import get_dialect
-from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Baseline, Note, NoteCode, Problem, Reason, Run, Steps
+from pytest_llmbench.core.models import Baseline, Note, NoteCode, Problem, Reason, Run, StatedField, Steps
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure.attempts import Choice
 from pytest_llmbench.measure.window import Timing
@@ -66,7 +66,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         return
     line = int(window.line[0])
     loss, norm = _select_losses(choice, window), _select_norms(window)
-    if norm.are_all(0.0) and _is_stated(choice, ENGINE):  # DeepSpeed keeps the norm to itself
+    if norm.are_all(0.0) and _is_stated(choice, StatedField.ENGINE):  # DeepSpeed keeps the norm to itself
         yield Note(
             NoteCode.NORM_UNKNOWN,
             "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on",
@@ -85,7 +85,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
 
 def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
     """Whether a run learns from rewards or preferences, where a loss of 0 and below is an ordinary one."""
-    if choice.segment.rewards or _is_stated(choice, OBJECTIVE):
+    if choice.segment.rewards or _is_stated(choice, StatedField.OBJECTIVE):
         return True
     key, files = baseline.key, choice.attempt.files
     names = (key.recipe, key.task, key.variant, files.log.name, files.log.parent.name, run.found.folder.name)
@@ -94,7 +94,7 @@ def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
 
 def _find_no_update(choice: Choice, window: Steps) -> Iterator[str]:
     """Yield why no step of the window moved the weights."""
-    if _select_norms(window).are_all(0.0) and not _is_stated(choice, ENGINE):
+    if _select_norms(window).are_all(0.0) and not _is_stated(choice, StatedField.ENGINE):
         yield "the gradient norm is 0 in every step of the window: nothing was learned"
     if _select_finite(window.learning_rate).are_all(0.0):
         yield "the learning rate is 0 in every step of the window: nothing was learned"
@@ -172,5 +172,5 @@ def _count_skipped(window: Steps) -> tuple[int, int]:
     return int(window.skipped_steps[counted].sum()), int(window.mean_of[counted].sum())
 
 
-def _is_stated(choice: Choice, field: str) -> bool:
+def _is_stated(choice: Choice, field: StatedField) -> bool:
     return any(statement.field == field for statement in choice.segment.stated)

@@ -106,16 +106,7 @@ class Timing:
     filled: Flags
     usable: Flags
     counted: Flags
-
-    @property
-    def sound(self) -> Steps:
-        """The usable ones."""
-        return select_rows(self.steps, self.usable)
-
-    @property
-    def window(self) -> Steps:
-        """Those that count."""
-        return select_rows(self.steps, self.counted)
+    window: Steps  # those that count
 
 
 def compute_timing(steps: Steps, baseline: Baseline) -> Timing:
@@ -125,7 +116,7 @@ def compute_timing(steps: Steps, baseline: Baseline) -> Timing:
     usable = possible & ~complete.asynchronous
     counted = np.zeros(len(steps), dtype=np.bool_)
     counted[usable] = mask_window(select_rows(complete, usable), baseline.window)
-    return Timing(complete, filled, usable, counted)
+    return Timing(complete, filled, usable, counted, select_rows(complete, counted))
 
 
 def select_rows(steps: Steps, which: Flags) -> Steps:

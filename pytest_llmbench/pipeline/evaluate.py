@@ -90,7 +90,7 @@ def evaluate_runs(
     # The history knows the original of a copy that lies alone in tonight's folder.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
-    measured = measure_runs(runs, catalog, now)
+    measured = measure_runs(runs, catalog, now, settings.runs)
     judged = judge_measured(measured, settings, catalog, now, past)
     judged = apply_requirements(judged, catalog.required_runs)
     judged, checks = add_fleet_findings(judged, settings, catalog, now)
@@ -127,19 +127,30 @@ def _select_current(measurements: Sequence[Measurement], settings: Settings) -> 
     return tuple(measurement for measurement in measurements if not _is_before(measurement.run, settings))
 
 
-def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime) -> Measured:
-    """Return what runs, newest first, measured against the baselines of their configurations."""
-    from pytest_llmbench.measure.measurement import measure
+def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime, judged: str = "newest") -> Measured:
+    """Return what runs, newest first, measured against the baselines of their configurations.
 
+    Of the older ones it is the step time only, unless `judged` says that each is judged in an item of its own.
+    """
     by_key: dict[Key, list[Run]] = defaultdict(list)
     for run in runs:
         if run.identity.key is not None:
             by_key[run.identity.key].append(run)
     measured = {
-        key: tuple(tuple(measure(run, baseline, now) for run in by_key[key]) for baseline in baselines)
+        key: tuple(tuple(_measure_each(by_key[key], baseline, now, judged)) for baseline in baselines)
         for key, baselines in catalog.baselines.items()
     }
     return _with_scaling(measured, catalog)
+
+
+def _measure_each(runs: Sequence[Run], baseline: Baseline, now: datetime, judged: str) -> Iterator[Measurement]:
+    from pytest_llmbench.measure.measurement import measure
+
+    newest = True  # no comparable run was met: it may be this one that is judged
+    for run in runs:
+        measurement = measure(run, baseline, now, step_time_only=not newest)
+        newest = newest and (judged != "newest" or measurement.excluded is not None)
+        yield measurement
 
 
 def _with_scaling(measured: Measured, catalog: Catalog) -> Measured:

@@ -10,9 +10,6 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
-    ENGINE,
-    GPUS,
-    OBJECTIVE,
     Attempt,
     Check,
     CheckKind,
@@ -22,6 +19,7 @@ from pytest_llmbench.core.models import (
     Measurement,
     Run,
     Segment,
+    StatedField,
     Status,
     Steps,
 )
@@ -219,19 +217,20 @@ def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
     steps, fields = segment.steps, {claim.field for claim in segment.stated}
     if np.isfinite(steps.learning_rate).any():
         return _with(segment, learning_rate=steps.learning_rate * 0)
-    if steps.has_grad_norm.any() and ENGINE not in fields:
+    if steps.has_grad_norm.any() and StatedField.ENGINE not in fields:
         return _with(segment, grad_norm=steps.grad_norm * 0)
-    if segment.rewards or OBJECTIVE in fields or not (steps.loss[steps.has_loss] > 0).any():
+    if segment.rewards or StatedField.OBJECTIVE in fields or not (steps.loss[steps.has_loss] > 0).any():
         return None
     return _with(segment, loss=-steps.loss)
 
 
 def double_world_size(segment: Segment, _: Measurement) -> Segment | None:
     """The run had twice the GPUs, where the log states how many."""
-    if not any(claim.field == GPUS for claim in segment.stated):
+    if not any(claim.field == StatedField.GPUS for claim in segment.stated):
         return None
     stated = (
-        replace(claim, value=str(2 * int(claim.value))) if claim.field == GPUS else claim for claim in segment.stated
+        replace(claim, value=str(2 * int(claim.value))) if claim.field == StatedField.GPUS else claim
+        for claim in segment.stated
     )
     return replace(segment, stated=tuple(stated))
 

@@ -129,6 +129,8 @@ def _describe_recording(recording: Recording) -> dict[str, Any]:
 def _describe_measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
     if measurement is None:
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
+    if measurement.step_time_only:  # no verdict shows such a run: it would lack its metrics without a word
+        raise ValueError(f"{measurement.run.id} was measured as an older run, of which only the step time is known")
     return {
         "metrics": {metric.name: _describe_metric(metric) for metric in measurement.metrics},
         "expected_metrics": {metric.name: formatting.make_finite(metric.value) for metric in measurement.expected},

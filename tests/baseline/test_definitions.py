@@ -12,7 +12,7 @@ import pytest
 from pytest_llmbench.baseline.read import read_recipe, read_recipes
 from pytest_llmbench.baseline.write import write_recorded
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import Recording, RegexDialect
+from pytest_llmbench.core.models import Recording, RegexDialect, TimesOf
 
 PATTERN = r"step (?P<step>\d+) .*? (?P<seconds>[\d.]+) ms"
 LOG = f"dialect: regex\nlog:\n  find: ' ms'\n  pattern: '{PATTERN}'\n"
@@ -36,7 +36,7 @@ def test_a_definition_becomes_a_dialect_of_its_recipe_and_release(valid_file: Pa
 def test_everything_that_a_definition_can_say_is_read(valid_file: Path, own: str) -> None:
     more = '  unit: 1/s\n  first_step: 1\n  averages: interval\n  start: "Starting"\n  end: "Done: "\n'
     valid_file.write_text(own.replace(LOG, LOG + more))
-    expected = RegexDialect("regex:mine-25.05", " ms", PATTERN, "1/s", 1, "interval", "Starting", "Done: ")
+    expected = RegexDialect("regex:mine-25.05", " ms", PATTERN, "1/s", 1, TimesOf.INTERVAL, "Starting", "Done: ")
     assert read_recipe(valid_file).log == expected
 
 

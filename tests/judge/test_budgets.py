@@ -10,9 +10,8 @@ import pytest
 from builders import BASELINE, NOW, at, evidence, measurement, run
 
 from pytest_llmbench.core.models import (
-    LOAD,
-    SAVE,
     Budget,
+    CheckpointAction,
     CheckpointRecord,
     Checkpoints,
     Judgement,
@@ -29,11 +28,11 @@ HANDED_OVER = at(BASELINE, budgets=(Budget(DISPATCH, 5.0, "own.yaml:33"),))
 
 
 def save(seconds: float | None = None, line: int = 812, **fields: Any) -> CheckpointRecord:
-    return CheckpointRecord(SAVE, line, seconds, **fields)
+    return CheckpointRecord(CheckpointAction.SAVE, line, seconds, **fields)
 
 
 def load(seconds: float | None = None, line: int = 9, **fields: Any) -> CheckpointRecord:
-    return CheckpointRecord(LOAD, line, seconds, **fields)
+    return CheckpointRecord(CheckpointAction.LOAD, line, seconds, **fields)
 
 
 def with_records(*records: CheckpointRecord, unread: int = 0, **fields: Any) -> Measurement:

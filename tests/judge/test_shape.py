@@ -55,7 +55,7 @@ def times(factor: float, *steps: int, among: np.ndarray = CALM) -> np.ndarray:
 
 def averaged(seconds: np.ndarray) -> Measurement:
     """Return the moving means of 5 of 38 step times, as a log of NeMo 1 prints them."""
-    return window(np.convolve(seconds, np.ones(5) / 5, "valid"), moving_means=(5,))
+    return window(np.convolve(seconds, np.ones(5) / 5, "valid"), moving_mean=5)
 
 
 def noted(shape: Shape) -> dict[str, Note]:
@@ -287,7 +287,7 @@ def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
 
 @given(shapes, st.integers(0, 100), st.integers(0, 120), st.sampled_from([1, 5]))
 def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, moving_mean: int) -> None:
-    shape = find_shape(window(drawn(kind, seed, 120)[:count], moving_means=(moving_mean,)))
+    shape = find_shape(window(drawn(kind, seed, 120)[:count], moving_mean=moving_mean))
     for text in (shape.words, *(note.text for note in noted(shape).values())):
         assert "nan" not in text
         assert "\n" not in text
@@ -296,7 +296,7 @@ def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, movin
 
 @given(st.lists(st.floats(1e-6, 1e6), max_size=40), st.sampled_from([1, 5]), st.sampled_from([0.0, 0.001]))
 def test_any_step_times_have_a_shape(seconds: list[float], moving_mean: int, resolution: float) -> None:
-    shape = find_shape(window(seconds, moving_means=(moving_mean,), resolution_seconds=resolution))
+    shape = find_shape(window(seconds, moving_mean=moving_mean, resolution_seconds=resolution))
     assert shape.kind in {"even", "one-spike", "spikes", "periodic", "drift", "two-levels", "slow-stretch"}
     assert shape.words
 

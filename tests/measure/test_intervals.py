@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import (
-    LOAD,
     Baseline,
+    CheckpointAction,
     CheckpointRecord,
     Checkpoints,
     Measurement,
@@ -142,7 +142,7 @@ def test_one_mean_of_a_whole_run_is_measured() -> None:
 
 def test_a_long_run_that_printed_once_only_is_no_checkpoint_test() -> None:
     columns = means_of(50, [7.4])
-    loading = Checkpoints((CheckpointRecord(LOAD, line=9, part=1),))
+    loading = Checkpoints((CheckpointRecord(CheckpointAction.LOAD, line=9, part=1),))
     assert measure(run(log(whole(columns), checkpoints=loading)), judged_over(1, STEPS), NOW).excluded is None
 
 

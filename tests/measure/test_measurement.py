@@ -12,9 +12,8 @@ from builders import BASELINE, NOW, log, run, segment, steps, without
 
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import (
-    LOAD,
-    SAVE,
     BaselineKind,
+    CheckpointAction,
     CheckpointRecord,
     Checkpoints,
     DroppedRecords,
@@ -28,7 +27,7 @@ from pytest_llmbench.core.models import (
     Shards,
     Window,
 )
-from pytest_llmbench.measure import metrics
+from pytest_llmbench.measure import metrics, notes
 from pytest_llmbench.measure.checks import make_stand_in
 from pytest_llmbench.measure.measurement import measure
 
@@ -89,8 +88,8 @@ def of_checkpoints(*records: CheckpointRecord) -> Any:
 
 def test_checkpoint_times_are_metrics() -> None:
     """By hand: the mean of 4 and 7 is 5.5, their sample deviation 1.5 x sqrt(2)."""
-    saves = [CheckpointRecord(SAVE, line, seconds) for line, seconds in ((150, 4.0), (200, 7.0))]
-    load = CheckpointRecord(LOAD, 50, 9.712)
+    saves = [CheckpointRecord(CheckpointAction.SAVE, line, seconds) for line, seconds in ((150, 4.0), (200, 7.0))]
+    load = CheckpointRecord(CheckpointAction.LOAD, 50, 9.712)
     found = {one.name: one for one in measured(run(log(segment(), **of_checkpoints(load, *saves)))).metrics}
     assert found["checkpoint_save_seconds"].value == 5.5
     assert found["checkpoint_save_seconds"].standard_deviation == pytest.approx(1.5 * 2**0.5)
@@ -100,19 +99,22 @@ def test_checkpoint_times_are_metrics() -> None:
 
 
 def test_the_time_of_a_dispatch_is_no_time_of_a_save() -> None:
-    save = CheckpointRecord(SAVE, 150, 0.1, dispatched=True)
+    save = CheckpointRecord(CheckpointAction.SAVE, 150, 0.1, dispatched=True)
     found = {one.name: one.value for one in measured(run(log(segment(), **of_checkpoints(save)))).metrics}
     assert found["checkpoint_save_dispatch_seconds"] == 0.1
     assert "checkpoint_save_seconds" not in found
 
 
 def test_saves_that_every_rank_prints_count_once() -> None:
-    saves = [CheckpointRecord(SAVE, line, 4.0, rank=f"rank{line % 4}") for line in range(200, 208)]
+    saves = [CheckpointRecord(CheckpointAction.SAVE, line, 4.0, rank=f"rank{line % 4}") for line in range(200, 208)]
     assert measured(run(log(segment(), **of_checkpoints(*saves)))).metric("checkpoint_saves").value == 2
 
 
 def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one() -> None:
-    saves = [CheckpointRecord(SAVE, 90, 80.0, part=1), CheckpointRecord(SAVE, 290, 4.0, part=2)]
+    saves = [
+        CheckpointRecord(CheckpointAction.SAVE, 90, 80.0, part=1),
+        CheckpointRecord(CheckpointAction.SAVE, 290, 4.0, part=2),
+    ]
     early = replace(segment(steps([7.0] * 5), total=5), last_line=90)
     found = measured(run(log(early, segment(), **of_checkpoints(*saves))))
     assert found.segment == 2
@@ -131,7 +133,7 @@ def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one(
     ],
 )
 def test_whether_a_saved_checkpoint_is_on_disk_is_a_note(shards: Shards | None, said: str | None) -> None:
-    content = log(segment(), **of_checkpoints(CheckpointRecord(SAVE, 150, 4.0)))
+    content = log(segment(), **of_checkpoints(CheckpointRecord(CheckpointAction.SAVE, 150, 4.0)))
     found = measured(run(content, shards=shards))
     assert found.valid
     texts = [note.text for note in found.notes if note.code.startswith("checkpoint-")]
@@ -364,7 +366,11 @@ def test_logged_tokens_that_do_not_fit_the_batch_mean_another_configuration(rati
 def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
     by_name = measured(run(excluded=Reason.PROFILED, excluded_because="_nsys in the name"))
     traced = measured(run(log(segment(), nccl_line=7)))
-    loaded = measured(run(log(segment(steps([7.0], first=50), total=51), **of_checkpoints(CheckpointRecord(LOAD, 9)))))
+    loaded = measured(
+        run(
+            log(segment(steps([7.0], first=50), total=51), **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)))
+        )
+    )
     for measurement, reason in ((by_name, Reason.PROFILED), (traced, Reason.TRACED), (loaded, Reason.CHECKPOINT_LOAD)):
         assert measurement.excluded is not None
         assert measurement.excluded.reason is reason
@@ -392,7 +398,7 @@ def test_an_unknown_metric_is_an_error_that_names_those_there_are() -> None:
 
 def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:
     resumed = segment(steps([7.0] * 2, first=10), finished=False)
-    measurement = measured(run(log(resumed, **of_checkpoints(CheckpointRecord(LOAD, 9)))))
+    measurement = measured(run(log(resumed, **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)))))
     assert measurement.excluded is None
     assert measurement.problems[0].reason is Reason.INCOMPLETE
 
@@ -466,12 +472,24 @@ def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> 
         ),
     ):
         content = run(log(segment(columns, finished=finished, total=total)), key=None)
-        found = measure(content, make_stand_in(content, window), NOW)
+        found = measure(content, make_stand_in(content, window), NOW, step_time_only=True)
         assert [one.reason for one in found.problems[:1]] == ([] if reason is None else [reason])
     assert found.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
 
 
 def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
     content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
-    (problem,) = measure(content, make_stand_in(content, Window(10, 19)), NOW).problems
+    (problem,) = measure(content, make_stand_in(content, Window(10, 19)), NOW, step_time_only=True).problems
     assert problem.text == "stopped after step 19; the log does not say why"
+
+
+def test_of_an_older_run_only_the_step_time_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of older runs only the step time and what is wrong with them count."""
+    whole = measured(run())
+    for module, name in ((metrics, "compute_window_metrics"), (metrics, "expect_metrics"), (notes, "list_notes")):
+        monkeypatch.delattr(module, name)
+    older = measure(run(), BASELINE, NOW, step_time_only=True)
+    assert older.valid
+    assert (older.metrics, older.expected, older.notes) == ((), (), ())
+    given = ("statistic_seconds", "window_seconds", "moving_mean", "attempts", "problems", "checkpoints")
+    assert [getattr(older, name) for name in given] == [getattr(whole, name) for name in given]

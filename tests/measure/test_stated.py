@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, at, log, run, segment, steps
 
-from pytest_llmbench.core.models import GPUS, MODEL, NAMED, PROFILER, QUANTIZATION, Measurement, Reason, Statement
+from pytest_llmbench.core.models import Measurement, Reason, StatedField, Statement
 from pytest_llmbench.measure.measurement import measure
 
 TOKENS = 8192 * 256
 INDEX = np.arange(50)
 
 
-def stating(*pairs: tuple[str, str], recipe: str = "grok1", dtype: str = "bf16", **columns: Any) -> Measurement:
+def stating(*pairs: tuple[StatedField, str], recipe: str = "grok1", dtype: str = "bf16", **columns: Any) -> Measurement:
     """Return what is measured of a run whose log states fields and values, one a line."""
     statements = tuple(Statement(*pair, line) for line, pair in enumerate(pairs, start=1))
     configuration = BASELINE.configuration
@@ -30,18 +30,18 @@ def stating(*pairs: tuple[str, str], recipe: str = "grok1", dtype: str = "bf16",
 
 
 OTHERS = {
-    "gpus": stating((GPUS, "160")),
-    "gpus, last": stating((GPUS, "128"), (GPUS, "64")),
-    "fp8": stating((QUANTIZATION, "fp8")),
-    "int8": stating((QUANTIZATION, "int8")),
-    "not fp8": stating((QUANTIZATION, "not fp8"), dtype="fp8"),
-    "none": stating((QUANTIZATION, "none"), dtype="fp8_mx"),
-    "fp8 for nvfp4": stating((QUANTIZATION, "fp8"), dtype="nvfp4"),
-    "named fp8": stating((NAMED, "pretrain_grok1_314b_fp8_128")),
-    "model": stating((MODEL, "/nemo_run/llama3.1_405b")),
-    "size": stating((MODEL, "/nemo_run/grok1_8b/")),
-    "version": stating((MODEL, "llama2_314b"), recipe="llama3.1"),
-    "named model": stating((NAMED, "pretrain_llama3.1_70b_bf16_128_tp4")),
+    "gpus": stating((StatedField.GPUS, "160")),
+    "gpus, last": stating((StatedField.GPUS, "128"), (StatedField.GPUS, "64")),
+    "fp8": stating((StatedField.QUANTIZATION, "fp8")),
+    "int8": stating((StatedField.QUANTIZATION, "int8")),
+    "not fp8": stating((StatedField.QUANTIZATION, "not fp8"), dtype="fp8"),
+    "none": stating((StatedField.QUANTIZATION, "none"), dtype="fp8_mx"),
+    "fp8 for nvfp4": stating((StatedField.QUANTIZATION, "fp8"), dtype="nvfp4"),
+    "named fp8": stating((StatedField.NAMED, "pretrain_grok1_314b_fp8_128")),
+    "model": stating((StatedField.MODEL, "/nemo_run/llama3.1_405b")),
+    "size": stating((StatedField.MODEL, "/nemo_run/grok1_8b/")),
+    "version": stating((StatedField.MODEL, "llama2_314b"), recipe="llama3.1"),
+    "named model": stating((StatedField.NAMED, "pretrain_llama3.1_70b_bf16_128_tp4")),
     "samples": stating(consumed_samples=128.0 * (INDEX + 1)),
     "samples in the window": stating(consumed_samples=np.cumsum(np.where(INDEX < 11, 256, 128))),
     "fewer target tokens": stating(target_tokens=TOKENS / 2),
@@ -56,22 +56,24 @@ def test_another_configuration_is_invalid(measurement: Measurement) -> None:
 
 
 SAME = {
-    "gpus": stating((GPUS, "1"), (GPUS, "128")),
-    "fp8": stating((QUANTIZATION, "fp8"), dtype="fp8"),
-    "mxfp8": stating((QUANTIZATION, "fp8"), dtype="mxfp8"),
-    "none": stating((QUANTIZATION, "none")),
-    "not fp8": stating((QUANTIZATION, "not fp8"), dtype="nvfp4"),
-    "fp8 on top of bf16": stating((QUANTIZATION, "none"), (QUANTIZATION, "fp8"), dtype="fp8"),
-    "bf16 below fp8": stating((QUANTIZATION, "none"), (QUANTIZATION, "fp8")),
-    "named": stating((NAMED, "pretrain_grok1_314b_bf16_128")),
-    "named beside another": stating((NAMED, "pretrain_grok1_314b_bf16_128"), (NAMED, "pretrain_llama3_8b_fp8_8")),
-    "named as nothing": stating((NAMED, "pretrain_gpt.py"), (NAMED, "pretraining_type")),
-    "model": stating((MODEL, "/nemo_run/grok1_314b")),
-    "model of no size": stating((MODEL, "/nemo_run/llama3")),
-    "model of no family": stating((MODEL, "geneformer-10m")),
-    "llama3 for llama3.1": stating((MODEL, "llama3_314b"), recipe="llama3.1"),
-    "own name": stating((MODEL, "/nemo_run/llama3_70b"), recipe="our_chat"),
-    "last of two": stating((MODEL, "/nemo_run/llama3_70b"), (MODEL, "/nemo_run/grok1_314b")),
+    "gpus": stating((StatedField.GPUS, "1"), (StatedField.GPUS, "128")),
+    "fp8": stating((StatedField.QUANTIZATION, "fp8"), dtype="fp8"),
+    "mxfp8": stating((StatedField.QUANTIZATION, "fp8"), dtype="mxfp8"),
+    "none": stating((StatedField.QUANTIZATION, "none")),
+    "not fp8": stating((StatedField.QUANTIZATION, "not fp8"), dtype="nvfp4"),
+    "fp8 on top of bf16": stating((StatedField.QUANTIZATION, "none"), (StatedField.QUANTIZATION, "fp8"), dtype="fp8"),
+    "bf16 below fp8": stating((StatedField.QUANTIZATION, "none"), (StatedField.QUANTIZATION, "fp8")),
+    "named": stating((StatedField.NAMED, "pretrain_grok1_314b_bf16_128")),
+    "named beside another": stating(
+        (StatedField.NAMED, "pretrain_grok1_314b_bf16_128"), (StatedField.NAMED, "pretrain_llama3_8b_fp8_8")
+    ),
+    "named as nothing": stating((StatedField.NAMED, "pretrain_gpt.py"), (StatedField.NAMED, "pretraining_type")),
+    "model": stating((StatedField.MODEL, "/nemo_run/grok1_314b")),
+    "model of no size": stating((StatedField.MODEL, "/nemo_run/llama3")),
+    "model of no family": stating((StatedField.MODEL, "geneformer-10m")),
+    "llama3 for llama3.1": stating((StatedField.MODEL, "llama3_314b"), recipe="llama3.1"),
+    "own name": stating((StatedField.MODEL, "/nemo_run/llama3_70b"), recipe="our_chat"),
+    "last of two": stating((StatedField.MODEL, "/nemo_run/llama3_70b"), (StatedField.MODEL, "/nemo_run/grok1_314b")),
     "samples": stating(consumed_samples=256.0 * (INDEX + 1)),
     "samples of a resumed run": stating(consumed_samples=256.0 * (INDEX + 1001)),
     "a torn number of samples": stating(consumed_samples=np.where(INDEX == 20, 53, 256.0 * (INDEX + 1))),
@@ -94,6 +96,6 @@ def test_much_padding_is_a_note() -> None:
 
 
 def test_a_profiler_that_was_switched_excludes_the_run() -> None:
-    excluded = stating((PROFILER, "switched")).excluded
+    excluded = stating((StatedField.PROFILER, "switched")).excluded
     assert excluded is not None
     assert (excluded.reason, excluded.line) == (Reason.PROFILED, 1)

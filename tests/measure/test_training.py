@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, at, log, run, segment, steps
 
-from pytest_llmbench.core.models import ENGINE, OBJECTIVE, Measurement, Reason, Segment, Statement
+from pytest_llmbench.core.models import Measurement, Reason, Segment, StatedField, Statement
 from pytest_llmbench.measure.measurement import measure
 
 EVERY = np.ones(50, dtype=bool)
@@ -37,7 +37,7 @@ def codes(measurement: Measurement) -> set[str]:
     return {note.code for note in measurement.notes}
 
 
-def stated(field: str) -> dict[str, Any]:
+def stated(field: StatedField) -> dict[str, Any]:
     return {"stated": (Statement(field, "x", 3),)}
 
 
@@ -83,8 +83,8 @@ SOUND = {
     "a small loss that is learned away": judged(loss=np.geomspace(1.0, 1e-4, 50)),
     "a small loss that grows": judged(loss=np.geomspace(0.01, 0.5, 50)),
     "rewards": judged(loss=-0.2, grad_norm=CHANGING, made={"rewards": True}),
-    "a trainer of preferences": judged(loss=0.0, grad_norm=CHANGING, digits=7, made=stated(OBJECTIVE)),
-    "DeepSpeed": judged("megatron", grad_norm=0.0, digits=7, made=stated(ENGINE)),
+    "a trainer of preferences": judged(loss=0.0, grad_norm=CHANGING, digits=7, made=stated(StatedField.OBJECTIVE)),
+    "DeepSpeed": judged("megatron", grad_norm=0.0, digits=7, made=stated(StatedField.ENGINE)),
     "a few steps are skipped": judged("megatron", skipped_steps=np.arange(50) % 9 == 0),
     "another stage of the pipeline": judged("torchtitan", loss=-1.0, digits=6, grad_norm=CHANGING),
 }

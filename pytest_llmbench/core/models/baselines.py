@@ -132,6 +132,13 @@ class Budget:
     place: str = field(default="", compare=False)  # where it was written
 
 
+class TimesOf(StrEnum):
+    """What the times of a defined dialect are of: of one step each, or of all steps since the line before."""
+
+    SINGLE = "single"
+    INTERVAL = "interval"
+
+
 @dataclass(frozen=True, slots=True)
 class RegexDialect:
     """How a baseline file says that its framework writes a step; a text is empty where it says none."""
@@ -141,7 +148,7 @@ class RegexDialect:
     pattern: str  # its groups are those of `dialects.GROUPS`
     unit: str = "s"  # of the group `seconds`, see `dialects.UNITS`
     first_step: int = 0
-    averages: str = "single"  # "interval" where a time is the mean since the line before
+    averages: TimesOf = TimesOf.SINGLE
     start: str = ""  # lines that hold it begin a process
     end: str = ""  # lines that hold it end its training
 

@@ -86,24 +86,26 @@ class Unread:
     group: str = ""  # the first group of the pattern that this line lacks
 
 
-# What a log may state of its run.
-GPUS = "gpus"
-LAYERS = "layers"
-SEQUENCE = "sequence length"
-BATCH = "global batch size"
-MODEL = "model"  # perhaps with its size
-QUANTIZATION = "quantization"  # the numbers that it computes with; `none` says that they are 16 or 32 bit floats
-NAMED = "named"  # the name of an experiment
-ENGINE = "engine"  # one that keeps values to itself
-OBJECTIVE = "objective"  # rewards or preferences in place of the next token
-PROFILER = "profiler"  # one that was switched
+class StatedField(StrEnum):
+    """What a log may state of its run."""
+
+    GPUS = "gpus"
+    LAYERS = "layers"
+    SEQUENCE = "sequence length"
+    BATCH = "global batch size"
+    MODEL = "model"  # perhaps with its size
+    QUANTIZATION = "quantization"  # the numbers that it computes with; `none` says that they are 16 or 32 bit floats
+    NAMED = "named"  # the name of an experiment
+    ENGINE = "engine"  # one that keeps values to itself
+    OBJECTIVE = "objective"  # rewards or preferences in place of the next token
+    PROFILER = "profiler"  # one that was switched
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
     """What one line of a log states of its run."""
 
-    field: str  # one of those above
+    field: StatedField
     value: str
     line: int
 
@@ -162,15 +164,18 @@ class Ending:
     before_training: bool = False  # a standard error shows that training began behind it
 
 
-SAVE, LOAD = "save", "load"
-"""What is done with a checkpoint."""
+class CheckpointAction(StrEnum):
+    """What is done with a checkpoint."""
+
+    SAVE = "save"
+    LOAD = "load"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """One line that says that a checkpoint was saved or loaded, and perhaps how long that took."""
 
-    action: str  # SAVE or LOAD
+    action: CheckpointAction
     line: int
     seconds: float | None = None
     rank: str = ""
@@ -189,12 +194,12 @@ class Checkpoints:
     @property
     def load_line(self) -> int:
         """The first line that says that a checkpoint was loaded, 0 for none."""
-        return next((record.line for record in self.records if record.action == LOAD), 0)
+        return next((record.line for record in self.records if record.action is CheckpointAction.LOAD), 0)
 
     @property
     def save_line(self) -> int:
         """The first line that says that a checkpoint was saved, 0 for none."""
-        return next((record.line for record in self.records if record.action == SAVE), 0)
+        return next((record.line for record in self.records if record.action is CheckpointAction.SAVE), 0)
 
 
 @dataclass(frozen=True, slots=True)

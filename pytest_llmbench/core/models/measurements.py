@@ -9,7 +9,7 @@ from pytest_llmbench.core.models.logs import Checkpoints
 from pytest_llmbench.core.models.runs import make_run_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
     from pathlib import Path
 
@@ -76,21 +76,21 @@ class Measurement:
     statistic_seconds: float | None  # None where the window could not be measured
     last_step_seconds: float | None
     window_seconds: tuple[float, ...]  # the step times in the window
-    metrics: Sequence[Metric]
+    metrics: tuple[Metric, ...] = ()
     window_steps: tuple[int, ...] = ()  # their numbers
     window_lines: tuple[int, ...] = ()  # and where the log prints them
     # of how many steps, up to its number, each time is the mean; empty where all are single steps
     mean_of: tuple[int, ...] = ()
-    # one number, that of the steps that each time is a moving mean of (1: itself), found when it is first looked at
-    moving_means: Sequence[int] = (1,)
+    moving_mean: int = 1  # of how many steps each time is a moving mean; 1: it is that of its own step
     resolution_seconds: float = 0.0  # one unit in the last place of most of them
-    expected: Sequence[Metric] = ()  # the metrics at the baseline's step time
+    expected: tuple[Metric, ...] = ()  # the metrics at the baseline's step time
     problems: tuple[Problem, ...] = ()  # empty for a valid run
-    notes: Sequence[Note] = ()
+    notes: tuple[Note, ...] = ()
     excluded: Problem | None = None
     # what the log says of them in the part that was measured
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    attempts: Sequence[AttemptSummary] = ()  # all that the logs of the run tell of
+    attempts: tuple[AttemptSummary, ...] = ()  # all that the logs of the run tell of
+    step_time_only: bool = False  # an older run, whose metrics and notes nobody asked for: it is not to be shown
 
     @property
     def environment(self) -> dict[str, str]:
@@ -99,11 +99,6 @@ class Measurement:
         logs = (attempt.log for attempt in self.run.attempts if attempt.files.log == self.log)
         environment = next((log.environment for log in logs), ())
         return dict(sorted({**dict(environment), **dict(self.run.found.environment)}.items()))
-
-    @property
-    def moving_mean(self) -> int:
-        """The number of steps that each time is a moving mean of, 1 where it is that of its own step."""
-        return self.moving_means[0]
 
     @property
     def valid(self) -> bool:

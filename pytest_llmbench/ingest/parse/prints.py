@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.dialects import RATE
-from pytest_llmbench.core.models import DropReason, RegexDialect
+from pytest_llmbench.core.models import DropReason, RegexDialect, TimesOf
 from pytest_llmbench.ingest.parse.records import StepRecord, Tally, make_printable
 
 # How frameworks shorten large numbers: `4.71K`.
@@ -103,7 +103,7 @@ class Prints:
     def __init__(self, definition: RegexDialect) -> None:
         """Take the definition that they are read with."""
         self._unit = definition.unit
-        self._interval = definition.averages == "interval"
+        self._interval = definition.averages == TimesOf.INTERVAL
         self._shapes: Counter[int] = Counter()
         self._units: Counter[str] = Counter()
         self._other_unit: dict[int, str] = {}

@@ -12,20 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_llmbench.core.models import (
-    BATCH,
-    ENGINE,
-    GPUS,
-    LAYERS,
-    MODEL,
-    NAMED,
-    OBJECTIVE,
-    PROFILER,
-    QUANTIZATION,
-    SEQUENCE,
-    Segment,
-    Statement,
-)
+from pytest_llmbench.core.models import Segment, StatedField, Statement
 from pytest_llmbench.ingest.parse.scan import Hit, find_line_begin
 
 # Bytes in which a log states what its run is.
@@ -53,7 +40,7 @@ class Rule(NamedTuple):
     """One way to state something: `pattern` is searched around `marker`; without a value nothing is stated."""
 
     marker: bytes
-    field: str
+    field: StatedField
     pattern: re.Pattern[bytes]
     value: ValueReader
 
@@ -103,7 +90,7 @@ def _return_always(value: str) -> ValueReader:
     return lambda _: value
 
 
-def _compile_rule(marker: bytes, field: str, pattern: bytes, value: ValueReader) -> Rule:
+def _compile_rule(marker: bytes, field: StatedField, pattern: bytes, value: ValueReader) -> Rule:
     return Rule(marker, field, re.compile(pattern), value)
 
 
@@ -118,56 +105,75 @@ REWARDS = (
 )
 
 NAMED_RULES = (
-    _compile_rule(b"MEMBER: ", GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _read_number),
-    _compile_rule(b"using world size: ", GPUS, rb"using world size: (\d{1,9}),", _read_number),
-    _compile_rule(b"Num_devices: ", GPUS, rb"Num_devices: (\d{1,9}), shape ", _read_number),
-    _compile_rule(b"global_num_gpus .", GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _read_number),
+    _compile_rule(
+        b"MEMBER: ", StatedField.GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _read_number
+    ),
+    _compile_rule(b"using world size: ", StatedField.GPUS, rb"using world size: (\d{1,9}),", _read_number),
+    _compile_rule(b"Num_devices: ", StatedField.GPUS, rb"Num_devices: (\d{1,9}), shape ", _read_number),
+    _compile_rule(
+        b"global_num_gpus .", StatedField.GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _read_number
+    ),
     _compile_rule(
         b"device mesh with",
-        GPUS,
+        StatedField.GPUS,
         rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS),
         _multiply_axes,
     ),
     _compile_rule(
         b"device mesh with",
-        GPUS,
+        StatedField.GPUS,
         rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]",
         _multiply_sizes,
     ),
     _compile_rule(
         b"Config param quantization:",
-        QUANTIZATION,
+        StatedField.QUANTIZATION,
         rb"Config param quantization:([^\r\n]{0,60})[\r\n]",
         _read_quantization,
     ),
-    _compile_rule(b"fp8 ....", QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _read_argument),
-    _compile_rule(b"fp8: ", QUANTIZATION, rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _read_switch),
+    _compile_rule(b"fp8 ....", StatedField.QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _read_argument),
+    _compile_rule(
+        b"fp8: ", StatedField.QUANTIZATION, rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _read_switch
+    ),
     # NeMo 1 prints it of FP8 runs, too: both names are right
     _compile_rule(
-        b"precision: ", QUANTIZATION, rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _return_always(NO_QUANTIZATION)
+        b"precision: ",
+        StatedField.QUANTIZATION,
+        rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b",
+        _return_always(NO_QUANTIZATION),
     ),
-    _compile_rule(b"Float8", QUANTIZATION, rb"Float8 training active|Float8Linear layers", _return_always("fp8")),
-    _compile_rule(b"to MXFP8Linear", QUANTIZATION, rb"to MXFP8Linear", _return_always("fp8")),
-    _compile_rule(b"to NVFP4Linear", QUANTIZATION, rb"to NVFP4Linear", _return_always("fp4")),
-    _compile_rule(b"deepspeed ....", ENGINE, rb"(?<![\w-])deepspeed \.{4,60} True\s", _return_always("deepspeed")),
-    _compile_rule(b"DeepSpeed info: ", ENGINE, rb"DeepSpeed info: version=", _return_always("deepspeed")),
-    _compile_rule(b"Experiments will be ", MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _read_text),
-    _compile_rule(b"Config param model_name: ", MODEL, rb"Config param model_name: ([\w.-]{1,99})", _read_text),
-    _compile_rule(b"name: ", MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _read_text),
-    _compile_rule(b"pretrain", NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _read_own_name),
-    _compile_rule(b"Config param use_dpo: T", OBJECTIVE, rb"Config param use_dpo: True\b", _return_always("rewards")),
+    _compile_rule(
+        b"Float8", StatedField.QUANTIZATION, rb"Float8 training active|Float8Linear layers", _return_always("fp8")
+    ),
+    _compile_rule(b"to MXFP8Linear", StatedField.QUANTIZATION, rb"to MXFP8Linear", _return_always("fp8")),
+    _compile_rule(b"to NVFP4Linear", StatedField.QUANTIZATION, rb"to NVFP4Linear", _return_always("fp4")),
+    _compile_rule(
+        b"deepspeed ....", StatedField.ENGINE, rb"(?<![\w-])deepspeed \.{4,60} True\s", _return_always("deepspeed")
+    ),
+    _compile_rule(b"DeepSpeed info: ", StatedField.ENGINE, rb"DeepSpeed info: version=", _return_always("deepspeed")),
+    _compile_rule(
+        b"Experiments will be ", StatedField.MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _read_text
+    ),
+    _compile_rule(
+        b"Config param model_name: ", StatedField.MODEL, rb"Config param model_name: ([\w.-]{1,99})", _read_text
+    ),
+    _compile_rule(b"name: ", StatedField.MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _read_text),
+    _compile_rule(b"pretrain", StatedField.NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _read_own_name),
+    _compile_rule(
+        b"Config param use_dpo: T", StatedField.OBJECTIVE, rb"Config param use_dpo: True\b", _return_always("rewards")
+    ),
     *(
-        _compile_rule(letters, OBJECTIVE, REWARDS, _return_always("rewards"))
+        _compile_rule(letters, StatedField.OBJECTIVE, REWARDS, _return_always("rewards"))
         for letters in (b"DPO", b"RPO", b"CPO", b"PPO", b"KTO", b"RLOO", b"dpo", b"rpo", b"ppo", b"kto")
     ),
 )
 
 # Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText as parameters.
 SETTINGS = (
-    (LAYERS, b"num_layers", (b"num_decoder_layers", b"base_num_decoder_layers")),
-    (SEQUENCE, b"encoder_seq_length", (b"max_target_length",)),
-    (SEQUENCE, b"seq_length", ()),
-    (BATCH, b"global_batch_size", (b"global_batch_size_to_train_on",)),
+    (StatedField.LAYERS, b"num_layers", (b"num_decoder_layers", b"base_num_decoder_layers")),
+    (StatedField.SEQUENCE, b"encoder_seq_length", (b"max_target_length",)),
+    (StatedField.SEQUENCE, b"seq_length", ()),
+    (StatedField.BATCH, b"global_batch_size", (b"global_batch_size_to_train_on",)),
 )
 
 
@@ -198,7 +204,7 @@ class Statements:
     def add(self, hit: Hit) -> None:
         """Take what is stated around a marker."""
         if hit.marker == PROFILED:
-            self._statements.append(Statement(PROFILER, "switched", hit.line))
+            self._statements.append(Statement(StatedField.PROFILER, "switched", hit.line))
             return
         if hit.offset >= FARTHEST:
             return
@@ -227,8 +233,12 @@ class Statements:
 
     def _select_for(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
         begin, stop = process
-        profiler = [each for each in self._statements if each.field == PROFILER and begin <= each.line < stop]
-        before = [each for each in self._statements if each.field != PROFILER and each.line <= segment.first_line]
+        profiler = [
+            each for each in self._statements if each.field == StatedField.PROFILER and begin <= each.line < stop
+        ]
+        before = [
+            each for each in self._statements if each.field != StatedField.PROFILER and each.line <= segment.first_line
+        ]
         anew = {each.field for each in before if each.line > end}
         return _keep_last([*(each for each in before if each.line > end or each.field not in anew), *profiler])
 

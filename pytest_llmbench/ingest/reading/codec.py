@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import DropReason, Ending, EndingCode, ParsedLog, Steps
+from pytest_llmbench.core.models import CheckpointAction, DropReason, Ending, EndingCode, ParsedLog, StatedField, Steps
 from pytest_llmbench.core.models.jobs import Pairs
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.sources.local import FileState
@@ -120,8 +120,7 @@ _SCALARS: dict[Any, set[type]] = {str: {str}, int: {int}, float: {float, int}, b
 # What is kept as a text, and made from it.
 _TEXTS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     datetime: (datetime.isoformat, datetime.fromisoformat),
-    EndingCode: (str, EndingCode),
-    DropReason: (str, DropReason),
+    **{code: (str, code) for code in (CheckpointAction, DropReason, EndingCode, StatedField)},
     LogError: (str, LogError),
 }
 # Where all values are one object, it is kept once: most of what a log may hold most logs do not hold.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.core.models import LOAD, SAVE, CheckpointRecord
+from pytest_llmbench.core.models import CheckpointAction, CheckpointRecord
 from pytest_llmbench.ingest.parse import checkpoints
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
 
@@ -25,24 +25,40 @@ def records(*lines: str, end: str = "\n") -> tuple[CheckpointRecord, ...]:
 @pytest.mark.parametrize(
     ("line", "action", "seconds"),
     [
-        (SAVED, SAVE, 4.389),
-        (LOADED, LOAD, 9.712),
+        (SAVED, CheckpointAction.SAVE, 4.389),
+        (LOADED, CheckpointAction.LOAD, 9.712),
         (
             f"{NEMO}Global Checkpoint Save : Rank: 0 : Start time: 1745376794.226s : Save duration: 60.221s",
-            SAVE,
+            CheckpointAction.SAVE,
             60.221,
         ),
-        (f"    save-checkpoint {DOTS}: (28798.64, 28798.85)", SAVE, 28.79885),
-        (f"55:     save-checkpoint {DOTS}: (28798.64, 28798.85)", SAVE, 28.79885),
-        (f"    save-checkpoint {DOTS}: 18512.90", SAVE, 18.5129),
-        (f"(min, max) time across ranks (ms):save-checkpoint {DOTS}: (1658.80, 1658.85)", SAVE, 1.65885),
-        ("time (ms) | save-checkpoint: 11.96", SAVE, 0.01196),
-        ("time (ms) | save-checkpoint: 11.96 | other: 5.00", SAVE, 0.01196),
-        (f"{TITAN}Finished loading the checkpoint in 4.84 seconds.", LOAD, 4.84),
-        ("I0519 09:40:55 1 checkpointer.py:288] Finished restoring checkpoint in 1.23 seconds from /x.", LOAD, 1.23),
-        ("Finished asynchronous save (blocking + background) in 192.92 seconds to /x/99", SAVE, 192.92),
-        ("Finished synchronous save in 12.50 seconds to /x/99", SAVE, 12.5),
-        ("Finished async_save (blocking + background). Time taken: 124.161461s. directory=gs://x/50", SAVE, 124.161461),
+        (f"    save-checkpoint {DOTS}: (28798.64, 28798.85)", CheckpointAction.SAVE, 28.79885),
+        (f"55:     save-checkpoint {DOTS}: (28798.64, 28798.85)", CheckpointAction.SAVE, 28.79885),
+        (f"    save-checkpoint {DOTS}: 18512.90", CheckpointAction.SAVE, 18.5129),
+        (
+            f"(min, max) time across ranks (ms):save-checkpoint {DOTS}: (1658.80, 1658.85)",
+            CheckpointAction.SAVE,
+            1.65885,
+        ),
+        ("time (ms) | save-checkpoint: 11.96", CheckpointAction.SAVE, 0.01196),
+        ("time (ms) | save-checkpoint: 11.96 | other: 5.00", CheckpointAction.SAVE, 0.01196),
+        (f"{TITAN}Finished loading the checkpoint in 4.84 seconds.", CheckpointAction.LOAD, 4.84),
+        (
+            "I0519 09:40:55 1 checkpointer.py:288] Finished restoring checkpoint in 1.23 seconds from /x.",
+            CheckpointAction.LOAD,
+            1.23,
+        ),
+        (
+            "Finished asynchronous save (blocking + background) in 192.92 seconds to /x/99",
+            CheckpointAction.SAVE,
+            192.92,
+        ),
+        ("Finished synchronous save in 12.50 seconds to /x/99", CheckpointAction.SAVE, 12.5),
+        (
+            "Finished async_save (blocking + background). Time taken: 124.161461s. directory=gs://x/50",
+            CheckpointAction.SAVE,
+            124.161461,
+        ),
     ],
 )
 def test_a_time_is_read_in_seconds(line: str, action: str, seconds: float) -> None:
@@ -53,8 +69,8 @@ def test_a_time_is_read_in_seconds(line: str, action: str, seconds: float) -> No
 
 def test_the_one_line_that_the_documents_of_later_recipes_show_is_a_save_with_its_time() -> None:
     said, timed = records(BRIDGE)
-    assert (said.action, said.seconds, said.torn) == (SAVE, None, False)
-    assert (timed.action, timed.seconds) == (SAVE, 24.89513)
+    assert (said.action, said.seconds, said.torn) == (CheckpointAction.SAVE, None, False)
+    assert (timed.action, timed.seconds) == (CheckpointAction.SAVE, 24.89513)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +176,10 @@ def test_a_timer_of_loading_counts_only_where_something_was_loaded() -> None:
     timer = f"55:     load-checkpoint {DOTS}: (0.82, 0.92)"
     assert records(timer) == ()
     loaded = records(LOADED_MEGATRON, timer)
-    assert [(one.action, one.seconds) for one in loaded] == [(LOAD, None), (LOAD, 0.00092)]
+    assert [(one.action, one.seconds) for one in loaded] == [
+        (CheckpointAction.LOAD, None),
+        (CheckpointAction.LOAD, 0.00092),
+    ]
 
 
 def test_a_checkpoint_belongs_to_the_part_that_saved_or_loaded_it() -> None:
@@ -171,9 +190,13 @@ def test_a_checkpoint_belongs_to_the_part_that_saved_or_loaded_it() -> None:
     found = records(SAVED, *part, *part, LOADED)
     parts = [(one.action, one.part) for one in found]
     assert parts == [
-        (SAVE, 0),
-        *((action, number) for number in (1, 2) for action in (LOAD, SAVE, SAVE)),
-        (LOAD, 0),
+        (CheckpointAction.SAVE, 0),
+        *(
+            (action, number)
+            for number in (1, 2)
+            for action in (CheckpointAction.LOAD, CheckpointAction.SAVE, CheckpointAction.SAVE)
+        ),
+        (CheckpointAction.LOAD, 0),
     ]
 
 
@@ -209,9 +232,11 @@ def test_the_blocks_that_a_log_is_read_in_change_nothing(size: int) -> None:
 def test_real_logs(name: str, saves: list[float], loads: list[float], dispatched: bool) -> None:
     found = read_log(shared(f"logs/{name}")).checkpoints.records
     timed = [one for one in found if one.seconds is not None]
-    assert [one.seconds for one in timed if one.action == SAVE] == saves
-    assert [one.seconds for one in timed if one.action == LOAD] == loads
-    assert {one.dispatched for one in timed if one.action == SAVE} == ({dispatched} if saves else set())
+    assert [one.seconds for one in timed if one.action == CheckpointAction.SAVE] == saves
+    assert [one.seconds for one in timed if one.action == CheckpointAction.LOAD] == loads
+    assert {one.dispatched for one in timed if one.action == CheckpointAction.SAVE} == (
+        {dispatched} if saves else set()
+    )
     assert not any(one.torn for one in found)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_logs import dropped, nemo2_run, steps
 
-from pytest_llmbench.core.models import ParsedLog, RegexDialect, Unread
+from pytest_llmbench.core.models import ParsedLog, RegexDialect, TimesOf, Unread
 from pytest_llmbench.ingest.parse.read import Growing, ReachedStep, parse_blocks, read_log
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 
@@ -252,7 +252,7 @@ def test_a_falling_step_is_another_attempt() -> None:
     ],
 )
 def test_a_time_is_the_mean_since_the_line_before(printed: list[int], first_step: int, mean_of: list[int]) -> None:
-    mean = replace(OWN, averages="interval", first_step=first_step)
+    mean = replace(OWN, averages=TimesOf.INTERVAL, first_step=first_step)
     (segment,) = parse("".join(map(line, printed)), mean).segments
     assert (segment.steps.mean_of.tolist(), segment.first_step) == (mean_of, first_step)
 
@@ -338,7 +338,7 @@ def test_a_pattern_that_could_try_every_combination_ends(pattern: str) -> None:
 
 @given(st.binary(max_size=300))
 def test_no_text_is_an_error(data: bytes) -> None:
-    parse(b"step 1 loss " + data + b" ms\n", replace(OWN, averages="interval", start="step", end="loss"))
+    parse(b"step 1 loss " + data + b" ms\n", replace(OWN, averages=TimesOf.INTERVAL, start="step", end="loss"))
 
 
 def test_a_file_and_the_end_of_a_growing_one_are_read_with_it(tmp_path: Path) -> None:

@@ -6,41 +6,47 @@ import pytest
 from shared_data import shared
 from written_logs import nemo2_run, parse
 
-from pytest_llmbench.core.models import ENGINE, GPUS, MODEL, NAMED, OBJECTIVE, PROFILER, QUANTIZATION
+from pytest_llmbench.core.models import StatedField
 from pytest_llmbench.ingest.parse.read import Growing, parse_blocks, read_log
 
 STATED = {
-    "Initializing distributed: GLOBAL_RANK: 159, MEMBER: 160/160\n": (GPUS, "160"),
-    " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (GPUS, "8"),
-    "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2\n": (GPUS, "16"),
-    "0: [default0]:using world size: 40, data-parallel size: 40, context-parallel size: 1\n": (GPUS, "40"),
-    "Num_devices: 8, shape (1, 1, 1, 8)\n": (GPUS, "8"),
-    "  global_num_gpus ................. 1...........................updated\n": (GPUS, "1"),
-    "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=8, cp=1, tp=4, ep=8\n": (GPUS, "64"),
-    "Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=1, cp=1, tp=1, ep=1, etp=1\n": (GPUS, "4"),
-    "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n": (GPUS, "8"),
-    "Config param quantization: \n": (QUANTIZATION, "none"),
-    "Config param quantization: QuantizationType.NONE\n": (QUANTIZATION, "none"),
-    "Config param quantization: te_fp8_delayedscaling\n": (QUANTIZATION, "fp8"),
-    "Config param quantization: int8\n": (QUANTIZATION, "int8"),
-    "  fp8 ............................................. None\n": (QUANTIZATION, "not fp8"),
-    " 0:   fp8 ............................................. hybrid\n": (QUANTIZATION, "fp8"),
-    "|   fp8: true # enables fp8 in TransformerLayer forward\n": (QUANTIZATION, "fp8"),
-    "  fp8: False\n": (QUANTIZATION, "not fp8"),
-    "|   precision: bf16\n": (QUANTIZATION, "none"),
-    "Float8 training active with recipe rowwise\n": (QUANTIZATION, "fp8"),
-    "Converted Linear layers to NVFP4Linear\n": (QUANTIZATION, "fp4"),
-    "  deepspeed ....................................... True\n": (ENGINE, "deepspeed"),
-    "[Rank 0] DeepSpeed info: version=0.4.0+407ff0f\n": (ENGINE, "deepspeed"),
-    "Experiments will be logged at /nemo_run/llama3.1_8b\n": (MODEL, "/nemo_run/llama3.1_8b"),
-    "I03 pyconfig.py:413] Config param model_name: llama2-70b\n": (MODEL, "llama2-70b"),
-    "|   name: qwen25_32b\n": (MODEL, "qwen25_32b"),
-    "srun --job-name=a-b.pretrain_grok1_314b_fp8_128 x\n": (NAMED, "pretrain_grok1_314b_fp8_128"),
-    "trainer = DPOTrainer(model)\n": (OBJECTIVE, "rewards"),
-    "Using GRPO\n": (OBJECTIVE, "rewards"),
-    "llamafactory-cli train --stage dpo\n": (OBJECTIVE, "rewards"),
-    "File trl/trainer/ppo_trainer.py\n": (OBJECTIVE, "rewards"),
-    "Config param use_dpo: True\n": (OBJECTIVE, "rewards"),
+    "Initializing distributed: GLOBAL_RANK: 159, MEMBER: 160/160\n": (StatedField.GPUS, "160"),
+    " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (StatedField.GPUS, "8"),
+    "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2\n": (StatedField.GPUS, "16"),
+    "0: [default0]:using world size: 40, data-parallel size: 40, context-parallel size: 1\n": (StatedField.GPUS, "40"),
+    "Num_devices: 8, shape (1, 1, 1, 8)\n": (StatedField.GPUS, "8"),
+    "  global_num_gpus ................. 1...........................updated\n": (StatedField.GPUS, "1"),
+    "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=8, cp=1, tp=4, ep=8\n": (
+        StatedField.GPUS,
+        "64",
+    ),
+    "Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=1, cp=1, tp=1, ep=1, etp=1\n": (
+        StatedField.GPUS,
+        "4",
+    ),
+    "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n": (StatedField.GPUS, "8"),
+    "Config param quantization: \n": (StatedField.QUANTIZATION, "none"),
+    "Config param quantization: QuantizationType.NONE\n": (StatedField.QUANTIZATION, "none"),
+    "Config param quantization: te_fp8_delayedscaling\n": (StatedField.QUANTIZATION, "fp8"),
+    "Config param quantization: int8\n": (StatedField.QUANTIZATION, "int8"),
+    "  fp8 ............................................. None\n": (StatedField.QUANTIZATION, "not fp8"),
+    " 0:   fp8 ............................................. hybrid\n": (StatedField.QUANTIZATION, "fp8"),
+    "|   fp8: true # enables fp8 in TransformerLayer forward\n": (StatedField.QUANTIZATION, "fp8"),
+    "  fp8: False\n": (StatedField.QUANTIZATION, "not fp8"),
+    "|   precision: bf16\n": (StatedField.QUANTIZATION, "none"),
+    "Float8 training active with recipe rowwise\n": (StatedField.QUANTIZATION, "fp8"),
+    "Converted Linear layers to NVFP4Linear\n": (StatedField.QUANTIZATION, "fp4"),
+    "  deepspeed ....................................... True\n": (StatedField.ENGINE, "deepspeed"),
+    "[Rank 0] DeepSpeed info: version=0.4.0+407ff0f\n": (StatedField.ENGINE, "deepspeed"),
+    "Experiments will be logged at /nemo_run/llama3.1_8b\n": (StatedField.MODEL, "/nemo_run/llama3.1_8b"),
+    "I03 pyconfig.py:413] Config param model_name: llama2-70b\n": (StatedField.MODEL, "llama2-70b"),
+    "|   name: qwen25_32b\n": (StatedField.MODEL, "qwen25_32b"),
+    "srun --job-name=a-b.pretrain_grok1_314b_fp8_128 x\n": (StatedField.NAMED, "pretrain_grok1_314b_fp8_128"),
+    "trainer = DPOTrainer(model)\n": (StatedField.OBJECTIVE, "rewards"),
+    "Using GRPO\n": (StatedField.OBJECTIVE, "rewards"),
+    "llamafactory-cli train --stage dpo\n": (StatedField.OBJECTIVE, "rewards"),
+    "File trl/trainer/ppo_trainer.py\n": (StatedField.OBJECTIVE, "rewards"),
+    "Config param use_dpo: True\n": (StatedField.OBJECTIVE, "rewards"),
 }
 
 
@@ -98,7 +104,7 @@ def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
     start = "Config param steps: 9\n"
     for text, expected in ((first + switched + start + second, [1, 0]), (first + start + second + switched, [0, 1])):
         segments = parse(text).segments
-        assert [sum(one.field == PROFILER for one in segment.stated) for segment in segments] == expected
+        assert [sum(one.field == StatedField.PROFILER for one in segment.stated) for segment in segments] == expected
 
 
 @pytest.mark.parametrize("size", [1, 61, 4096, 1 << 22])
@@ -128,5 +134,5 @@ def test_it_does_not_matter_how_a_log_is_read(tmp_path_factory: pytest.TempPathF
 )
 def test_real_logs_state_their_gpus_and_none_learns_from_rewards(name: str, gpus: str) -> None:
     for segment in read_log(shared(f"logs/{name}")).segments:
-        assert [one.value for one in segment.stated if one.field == GPUS][-1:] == [gpus]
-        assert not [one for one in segment.stated if one.field == OBJECTIVE]
+        assert [one.value for one in segment.stated if one.field == StatedField.GPUS][-1:] == [gpus]
+        assert not [one for one in segment.stated if one.field == StatedField.OBJECTIVE]

@@ -20,6 +20,7 @@ from shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
+    CheckpointAction,
     CheckpointRecord,
     Checkpoints,
     DroppedRecords,
@@ -34,6 +35,7 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, LazySteps, ReadResult, pack, unpack
 
+SAVE, LOAD = CheckpointAction
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "experiments"
 
 
@@ -64,7 +66,7 @@ def test_everything_that_a_log_can_hold_comes_out() -> None:
         dropped=(DroppedRecords(DropReason.TORN, 2, 1, "é"), DroppedRecords(DropReason.TORN, 2**40, 1, "")),
         ending=ending,
         started=datetime(2025, 6, 1, 1, 2, 3, 456789),  # noqa: DTZ001 (a log says no zone)
-        checkpoints=Checkpoints((CheckpointRecord("save", 1, float("inf")), CheckpointRecord("load", 2, 0.1))),
+        checkpoints=Checkpoints((CheckpointRecord(SAVE, 1, float("inf")), CheckpointRecord(LOAD, 2, 0.1))),
         environment=(("torch", "2.4"), ("same", "")),
         prints_loss=False,
         unread=(Unread("regex:mine-1", "step"),),
@@ -142,7 +144,7 @@ def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(count:
 
 
 def test_texts_that_are_names_of_kinds_stay_texts() -> None:
-    records = tuple(CheckpointRecord(name, 1, rank=name) for name in ("same", "Ending", "NaN", "null", "same"))
+    records = tuple(CheckpointRecord(SAVE, 1, rank=name) for name in ("same", "Ending", "NaN", "null", "same"))
     said = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
     assert bits(again(said)) == bits(said)
 

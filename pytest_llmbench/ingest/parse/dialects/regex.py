@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.core.dialects import RATE, REQUIRED, UNITS, Dialect, compile_pattern, find_named_groups
-from pytest_llmbench.core.models import DropReason, RegexDialect
+from pytest_llmbench.core.models import DropReason, RegexDialect, TimesOf
 from pytest_llmbench.ingest.parse import prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
@@ -69,7 +69,7 @@ class RegexReader(DialectReader):
             prints_loss=any(group.name == "loss" for group in find_named_groups(definition.pattern)),
         )
         super().__init__(dialect)
-        self._means_of_intervals = definition.averages == "interval"
+        self._means_of_intervals = definition.averages == TimesOf.INTERVAL
         self._pattern = compile_pattern(definition.pattern)
         self._groups = {group.name: group for group in find_named_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
