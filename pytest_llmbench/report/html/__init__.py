@@ -1,1 +1,0 @@
-"""The --llmb-html report: one page from outcome dictionaries, with charts that need no script to be seen."""
