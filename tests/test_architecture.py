@@ -36,7 +36,6 @@ HEAVY = {
     "scipy",
     "junit_xml",
     "jinja2",
-    "leather",
     "multiprocessing",
     "zstandard",
     "fsspec",

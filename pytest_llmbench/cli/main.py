@@ -77,16 +77,16 @@ def _add_chat(commands: Subparsers) -> None:
 
 def _run_chat(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.core import runtime
-    from pytest_llmbench.report import chat, document
+    from pytest_llmbench.report import document, notifications
 
     link = runtime.read_job_url(os.environ) if arguments.link is None else arguments.link
     session = document.read(arguments.file)
     try:
-        text = chat.make_message(session, link)
+        text = notifications.make_message(session, link)
     # Somebody edited the file, or another version wrote it: any part of it may be of another kind.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ReportError(f"{arguments.file}: changed since --llmb-json wrote it: {error!r}") from None
-    return Output(chat.convert_to_slack(text) if arguments.format == "slack" else text)
+    return Output(notifications.convert_to_slack(text) if arguments.format == "slack" else text)
 
 
 if __name__ == "__main__":

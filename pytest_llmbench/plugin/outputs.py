@@ -187,7 +187,7 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
 
 
 def _render_page(session: Session, outcomes: list[dict[str, Any]]) -> bytes:
-    from pytest_llmbench.report.html.page import render
+    from pytest_llmbench.report.html import render
 
     return render(outcomes, session.now, session.cautions).encode("utf-8", "backslashreplace")
 
@@ -209,7 +209,7 @@ def _render_document(session: Session, outcomes: list[dict[str, Any]], exit_code
 def _tell_github(session: Session, exit_code: int) -> None:
     """Add to the job summary; what is wrong with that is told, and changes nothing."""
     from pytest_llmbench.report.document import SessionEnding
-    from pytest_llmbench.report.github import append_job_summary
+    from pytest_llmbench.report.notifications import append_job_summary
 
     path = session.settings.step_summary
     if path is None:
@@ -222,9 +222,9 @@ def _tell_github(session: Session, exit_code: int) -> None:
 
 def list_workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
-    from pytest_llmbench.report import github
+    from pytest_llmbench.report import notifications
 
-    return github.list_workflow_commands(session.described, session.failures) if session.settings.github else []
+    return notifications.list_workflow_commands(session.described, session.failures) if session.settings.github else []
 
 
 def store_outcomes(session: Session) -> None:

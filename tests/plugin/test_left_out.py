@@ -16,7 +16,7 @@ from generator import write_run
 from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.report.chat import make_message
+from pytest_llmbench.report.notifications import make_message
 
 pytestmark = pytest.mark.slow
 

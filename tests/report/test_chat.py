@@ -10,8 +10,8 @@ from builders import NOW
 from outcomes import doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.runtime import read_job_url
-from pytest_llmbench.report.chat import convert_to_slack, make_message
 from pytest_llmbench.report.document import SessionEnding, make_document
+from pytest_llmbench.report.notifications import convert_to_slack, make_message
 
 
 def session(*described: dict[str, Any], exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:

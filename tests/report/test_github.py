@@ -16,7 +16,12 @@ from outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.github import MOST_BYTES, append_job_summary, list_workflow_commands, render_job_summary
+from pytest_llmbench.report.notifications import (
+    MOST_BYTES,
+    append_job_summary,
+    list_workflow_commands,
+    render_job_summary,
+)
 from pytest_llmbench.report.terminal import render_summary
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report import junit
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.html.page import render
+from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe, list_properties
 
 

@@ -13,7 +13,7 @@ from outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.models import Verdict
 from pytest_llmbench.report.explain import WIDTH, count_columns, explain, wrap
-from pytest_llmbench.report.html.page import choose_colour as page_colour
+from pytest_llmbench.report.html import choose_colour as page_colour
 from pytest_llmbench.report.terminal import TerminalLine, render_summary
 from pytest_llmbench.report.verdicts import choose_colour, count_verdicts, format_counts
 

@@ -13,10 +13,10 @@ from builders import NOW
 from outcomes import check, faults, missing, slow, told
 
 from pytest_llmbench.core.models import Caution, CautionCode, Check, CheckKind, Finding, Status, Verdict
-from pytest_llmbench.report import chat, github
+from pytest_llmbench.report import notifications
 from pytest_llmbench.report.document import SessionEnding, make_document, render
 from pytest_llmbench.report.explain import WIDTH, count_columns
-from pytest_llmbench.report.html.page import render as page
+from pytest_llmbench.report.html import render as page
 from pytest_llmbench.report.outcome import describe_check
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import SessionState, format_findings, list_findings
@@ -42,11 +42,11 @@ def in_quiet_terminal(described: list[dict[str, Any]], cautions: tuple[Caution, 
 
 
 def in_chat(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
-    return chat.make_message(made(described, cautions))
+    return notifications.make_message(made(described, cautions))
 
 
 def in_github(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
-    return html.unescape(github.render_job_summary(described, SessionEnding(0, cautions=cautions)))
+    return html.unescape(notifications.render_job_summary(described, SessionEnding(0, cautions=cautions)))
 
 
 def in_title(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
@@ -101,7 +101,7 @@ def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(
 def test_a_red_session_names_it_too() -> None:
     assert format_findings(SessionState.RED, SIX) == ", trend: 6 SLOWER"
     assert in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
-    assert chat.make_message(made([told(), slow(), *SIX], (), 1)).startswith("llmbench RED, trend: 6 SLOWER, ")
+    assert notifications.make_message(made([told(), slow(), *SIX], (), 1)).startswith("llmbench RED, trend: 6 SLOWER, ")
 
 
 @pytest.mark.parametrize("report", EVERY)
@@ -134,10 +134,10 @@ def test_cautions_fit_a_terminal_and_end_directly_above_the_count() -> None:
 
 def test_a_chat_has_ten_lines_whatever_there_is_to_say() -> None:
     many = tuple(Caution(CautionCode.TOLERANCE, f"number {number}") for number in range(20))
-    green = chat.make_message(made([told()], many), "https://ci/7").splitlines()
+    green = notifications.make_message(made([told()], many), "https://ci/7").splitlines()
     assert (len(green), green[-2]) == (8, "and 15 more cautions")
     red = made([slow(f"s-{number}") for number in range(9)], many, 1)
-    lines = chat.make_message({**red, "failures": ["x"]}, "https://ci/7").splitlines()
+    lines = notifications.make_message({**red, "failures": ["x"]}, "https://ci/7").splitlines()
     assert len(lines) <= 10
     assert lines[1:4] == ["caution: number 0", "caution: number 1", "and 18 more cautions"]
     assert lines[5].startswith("REGRESSION s-0")
@@ -152,14 +152,14 @@ def test_the_document_has_codes_and_one_without_cautions_is_read() -> None:
     assert faults(found) == []
     assert render(found)
     old = {name: value for name, value in found.items() if name != "cautions"}
-    assert chat.make_message(old).startswith("llmbench GREEN, but trend: 6 SLOWER, ")
+    assert notifications.make_message(old).startswith("llmbench GREEN, but trend: 6 SLOWER, ")
 
 
 def test_github_lists_what_is_only_reported_and_warns_of_it() -> None:
     text = in_github([told(), *SIX])
     assert text.startswith("### llmbench: green, but trend: 6 SLOWER\n")
     assert "#### 6 only reported" in text
-    assert len([line for line in github.list_workflow_commands(SIX, ()) if line.startswith("::warning ")]) == 6
+    assert len([line for line in notifications.list_workflow_commands(SIX, ()) if line.startswith("::warning ")]) == 6
 
 
 def test_every_code_is_documented() -> None:

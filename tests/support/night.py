@@ -136,7 +136,7 @@ def _with_history(told: dict[str, Any], place: int, nights: int) -> dict[str, An
 
 
 if __name__ == "__main__":
-    from pytest_llmbench.report.html.page import render
+    from pytest_llmbench.report.html import render
 
     target = Path(sys.argv[1]).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)

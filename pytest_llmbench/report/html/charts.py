@@ -12,8 +12,8 @@ from pytest_llmbench.report.html.drawing import (
     BEYOND,
     FEWEST,
     Chart,
-    Even,
     Picture,
+    Scale,
     format_span,
     list_line_seconds,
     list_lines,
@@ -93,7 +93,7 @@ def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart 
     curves = {"measured": measured, **expected}
     sizes = sorted({size for shares in curves.values() for size, _ in shares})
     places = {size: float(at) for at, size in enumerate(sizes)}
-    x = Even(-0.5, len(sizes) - 0.5, [(places[size], str(size)) for size in sizes])
+    x = Scale(-0.5, len(sizes) - 0.5, [(places[size], str(size)) for size in sizes])
     y = make_number_scale(*pad([share for shares in curves.values() for _, share in shares], 0.2), percent=True)
     picture = Picture(x, y, "GPUs", "of the smallest")
     for label, shares in reversed(curves.items()):
@@ -183,7 +183,7 @@ def _get_seconds(night: dict[str, Any]) -> float | None:
     return value if value is not None and value > 0 else None
 
 
-def _make_scale(measured: Sequence[float], expected: Sequence[float]) -> Even:
+def _make_scale(measured: Sequence[float], expected: Sequence[float]) -> Scale:
     """Return a scale on which one night that went wrong does not make the others one line."""
     # The median, so that a single night of ten times the time does not press all others into one line.
     highest = BEYOND * max([sorted(measured)[len(measured) // 2], *expected])
@@ -205,11 +205,11 @@ def _draw_daily_runs(picture: Picture, nights: Sequence[dict[str, Any]], times: 
     return [*shown, "\N{LARGE CIRCLE} tonight"]
 
 
-def _make_date_scale(earlier: Sequence[dict[str, Any]]) -> Even:
+def _make_date_scale(earlier: Sequence[dict[str, Any]]) -> Scale:
     """Return a scale of nights, with the dates of some; the last place is tonight's."""
     stride = math.ceil(len(earlier) / DATES)
     texts = [(float(at), _format_date(earlier[at])[5:]) for at in range(0, len(earlier), stride)]
-    return Even(-1, len(earlier) + 1, texts)
+    return Scale(-1, len(earlier) + 1, texts)
 
 
 def _format_date(night: dict[str, Any]) -> str:
@@ -290,7 +290,7 @@ def _select_core(outcome: dict[str, Any], points: Points) -> list[float]:
     return [min(value, highest) for value in core]
 
 
-def _describe_steps(outcome: dict[str, Any], points: Points, slow: Points, y: Even) -> str:
+def _describe_steps(outcome: dict[str, Any], points: Points, slow: Points, y: Scale) -> str:
     values = [value for _, value in points]
     above, below = sum(value > y.high for value in values), sum(value < y.low for value in values)
     listed = formatting.join_first([step for step, _ in slow])

@@ -1,4 +1,4 @@
-"""Drawing a chart: leather draws axes and lays the picture out, scales and what is shown in the plot are made here.
+"""Drawing a chart: an SVG element of a page, with its axes, from values in their units.
 
 Every shape has presentation attributes that read without a style sheet (Jenkins serves artifacts without one), and a
 class by which the page's own gives it a colour.
@@ -7,22 +7,29 @@ class by which the page's own gives it a colour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
-
-import leather
+from xml.etree.ElementTree import Element, SubElement
 
 from pytest_llmbench.core import formatting
 
-WIDTH, HEIGHT = 460, 250
-"""Of a chart with leather's margin around it, in pixels at its natural size."""
+WIDTH, HEIGHT = 438, 228
+"""Of a chart, in pixels at its natural size."""
 
 EDGE = 12
-"""What is left of that margin, for the ends of texts at the axes."""
+"""The margin around it, for the ends of texts at the axes."""
+
+TICK = 4
+"""The end of a line of the grid, beyond the axis, and the gap between it and its text."""
+
+SIGN_WIDTH, LINE_HEIGHT = 8, 14
+"""Of the texts at the axes, about."""
+
+NAME_GAP = 16
+"""Between these texts and the name of the axis."""
 
 FADED = {"stroke": "currentColor", "stroke-opacity": ".18"}
 
@@ -56,28 +63,17 @@ SYMBOLS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
-    """A scale without leather's own ticks: from `low` to `high`, with texts at some of its values."""
+class Scale:
+    """An axis: from `low` to `high`, with texts at some of its values."""
 
     low: float
     high: float
     texts: Sequence[tuple[float, str]]
 
-    def contains(self, value: float) -> bool:
-        """Whether a value lies on the scale."""
-        return self.low <= value <= self.high
-
     def project(self, value: float, begin: float, end: float) -> float:
-        """Return where a value lies between two places."""
-        return begin + (end - begin) * (float(value) - self.low) / (self.high - self.low)
-
-    def ticks(self) -> list[float]:
-        """Return the values that have a text."""
-        return [value for value, _ in self.texts]
-
-    def format_tick(self, value: float, position: int, count: int) -> str:
-        """Return the text of a tick."""
-        return self.texts[position][1]
+        """Return where a value lies between two places, to a tenth of a pixel; what lies beyond them is at the edge."""
+        place = begin + (end - begin) * (float(value) - self.low) / (self.high - self.low)
+        return round(min(max(place, min(begin, end)), max(begin, end)), 1)
 
 
 ROUND = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
@@ -86,7 +82,7 @@ ALIKE = 1e-6
 """Values that differ by less than this fraction are one value on a scale."""
 
 
-def make_number_scale(low: float, high: float, *, percent: bool = False) -> Even:
+def make_number_scale(low: float, high: float, *, percent: bool = False) -> Scale:
     """Return a scale of round numbers, which holds both ends; all of its texts have as many digits."""
     if not high - low > ALIKE * max(abs(low), abs(high)):
         low, high = low - (abs(low) / 20 or 0.05), high + (abs(high) / 20 or 0.05)
@@ -94,7 +90,7 @@ def make_number_scale(low: float, high: float, *, percent: bool = False) -> Even
     digits = max(0, *(-int(tick.normalize().as_tuple().exponent) for tick in ticks))
     form = f".{max(0, digits - 2)}%" if percent else f".{digits}f"
     texts = [(float(tick), format(tick, form)) for tick in ticks]
-    return Even(texts[0][0], texts[-1][0], texts)
+    return Scale(texts[0][0], texts[-1][0], texts)
 
 
 def _round_to_decimal(value: float) -> Decimal:
@@ -104,7 +100,6 @@ def _round_to_decimal(value: float) -> Decimal:
 
 def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
     """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between which both ends lie."""
-    # Leather's own search takes a hundred times as long.
     rough = (high - low) / 5
     step = next(step for factor in ROUND if (step := factor.scaleb(rough.adjusted())) >= rough)
     first, last = math.floor(low / step), math.ceil(high / step)
@@ -112,136 +107,90 @@ def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
 
 
 class Picture:
-    """A chart that is being drawn, in the units of its axes. It is leather's only layer, and so has no legend."""
+    """A chart that is being drawn, in the units of its axes: what is drawn later covers what was there."""
 
-    def __init__(self, x: Even, y: Even, x_name: str, y_name: str) -> None:
-        """Take the scales, and what stands beside the axes."""
-        self._scales = x, y
-        self._names = x_name, y_name
-        self._marks: list[Callable[[Plot], Element]] = []
+    def __init__(self, x: Scale, y: Scale, x_name: str, y_name: str) -> None:
+        """Take the scales, and what stands beside the axes; draw these."""
+        self._x, self._y = x, y
+        beside = SIGN_WIDTH * max(len(text) for _, text in y.texts)
+        named = LINE_HEIGHT + NAME_GAP
+        left = beside + 2 * TICK + (named if y_name else 0)
+        self._width = WIDTH - 2 * EDGE - left
+        self._height = HEIGHT - 2 * EDGE - LINE_HEIGHT - 2 * TICK - (named if x_name else 0)
+        self._plot = Element("g", {"transform": f"translate({left + EDGE} {EDGE})"})
+        self._draw_grid()
+        if x_name:
+            self._write(x_name, self._width / 2, self._height + LINE_HEIGHT + 2 * TICK + NAME_GAP, "middle", dy="1em")
+        if y_name:
+            across, down = -(beside + NAME_GAP), self._height / 2
+            self._write(y_name, across, down, "middle", transform=f"rotate(270 {across:g} {down:g})")
 
     def draw_line(self, points: Iterable[tuple[float, float | None]], kind: str = "line") -> None:
         """Draw a line through the points; it is interrupted where one has no value."""
-        ends = list(points)
-
-        def draw(plot: Plot) -> Element:
-            return _make_shape(kind, _make_path([None if y is None else plot.locate(x, y) for x, y in ends]))
-
-        self._marks.append(draw)
+        self._draw(kind, _make_path([None if y is None else self._locate(x, y) for x, y in points]))
 
     def fill_band(self, first: float, last: float) -> None:
         """Fill everything between two values of x, the window."""
-        (_, bottom), (_, top) = self._ends()
-        self.fill_box(first, last, bottom, top, "window")
+        self.fill_box(first, last, self._y.low, self._y.high, "window")
 
     def fill_box(self, first: float, last: float, bottom: float, top: float, kind: str = "bar") -> None:
         """Fill a rectangle."""
-
-        def draw(plot: Plot) -> Element:
-            (left, low), (right, high) = plot.locate(first, bottom), plot.locate(last, top)
-            return _make_shape(kind, f"M{left} {low}H{right}V{high}H{left}z")
-
-        self._marks.append(draw)
+        (left, low), (right, high) = self._locate(first, bottom), self._locate(last, top)
+        self._draw(kind, f"M{left} {low}H{right}V{high}H{left}z")
 
     def draw_across(self, value: float, kind: str, text: str = "", below: bool = False) -> None:
         """Draw a horizontal line with a text at its end."""
-        (left, _), (right, _) = self._ends()
-        self.draw_line([(left, value), (right, value)], kind)
-        self.write_text(right, value, text, down=13 if below else -4, anchor="end")
+        self.draw_line([(self._x.low, value), (self._x.high, value)], kind)
+        right, top = self._locate(self._x.high, value)
+        self._write(text, right, top + (13 if below else -4), "end")
 
     def draw_upright(self, value: float, kind: str, text: str = "", row: int = 0) -> None:
         """Draw a vertical line with a text beside its top."""
-        (_, bottom), (_, top) = self._ends()
-        self.draw_line([(value, bottom), (value, top)], kind)
-        (left, _), (right, _) = self._ends()
-        anchor = "start" if value < (left + right) / 2 else "end"
-        self.write_text(value, top, text, down=11 + 13 * row, anchor=anchor, aside=4)
-
-    def write_text(
-        self, x: float, y: float, text: str, *, down: float = 0, anchor: str = "start", aside: float = 0
-    ) -> None:
-        """Write a text beside a point."""
-
-        def draw(plot: Plot) -> Element:
-            left, top = plot.locate(x, y)
-            moved = left + (aside if anchor == "start" else -aside)
-            element = Element("text", {"x": f"{moved:g}", "y": f"{top + down:g}", "text-anchor": anchor})
-            element.text = text
-            return element
-
-        if text:
-            self._marks.append(draw)
+        self.draw_line([(value, self._y.low), (value, self._y.high)], kind)
+        left, top = self._locate(value, self._y.high)
+        aside, anchor = (4, "start") if value < (self._x.low + self._x.high) / 2 else (-4, "end")
+        self._write(text, left + aside, top + 11 + 13 * row, anchor)
 
     def draw_points(self, points: Sequence[tuple[float, float]], symbol: str, kind: str) -> None:
         """Draw a symbol at each of the points."""
-
-        def draw(plot: Plot) -> Element:
-            # One path for all points of a kind: 90 nights are one element and not 90.
-            places = (plot.locate(x, y) for x, y in points)
-            return _make_shape(kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places))
-
-        if points:
-            self._marks.append(draw)
+        # One path for all points of a kind: 90 nights are one element and not 90.
+        places = [self._locate(x, y) for x, y in points]
+        if places:
+            self._draw(kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places))
 
     def make_svg(self, labelled_by: str) -> str:
         """Return the chart as an element of a page; the element with the id `labelled_by` says what it shows."""
-        chart = leather.Chart()
-        chart.set_x_scale(self._scales[0])
-        chart.set_y_scale(self._scales[1])
-        chart.add_x_axis(name=self._names[0] or None)
-        chart.add_y_axis(name=self._names[1])
-        # A single layer: leather draws a legend beside two.
-        chart.add_series(leather.Series(self._ends()), Layer(self._marks))
-        margin = leather.theme.margin * WIDTH
-        drawn = chart.to_svg_group(WIDTH, HEIGHT)
-        drawn.remove(drawn.find("rect"))  # its background
-        _restyle(drawn)
-        width, height = WIDTH - 2 * (margin - EDGE), HEIGHT - 2 * (margin - EDGE)
-        attributes = {"role": "img", "aria-labelledby": labelled_by, "width": f"{width:g}", "height": f"{height:g}"}
-        attributes["viewBox"] = f"{margin - EDGE:g} {margin - EDGE:g} {width:g} {height:g}"
-        root = Element("svg", {**attributes, "fill": "currentColor", "font-size": "11", "font-family": "sans-serif"})
-        root.append(drawn)
+        attributes = {"role": "img", "aria-labelledby": labelled_by, "width": f"{WIDTH}", "height": f"{HEIGHT}"}
+        attributes |= {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "fill": "currentColor"}
+        root = Element("svg", {**attributes, "font-size": "11", "font-family": "sans-serif"})
+        root.append(self._plot)
         return ElementTree.tostring(root, encoding="unicode")
 
-    def _ends(self) -> list[tuple[float, float]]:
-        x, y = self._scales
-        return [(x.low, y.low), (x.high, y.high)]
+    def _draw_grid(self) -> None:
+        for value, text in self._x.texts:
+            place, _ = self._locate(value, self._y.low)
+            self._draw_grid_line(place, 0, place, self._height + TICK)
+            self._write(text, place, self._height + 2 * TICK, "middle", dy="1em")
+        for value, text in self._y.texts:
+            _, place = self._locate(self._x.low, value)
+            self._draw_grid_line(-TICK, place, self._width, place)
+            self._write(text, -2 * TICK, place, "end", dy="0.32em")
 
+    def _draw_grid_line(self, *ends: float) -> None:
+        places = zip(("x1", "y1", "x2", "y2"), ends, strict=True)
+        SubElement(self._plot, "line", {**{name: f"{place:g}" for name, place in places}, **FADED})
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """Where values lie in the plot, in pixels; what lies outside of it is moved to its edge."""
+    def _draw(self, kind: str, path: str) -> None:
+        SubElement(self._plot, "path", {"class": kind, **STYLES.get(kind, {}), "d": path})
 
-    width: float
-    height: float
-    x: Even
-    y: Even
+    def _write(self, text: str, left: float, top: float, anchor: str, **attributes: str) -> None:
+        if text:
+            place = {"x": f"{left:g}", "y": f"{top:g}", "text-anchor": anchor}
+            SubElement(self._plot, "text", {**place, **attributes}).text = text
 
-    def locate(self, x: float, y: float) -> tuple[float, float]:
-        """Return the place of a point, to a tenth of a pixel."""
-        left, top = self.x.project(x, 0, self.width), self.y.project(y, self.height, 0)
-        return round(min(max(left, 0), self.width), 1), round(min(max(top, 0), self.height), 1)
-
-
-class Layer:
-    """What leather calls a shape: it draws the marks of a picture."""
-
-    def __init__(self, marks: Sequence[Callable[[Plot], Element]]) -> None:
-        """Take the marks, in the order in which they cover each other."""
-        self._marks = marks
-
-    def validate_series(self, series: object) -> None:
-        """Accept every series: the marks bring their own values."""
-
-    def to_svg(self, width: Any, height: Any, x: Even, y: Even, *series_and_palette: object) -> Element:
-        """Return the marks."""
-        group = Element("g")
-        group.extend(mark(Plot(float(width), float(height), x, y)) for mark in self._marks)
-        return group
-
-
-def _make_shape(kind: str, path: str) -> Element:
-    return Element("path", {"class": kind, **STYLES.get(kind, {}), "d": path})
+    def _locate(self, x: float, y: float) -> tuple[float, float]:
+        """Return the place of a point in the plot."""
+        return self._x.project(x, 0, self._width), self._y.project(y, self._height, 0)
 
 
 def _make_path(places: Sequence[tuple[float, float] | None]) -> str:
@@ -252,21 +201,6 @@ def _make_path(places: Sequence[tuple[float, float] | None]) -> str:
             parts.append(f"{'M' if broken else 'L'}{place[0]:g} {place[1]:g}{'h.1' if broken else ''}")
         broken = place is None
     return "".join(parts)
-
-
-def _restyle(drawn: Element) -> None:
-    """Replace leather's colours and fonts, which suit one theme only, and round its places."""
-    for element in drawn.iter():
-        ours = element.tag == "path" or "class" in element.attrib
-        for name in ("fill", "font-family", "font-size", "stroke", "stroke-width") if not ours else ():
-            element.attrib.pop(name, None)
-        for name in ("x", "y", "x1", "x2", "y1", "y2"):
-            if name in element.attrib:
-                element.set(name, f"{round(float(element.attrib[name]), 1):g}")
-        if element.tag == "line":
-            element.attrib |= FADED
-        for name in [name for name, value in element.attrib.items() if value == ""]:
-            del element.attrib[name]
 
 
 def pad(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:

@@ -24,7 +24,7 @@ def absent(text: str) -> None:
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the pages of a whole night, and of a few configurations of it."""
-    from pytest_llmbench.report.html.page import render
+    from pytest_llmbench.report.html import render
 
     folder = tmp_path_factory.mktemp("night")
     outcomes = night(folder)

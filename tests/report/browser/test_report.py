@@ -11,7 +11,7 @@ import pytest
 from night import NOW
 from outcomes import told
 
-from pytest_llmbench.report.html.page import render
+from pytest_llmbench.report.html import render
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_llmbench.report.html.charts import draw_curve, draw_distribution, draw_history, draw_steps
-from pytest_llmbench.report.html.drawing import Even, Picture, make_number_scale
+from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale
 
 WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
 
@@ -272,7 +272,7 @@ GOLDEN = (
 
 
 def test_a_line_is_drawn_in_the_units_of_its_axes() -> None:
-    picture = Picture(Even(0, 2, [(0, "a"), (2, "<b>")]), Even(0, 1, [(0, ""), (1, "")]), "", "")
+    picture = Picture(Scale(0, 2, [(0, "a"), (2, "<b>")]), Scale(0, 1, [(0, ""), (1, "")]), "", "")
     picture.draw_line([(0, 0.0), (1, 1.0), (2, 0.0)])
     drawn = picture.make_svg("told")
     assert '<text x="' in drawn

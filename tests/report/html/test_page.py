@@ -20,7 +20,7 @@ from pytest_llmbench.core.models import Case, Check, CheckKind, Outcome, Reason,
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.report.advice import count_repeats_needed
-from pytest_llmbench.report.html.page import render
+from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 from pytest_llmbench.report.terminal import list_next_steps
 from pytest_llmbench.report.verdicts import sort_outcomes

@@ -1,15 +1,23 @@
-"""What GitHub Actions shows of a session: a job summary in Markdown, and annotations (workflow commands)."""
+"""What is told of a session elsewhere than on its terminal: what GitHub Actions shows, and a message for a chat.
+
+GitHub has a job summary in Markdown and annotations (workflow commands). The message is made from the document of
+`--llmb-json`.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.core.formatting import format_seconds
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.verdicts import (
+    FINDINGS,
+    JUDGED,
     SLOWER,
     explain_nothing_judged,
     format_counts,
@@ -32,10 +40,22 @@ MOST_ANNOTATIONS = 10
 LONGEST = 300
 """Signs of a text in a cell of the table or an annotation: the whole explanation is in the log."""
 
+ROOM = 6
+"""Lines of the message for cautions and red items together."""
+
+MOST_CAUTIONS = 3
+"""Lines of cautions beside red items, which then have the others."""
+
+LONGEST_LINE = 160
+"""Signs of a line of the message that says why."""
+
 HEAD = "| verdict | configuration | step time | difference | why | next |\n|---|---|---:|---:|---|---|\n"
 
 MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
 """Signs that mean something in GitHub's Markdown; as references to characters they are only signs."""
+
+
+# --- GitHub -------------------------------------------------------------------------------------------------
 
 
 def render_job_summary(described: Sequence[dict[str, Any]], ending: SessionEnding, room: int = MOST_BYTES) -> str:
@@ -139,8 +159,8 @@ def _escape(text: str) -> str:
     return MARKUP.sub(lambda match: f"&#{ord(match.group())};", " ".join(text.split()))
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+def _clip(text: str, longest: int = LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _escape_data(text: str) -> str:
@@ -151,3 +171,59 @@ def _escape_data(text: str) -> str:
 def _escape_property(text: str) -> str:
     """Return text as a property of a workflow command, in which colons and commas end something."""
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# --- a message --------------------------------------------------------------------------------------------
+
+
+def make_message(session: Mapping[str, Any], link: str = "") -> str:
+    """Return at most ten lines: how the session ended, the counts, what is red, and where all of it is (`link`)."""
+    state, details = SessionEnding(session["exit_code"]).describe(session["outcomes"], green=session["green"] is True)
+    started = str(session["started"])[:16].replace("T", " ")
+    failed = [outcome for outcome in session["outcomes"] if outcome["status"] == "failed"]
+    red = list(map(_format_item, sort_outcomes(failed)))
+    cautions = [
+        f"caution: {caution['text']}" for caution in session.get("cautions", ()) if caution["code"] not in FINDINGS
+    ]
+    # What is red is worth more lines than what is to be known beside it.
+    cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
+    failures = session["failures"]
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    lines = [
+        f"llmbench {state.upper()}{details}, {started} UTC: {session['count']}",
+        *map(_shorten, cautions),
+        f"{_shorten(failures[0])}{more}" if failures else "",
+        _shorten(explain_nothing_judged(session["outcomes"])),
+        *_limit(red, ROOM - len(cautions)),
+        link,
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def convert_to_slack(text: str) -> str:
+    """Return the JSON that incoming webhooks of Slack, Mattermost and others take, in which no text calls anybody."""
+    # Slack takes `<!channel>` for a call to everybody: a log must not ring their phones.
+    for sign, reference in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(sign, reference)
+    return json.dumps({"text": text})
+
+
+def _limit(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
+    """Return at most so many lines, the last of which counts the others where there are more."""
+    if len(lines) <= most:
+        return list(lines)
+    return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]
+
+
+def _format_item(outcome: dict[str, Any]) -> str:
+    title = f"{name_verdict(outcome)} {name_outcome(outcome)}"
+    if outcome["kind"] == "configuration" and outcome["verdict"] in JUDGED:
+        step_time, change = format_step_time(outcome)
+        expected = format_seconds(outcome["expected_seconds"])
+        return f"{title}: {change} ({step_time}, expected {expected})"
+    return _shorten(f"{title}: {outcome['text']}")
+
+
+def _shorten(text: str) -> str:
+    """Return a text as one line of the message."""
+    return _clip(" ".join(text.split()), LONGEST_LINE)

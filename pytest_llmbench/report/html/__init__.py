@@ -1,4 +1,7 @@
-"""The page: one file that holds all it shows, with a policy that lets it run nothing but its own script."""
+"""The --llmb-html report: one page that holds all it shows, with a policy that lets it run nothing but its own script.
+
+Its charts need no script to be seen.
+"""
 
 from __future__ import annotations
 
