@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
@@ -71,6 +70,7 @@ def open_database(folder: Path) -> sqlite3.Connection:
     file = folder / NAME
     with explain_errors(file):
         database = sqlite3.connect(file, timeout=PATIENCE_SECONDS, isolation_level=None)
+    database.row_factory = sqlite3.Row
     try:
         _prepare(database, file)
     except BaseException:
@@ -177,38 +177,32 @@ def update_job(database: sqlite3.Connection, entry: JournalEntry, submitted: str
 
 def read_jobs(database: sqlite3.Connection, folder: Path, session: str) -> dict[int, JournalEntry]:
     """Return the jobs of a session by number; LaunchError for a row that cannot be read."""
-    cursor = database.execute("SELECT * FROM job WHERE session = ? ORDER BY number", (session,))
-    names = [column[0] for column in cursor.description]
-    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    rows = database.execute("SELECT * FROM job WHERE session = ? ORDER BY number", (session,)).fetchall()
     return {row["number"]: _read_entry(row, folder) for row in rows}
 
 
-def _read_entry(row: dict[str, Any], folder: Path) -> JournalEntry:
-    number, session, job_id, problem, place = (
-        row[name] for name in ("number", "session", "job_id", "problem", "log_folder")
-    )
+def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
     try:
         spec = decode_spec(row["spec"])
-        status = None if row["status"] is None else decode_status(row["status"])
-        submission = _read_submission(row["submission"], problem, job_id)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        job = Job(
+            number=row["number"],
+            token=row["token"],
+            spec=spec,
+            folder=find_job_folder(folder, row["session"], row["number"], spec.case_id),
+            attempt=row["attempt"],
+            repeat=row["repeat"],
+            job_id=row["job_id"],
+            log_folder=None if row["log_folder"] is None else Path(row["log_folder"]),
+            status=None if row["status"] is None else decode_status(row["status"]),
+            problem=row["problem"],
+            submission=_read_submission(row["submission"], row["problem"], row["job_id"]),
+        )
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise LaunchError(
-            f"{folder / NAME}: job number {number} of session {session} cannot be read ({error}): it was written "
-            "by another version of pytest-llmbench, or is damaged; end its jobs by hand (squeue --me), and start anew"
+            f"{folder / NAME}: job number {row['number']} of session {row['session']} cannot be read ({error}): it was "
+            "written by another version of pytest-llmbench, or is damaged; end its jobs by hand (squeue --me), and "
+            "start anew"
         ) from None
-    job = Job(
-        number=number,
-        token=row["token"],
-        spec=spec,
-        folder=find_job_folder(folder, session, number, spec.case_id),
-        attempt=row["attempt"],
-        repeat=row["repeat"],
-        job_id=job_id,
-        log_folder=None if place is None else Path(place),
-        status=status,
-        problem=problem,
-        submission=submission,
-    )
     process = None if row["pid"] is None else Process(row["pid"], row["process_started"], row["mark"])
     return JournalEntry(job, process, row["text"])
 

@@ -165,9 +165,8 @@ def _find_results_folder(planned: PlannedJob, stage: Path) -> Path:
     return Path(workload) if workload and Path(workload).is_dir() else stage
 
 
-def check_image(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield whether the container image of a recipe is not there, or is empty as a broken import leaves it."""
-    del machine
     wanted = find_images(planned.facts.image, find_stages(planned), dict(planned.spec.environment).get(IMAGE, ""))
     present = [path for path in wanted if path.is_file()]
     if wanted and not present:
@@ -191,9 +190,8 @@ def find_images(image: str, stages: dict[str, Path], override: str = "") -> list
 # --- variables, programs, Python --------------------------------------------------------------------------
 
 
-def check_variables(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+def check_variables(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield the variables that a job needs and lacks, and those that it must not have. No value is ever shown."""
-    del machine
     facts, meanings = planned.facts, {"HF_TOKEN": "Hugging Face access token", **dict(planned.facts.required)}
     for name in list_missing(planned.spec, facts):
         yield JobProblem(f"{name} is not set: {meanings[name]}", _advise_setting(name))
@@ -210,9 +208,8 @@ def _advise_setting(name: str) -> str:
     return where.get(name, f"export {name}=..., or give it under `environment:` in the cluster file")
 
 
-def check_programs(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield the programs that a job's own PATH does not have; without sbatch what to do instead."""
-    del machine
     path = dict(planned.spec.environment).get("PATH", "")
     wanted = dict.fromkeys([planned.spec.command[0], "bash"])
     for name in wanted:
@@ -271,9 +268,8 @@ def _split_version(version: str) -> tuple[int, ...]:
 # --- checkpoints ------------------------------------------------------------------------------------------
 
 
-def check_checkpoint(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+def check_checkpoint(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield why the checkpoint that a job is to load cannot be loaded."""
-    del machine
     if planned.spec.purpose is not Purpose.LOAD_CHECKPOINT or planned.facts.checkpoint is None:
         return
     environment = dict(planned.spec.environment)

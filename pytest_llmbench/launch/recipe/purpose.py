@@ -51,12 +51,12 @@ def parse_profile(text: str) -> ProfileRequest:
     values = dict(_split_part(part.strip()) for part in parts)
     if len(values) < len(parts):
         raise LaunchError(f"--llmb-profile={text}: a part stands there twice; expected such as {EXAMPLE}")
+    numbers = {name: _parse_whole(name, values[name]) for name in NUMBERS if name in values}
+    ranks = values["ranks"].split("+") if "ranks" in values else ()
     request = ProfileRequest(
-        start=_parse_whole("start", values["start"]) if "start" in values else None,
-        stop=_parse_whole("stop", values["stop"]) if "stop" in values else None,
-        ranks=tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in values["ranks"].split("+")))
-        if "ranks" in values
-        else (),
+        start=numbers.get("start"),
+        stop=numbers.get("stop"),
+        ranks=tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in ranks)),
         gpu_metrics="gpu_metrics" in values,
         cpu="cpu" in values,
     )
