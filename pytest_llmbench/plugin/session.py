@@ -158,8 +158,8 @@ class Session:
         import time
 
         from pytest_llmbench.launch.slurm import run
+        from pytest_llmbench.pipeline.launch import Host
         from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
-        from pytest_llmbench.pipeline.launch.planner import Host
 
         if self.settings.launch is None:
             raise ValueError("the session launches nothing")

@@ -1,18 +1,28 @@
-"""What a session that launches was asked to do, resolved once into frozen `LaunchSettings`."""
+"""What a session that launches was asked to do, and its plan: what this cluster can run, the jobs and GPU-hours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.errors import LaunchError, SettingsError
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.core.options import LAUNCHING, name_destination
 from pytest_llmbench.pipeline.option_values import declare_option, get_text, resolve_fields
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
+    from pytest_llmbench.launch.slurm import Runner, Slurm
+    from pytest_llmbench.pipeline.catalog import Catalog
 
 PURPOSES = {
     "--llmb-profile": Purpose.PROFILE,
@@ -102,3 +112,185 @@ def _refuse_contradictions(settings: LaunchSettings) -> None:
         raise SettingsError("--llmb-session is for --llmb-resume and --llmb-collect: a new session gets a new id")
     if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
         raise SettingsError("--llmb-profile-on-regression judges; it cannot stand beside another purpose of the launch")
+
+
+# --- the plan -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The world, as it is given to a session."""
+
+    now: Callable[[], datetime]
+    sleep: Callable[[float], None]
+    run: Runner  # short commands
+    environment: Mapping[str, str]  # the caller's
+    tell: Callable[[str], None]  # the terminal
+    folder: Path  # `.llmbench`
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is launched."""
+
+    jobs: tuple[PlannedJob, ...]
+    skipped: Mapping[Key, str]  # why the other selected configurations are not
+    hours: float  # GPU-hours, as is the limit
+    limit: float
+    runs: Mapping[str, int] = field(default_factory=dict)  # by id, where a suite file asks for more than one
+
+
+class Planner:
+    """Plans one session's launch."""
+
+    def __init__(self, launch: LaunchSettings, gpu: str, catalog: Catalog, host: Host) -> None:
+        """Take what was asked for, the GPU type if an option says it, the baselines and the world."""
+        self.launch = launch
+        self.gpu = gpu
+        self.catalog = catalog
+        self.host = host
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster: its file, what options say, else this machine. Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.cluster import describe_machine, read_cluster
+
+        path, launch = self.launch.cluster, self.launch
+        cluster = read_cluster(path) if path else self._describe_cluster(describe_machine(self.host.run))
+        from_options = [_read_installed(name, folder) for name, folder in launch.recipes]
+        return replace(
+            cluster,
+            gpu=self.gpu or cluster.gpu,
+            largest=launch.largest or cluster.largest,
+            gpus_per_node=launch.gpus_per_node or cluster.gpus_per_node,
+            gpu_hours=launch.gpu_hours or cluster.gpu_hours,
+            installed=(*from_options, *cluster.installed),
+        )
+
+    def _describe_cluster(self, machine: Cluster) -> Cluster:
+        """Return this machine, or a cluster of which only the options tell: another GPU type, more than it has."""
+        launch = self.launch
+        larger = max(launch.largest, launch.gpus_per_node) > machine.largest
+        return Cluster(gpu=machine.gpu) if larger or self.gpu not in ("", machine.gpu) else machine
+
+    @cached_property
+    def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
+        """How each recipe in each release is launched."""
+        from pytest_llmbench.launch.recipe.fit import read_facts
+
+        every = (read_facts(recipe) for recipe in self.catalog.recipes)
+        return {(facts.recipe, facts.release): facts for facts in every if facts is not None}
+
+    def plan(self, selected: Sequence[Key]) -> Plan:
+        """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
+        from pytest_llmbench.launch.recipe.fit import explain_unfit, refuse_hours
+
+        skipped: dict[Key, str] = {}
+        jobs: list[PlannedJob] = []
+        for key in selected:
+            configuration = self.catalog.baselines[key][0].configuration
+            facts = self.facts.get((key.recipe, key.release))
+            why = explain_unfit(configuration, facts, self.cluster, self.launch.launcher)
+            if why:
+                skipped[key] = why
+            else:
+                jobs.append(self.plan_job(key, self.launch.purpose))
+        if not jobs:
+            raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
+        runs = self._find_requested_runs(selected)
+        hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
+        if not self.launch.dry_run:
+            refuse_hours(hours, self.cluster.gpu_hours)
+        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs)
+
+    def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
+        """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
+        if self.launch.purpose is not Purpose.MEASURE:
+            return {}
+        asked = {key: self.catalog.required_runs[key].runs for key in selected if key in self.catalog.required_runs}
+        runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
+        return {name: number for name, number in runs.items() if number > 1}
+
+    @property
+    def limit(self) -> float:
+        """The GPU-hours that one session may use."""
+        from pytest_llmbench.launch.recipe.fit import DEFAULT_HOURS
+
+        return self.cluster.gpu_hours or DEFAULT_HOURS
+
+    def restore_job(self, spec: JobSpec) -> PlannedJob:
+        """Return a job that was submitted before; LaunchError where no baseline file has its recipe any more."""
+        from pytest_llmbench.launch.preflight.plan import PlannedJob
+
+        facts = self.facts.get((spec.key.recipe, spec.key.release))
+        if facts is None:
+            raise LaunchError(f"{spec.case_id}: no baseline file says how it is launched (any more): --llmb-baselines")
+        return PlannedJob(spec, facts)
+
+    def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
+        """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
+        from pytest_llmbench.launch.preflight.plan import PlannedJob
+        from pytest_llmbench.launch.recipe import build_job
+        from pytest_llmbench.launch.recipe.purpose import build_variables, parse_profile
+
+        baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
+        asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
+        checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
+        profile = parse_profile(asked.profile if purpose is Purpose.PROFILE else "")
+        spec = build_job(
+            baseline,
+            facts,
+            self.cluster,
+            caller=self.host.environment,
+            purpose=purpose,
+            variables=build_variables(facts, purpose, key, profile=profile, checkpoint=checkpoint),
+            launcher=self.launch.launcher,
+        )
+        return PlannedJob(spec, facts)
+
+    def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
+        """Return all that is in the way of the plan."""
+        from pytest_llmbench.launch.preflight import check_launch
+
+        local = all(job.spec.via == "local" for job in plan.jobs)
+        return check_launch(plan.jobs, self.cluster, None if local else self.slurm)
+
+    @cached_property
+    def slurm(self) -> Slurm:
+        """Slurm, as this machine reaches it."""
+        from pytest_llmbench.launch.slurm import Slurm
+
+        return Slurm(self.host.run, self.host.environment)
+
+
+def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
+    """Return what is run, in words, and its GPU-hours."""
+    return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
+
+
+def _read_installed(name: str, folder: Path) -> InstalledRecipe:
+    recipe, dash, release = name.partition("-")
+    return InstalledRecipe(recipe, release if dash else "", folder)
+
+
+def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for key, why in skipped.items():
+        by_reason.setdefault(why, []).append(key.id)
+    where = cluster.source.name if cluster.source else "this machine"
+    none = "the selected configuration does not fit"
+    if len(skipped) > 1:
+        none = f"none of the {len(skipped)} selected configurations fits"
+    lines = [f"nothing was launched: {none} {where}:"]
+    lines += [f"  {formatting.count_noun(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
+    hint = (
+        "describe the cluster in cluster.yaml (docs/cluster.md), or with --llmb-gpu, --llmb-max-gpus and "
+        "--llmb-recipe, or give llmb-run's folder with --llmb-cluster=DIR"
+        if cluster.source is None
+        else f"see {cluster.source}"
+    )
+    return "\n".join(_wrap(line) for line in (*lines, hint))
+
+
+def _wrap(line: str) -> str:
+    return textwrap.fill(line, 79, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
