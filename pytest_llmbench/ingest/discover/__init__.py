@@ -1,1 +1,0 @@
-"""Which runs are under the given paths, and which configuration each one is."""
