@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
 from pytest_llmbench.ingest.reading.cache import LogCache
 from pytest_llmbench.ingest.reading.reader import Reading

@@ -15,8 +15,8 @@ from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.report.document import write_whole
 
 if TYPE_CHECKING:
+    from pytest_llmbench.ingest.nccl import Trace, TraceRow
     from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison
-    from pytest_llmbench.ingest.nccl.trace import Trace, TraceRow
 
 # What reads traces is imported where it is used: `main` imports this for every command.
 
@@ -54,8 +54,8 @@ def add(commands: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> Output:
     import json
 
-    from pytest_llmbench.ingest.nccl.changes import compare
-    from pytest_llmbench.ingest.nccl.trace import build_document, read_saved
+    from pytest_llmbench.ingest.nccl import read_saved
+    from pytest_llmbench.ingest.nccl.changes import build_document, compare
     from pytest_llmbench.pipeline.option_values import find_readable
 
     with rename_flags():

@@ -211,7 +211,7 @@ def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
 
 
 def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> SummaryRow:
-    from pytest_llmbench.measure.measurement import choose_judged
+    from pytest_llmbench.measure import choose_judged
 
     key, folder = run.identity.key, run.found
     baseline = _find_baseline(run, catalog, window)
@@ -256,7 +256,7 @@ def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, 
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
     from pytest_llmbench.measure.attempts import choose_segment
-    from pytest_llmbench.measure.checks import UNKNOWN_STEPS, make_stand_in
+    from pytest_llmbench.measure.validity import UNKNOWN_STEPS, make_stand_in
 
     if run.identity.key is not None:
         return catalog.baselines[run.identity.key][0]
@@ -281,7 +281,7 @@ def _choose_window(steps: Steps, of_baseline: Window | None, asked: Window | Non
 def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
     """Return why a run may not be compared with a baseline, as the gate sees it."""
     from pytest_llmbench.judge.decide import find_unusable
-    from pytest_llmbench.measure.measurement import measure
+    from pytest_llmbench.measure import measure
 
     measured = measure(run, baseline, now, step_time_only=True)
     return measured.excluded or find_unusable(measured)

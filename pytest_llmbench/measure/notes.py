@@ -9,9 +9,9 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Note, NoteCode, Run, Steps, Window
-from pytest_llmbench.measure import stated, training
+from pytest_llmbench.measure import configuration, training
 from pytest_llmbench.measure.attempts import Choice
-from pytest_llmbench.measure.checks import is_begun_again
+from pytest_llmbench.measure.validity import is_begun_again
 from pytest_llmbench.measure.window import Timing, is_inside, mask_window
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
     else:
         yield Note(NoteCode.UNVERIFIED_LOSS, "the log prints no loss: it would not show that the run diverged")
     yield from training.list_notes(run, choice, timed, baseline)
-    yield from stated.list_notes(timed, baseline)
+    yield from configuration.list_notes(timed, baseline)
     total = choice.segment.total_steps
     if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):
         yield Note(

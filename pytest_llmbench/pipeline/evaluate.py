@@ -51,7 +51,7 @@ from pytest_llmbench.pipeline.session_checks import make_checks
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.reading.progress import ReadCounts
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""
@@ -144,7 +144,7 @@ def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime, judged: s
 
 
 def _measure_each(runs: Sequence[Run], baseline: Baseline, now: datetime, judged: str) -> Iterator[Measurement]:
-    from pytest_llmbench.measure.measurement import measure
+    from pytest_llmbench.measure import measure
 
     newest = True  # no comparable run was met: it may be this one that is judged
     for run in runs:

@@ -41,8 +41,7 @@ from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
-    from pytest_llmbench.ingest.reading.progress import ReadCounts
-    from pytest_llmbench.ingest.reading.reader import Reading
+    from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def ingest(
 
     `tell` is called with how far reading is, whenever something was read.
     """
-    from pytest_llmbench.ingest.discover.find import find_runs
+    from pytest_llmbench.ingest.discover import find_runs
     from pytest_llmbench.ingest.discover.match import cache_matches
     from pytest_llmbench.ingest.reading.cache import LogCache
     from pytest_llmbench.ingest.reading.reader import Reading
@@ -119,7 +118,7 @@ def ingest_job(
     A later place is looked at only while no earlier one holds a step of that job. What its log does
     not tell, its launch does: it is a run of `key` unless something in it says otherwise.
     """
-    from pytest_llmbench.ingest.discover.find import find_runs
+    from pytest_llmbench.ingest.discover import find_runs
     from pytest_llmbench.ingest.discover.match import match_baselines
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores

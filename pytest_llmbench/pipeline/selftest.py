@@ -127,7 +127,7 @@ def _judge(
     evidence: Evidence,
     decide: Decide,
 ) -> Mutant:
-    from pytest_llmbench.measure.measurement import measure
+    from pytest_llmbench.measure import measure
 
     damaged = {id(measurement): _apply_damage(measurement, change) for measurement in runs}
     if None in damaged.values():

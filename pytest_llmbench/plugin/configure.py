@@ -29,7 +29,7 @@ from pytest_llmbench.core.option_origins import (
     refuse_unknown,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, name_destination
-from pytest_llmbench.ingest.reading.progress import ReadingProgress
+from pytest_llmbench.ingest.reading.reader import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
 from pytest_llmbench.pipeline.settings import list_outputs, refuse_shared
 from pytest_llmbench.plugin.hooks import Collector

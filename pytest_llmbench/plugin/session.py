@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import CheckKind
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
-    from pytest_llmbench.ingest.reading.progress import ReadCounts
+    from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.cautions import Selection
     from pytest_llmbench.pipeline.launch.launch_session import LaunchSession

@@ -9,7 +9,7 @@ import pytest
 from nccl_traces import record, run
 
 from pytest_llmbench.cli.main import main
-from pytest_llmbench.ingest.nccl.trace import read_saved, read_trace
+from pytest_llmbench.ingest.nccl import read_saved, read_trace
 
 PAGE = """\
 damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below

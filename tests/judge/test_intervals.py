@@ -29,7 +29,7 @@ from pytest_llmbench.judge.agreement import meets_point
 from pytest_llmbench.judge.decide import decide_status, judge
 from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.shape import find_shape
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.selftest import run_selftest
 
 RECORDED = at(

@@ -10,7 +10,7 @@ import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
 
 from pytest_llmbench.core.models import Ending, EndingCode, Measurement, ParsedLog, Reason, Segment
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 
 KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 

@@ -8,7 +8,7 @@ import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
 
 from pytest_llmbench.core.models import Ending, EndingCode, Problem, Reason, Run
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 
 RAISED = Ending(EndingCode.TRACEBACK, "ValueError: x", 150, rank="rank 5")
 WARNED = Ending(EndingCode.TRACEBACK, "ValueError: x", 120, went_on=True)

@@ -22,9 +22,14 @@ from pytest_llmbench.core.models import (
     Steps,
     Window,
 )
-from pytest_llmbench.measure.measurement import measure
-from pytest_llmbench.measure.moving import detect_moving_mean
-from pytest_llmbench.measure.window import compute_statistic, find_covered_steps, find_missing_steps, mask_window
+from pytest_llmbench.measure import measure
+from pytest_llmbench.measure.window import (
+    compute_statistic,
+    detect_moving_mean,
+    find_covered_steps,
+    find_missing_steps,
+    mask_window,
+)
 
 STEPS = 50
 

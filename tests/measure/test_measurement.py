@@ -27,9 +27,8 @@ from pytest_llmbench.core.models import (
     Shards,
     Window,
 )
-from pytest_llmbench.measure import metrics, notes
-from pytest_llmbench.measure.checks import make_stand_in
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure, metrics, notes
+from pytest_llmbench.measure.validity import make_stand_in
 
 KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
 

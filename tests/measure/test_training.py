@@ -10,7 +10,7 @@ import pytest
 from builders import BASELINE, NOW, at, log, run, segment, steps
 
 from pytest_llmbench.core.models import Measurement, Reason, Segment, StatedField, Statement
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 
 EVERY = np.ones(50, dtype=bool)
 FALLING = 12.0 - 0.01 * np.arange(50)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Baseline, Measurement, Reason, Steps, Window
+from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.attempts import choose_segment, is_finished, is_traced
-from pytest_llmbench.measure.measurement import measure
 from pytest_llmbench.measure.window import (
     choose_last_half,
     compute_statistic,

@@ -8,7 +8,7 @@ import pytest
 from generator.experiments import EXPERIMENTS
 from sessions import Judge, Write
 
-from pytest_llmbench.measure import checks
+from pytest_llmbench.measure import validity
 from pytest_llmbench.pipeline import selftest
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def test_what_a_log_cannot_express_is_listed_as_not_testable(judged: Judge, exam
 
 def test_a_surviving_mutant_fails(judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test can fail: a gate that does not look at losses lets one mutant through."""
-    monkeypatch.setattr(checks, "find_not_finite", lambda steps: iter(()))
+    monkeypatch.setattr(validity, "find_not_finite", lambda steps: iter(()))
     session = judged(f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME)
     (told,) = [one for one in session.reports if one.get("check") == "selftest"]
     assert (told["verdict"], told["status"]) == ("SURVIVED", "failed")

@@ -31,7 +31,7 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.models.jobs import EndedBy, LaunchedJob, Purpose, SubmissionState
 from pytest_llmbench.judge.comparison import compare
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.selftest import run_selftest

@@ -19,7 +19,7 @@ from outcomes import check
 from pytest_llmbench.core.models import Case, Note, NoteCode, Outcome, Problem, Reason, Status, UnmatchedRun
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import describe, describe_stray

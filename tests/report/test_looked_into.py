@@ -19,7 +19,7 @@ from written_archives import archive
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
 from pytest_llmbench.ingest.sources import local
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting
 from pytest_llmbench.pipeline.log_excerpt import LARGEST, WIDEST, read_excerpts
 from pytest_llmbench.report.outcome import MOST_STEPS, describe

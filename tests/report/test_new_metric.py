@@ -11,7 +11,7 @@ from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from pytest_llmbench.core.metric_definitions import METRICS, Definition
 from pytest_llmbench.core.models import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.report import junit
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.html import render

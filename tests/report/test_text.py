@@ -26,7 +26,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe, describe_stray, list_properties, list_property_names

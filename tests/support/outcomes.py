@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from pytest_llmbench.core.models import Case, Check, CheckKind, Outcome, Reason, Status, UnmatchedRun, Verdict
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 
 FOLDER = Path("/runs")

@@ -9,7 +9,7 @@ from typing import Any
 from generator import write_run
 from generator.__main__ import shipped
 
-from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.reading.reader import Reading
 from pytest_llmbench.ingest.sources.stores import Stores
 

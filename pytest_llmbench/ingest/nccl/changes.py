@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import count_noun, format_difference
+from pytest_llmbench.ingest.nccl import SCHEMA, Trace
 from pytest_llmbench.ingest.nccl.records import Kind
-from pytest_llmbench.ingest.nccl.trace import Trace
 
 # Smaller changes of a share or a ratio are not told: traces begin and end within a step.
 TOLERANCE = 0.01
@@ -163,3 +163,13 @@ FACETS = (
     Facet("datatype", lambda kind: kind.datatype, lambda kind: kind.datatype),
     Facet("size", lambda kind: kind.from_bytes, lambda kind: format_sizes(kind.from_bytes)),
 )
+
+
+def build_document(trace: Trace, comparison: TraceComparison | None = None) -> dict[str, Any]:
+    """Return a trace as JSON holds it, with what changed where it was compared."""
+    rows = [{**row.kind._asdict(), "records": row.records, "bytes": row.bytes} for row in trace.rows]
+    values = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
+    if comparison:
+        listed = [change._asdict() for change in comparison.changes]
+        values["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
+    return values

@@ -19,6 +19,7 @@ from pytest_llmbench.core.models import Steps
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
     RecordOrigin,
+    StepParser,
     StepRecord,
     Tally,
     Torn,
@@ -70,7 +71,7 @@ class ModuleReader(DialectReader):
         """Load the module of this name."""
         super().__init__(DIALECTS[name])
         module = import_module(f"pytest_llmbench.ingest.parse.dialects.{name}")
-        self._read_step: Callable[[bytes, int, int, RecordOrigin], StepRecord | Torn | None] = module.read_step
+        self._read_step: StepParser = module.read_step
         for function in {"read_columns", "join", "settle", "time_steps"} & vars(module).keys():
             setattr(self, function, getattr(module, function))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pytest_llmbench.core.models import DroppedRecords, DropReason
@@ -108,6 +108,10 @@ class Unmatched(NamedTuple):
     group: str = ""
 
 
+StepParser = Callable[[bytes, int, int, RecordOrigin], StepRecord | Torn | None]
+"""Reads what stands at a place of a text, of which it may look at what is before another one."""
+
+
 def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
     """Return a record, which ends at `stop`, and what can be seen behind it up to `end`, without the codes for colours.
 
@@ -115,6 +119,20 @@ def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
     """
     record = text[start:stop]
     return None if CODE_IN_NUMBER.search(record) else CODES.sub(b"", record) + text[stop:end]
+
+
+def read_without_codes(
+    read: StepParser, text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
+    """Return what a dialect reads at `text[start]`, of a line with codes for colours as if it had none.
+
+    It is torn where one of them stands inside a number.
+    """
+    stop = find_line_stop(text, start, end)
+    if text.find(b"\x1b", start, stop) < 0:
+        return read(text, start, end, origin)
+    plain = strip_codes(text, start, stop, end)
+    return Torn(origin, text[start:stop]) if plain is None else read(plain, 0, len(plain), origin)
 
 
 def get_significant_unit(value: float, digits: int) -> float:

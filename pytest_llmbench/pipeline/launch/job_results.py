@@ -151,7 +151,7 @@ class LaunchedRuns:
 
         A log of this launch that lies under --llmb-logs is no older run: its night would count twice.
         """
-        from pytest_llmbench.measure.measurement import measure
+        from pytest_llmbench.measure import measure
 
         now = self.now()
         return tuple(
@@ -165,7 +165,7 @@ class LaunchedRuns:
     def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""
         from pytest_llmbench.judge.budgets import with_budget_verdict
-        from pytest_llmbench.measure.measurement import measure
+        from pytest_llmbench.measure import measure
 
         baselines = self.catalog.baselines[key]
         done = reason is Reason.PURPOSE_DONE
@@ -218,7 +218,7 @@ def _list_own_folders(job: Job) -> tuple[Path, ...]:
 
 def _find_log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, None while there is none."""
-    from pytest_llmbench.ingest.discover.find import find_runs
+    from pytest_llmbench.ingest.discover import find_runs
 
     runs = find_runs([place for place in _list_places(job) if place.exists()]).runs
     logs = [run.attempts[-1].log for run in runs if run.job_id == job.job_id and run.attempts]

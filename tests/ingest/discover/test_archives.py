@@ -11,7 +11,7 @@ import pytest
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Discovery, Remains
-from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.sources.stores import Stores
 
 NAME = "pretrain_grok1_314b_bf16_256"

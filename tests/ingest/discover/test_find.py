@@ -14,7 +14,7 @@ from shared_data import shared
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Discovery, Reason, Remains, RunFiles
-from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover import find_runs
 
 NAME = "pretrain_grok1_314b_bf16_256"
 INNER = f"{NAME}/{NAME}_1744407969/{NAME}"

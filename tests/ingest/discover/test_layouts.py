@@ -12,7 +12,7 @@ from written_trees import Tree
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.models import Baseline, Key, ParsedLog, Recipe
-from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.discover.identify import identify
 
 JOB = "1407993"

@@ -9,9 +9,9 @@ from nccl_traces import record, run
 
 from pytest_llmbench.cli.nccl import HINTS, render_changes, render_page
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.ingest.nccl import Trace, sum_counts
 from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, compare, format_bytes
 from pytest_llmbench.ingest.nccl.records import Counts, count_records
-from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
 
 
 def traced(lines: Iterable[str]) -> Trace:

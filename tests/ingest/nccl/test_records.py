@@ -15,9 +15,8 @@ from nccl_traces import record, run
 from shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.nccl import records
+from pytest_llmbench.ingest.nccl import Trace, records, sum_counts
 from pytest_llmbench.ingest.nccl.records import Counts, Kind, count_records, cut_pieces
-from pytest_llmbench.ingest.nccl.trace import Trace, sum_counts
 
 NUMBER = r"(0x[0-9a-f]+|\(nil\))"
 WHOLE = (
@@ -160,7 +159,7 @@ def test_the_bounds_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_ranks_than_are_told_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MEMBERS", 20)
-    monkeypatch.setattr("pytest_llmbench.ingest.nccl.trace.MEMBERS", 20)
+    monkeypatch.setattr("pytest_llmbench.ingest.nccl.MEMBERS", 20)
     assert not counted("".join(record(pid=number) for number in range(20))).limited
     trace = counted("".join(record(pid=number) for number in range(30)))
     assert (trace.limited, trace.records) == (True, 30)

@@ -16,9 +16,9 @@ import pytest
 from nccl_traces import record, run
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.nccl import records, trace
+from pytest_llmbench.ingest import nccl
+from pytest_llmbench.ingest.nccl import count_share, read_trace, records, sum_counts
 from pytest_llmbench.ingest.nccl.records import Counts
-from pytest_llmbench.ingest.nccl.trace import count_share, read_trace, sum_counts
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ SHARES: list[tuple[Any, ...]] = []
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "LARGE", 1)
+    monkeypatch.setattr(nccl, "LARGE", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 
@@ -167,7 +167,7 @@ def test_a_file_that_grows_between_two_openings_is_read_again_by_one(
             file.write(record(pid=7))
         return counts
 
-    monkeypatch.setattr(trace, "count_share", grown)
+    monkeypatch.setattr(nccl, "count_share", grown)
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", AtOnce)
     assert read_trace([folder]).records == 62
     assert asked == [2, 2, 1]

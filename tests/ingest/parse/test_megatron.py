@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from written_logs import dropped, parse, steps
 
 from pytest_llmbench.core.models import ParsedLog, Reason, Steps
-from pytest_llmbench.ingest.parse.dialects.megatron_steps import find_interval
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.ingest.parse.dialects.megatron import find_interval
+from pytest_llmbench.measure import measure
 
 START = "> building train, validation, and test datasets ...\n"
 

@@ -8,7 +8,7 @@ from written_logs import dropped, maxtext, nemo2, nemo2_run, parse
 from written_logs import steps as steps_of
 
 from pytest_llmbench.core.models import DroppedRecords, DropReason, Reason
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 
 
 def together(late: int, mine: str = "6.061", other: str = "6.261", *, last: int = 49) -> str:

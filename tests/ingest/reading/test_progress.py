@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.ingest.reading.progress import ReadCounts, ReadingProgress, describe_progress, format_size
+from pytest_llmbench.ingest.reading.reader import ReadCounts, ReadingProgress, describe_progress, format_size
 
 
 class Screen:

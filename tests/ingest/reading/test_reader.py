@@ -23,7 +23,7 @@ from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading import reader as reading
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead
 from pytest_llmbench.ingest.reading.file_reader import Answer, Batch, read_file
-from pytest_llmbench.ingest.reading.progress import ReadCounts
+from pytest_llmbench.ingest.reading.reader import ReadCounts
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ PROGRAM = """
 import os, sys, threading, warnings
 from pathlib import Path
 from pytest_llmbench.ingest.reading import reader as reading
-from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.sources.stores import Stores
 
 print("started", flush=True)

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import is_remote, is_url, to_path, to_url
-from pytest_llmbench.ingest.discover.find import find_runs
+from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.sources.remote import Remote, check_url
 from pytest_llmbench.ingest.sources.stores import Stores
 

@@ -13,7 +13,7 @@ from written_logs import parse
 
 from pytest_llmbench.core.models import Discovery, Ending, EndingCode
 from pytest_llmbench.core.models.jobs import Blame
-from pytest_llmbench.ingest.discover import find
+from pytest_llmbench.ingest import discover
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest_job
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
@@ -34,8 +34,8 @@ def test_a_running_jobs_log_is_looked_for_until_it_has_steps_and_again_after_a_r
         searched.append(paths)
         return found(paths)
 
-    found = find.find_runs
-    monkeypatch.setattr(find, "find_runs", find_runs)
+    found = discover.find_runs
+    monkeypatch.setattr(discover, "find_runs", find_runs)
     settings = Settings()
     runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
     one = job(tmp_path, log_folder=tmp_path, status=running())

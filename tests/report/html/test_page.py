@@ -18,7 +18,7 @@ from night import HOSTILE, NIGHTS
 
 from pytest_llmbench.core.models import Case, Check, CheckKind, Outcome, Reason, Status, UnmatchedRun, Verdict
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 from pytest_llmbench.report.advice import count_repeats_needed
 from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray

@@ -1,1 +1,1 @@
-"""A module for each row of `core.dialects`; `regex` is for those of baseline files, `megatron_steps` for `megatron`."""
+"""A module for each row of `core.dialects`; `regex` is for those of baseline files."""

@@ -22,7 +22,7 @@ from pytest_llmbench.ingest.parse.records import (
     count_digits,
     find_line_stop,
     get_printed_unit,
-    strip_codes,
+    read_without_codes,
 )
 
 MARKER = b"completed step: "
@@ -60,11 +60,7 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
 
     A step of the phase in which the batch grows has mean_of 0: `settle` leaves it out.
     """
-    stop = find_line_stop(text, start, end)
-    if text.find(b"\x1b", start, stop) >= 0:
-        plain = strip_codes(text, start, stop, end)
-        return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
-    return _read_plain(text, start, end, origin)
+    return read_without_codes(_read_plain, text, start, end, origin)
 
 
 def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:

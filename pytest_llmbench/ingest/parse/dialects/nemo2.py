@@ -19,7 +19,7 @@ from pytest_llmbench.ingest.parse.records import (
     find_line_stop,
     get_printed_unit,
     get_significant_unit,
-    strip_codes,
+    read_without_codes,
 )
 from pytest_llmbench.ingest.parse.scan import REACH
 
@@ -61,11 +61,7 @@ WHOLE = b""
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way."""
-    stop = find_line_stop(text, start, end)
-    if text.find(b"\x1b", start, stop) >= 0:
-        plain = strip_codes(text, start, stop, end)
-        return Torn(origin, text[start:stop]) if plain is None else _read_plain(plain, 0, len(plain), origin)
-    return _read_plain(text, start, end, origin)
+    return read_without_codes(_read_plain, text, start, end, origin)
 
 
 def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:

@@ -1,19 +1,23 @@
-"""What a log states of its configuration, against that of the baseline: GPUs, precision, model, samples and tokens."""
+"""Whether a run is of the configuration that it is measured against: by its names and metadata, by what its log states
+(GPUs, precision, model), and by its batches, samples, tokens and rates."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.models import (
     Baseline,
     Note,
     NoteCode,
     Problem,
     Reason,
+    Run,
     Segment,
     StatedField,
     Statement,
@@ -25,6 +29,16 @@ from pytest_llmbench.measure.window import Timing, begins
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
+
+CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
+
+# How far logged TFLOP/s may lie from computed ones where the recipe's factor between them is known
+KNOWN_FACTOR_BAND = 0.05
+
+UNKNOWN_FACTOR_BAND = 0.2  # the same where it is not: frameworks count FLOPs up to some percent differently
+
+# How far logged tokens/s times step time may lie from sequence length times batch size: rounding of both
+TOKENS_BAND = 0.02
 
 # Share of target tokens below which a step is not of the whole batch: padding takes less, or its shapes say more
 FULL = 0.75
@@ -53,7 +67,22 @@ class ModelName(NamedTuple):
     size: str
 
 
-def find_problems(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    """Yield what a run claims, what its log states and what its rates say that is not so in the baseline."""
+    configuration, steps = baseline.configuration, timed.steps
+    yield from _check_claims(run, baseline)
+    batches = steps.global_batch_size
+    other = np.isfinite(batches) & (batches != configuration.global_batch_size)
+    if other.any():
+        wrong = batches[other].min()
+        row = int(np.argmax(batches == wrong))
+        text = f"global batch size {wrong:g} in the log, {configuration.global_batch_size} in the baseline"
+        yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
+    yield from _find_misstated(choice, timed, baseline)
+    yield from _check_rates(timed, baseline)
+
+
+def _find_misstated(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield what the judged part of a log states that is not so in the baseline's configuration."""
     for text, line in (
         *_check_gpus(choice.segment, baseline),
@@ -215,3 +244,47 @@ def _has_same_shapes(window: Steps, baseline: Baseline) -> bool:
 
 def _count_tokens(baseline: Baseline) -> int:
     return baseline.configuration.architecture.sequence_length * baseline.configuration.global_batch_size
+
+
+def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
+    configuration = baseline.configuration
+    expected = {name: getattr(configuration.parallelism, name) for name in CLAIMED_FIELDS}
+    expected |= {
+        "global_batch_size": configuration.global_batch_size,
+        "micro_batch_size": configuration.micro_batch_size,
+        "sequence_length": configuration.architecture.sequence_length,
+    }
+    for hint in run.found.hints:
+        value = expected.get(hint.field)
+        if value is not None and hint.value != str(value):
+            text = f"{hint.field.replace('_', ' ')} {hint.value} in {hint.source}, {value} in the baseline"
+            yield Problem(Reason.WRONG_CONFIGURATION, text)
+
+
+def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
+    stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
+    work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
+    expected = metric_definitions.compute_tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+    band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
+    ratio = _take_median(work) / expected
+    if abs(ratio - 1) > band:
+        text = (
+            f"logged TFLOP/s x step time is {ratio:.3g} x what the baseline's model and batch need: "
+            "another batch size, sequence length or number of layers"
+        )
+        yield Problem(Reason.WRONG_CONFIGURATION, text)
+    tokens = _take_median(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
+    wanted = configuration.architecture.sequence_length * configuration.global_batch_size
+    if abs(tokens / wanted - 1) > TOKENS_BAND:
+        text = (
+            f"logged tokens/s x step time is {tokens:.6g} tokens a step on {configuration.key.gpus} GPUs, "
+            f"the baseline has {wanted}: another batch size, sequence length or number of GPUs"
+        )
+        yield Problem(Reason.WRONG_CONFIGURATION, text)
+
+
+def _take_median(values: Floats) -> float:
+    """Return the median of the finite values, NaN without any."""
+    present = values[np.isfinite(values)]
+    return compute_median(present) if len(present) else math.nan  # a comparison with NaN raises no problem

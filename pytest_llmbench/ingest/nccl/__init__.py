@@ -1,4 +1,5 @@
-"""What a trace says in sum: read from files of any size on as many cores as there are, saved and read again."""
+"""NCCL traces (`NCCL_DEBUG=INFO`, sub-system COLL): what one says in sum, read from files of any size on as many cores
+as there are, saved and read again. `records` counts, `changes` compares."""
 
 from __future__ import annotations
 
@@ -7,19 +8,16 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
-
-if TYPE_CHECKING:
-    from pytest_llmbench.ingest.nccl.changes import TraceComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +221,6 @@ _HEAD = re.compile(rb'\s*\{\s*"llmbench_nccl"')
 _KIND = {"operation": str, "nranks": int, "datatype": str, "from_bytes": int}
 _SCALARS = {"ranks": int, "hosts": int, "limited": bool, "unnamed": int, "calls": int, "from_calls": bool}
 _SCALARS |= {"files": int, "traced": int, "bytes": int, "cut": int}
-
-
-def build_document(trace: Trace, comparison: TraceComparison | None = None) -> dict[str, Any]:
-    """Return a trace as JSON holds it, with what changed where it was compared."""
-    rows = [{**row.kind._asdict(), "records": row.records, "bytes": row.bytes} for row in trace.rows]
-    values = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
-    if comparison:
-        listed = [change._asdict() for change in comparison.changes]
-        values["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
-    return values
 
 
 def read_saved(paths: Sequence[Path]) -> Trace:

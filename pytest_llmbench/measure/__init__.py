@@ -18,10 +18,9 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.measure import attempts, checks, metrics, notes
+from pytest_llmbench.measure import attempts, metrics, notes, validity
 from pytest_llmbench.measure.attempts import Choice, choose_segment
-from pytest_llmbench.measure.moving import detect_moving_mean
-from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, find_gaps
+from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, detect_moving_mean, find_gaps
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -38,12 +37,12 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)
-    excluded = checks.find_exclusion(run, choice) or _find_short_twin(run, choice, required)
+    excluded = validity.find_exclusion(run, choice) or _find_short_twin(run, choice, required)
     if choice is None:
-        problem = checks.explain_no_steps(run, baseline, now)
+        problem = validity.explain_no_steps(run, baseline, now)
         return _make_unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
     timed = compute_timing(choice.segment.steps, required)
-    problems = () if excluded else (*_find_copied(run), *checks.find_problems(run, choice, timed, required, now))
+    problems = () if excluded else (*_find_copied(run), *validity.find_problems(run, choice, timed, required, now))
     if required is not baseline:  # by the documents' own rule: which runs count stays what the usual window says
         timed = compute_timing(choice.segment.steps, baseline)
         problems = problems if problems or excluded else tuple(find_gaps(timed, baseline))
@@ -103,11 +102,11 @@ def choose_judged(
         return last, ()
     measured, ranked = [], ranked or baseline
     comparable = (
-        rival for rival in last.rivals if checks.find_exclusion(run, rival) is None
+        rival for rival in last.rivals if validity.find_exclusion(run, rival) is None
     )  # a profiled part is slower
     for choice in (*comparable, last):
         timed = compute_timing(choice.segment.steps, baseline)
-        if checks.find_problems(run, choice, timed, baseline, now) or not timed.counted.any():
+        if validity.find_problems(run, choice, timed, baseline, now) or not timed.counted.any():
             if choice is last:
                 return last, ()  # what is wrong with the newest part is not hidden by an older one
             continue

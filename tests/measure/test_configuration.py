@@ -10,7 +10,7 @@ import pytest
 from builders import BASELINE, NOW, at, log, run, segment, steps
 
 from pytest_llmbench.core.models import Measurement, Reason, StatedField, Statement
-from pytest_llmbench.measure.measurement import measure
+from pytest_llmbench.measure import measure
 
 TOKENS = 8192 * 256
 INDEX = np.arange(50)

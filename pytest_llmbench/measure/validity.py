@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import formatting, metric_definitions
+from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
     Architecture,
     Baseline,
@@ -29,24 +29,15 @@ from pytest_llmbench.core.models import (
     Steps,
     Window,
 )
-from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.measure import stated, training
+from pytest_llmbench.measure import configuration, training
 from pytest_llmbench.measure.attempts import Choice, is_finished, is_traced
 from pytest_llmbench.measure.window import Timing, find_gaps
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    pass
 
 # An unfinished log that was written this recently probably belongs to a job that still runs
 RECENT = timedelta(minutes=10)
-
-# How far logged TFLOP/s may lie from computed ones where the recipe's factor between them is known
-KNOWN_FACTOR_BAND = 0.05
-
-UNKNOWN_FACTOR_BAND = 0.2  # the same where it is not: frameworks count FLOPs up to some percent differently
-
-# How far logged tokens/s times step time may lie from sequence length times batch size: rounding of both
-TOKENS_BAND = 0.02
 
 LARGEST_LOAD_RUN = 2  # steps of a run that only verifies the loading of a checkpoint (the documents say one)
 
@@ -59,8 +50,6 @@ NO_CONFIGURATION = Key("", "", "", "", "", 1)
 # The number of steps of a recipe that nobody knows: only the log's own total, or its end, says that a run finished
 UNKNOWN_STEPS = sys.maxsize
 
-CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
-
 
 def find_exclusion(run: Run, choice: Choice | None) -> Problem | None:
     """Return why a run cannot be compared, by positive evidence: profiled, traced, or only loading a checkpoint."""
@@ -69,7 +58,7 @@ def find_exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if choice is None:
         return None
     log = choice.attempt.log
-    if switched := stated.find_profiler(choice):
+    if switched := configuration.find_profiler(choice):
         return Problem(Reason.PROFILED, "the log says that a profiler was switched on or off", switched.line)
     if is_traced(choice.attempt, choice.number):
         return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
@@ -127,7 +116,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
     """Return all that is wrong with the chosen segment, the cause of the others first; empty when it is valid."""
     problems = [
         # A run of no known configuration is of no other one than it claims.
-        *(() if baseline.key == NO_CONFIGURATION else _find_wrong_configuration(run, choice, timed, baseline)),
+        *(() if baseline.key == NO_CONFIGURATION else configuration.find_problems(run, choice, timed, baseline)),
         *_find_unread(run, choice),
         *find_not_finite(choice.segment.steps),
         *training.find_problems(run, choice, timed, baseline),
@@ -228,64 +217,6 @@ def find_not_finite(steps: Steps) -> Iterator[Problem]:
             rows = np.flatnonzero(wrong)
             text = f"{name} is {values[rows[0]]} from step {steps.index[rows[0]]} on ({len(rows)} steps)"
             yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
-
-
-def _find_wrong_configuration(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
-    configuration, steps = baseline.configuration, timed.steps
-    yield from _check_claims(run, baseline)
-    batches = steps.global_batch_size
-    other = np.isfinite(batches) & (batches != configuration.global_batch_size)
-    if other.any():
-        wrong = batches[other].min()
-        row = int(np.argmax(batches == wrong))
-        text = f"global batch size {wrong:g} in the log, {configuration.global_batch_size} in the baseline"
-        yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
-    yield from stated.find_problems(choice, timed, baseline)
-    yield from _check_rates(timed, baseline)
-
-
-def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
-    configuration = baseline.configuration
-    expected = {name: getattr(configuration.parallelism, name) for name in CLAIMED_FIELDS}
-    expected |= {
-        "global_batch_size": configuration.global_batch_size,
-        "micro_batch_size": configuration.micro_batch_size,
-        "sequence_length": configuration.architecture.sequence_length,
-    }
-    for hint in run.found.hints:
-        value = expected.get(hint.field)
-        if value is not None and hint.value != str(value):
-            text = f"{hint.field.replace('_', ' ')} {hint.value} in {hint.source}, {value} in the baseline"
-            yield Problem(Reason.WRONG_CONFIGURATION, text)
-
-
-def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
-    configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
-    stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
-    work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
-    expected = metric_definitions.compute_tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
-    band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
-    ratio = _take_median(work) / expected
-    if abs(ratio - 1) > band:
-        text = (
-            f"logged TFLOP/s x step time is {ratio:.3g} x what the baseline's model and batch need: "
-            "another batch size, sequence length or number of layers"
-        )
-        yield Problem(Reason.WRONG_CONFIGURATION, text)
-    tokens = _take_median(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
-    wanted = configuration.architecture.sequence_length * configuration.global_batch_size
-    if abs(tokens / wanted - 1) > TOKENS_BAND:
-        text = (
-            f"logged tokens/s x step time is {tokens:.6g} tokens a step on {configuration.key.gpus} GPUs, "
-            f"the baseline has {wanted}: another batch size, sequence length or number of GPUs"
-        )
-        yield Problem(Reason.WRONG_CONFIGURATION, text)
-
-
-def _take_median(values: Floats) -> float:
-    """Return the median of the finite values, NaN without any."""
-    present = values[np.isfinite(values)]
-    return compute_median(present) if len(present) else math.nan  # a comparison with NaN raises no problem
 
 
 def make_stand_in(run: Run, window: Window) -> Baseline:
