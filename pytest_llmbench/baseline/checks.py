@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
 from pytest_llmbench.core.dialects import DIALECTS, GROUPS, REGEX, REQUIRED, compile_pattern, find_named_groups
@@ -20,6 +19,10 @@ FURTHEST = 3.0
 
 CLOCKS = timedelta(days=1)
 """The days of two machines may differ by as much."""
+
+
+NOTHING = YamlMapping(0, {}, {})
+"""A mapping that the file leaves out."""
 
 
 def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
@@ -39,7 +42,7 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     launch = entry.get("launch")
     if launch is not None:
         _check_launch(launch, report)
-        _check_checkpoint(launch.get("checkpoint"), entry["models"].values, report)
+        _check_checkpoint(launch.get("checkpoint") or NOTHING, entry["models"].values, report)
 
 
 def _check_log(entry: YamlMapping, report: Report) -> None:
@@ -91,7 +94,7 @@ def _check_models(entry: YamlMapping, report: Report) -> None:
 
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
-    own, log = entry["dialect"] == REGEX, entry.get("log") or YamlMapping(entry.line, {}, {})
+    own, log = entry["dialect"] == REGEX, entry.get("log") or NOTHING
     start = log.get("first_step", 0) if own else DIALECTS[entry["dialect"]].first_step
     window, end = entry["window"], start + entry["steps"] - 1
     first, last = window["first"], window["last"]
@@ -102,19 +105,25 @@ def _check_window(entry: YamlMapping, report: Report) -> None:
 
 
 def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:
-    models, peaks = entry["models"].values, entry["peak_tflops"].values
-    if row["size"] not in models:
-        report(row.lines["size"], _describe_unknown("size", row["size"], models, "models"))
-    dtypes = peaks[row["gpu"]].values if row["gpu"] in peaks else None
-    if dtypes is None:
-        report(row.lines["gpu"], _describe_unknown("gpu", row["gpu"], peaks, "peak_tflops"))
-    elif row["dtype"] not in dtypes:
-        report(row.lines["dtype"], _describe_unknown("dtype", row["dtype"], dtypes, f"peak_tflops of {row['gpu']}"))
+    peaks = entry["peak_tflops"].values
+    _check_name(row.lines["size"], "size", row["size"], ("models", entry["models"].values), report)
+    _check_name(row.lines["gpu"], "gpu", row["gpu"], ("peak_tflops", peaks), report)
+    if row["gpu"] in peaks:
+        where = f"peak_tflops of {row['gpu']}", peaks[row["gpu"]].values
+        _check_name(row.lines["dtype"], "dtype", row["dtype"], where, report)
     recorded = row.get("recorded")
     if recorded is not None:
         _check_runs(recorded, report)
         _check_values(recorded, entry["window"]["statistic"], report)
         _check_dates(recorded, report)
+
+
+def _check_name(line: int, key: str, value: str, where: tuple[str, Collection[str]], report: Report) -> None:
+    """Report a name that is none of those which another key states."""
+    place, names = where
+    if value not in names:
+        expected = f"expected one that {place} states: {', '.join(names)}{did_you_mean(value, names)}"
+        report(line, f"found {key} {value!r}, {expected}")
 
 
 # --- what was recorded ------------------------------------------------------------------------------------
@@ -167,10 +176,6 @@ def _parse_day(text: str) -> date:
     return datetime.fromisoformat(text).date()
 
 
-def _describe_unknown(name: str, value: str, names: Any, where: str) -> str:
-    return f"found {name} {value!r}, expected one that {where} states: {', '.join(names)}{did_you_mean(value, names)}"
-
-
 def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     listed = set()
     for erratum in entry.get("errata", ()):
@@ -178,7 +183,7 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
         if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
             names = " and ".join(sorted(shapes)) or "none of them"
             report(erratum.line, f"found {names}, expected either cell and cells, or printed and corrected")
-        for name, line in erratum.get("cells", YamlMapping(0, {}, {})).lines.items():
+        for name, line in erratum.get("cells", NOTHING).lines.items():
             if name not in ids:
                 report(line, f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}")
             if (name, erratum.get("cell")) in listed:
@@ -188,25 +193,21 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
 
 def _check_launch(launch: YamlMapping, report: Report) -> None:
     commands = launch["commands"]
-    if launch["kind"] not in commands.values:
-        report(launch.lines["kind"], _describe_unknown("kind", launch["kind"], commands.values, "commands"))
+    _check_name(launch.lines["kind"], "kind", launch["kind"], ("commands", commands.values), report)
     for name, command in commands.values.items():
         if command.get("via") is None and name not in LAUNCHERS:
             expected = f"expected via: with one of {', '.join(LAUNCHERS)}"
             report(commands.lines[name], f"found no 'via' of the command {name!r}, {expected}")
-    profiling = launch.get("profiling") or YamlMapping(launch.line, {}, {})
+    profiling = launch.get("profiling") or NOTHING
     first, last = profiling.get("default_start"), profiling.get("default_stop")
     if first is not None and last is not None and first >= last:
         expected = "expected the first before the last"
         report(profiling.lines["default_start"], f"found default steps {first} to {last}, {expected}")
 
 
-def _check_checkpoint(checkpoint: YamlMapping | None, models: Any, report: Report) -> None:
-    if checkpoint is None:
-        return
+def _check_checkpoint(checkpoint: YamlMapping, models: Collection[str], report: Report) -> None:
     for table in filter(None, map(checkpoint.get, ("disk_gb", "save_gpus", "load_gpus"))):
         for size, value in table.values.items():
-            if size not in models:
-                report(table.lines[size], _describe_unknown("size", size, models, "models"))
+            _check_name(table.lines[size], "size", size, ("models", models), report)
             if isinstance(value, tuple) and list(value) != sorted(value):
                 report(table.lines[size], f"found {list(value)} GPUs, expected the smallest number first")

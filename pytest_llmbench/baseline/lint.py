@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
+from itertools import chain, groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
+from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.metric_definitions import METRICS, count_flops_per_token, count_model_flops
-from pytest_llmbench.core.models import Architecture, Baseline, Configuration, Erratum
+from pytest_llmbench.core.models import Architecture, Baseline, Erratum
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
 
@@ -34,23 +38,22 @@ class LintReport:
     """Empty for a file that may be shipped."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mismatch:
-    """A printed value, and what it should be (None: it cannot be computed)."""
+class _Mismatch(NamedTuple):
+    """A cell or column of a baseline, as printed and as it should be (None: no such number can be computed)."""
 
-    configuration: str
+    baseline: Baseline
     cell: str
     printed: str
     expected: str | None
-    line: int
 
 
 def lint_file(file: RecipeFile) -> LintReport:
     """Return the counts of a file and every contradiction in it that its errata do not explain, and the reverse."""
     recipe = file.recipe
     cells = [text for baseline in recipe.baselines for _, text in baseline.cells]
-    differences = tuple(_find_wrong_cells(file))
-    mismatches = (*differences, *_find_wrong_columns(file))
+    wrong_cells = [wrong for baseline in recipe.baselines for wrong in _find_wrong_cells(baseline)]
+    columns = (_find_wrong_columns(base, dp_excludes_ep=recipe.dp_excludes_ep) for base in recipe.baselines)
+    mismatches = [*wrong_cells, *chain.from_iterable(columns)]
     findings = (
         *_find_unexplained(file, mismatches),
         *_find_unfounded_errata(file, mismatches),
@@ -64,7 +67,7 @@ def lint_file(file: RecipeFile) -> LintReport:
         cells=len(cells),
         numbers=sum(text not in NOT_GIVEN for text in cells),
         derived=derived,
-        reproduced=derived - len(differences),
+        reproduced=derived - len(wrong_cells),
         errata=recipe.errata,
         findings=tuple(f"{recipe.path}{finding}" for finding in findings),
     )
@@ -91,48 +94,38 @@ def _is_derived(name: str, text: str) -> bool:
     return name in DERIVED and text not in NOT_GIVEN
 
 
-def _find_wrong_cells(file: RecipeFile) -> Iterator[_Mismatch]:
-    for baseline in file.recipe.baselines:
-        for name, printed in baseline.cells:
-            if _is_derived(name, printed):
-                value = recompute_cell(baseline, name)
-                expected = None if value is None else round_as_printed(value, printed)
-                if expected != printed:
-                    yield _Mismatch(baseline.key.id, name, printed, expected, baseline.source.line)
+def _find_wrong_cells(baseline: Baseline) -> Iterator[_Mismatch]:
+    for name, printed in baseline.cells:
+        if _is_derived(name, printed):
+            value = recompute_cell(baseline, name)
+            expected = None if value is None else round_as_printed(value, printed)
+            if expected != printed:
+                yield _Mismatch(baseline, name, printed, expected)
 
 
-def _find_wrong_columns(file: RecipeFile) -> Iterator[_Mismatch]:
-    for baseline in file.recipe.baselines:
-        for found in _find_contradictions(baseline.configuration, dp_excludes_ep=file.recipe.dp_excludes_ep):
-            yield _Mismatch(baseline.key.id, *found, baseline.source.line)
-
-
-def _find_unexplained(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
+def _find_unexplained(file: RecipeFile, mismatches: Sequence[_Mismatch]) -> Iterator[str]:
     # Of the 213 derived cells of the five documents 30 do not reproduce: 11 were computed with a BF16 peak of 989.5 in
     # place of 989, 12 with 16 query groups in place of 8, 4 with half of the batch, 3 rounded at another place.
     listed = {(erratum.configuration, erratum.cell) for erratum in file.recipe.errata}
-    for difference in differences:
-        if (difference.configuration, difference.cell) not in listed:
-            expected = difference.expected or "none"
+    for baseline, cell, printed, expected in mismatches:
+        if (baseline.key.id, cell) not in listed:
             yield (
-                f":{difference.line}: {difference.configuration}: found {difference.cell} {difference.printed}, "
-                f"expected {expected}; correct it, or list it under errata with the reason"
+                f":{baseline.source.line}: {baseline.key.id}: found {cell} {printed}, "
+                f"expected {expected or 'none'}; correct it, or list it under errata with the reason"
             )
 
 
-def _find_unfounded_errata(file: RecipeFile, differences: tuple[_Mismatch, ...]) -> Iterator[str]:
-    wrong = {(difference.configuration, difference.cell): difference for difference in differences}
-    for erratum in file.recipe.errata:
-        if not erratum.configuration:
-            continue
+def _find_unfounded_errata(file: RecipeFile, mismatches: Sequence[_Mismatch]) -> Iterator[str]:
+    wrong = {(mismatch.baseline.key.id, mismatch.cell): mismatch for mismatch in mismatches}
+    for erratum in (erratum for erratum in file.recipe.errata if erratum.configuration):
         what = f": erratum: {erratum.cell} of {erratum.configuration}"
-        difference = wrong.get((erratum.configuration, erratum.cell))
-        if difference is None:
+        mismatch = wrong.get((erratum.configuration, erratum.cell))
+        if mismatch is None:
             yield f"{what}: found it listed although it reproduces, expected no erratum"
-        elif difference.printed != erratum.printed:
-            yield f"{what}: found printed {erratum.printed}, expected {difference.printed} as in the configuration"
-        elif difference.expected != erratum.corrected:
-            yield f"{what}: found corrected {erratum.corrected}, expected {difference.expected}"
+        elif mismatch.printed != erratum.printed:
+            yield f"{what}: found printed {erratum.printed}, expected {mismatch.printed} as in the configuration"
+        elif mismatch.expected != erratum.corrected:
+            yield f"{what}: found corrected {erratum.corrected}, expected {mismatch.expected}"
 
 
 def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
@@ -184,41 +177,89 @@ def _is_same_flops(flops: float, printed: str) -> bool:
 # --- how group sizes, batch sizes and the number of GPUs have to fit -------------------------------------
 
 
-Contradiction = tuple[str, str, str | None]
-"""A column that does not follow from the others, its value, and what it should be: None where no whole number would."""
-
-
-def _find_contradictions(configuration: Configuration, *, dp_excludes_ep: bool) -> Iterator[Contradiction]:
+def _find_wrong_columns(baseline: Baseline, *, dp_excludes_ep: bool) -> Iterator[_Mismatch]:
     """Yield every column that contradicts: GPUs = TP x PP x CP x DP, GBS = MBS x GA x DP, and FSDP groups of GPUs.
 
     Columns that the document does not print are not checked. `dp_excludes_ep`: DP counts copies of all the experts,
     so that GPUs = TP x PP x CP x EP x DP (expert parallelism divides the data-parallel ranks).
     """
-    groups, gpus = configuration.parallelism, configuration.key.gpus
+    groups, gpus = baseline.configuration.parallelism, baseline.key.gpus
     if groups.fsdp is not None and gpus % groups.fsdp:
-        yield ("fsdp", str(groups.fsdp), None)
+        yield _Mismatch(baseline, "fsdp", str(groups.fsdp), None)
     # Expert parallelism divides the data-parallel ranks, so it is no factor here.
     model_parallel = (groups.tp or 1) * (groups.pp or 1) * (groups.cp or 1)
     if gpus % model_parallel:
-        yield ("tp", str(groups.tp), None)
+        yield _Mismatch(baseline, "tp", str(groups.tp), None)
         return
     ranks = gpus // model_parallel
     experts = (groups.ep or 1) if dp_excludes_ep else 1
     if groups.dp is not None and groups.dp * experts != ranks:
-        yield ("dp", str(groups.dp), _divide_exactly(ranks, experts))
-    yield from _check_batch(configuration, ranks)
+        yield _Mismatch(baseline, "dp", str(groups.dp), _divide_exactly(ranks, experts))
+    yield from _find_wrong_batch(baseline, ranks)
 
 
-def _check_batch(configuration: Configuration, ranks: int) -> Iterator[Contradiction]:
+def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
+    configuration = baseline.configuration
     batch, micro = configuration.global_batch_size, configuration.micro_batch_size
     accumulation = configuration.gradient_accumulation
     if micro is None or batch == micro * (accumulation or 1) * ranks:
         return
     if accumulation is not None:
-        yield ("ga", str(accumulation), _divide_exactly(batch, micro * ranks))
+        yield _Mismatch(baseline, "ga", str(accumulation), _divide_exactly(batch, micro * ranks))
     elif configuration.parallelism.fsdp is not None or batch % (micro * ranks):
-        yield ("gbs", str(batch), str(micro * ranks))
+        yield _Mismatch(baseline, "gbs", str(batch), str(micro * ranks))
 
 
 def _divide_exactly(numerator: int, denominator: int) -> str | None:
     return None if numerator % denominator else str(numerator // denominator)
+
+
+# --- as text of 80 columns ---------------------------------------------------------------------------------
+
+
+def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
+    """Return the counts of every file and of all of them, every erratum with its reason, and the findings last."""
+    lines = [
+        line for report in reports for line in (str(report.path), *wrap_text(_format_counts([report]), width, "  "))
+    ]
+    lines += ["all files", *wrap_text(_format_counts(reports), width, "  ")]
+    for report in reports:
+        if report.errata:
+            title = f"errata of {report.path.parent.name} {report.path.stem}"
+            lines += ["", title, *format_errata(report.errata, width)]
+    findings = [finding for report in reports for finding in report.findings]
+    lines += ["", count_noun(len(findings), "finding")]
+    return "\n".join([*lines, *(line for text in findings for line in wrap_text(text, width, "  "))])
+
+
+def _format_counts(reports: Sequence[LintReport]) -> str:
+    configurations, cells, numbers, derived, reproduced = (
+        sum(getattr(report, name) for report in reports)
+        for name in ("configurations", "cells", "numbers", "derived", "reproduced")
+    )
+    listed = sum(bool(erratum.configuration) for report in reports for erratum in report.errata)
+    prose = sum(not erratum.configuration for report in reports for erratum in report.errata)
+    return (
+        f"{count_noun(configurations, 'configuration')}, {cells} cells ({numbers} numbers), {derived} derived: "
+        f"{reproduced} reproduce, {derived - reproduced} do not; errata: {listed} in tables, {prose} in the text"
+    )
+
+
+def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
+    """Yield errata, those of one place and reason together."""
+    for (where, reason), group in groupby(errata, lambda erratum: (erratum.where, erratum.reason)):
+        yield from wrap_text(where, width, "  ")
+        for erratum in group:
+            change = f"{erratum.printed} -> {erratum.corrected}"
+            text = f"{erratum.configuration}: {erratum.cell} {change}" if erratum.configuration else change
+            yield from wrap_text(text, width, "    ", "      ")
+        yield from wrap_text(reason, width, "    because ", "      ")
+
+
+def wrap_text(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+    """Return the lines of a text; the `rest` begin as the `first` does where nothing else is said."""
+    # An id is not broken at its hyphens: it is there to be copied.
+    following = first if rest is None else rest
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False
+    )

@@ -117,8 +117,7 @@ def _show(arguments: argparse.Namespace) -> Output:
 
 
 def _lint(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.describe import format_lint_page
-    from pytest_llmbench.baseline.lint import lint_file
+    from pytest_llmbench.baseline.lint import format_lint_page, lint_file
     from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_file, read_recipes
 
     paths = find_baseline_files(arguments.places or [find_shipped_baselines()])
@@ -130,7 +129,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
 def _compare(arguments: argparse.Namespace) -> Output:
     import json
 
-    from pytest_llmbench.baseline.difference import compare_baselines, format_differences, make_records
+    from pytest_llmbench.baseline.describe import compare_baselines, format_differences, make_records
 
     before, after = (_read_side(side, arguments.baselines) for side in (arguments.before, arguments.after))
     differences = compare_baselines(before, after)

@@ -11,7 +11,7 @@ from builders import BASELINE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.baseline.difference import (
+from pytest_llmbench.baseline.describe import (
     PARTS,
     BaselineDifference,
     compare_baselines,
