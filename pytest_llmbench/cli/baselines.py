@@ -72,9 +72,9 @@ def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
 
 
 def _import(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
-    from pytest_llmbench.baseline.documents.importer import (
+    from pytest_llmbench.baseline.documents import (
         DraftFate,
+        ImportDefaults,
         format_report,
         import_document,
         read_document,

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.baseline.documents.document_configurations import (
+from pytest_llmbench.baseline.documents import (
     DocumentConfigurations,
     ImportDefaults,
+    ImportedDocument,
     collect_configurations,
+    import_document,
 )
-from pytest_llmbench.baseline.documents.importer import BaselineDraft, ImportedDocument, import_document
+from pytest_llmbench.baseline.documents.drafts import BaselineDraft
 from pytest_llmbench.baseline.documents.markdown import read_tables
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration
 from pytest_llmbench.baseline.lint import lint_file

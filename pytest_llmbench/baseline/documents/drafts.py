@@ -1,165 +1,158 @@
-"""From a recipe document to drafts of baseline files, and where they are written."""
+"""The draft of a baseline file: configurations of tables, completed by what the text beside them states (peaks, model
+sizes, FLOPs, the window, the number of steps)."""
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
+from decimal import Decimal
 
-from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
-from pytest_llmbench.baseline.documents.labels import METRICS
-from pytest_llmbench.baseline.documents.markdown import read_tables
-from pytest_llmbench.baseline.documents.prose import Prose, ProseValue, ProseValues, read_prose
+from pytest_llmbench.baseline.documents.labels import DTYPE, GPU, METRICS, read_caption
+from pytest_llmbench.baseline.documents.markdown import list_shown_lines
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
-from pytest_llmbench.baseline.read import holds_recorded
 from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS
-from pytest_llmbench.baseline.write import write_beside
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.formatting import escape
-from pytest_llmbench.core.yamlfile import read_text
 
-LARGEST_BYTES = 16 << 20
-WIDTH = 79
+_PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
+_CONSTANT = re.compile(r"model flops for .*? is (\d\.\d+[eE]\+?\d+)", re.ASCII)
+_ATTENTION = (
+    r"attention flops = 12 \* (?P<layers>\d+) \* (?P<hidden_size>\d+)\^2 \* \(1 \+ (?P<query_groups>\d+)/"
+    r"(?P<attention_heads>\d+) \+ (?P<sequence_length>\d+)/(?P=hidden_size)%s\) = (?P<worked_attention>[\d,]+)"
+)
+_MODEL_LINES = tuple(
+    (formula, re.compile(pattern))
+    for formula, pattern in (
+        ("", r"sequence length = (?P<sequence_length>\d+)"),
+        ("", r"number of layers = (?P<layers>\d+)"),
+        ("", r"hidden size = (?P<hidden_size>\d+)"),
+        ("", r"vocab(?:ulary)? size = (?P<vocabulary_size>\d+)"),
+        ("llama", _ATTENTION % ""),
+        # Grok's document counts half of the score matrix, because attention is causal; the others count all of it.
+        ("grok", _ATTENTION % "/2"),
+        (
+            "nemotron",
+            r"attention flops = 24 \* (?P<layers>\d+) \* (?P<hidden_size>\d+)\^2 \+ 12 \* (?P=layers)"
+            r" \* (?P=hidden_size) \* (?P<sequence_length>\d+) = (?P<worked_attention>[\d,]+)",
+        ),
+        ("", r"mlp flops = 18 \* \d+ \* (?P<ffn_size>\d+) \* \d+(?: \* (?P<top_k>\d+))? = (?P<worked_mlp>[\d,]+)"),
+        ("", r"mlp flops = 48 \* \d+ \* \d+\^2 = (?P<worked_mlp>[\d,]+)"),
+        ("", r"embedding flops = 6 \* (?P<vocabulary_size>\d+) \* \d+ = (?P<worked_embedding>[\d,]+)"),
+        ("", r"model flops = .* = (?P<worked_flops>(?a:\d\.\d+[eE]\+?\d+))"),
+    )
+)
+"""The lines that state a model, with the formula that they show; a group is called as the key that it becomes."""
+
+_WINDOW = re.compile(r"(?:iterations|steps) (\d+)(?:-| to )(\d+)\b.*\bmean\b", re.ASCII)
+_STEPS = re.compile(
+    r"training\b.* (?:will run|runs) for the first (\d+) steps|will run for the first (\d+) steps", re.ASCII
+)
+_DIALECTS = {name: re.compile(dialect.documented) for name, dialect in DIALECTS.items() if dialect.documented}
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedDocument:
-    """A draft for each recipe of a document, and every cell of its tables that is in none of them."""
+class ProseValue:
+    """A value with its line."""
 
-    document: str
-    drafts: tuple[BaselineDraft, ...]
-    unread: tuple[UnreadCell, ...]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every cell of performance and configuration was read."""
-        return not any(cell.decisive for cell in self.unread)
+    value: str
+    line: int
 
 
-class DraftFate(StrEnum):
-    """What became of the file of a draft."""
-
-    CREATED = "created"
-    UNCHANGED = "unchanged"
-    REPLACED = "replaced"
-    KEPT = "kept"
-    """Another file is there, and nobody said `--force`."""
+ProseValues = Mapping[str, ProseValue]
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenDraft:
-    """A file, what became of it, and how the draft differs from what was there."""
+class Prose:
+    """What the text states, each with its line."""
 
-    path: Path
-    fate: DraftFate
-    difference: str = ""
+    values: Mapping[tuple[str, str, str], ProseValue]
+    """By kind, what it is of, and what it is: `peak`, GPU type and precision (in TFLOP/s); `model`, size (empty where
+    none is named) and a size of the architecture, `formula`, `printed_flops` or a sum of a worked example, such as
+    `worked attention`; `about`, nothing, and `timed`, `first`, `last`, `steps` or `dialect`."""
 
+    unread: Sequence[UnreadCell] = ()
+    """The values that contradict each other, none of which is taken."""
 
-def import_document(text: str, name: str, release: str, defaults: ImportDefaults) -> ImportedDocument:
-    """Return what a document says of its configurations; `name` is what the drafts call it.
-
-    Raises BaselineError for a document in which there is no configuration at all, with what was found in it.
-    """
-    collected = collect_configurations(read_tables(text), defaults)
-    prose = read_prose(text)
-    recipes = dict.fromkeys(entry.recipe for entry in collected.configurations)
-    drafts = tuple(
-        make_draft([entry for entry in collected.configurations if entry.recipe == recipe], prose, name, release)
-        for recipe in recipes
-    )
-    imported = ImportedDocument(name, drafts, (*collected.unread, *prose.unread))
-    if not drafts:
-        cells = "\n".join(format_report(imported, ())) if collected.unread else "there is no table in it"
-        raise BaselineError(f"{name}: found no configuration, expected a table with numbers of GPUs\n{cells}")
-    return imported
+    def select(self, kind: str, owner: str = "") -> ProseValues:
+        """Return what is stated of one GPU type, one model, or the measurement."""
+        return {what: value for (other, name, what), value in self.values.items() if (other, name) == (kind, owner)}
 
 
-def read_document(path: Path) -> str:
-    """Return the text of a document; BaselineError where it cannot be read."""
-    return read_text(path, "Markdown document", LARGEST_BYTES, BaselineError)
+def read_prose(text: str) -> Prose:
+    """Return what the text of a document states; what stands in a comment it does not."""
+    values_of: dict[tuple[str, str, str], list[ProseValue]] = defaultdict(list)
+    for name, stated in _find_values(text):
+        values_of[name].append(stated)
+    # Which of several values counts nobody knows, so none is taken.
+    agreed = {name: values[0] for name, values in values_of.items() if len({value.value for value in values}) == 1}
+    odd = ((name, values) for name, values in values_of.items() if name not in agreed)
+    return Prose(agreed, [value for name, values in odd for value in _find_contradictory_values(name, values)])
 
 
-def write_drafts(imported: ImportedDocument, output: Path, *, force: bool) -> tuple[WrittenDraft, ...]:
-    """Write drafts below a folder, as <recipe>/<release>.yaml, or the only one to a file (`*.yaml`, `*.yml`).
-
-    A file that is there and is another one is kept unless `force`; its difference is returned either way. Raises
-    BaselineError where a place cannot be written, where something was recorded there (with it would go what was
-    accepted), and for several recipes and one file.
-    """
-    is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
-    if is_file and len(imported.drafts) > 1:
-        names = ", ".join(draft.recipe for draft in imported.drafts)
-        raise BaselineError(f"{output}: found {len(imported.drafts)} recipes ({names}), expected one; give a folder")
-    return tuple(
-        _write_draft(output if is_file else output / draft.recipe / f"{draft.release}.yaml", draft.text, force=force)
-        for draft in imported.drafts
-    )
+def _find_contradictory_values(name: tuple[str, str, str], values: Sequence[ProseValue]) -> Iterator[UnreadCell]:
+    both = formatting.join_first(list(dict.fromkeys(value.value for value in values)))
+    what = " ".join(filter(None, name)).removeprefix("about ")
+    for value in dict.fromkeys(values):
+        yield UnreadCell(value.line, value.value, f"the text gives several values of {what}: {both}")
 
 
-def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
-    try:
-        before = path.read_text(encoding="utf-8") if os.path.lexists(path) else None
-        if before == text:
-            return WrittenDraft(path, DraftFate.UNCHANGED)
-        if before is not None and holds_recorded(path):
-            raise BaselineError(
-                f"{path}: found recorded baselines, which a document does not replace; move the file or write elsewhere"
-            )
-        if before is not None and not force:
-            return WrittenDraft(path, DraftFate.KEPT, _diff(path, before, text))
-        write_beside(path, text)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise BaselineError(f"{path}: {why or error}, expected a place that can be written") from error
-    if before is None:
-        return WrittenDraft(path, DraftFate.CREATED)
-    return WrittenDraft(path, DraftFate.REPLACED, _diff(path, before, text))
+def _find_values(text: str) -> Iterator[tuple[tuple[str, str, str], ProseValue]]:
+    """Yield what each line states: `peak`, GPU type and precision, `model`, size and what of it, or `about`."""
+    size = ""
+    for number, line in enumerate(list_shown_lines(text), 1):
+        # Numbers with TFLOPS stand in lines about what was measured, too.
+        if "peak" in line:
+            yield from ((("peak", *key), ProseValue(value, number)) for key, value in _find_peaks(line))
+        # A worked example names its model in its first line only.
+        named = str(read_caption(line).facts.get("size", ""))
+        size = named if line.rstrip().endswith("calculation:") else size
+        if constant := _CONSTANT.search(line):
+            yield ("model", named, "printed_flops"), ProseValue(constant[1], number)
+        yield from (
+            (("model", size, name), ProseValue(value, number)) for name, value in _find_model_values(line.strip())
+        )
+        yield from ((("about", "", name), ProseValue(value, number)) for name, value in _find_measurement_values(line))
 
 
-def _diff(path: Path, before: str, after: str) -> str:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), f"{path} (import)", lineterm="")
-    return "\n".join(lines)
+def _find_peaks(line: str) -> Iterator[tuple[tuple[str, str], str]]:
+    gpu = ""
+    for match in _PEAKS.finditer(line):
+        if match[1]:
+            gpu = match[1].lower()
+        elif gpu:
+            tera = Decimal(match[3]) * (1000 if match[4] == "P" else 1)
+            yield (gpu, match[2].lower()), f"{tera.normalize():f}"
 
 
-def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -> Iterator[str]:
-    """Yield what was read, what became of the files, what is to be filled in, and every cell that was not read."""
-    for draft in imported.drafts:
-        configurations = formatting.count_noun(draft.configurations, "configuration")
-        yield f"{draft.recipe} {draft.release}: {configurations}, {formatting.count_noun(draft.cells, 'cell')}"
-    for file in written:
-        outcome = "is another file and was kept; --force replaces it" if file.fate == DraftFate.KEPT else file.fate
-        yield from filter(None, (file.difference, f"{file.path}: {outcome}"))
-    for draft in imported.drafts:
-        for line, what in draft.fill_in:
-            yield from _wrap(f"to fill in, {draft.recipe} line {line}: {what}")
-    grouped: dict[tuple[int, str], list[str]] = {}
-    for cell in imported.unread:
-        grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
-    for (line, reason), texts in grouped.items():
-        yield from _wrap(f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}")
-    yield f"{formatting.count_noun(len(imported.unread), 'cell')} not read"
+def _find_model_values(line: str) -> Iterator[tuple[str, str]]:
+    for formula, pattern in _MODEL_LINES:
+        if match := pattern.fullmatch(line):
+            yield from (("formula", formula),) if formula else ()
+            # `worked attention` is what messages call it; no group can be called so.
+            stated = {name: value for name, value in match.groupdict().items() if value}
+            yield from ((name.replace("worked_", "worked "), value) for name, value in stated.items())
 
 
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+def _find_measurement_values(line: str) -> Iterator[tuple[str, str]]:
+    window = _WINDOW.search(line)
+    if window:
+        yield from (("timed", "mean"), ("first", window[1]), ("last", window[2]))
+    elif "the last training step" in line:
+        yield "timed", "last_step"
+    if steps := _STEPS.search(line):
+        yield "steps", steps[1] or steps[2]
+    yield from (("dialect", name) for name, pattern in _DIALECTS.items() if pattern.search(line))
 
+
+# --- as a file ------------------------------------------------------------------------------------------
 
 FILL_IN = "# fill in:"
-
-
 USUAL_WINDOW = "{statistic: mean, first: 11, last: 44}"
-
-
 SUMS = ("attention", "mlp", "embedding")
-
-
 HINTS = {
     "framework": "such as NeMo-Run",
     "dialect": "that of the log: nemo1, nemo2, maxtext, megatron, torchtitan, ...",
@@ -202,6 +195,7 @@ def make_draft(entries: Sequence[DocumentConfiguration], prose: Prose, document:
 
 
 def _render_head(recipe: str, release: str, document: str, prose: Prose, *, timed: bool) -> Iterator[str]:
+    about = prose.select("about")
     yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/baselines.md explains the keys."
     yield "schema: 1"
     yield f"kind: {'published' if timed else 'recipe'}"
@@ -210,10 +204,9 @@ def _render_head(recipe: str, release: str, document: str, prose: Prose, *, time
     yield f"title: {_quote(f'{recipe} {release}')}"
     yield _render_value("framework", None)
     yield f"names: [{_quote(recipe)}]"
-    yield _render_value("dialect", prose.about.get("dialect"))
+    yield _render_value("dialect", about.get("dialect"))
     yield f"source: {{document: {_quote(document)}}}"
     yield ""
-    about = prose.about
     if timed or "timed" in about:
         yield _render_value("timed", about.get("timed"))
     if "first" in about:
@@ -237,20 +230,19 @@ def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Ite
     yield "peak_tflops:"
     pairs = dict.fromkeys((str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries)
     for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
+        peaks = prose.select("peak", gpu)
         yield f"  {gpu}:"
         for dtype in (dtype for other, dtype in pairs if other == gpu):
-            peak = prose.peaks.get((gpu, dtype))
-            if peak is None:
-                yield f'    {dtype}: null   {FILL_IN} peak TFLOP/s of {gpu} in {dtype}, or "NA"'
+            if dtype in peaks:
+                yield _render_value(dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value))
             else:
-                yield _render_value(dtype, peak, "    ", json.dumps(peak.value))
+                yield f'    {dtype}: null   {FILL_IN} peak TFLOP/s of {gpu} in {dtype}, or "NA"'
 
 
 def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
     """Return what is stated of a model; what names no size is about the only one, where it is alone."""
     # Beside a second model nobody knows which of them such a line is about.
-    unnamed = prose.models.get("", {}) if alone else {}
-    return {**unnamed, **prose.models.get(size, {})}
+    return {**(prose.select("model") if alone else {}), **prose.select("model", size)}
 
 
 def _render_model(size: str, model: ProseValues) -> Iterator[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
-from pytest_llmbench.baseline.documents.importer import (
+from pytest_llmbench.baseline.documents import (
+    ImportDefaults,
     ImportedDocument,
     format_report,
     import_document,
