@@ -54,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
         start(config)
     if config.getoption("showfixtures", False):
-        _register_check_fixtures(config)
+        from pytest_llmbench.plugin.collection import register_check_fixtures
+
+        register_check_fixtures(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -62,13 +64,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if any(name.startswith("llmb_") for name in metafunc.fixturenames):
         from pytest_llmbench.plugin.collection import parametrize
 
-        # Late, for the first test that asks for any of ours, is early enough: pytest looks for them when it runs.
-        _register_check_fixtures(metafunc.config)
         parametrize(metafunc)
-
-
-def _register_check_fixtures(config: pytest.Config) -> None:
-    from pytest_llmbench.plugin import check_fixtures
-
-    if not config.pluginmanager.is_registered(check_fixtures):
-        config.pluginmanager.register(check_fixtures, check_fixtures.__name__)

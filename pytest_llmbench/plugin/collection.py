@@ -10,16 +10,21 @@ import importlib
 import sys
 from collections.abc import Collection, Generator, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_llmbench.core.models import Case, Check, UnmatchedRun
 from pytest_llmbench.pipeline.cautions import Selection, Subject
+from pytest_llmbench.pipeline.session_checks import CHECKS
+from pytest_llmbench.plugin.fixtures import get_case
 from pytest_llmbench.plugin.stash import (
     BY_NAME,
     CASES,
     COLLECTED,
+    DESCRIBED,
+    MESSAGE,
     SESSION,
     SUITE,
     SUITE_ID,
@@ -121,6 +126,8 @@ def collect_besides(session: pytest.Session) -> list[pytest.Item]:
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Make an item of each case of the fixtures that have some."""
+    # For the first test that asks for any of ours is early enough: pytest looks for them when it runs.
+    register_check_fixtures(metafunc.config)
     for fixture, name in CASES.items():
         if fixture not in metafunc.fixturenames:
             continue
@@ -130,6 +137,30 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
             cases = raise_usage_errors(lambda: get_session(metafunc.config).cases)[name]
             parameters = [pytest.param(case, id=case.id, marks=_make_marks(name, case)) for case in cases]
         metafunc.parametrize(fixture, parameters, indirect=True)
+
+
+def register_check_fixtures(config: pytest.Config) -> None:
+    """Register the fixtures of the checks over several configurations, one for each row of `CHECKS`, once."""
+    name = "pytest_llmbench_check_fixtures"
+    if not config.pluginmanager.has_plugin(name):
+        plugin = ModuleType(name)  # pytest finds the fixtures of a plugin among the names of its module
+        for kind, (_, meaning) in CHECKS.items():
+            fixture = kind.test_name.replace("test_", "llmb_")
+            setattr(plugin, fixture, _make_check_fixture(fixture, meaning))
+        config.pluginmanager.register(plugin, name)
+
+
+def _make_check_fixture(name: str, meaning: str) -> object:
+    def describe_check(request: pytest.FixtureRequest) -> Check:
+        case = get_case(request)
+        check, described = get_session(request.config).describe_check(case)
+        if DESCRIBED not in request.node.stash:  # the verdict on a configuration comes first
+            request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, check.message
+        return check
+
+    # `pytest --fixtures` shows the docstring of the function.
+    describe_check.__doc__ = meaning
+    return pytest.fixture(name=name)(describe_check)
 
 
 def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:

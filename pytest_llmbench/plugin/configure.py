@@ -32,6 +32,7 @@ from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, name_destinati
 from pytest_llmbench.ingest.reading.reader import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
 from pytest_llmbench.pipeline.settings import list_outputs, refuse_shared
+from pytest_llmbench.plugin.collection import register_check_fixtures
 from pytest_llmbench.plugin.hooks import Collector
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.plugin.stash import (
@@ -46,7 +47,7 @@ from pytest_llmbench.plugin.stash import (
 )
 
 # Imported by name: pytester forgets modules that a session imported, but their package would still have them.
-HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection", "pytest_llmbench.plugin.check_fixtures")
+HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
 
 
 def start(config: pytest.Config) -> None:
@@ -61,6 +62,7 @@ def start(config: pytest.Config) -> None:
         config.stash[SESSION] = session
         for name in HOOKS:
             config.pluginmanager.register(import_module(name), name)
+        register_check_fixtures(config)
         config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
         raise_usage_errors(session.prepare)
 
