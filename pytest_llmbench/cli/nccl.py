@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.cli import WIDTH, Output, Subparsers, rename_flags
 from pytest_llmbench.core.errors import RecordError
-from pytest_llmbench.core.formatting import count_noun, escape
+from pytest_llmbench.core.formatting import clip, count_noun, escape
 from pytest_llmbench.report.document import write_whole
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _render_operations(rows: Sequence[TraceRow]) -> str:
         name, nranks, datatype = key
         cells = (format_bytes(volume[key]), format_bytes(volume[key] / records[key])) if volume[key] else ("-", "-")
         lines.append(
-            f"{_shorten(name, 21):<22}{nranks or '?':>6}  {_shorten(datatype, 11):<12}{records[key]:>13,}"
+            f"{clip(escape(name), 21):<22}{nranks or '?':>6}  {clip(escape(datatype), 11):<12}{records[key]:>13,}"
             f"{cells[0]:>12}{cells[1]:>12}"
         )
     total = format_bytes(sum(volume.values()))
@@ -173,7 +173,7 @@ def _render_histogram(rows: Sequence[TraceRow]) -> str:
     lines = [f"{'size of a buffer':<22}{'records':>13}"]
     for size in sorted(records):
         bar = "#" * max(1, round(records[size] / most * 10))
-        operations = _shorten(", ".join(sorted(names[size])), 31)
+        operations = clip(escape(", ".join(sorted(names[size]))), 31)
         lines.append(f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {operations}".rstrip())
     return "\n".join(lines)
 
@@ -202,11 +202,6 @@ def _render_notes(trace: Trace) -> str:
     if trace.cut:
         lines.append(f"{count_noun(trace.cut, 'compressed file')} ended early: what was before that is counted.")
     return "\n".join(map(_wrap, lines))
-
-
-def _shorten(text: str, width: int) -> str:
-    shown = escape(text)
-    return shown if len(shown) <= width else f"{shown[: width - 3]}..."
 
 
 def _wrap(text: str, indent: str = "") -> str:

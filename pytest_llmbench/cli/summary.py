@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.cli import Output, Subparsers, add_runs, rename_flags, resolve_settings
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Reason, Window
+from pytest_llmbench.core.models import Parallelism, Reason, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,36 +26,15 @@ if TYPE_CHECKING:
 DEFAULT_WINDOW = Window(11, 44)
 
 
-class RunFacts(NamedTuple):
-    """The keys of a baseline file for one run, empty or None where nothing says them."""
-
-    framework: str = ""
-    """The recipe's, else the name of the log's dialect."""
-    dialect: str = ""
-    recipe: str = ""
-    size: str = ""
-    release: str = ""
-    gpu: str = ""
-    dtype: str = ""
-    gpus: int | None = None
-    global_batch_size: int | None = None
-    micro_batch_size: int | None = None
-    sequence_length: int | None = None
-    total_steps: int | None = None
-    """The log's own total."""
-    tp: int | None = None
-    pp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    etp: int | None = None
-    dp: int | None = None
-    vp: int | None = None
-    fsdp: int | None = None
-
-
 TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
+"""What is known of a run, by the keys of a baseline file; the framework is the recipe's, else the log's dialect."""
 
-WHOLE_NUMBERS = tuple(name for name in RunFacts._fields if name not in TEXTS)
+WHOLE_NUMBERS = (
+    *("gpus", "global_batch_size", "micro_batch_size", "sequence_length"),
+    "total_steps",  # the log's own total
+    *(field.name for field in dataclasses.fields(Parallelism)),
+)
+"""The keys of numbers, which follow."""
 
 
 class WindowFrom(StrEnum):
@@ -92,11 +72,12 @@ class SummaryRow(NamedTuple):
     """The steps that the numbers are of (`11-44`)."""
     window_from: str = ""
     """What says that it is those."""
-    facts: RunFacts = RunFacts()
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """By TEXTS and WHOLE_NUMBERS; what nothing says is not in it."""
 
 
 COLUMNS = SummaryRow._fields[:-1]
-"""The columns of CSV and JSON, before those of `RunFacts`."""
+"""The columns of CSV and JSON, before TEXTS and WHOLE_NUMBERS."""
 
 
 def add(commands: Subparsers) -> None:
@@ -157,11 +138,12 @@ def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, n
 
 
 def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
-    """Return rows as a data frame with the columns COLUMNS and those of `RunFacts`."""
+    """Return rows as a data frame with the columns COLUMNS, TEXTS and WHOLE_NUMBERS."""
     import pandas as pd
 
-    cells = [list(map(formatting.escape_values, (*row[:-1], *row.facts))) for row in table_rows]
-    frame = pd.DataFrame(cells, columns=[*COLUMNS, *RunFacts._fields])
+    unknown = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(WHOLE_NUMBERS)}
+    cells = [list(map(formatting.escape_values, (*row[:-1], *{**unknown, **row.facts}.values()))) for row in table_rows]
+    frame = pd.DataFrame(cells, columns=[*COLUMNS, *unknown])
     return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))  # with a gap in it a column of numbers is of floats
 
 
@@ -182,10 +164,10 @@ def format_table(table_rows: Sequence[SummaryRow]) -> str:
         "TFLOPS Mean": [_format_number(row.tflops_per_gpu_mean, 2) for row in table_rows],
         "TFLOPS Std": [_format_number(row.tflops_per_gpu_std, 2) for row in table_rows],
         "Window": [_format_window(row) for row in table_rows],
-        "Steps": [_format_number(row.facts.total_steps or row.steps or None) for row in table_rows],
-        "GPUs": [_format_number(row.facts.gpus) for row in table_rows],
-        "GBS": [_format_number(row.facts.global_batch_size) for row in table_rows],
-        "Framework": [row.facts.framework or "-" for row in table_rows],
+        "Steps": [_format_number(row.facts.get("total_steps") or row.steps or None) for row in table_rows],
+        "GPUs": [_format_number(row.facts.get("gpus")) for row in table_rows],
+        "GBS": [_format_number(row.facts.get("global_batch_size")) for row in table_rows],
+        "Framework": [row.facts.get("framework") or "-" for row in table_rows],
     }
     attempts = [
         f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, table_rows, strict=True) if row.attempts
@@ -324,7 +306,7 @@ def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | Non
 # --- what a baseline file asks of a run ------------------------------------------------------------------
 
 
-def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> RunFacts:
+def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> dict[str, Any]:
     """Return what is known of a run: its log says it, else its names and metadata, else its configuration."""
     key = run.identity.key
     chosen = catalog.baselines[key][0] if key else None
@@ -335,10 +317,10 @@ def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> RunFacts
     values |= {name: value for name, value in _read_names(run).items() if name not in TEXTS or name not in values}
     values |= _read_log(choice) if choice else {}
     values |= {"framework": (recipe.framework if recipe else "") or dialect, "dialect": dialect}
-    return RunFacts(**{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _read_configuration(configuration: Configuration) -> dict[str, object]:
+def _read_configuration(configuration: Configuration) -> dict[str, Any]:
     key = configuration.key
     return {
         **{name: getattr(key, name) for name in ("recipe", "size", "release", "gpu", "dtype", "gpus")},
@@ -349,7 +331,7 @@ def _read_configuration(configuration: Configuration) -> dict[str, object]:
     }
 
 
-def _read_names(run: Run) -> dict[str, object]:
+def _read_names(run: Run) -> dict[str, Any]:
     """Return what names and metadata say."""
     # What they say in two ways nobody knows.
     values_of: dict[str, set[str]] = {}
@@ -360,7 +342,7 @@ def _read_names(run: Run) -> dict[str, object]:
     return {**{name: agreed[name] for name in TEXTS if name in agreed}, **numbers}
 
 
-def _read_log(choice: Choice) -> dict[str, object]:
+def _read_log(choice: Choice) -> dict[str, Any]:
     import numpy as np
 
     printed = choice.segment.steps.global_batch_size

@@ -135,6 +135,11 @@ def join_sentences(sentences: Iterable[str]) -> str:
     return ". ".join(sentences)
 
 
+def clip(text: str, longest: int) -> str:
+    """Return a text of at most so many signs; a longer one ends with three dots."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def count_noun(number: int, noun: str) -> str:
     """Return `1 run` or `2 runs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -160,7 +160,7 @@ def _format_recording(recorded: dict[str, Any] | None) -> str:
 
 def _list_job_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield where the runs were, what that tells of the nodes, each job where there are several, and their files."""
-    for text in filter(None, (jobs.format_nodes(described), jobs.find_node_text(described))):
+    for text in filter(None, (jobs.format_nodes(described), described.get("nodes"))):
         yield "nodes", text
     launched, files = described.get("jobs", ()), jobs.list_files(described)
     for job in launched if len(launched) > 1 else ():

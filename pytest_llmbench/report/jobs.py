@@ -72,12 +72,6 @@ def format_nodes(described: dict[str, Any]) -> str:
     return formatting.fold_nodes({node for job in list_last_attempts(described) for node in job["nodes"]})
 
 
-def find_node_text(described: dict[str, Any]) -> str:
-    """Return what the runs tell of their nodes, where that is more than where they ran."""
-    text = str(described.get("nodes", ""))
-    return "" if text == format_nodes(described) else text
-
-
 def list_properties(described: dict[str, Any]) -> dict[str, str]:
     """Return what stands for the jobs in JUnit reports; nothing where none was launched."""
     runs = list_last_attempts(described)

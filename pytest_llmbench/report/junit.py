@@ -97,7 +97,7 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "environment", format_environment(outcome.get("environment") or {})
     if outcome.get("line"):
         yield "log_line", outcome["line"]
-    yield "node_finding", jobs.find_node_text(outcome)
+    yield "node_finding", outcome.get("nodes")
     for job in outcome.get("jobs", ()):
         yield "launched", jobs.format_job(outcome, job)
     for file in jobs.list_files(outcome):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core.formatting import format_seconds
+from pytest_llmbench.core.formatting import clip, format_seconds
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.verdicts import (
@@ -135,14 +135,14 @@ def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> st
 def _render_row(outcome: dict[str, Any]) -> str:
     step_time, change = format_step_time(outcome) if outcome["kind"] == "configuration" else ("", "")
     place = f" ({locate_log(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
-    texts = _clip(outcome["text"]) + place, advise(outcome)
+    texts = clip(outcome["text"], LONGEST) + place, advise(outcome)
     cells = (name_verdict(outcome), name_outcome(outcome), step_time, change, *texts)
     return f"| {' | '.join(map(_escape, cells))} |\n"
 
 
 def _annotate(outcome: dict[str, Any]) -> tuple[str, str]:
     log = f"\nlog: {locate_log(outcome)}" if outcome["log"] else ""
-    return " ".join(make_headline(outcome).split()), f"{_clip(outcome['text'])}\nnext: {advise(outcome)}{log}"
+    return " ".join(make_headline(outcome).split()), f"{clip(outcome['text'], LONGEST)}\nnext: {advise(outcome)}{log}"
 
 
 def _format_commands(level: str, messages: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
@@ -157,10 +157,6 @@ def _format_commands(level: str, messages: Sequence[tuple[str, str]], named: str
 def _escape(text: str) -> str:
     """Return text that stands in Markdown, in a cell too, as it is."""
     return MARKUP.sub(lambda match: f"&#{ord(match.group())};", " ".join(text.split()))
-
-
-def _clip(text: str, longest: int = LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _escape_data(text: str) -> str:
@@ -226,4 +222,4 @@ def _format_item(outcome: dict[str, Any]) -> str:
 
 def _shorten(text: str) -> str:
     """Return a text as one line of the message."""
-    return _clip(" ".join(text.split()), LONGEST_LINE)
+    return clip(" ".join(text.split()), LONGEST_LINE)

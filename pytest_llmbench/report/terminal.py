@@ -168,8 +168,10 @@ def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
         remarks.insert(0, outcome["text"])
     if outcome["reason"] == "recorded":
         remarks = [note["text"] for note in outcome["notes"] if note["code"] in OF_RECORDED]
-    texts = [_clip(remark, 120) for remark in (remarks if outcome["verdict"] in JUDGED else [outcome["text"]])]
-    for remark in filter(None, (*texts, jobs.summarize(outcome), jobs.find_node_text(outcome))):
+    if outcome["verdict"] not in JUDGED:
+        remarks = [outcome["text"]]
+    texts = [formatting.clip(remark, 120) for remark in remarks]
+    for remark in filter(None, (*texts, jobs.summarize(outcome), outcome["nodes"])):
         yield from map(TerminalLine, wrap(remark, INDENT, first=INDENT))
     for file in jobs.list_files(outcome)[: jobs.MOST_FILES]:  # whole, to be copied
         yield TerminalLine(f"{INDENT}{file}")
@@ -190,10 +192,6 @@ def _format_row(outcome: dict[str, Any], verdict: str, numbers: str = "") -> Ite
 def _mark(lines: Sequence[str], verdict: str, shade: str) -> Iterator[TerminalLine]:
     yield TerminalLine(lines[0], shade, len(verdict))
     yield from map(TerminalLine, lines[1:])
-
-
-def _clip(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:

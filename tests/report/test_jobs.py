@@ -112,10 +112,6 @@ def test_a_failure_names_its_nodes() -> None:
     assert lines(one, "job") == []
 
 
-def test_where_it_ran_is_not_told_twice() -> None:
-    assert lines(told(SLOW, *ONE, nodes="n[1-4]"), "nodes") == ["n[1-4]"]
-
-
 def test_each_job_of_several_has_a_line() -> None:
     assert lines(told(SLOW, *RETRIED), "job") == [
         "attempt 1 of 2: job 12 on n[1-2]: NODE_FAIL (a node failed), retried",

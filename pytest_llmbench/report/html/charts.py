@@ -9,11 +9,11 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report.html.drawing import (
-    BEYOND,
     FEWEST,
     Chart,
     Picture,
     Scale,
+    clip,
     format_span,
     list_line_seconds,
     list_lines,
@@ -148,9 +148,9 @@ def draw_history(outcome: dict[str, Any], name: str) -> Chart | None:
         return None
     changes = [change for change in outcome.get("changes") or () if 0 <= change.get("night", -1) < len(nights)]
     expected = [night.get("expected_seconds") for night in nights]
-    picture = Picture(
-        _make_date_scale(earlier), _make_scale(measured, [value for value in expected if value]), "", "seconds"
-    )
+    lines = [value for value in expected if value]
+    y = make_number_scale(*pad([*clip(measured, lines), *lines], 0.12))
+    picture = Picture(_make_date_scale(earlier), y, "", "seconds")
     picture.draw_line(_list_corners(expected), "expected")
     shown = _draw_daily_runs(picture, nights, times)
     for row, change in enumerate(changes):
@@ -181,13 +181,6 @@ def _describe_current_run(outcome: dict[str, Any]) -> dict[str, Any]:
 def _get_seconds(night: dict[str, Any]) -> float | None:
     value = night.get("step_time_seconds")
     return value if value is not None and value > 0 else None
-
-
-def _make_scale(measured: Sequence[float], expected: Sequence[float]) -> Scale:
-    """Return a scale on which one night that went wrong does not make the others one line."""
-    # The median, so that a single night of ten times the time does not press all others into one line.
-    highest = BEYOND * max([sorted(measured)[len(measured) // 2], *expected])
-    return make_number_scale(*pad([*(min(value, highest) for value in measured), *expected], 0.12))
 
 
 def _draw_daily_runs(picture: Picture, nights: Sequence[dict[str, Any]], times: Sequence[float | None]) -> list[str]:
@@ -285,9 +278,7 @@ def _select_core(outcome: dict[str, Any], points: Points) -> list[float]:
     window = outcome["window"]
     inside = [value for step, value in points if window["first"] <= step <= window["last"]]
     # Without a window all steps: the first ones compile, and would stretch the scale.
-    core = sorted(inside or [value for _, value in points])
-    highest = BEYOND * max([core[len(core) // 2], *list_line_seconds(outcome)])
-    return [min(value, highest) for value in core]
+    return clip(inside or [value for _, value in points], list_line_seconds(outcome))
 
 
 def _describe_steps(outcome: dict[str, Any], points: Points, slow: Points, y: Scale) -> str:
@@ -311,8 +302,7 @@ def draw_distribution(outcome: dict[str, Any], name: str) -> Chart | None:
     times = sorted(value for value in outcome.get("window_seconds", ()) if value is not None and value > 0)
     if len(times) < FEWEST or outcome.get("problems"):
         return None
-    highest = BEYOND * max([times[len(times) // 2], *list_line_seconds(outcome)])
-    shown = [min(value, highest) for value in times]
+    shown = clip(times, list_line_seconds(outcome))
     x = make_number_scale(*pad([*shown, *list_line_seconds(outcome)], 0.03))
     width = _choose_width(x.high - x.low, shown[-1] - shown[0])
     counts = Counter(int((value - x.low) / width) for value in shown)

@@ -242,6 +242,13 @@ def list_lines(outcome: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
             yield kind, text, value
 
 
+def clip(values: Sequence[float], lines: Sequence[float]) -> list[float]:
+    """Return values of which none is far beyond the bound or their median: the scale is made for these."""
+    # The median, so that a single night of ten times the time does not press all others into one line.
+    highest = BEYOND * max([sorted(values)[len(values) // 2], *lines])
+    return [min(value, highest) for value in values]
+
+
 def list_line_seconds(outcome: dict[str, Any]) -> list[float]:
     """Return the seconds of these lines."""
     return [value for _, _, value in list_lines(outcome)]
