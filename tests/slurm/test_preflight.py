@@ -99,15 +99,24 @@ def test_a_slurm_without_its_controller_is_told_once(cluster: RealCluster, tmp_p
 # --- llmbench setup ---------------------------------------------------------------------------------------
 
 
-def set_up(cluster: RealCluster, folder: Path, script: str) -> tuple[str, list[str]]:
+def set_up(
+    cluster: RealCluster, folder: Path, script: str, partition: str = "batch", stop: str = ""
+) -> tuple[str, list[str]]:
+    """Run a setup step, until it prints `stop`; return what went wrong, and what was shown."""
     facts = replace(planned(folder).facts, setup="sbatch -A {account} -p {partition} -N 1 ./setup.sh")
     (folder / "stage/nemo.sqsh").unlink()
     program(folder / "recipe/setup.sh", f"#!/bin/bash\n{script}\n")
     caller = {**os.environ, **cluster.environment, "STAGE_PATH": str(folder / "stage")}
-    step = build_setup_step(facts, Cluster(account="research", partition="batch"), caller, folder / "recipe")
+    step = build_setup_step(facts, Cluster(account="research", partition=partition), caller, folder / "recipe")
     lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if line == stop:
+            raise KeyboardInterrupt
+
     world = SetupHost(
-        lines.append,
+        tell,
         lambda: datetime.now(UTC),
         lambda _: time.sleep(0.2),
         folder / "setup.log",
@@ -115,6 +124,16 @@ def set_up(cluster: RealCluster, folder: Path, script: str) -> tuple[str, list[s
         slurm_of(cluster),
     )
     return run_setup(step, world), lines
+
+
+def goes(cluster: RealCluster) -> bool:
+    """Whether no job is left, after the moment that its end takes."""
+    end = time.monotonic() + 20
+    while jobs := cluster.jobs():
+        if time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    return not jobs
 
 
 def test_a_setup_job_is_waited_for(cluster: RealCluster, tmp_path: Path) -> None:
@@ -129,3 +148,15 @@ def test_a_setup_job_that_fails_is_told_with_its_last_lines(cluster: RealCluster
     problem, _ = set_up(cluster, tmp_path, "echo no space left; exit 3")
     assert "FAILED: exit code 3" in problem
     assert "\n  no space left\n" in problem
+
+
+def test_a_setup_job_that_never_starts_is_cancelled(cluster: RealCluster, tmp_path: Path) -> None:
+    problem, _ = set_up(cluster, tmp_path, "#SBATCH --time=20\ntrue", partition="short")
+    assert "it will never start and was cancelled (PartitionTimeLimit: " in problem
+    assert goes(cluster)
+
+
+def test_a_setup_job_is_cancelled_by_hand(cluster: RealCluster, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        set_up(cluster, tmp_path, "echo importing; sleep 60", stop="importing")
+    assert goes(cluster)

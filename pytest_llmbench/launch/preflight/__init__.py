@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.core.models.jobs import Cluster, Purpose
-from pytest_llmbench.launch.preflight.check_slurm import ClusterLimits, check_slurm
 from pytest_llmbench.launch.preflight.plan import JobProblem, LaunchProblem, PlannedJob, find_script, group_problems
+from pytest_llmbench.launch.preflight.slurm_checks import ClusterLimits, check_slurm
 from pytest_llmbench.launch.recipe import IMAGE, list_missing
 from pytest_llmbench.launch.recipe.purpose import explain_unloadable
 from pytest_llmbench.launch.slurm import CommandOutput, Runner, run
