@@ -148,7 +148,7 @@ def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the nights of the history, and the lines of their logs around a failure."""
     # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
     # only collects.
-    from pytest_llmbench.launch.recipe.redaction import MASK, redact
+    from pytest_llmbench.launch import MASK, redact
     from pytest_llmbench.pipeline.log_excerpt import read_excerpts
 
     history = session.history

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.launch import MASK, find_secret_values
 from pytest_llmbench.launch.follow.progress import Progress, summarize
 from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, cancel_jobs, differs, explain_end, has_moved_on
-from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import Launcher, Scheduler, find_launcher, group_by_scheduler
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_problem

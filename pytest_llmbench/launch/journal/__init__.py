@@ -19,9 +19,9 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
+from pytest_llmbench.launch import find_secret_values, redact
 from pytest_llmbench.launch.journal import database
 from pytest_llmbench.launch.journal.database import JournalEntry
-from pytest_llmbench.launch.recipe.redaction import find_secret_values, redact
 from pytest_llmbench.launch.slurm.statuses import drop_passing
 from pytest_llmbench.launch.submit.process import Process
 

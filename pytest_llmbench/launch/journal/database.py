@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
+from pytest_llmbench.launch import MASK, find_secret_values, redact
 from pytest_llmbench.launch.slurm.statuses import OWN
 from pytest_llmbench.launch.submit.process import Process
 from pytest_llmbench.launch.submit.submissions import find_state

@@ -11,8 +11,8 @@ from textwrap import fill
 
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.models.jobs import JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.launch import mask_environment, redact
 from pytest_llmbench.launch.recipe.fit import advise_hours
-from pytest_llmbench.launch.recipe.redaction import mask_environment, redact
 
 SHOWN = 5  # so many configurations are named; the rest is counted
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Baseline, Key
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.launch import find_secret_names
 from pytest_llmbench.launch.recipe import fit
 from pytest_llmbench.launch.recipe.cluster import fill_references
-from pytest_llmbench.launch.recipe.redaction import find_secret_names
 
 # what a command needs of the machine that it runs on; nothing else of the caller's but what the document names
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")

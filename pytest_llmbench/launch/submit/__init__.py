@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.recipe.redaction import redact
+from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import process, submissions
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_doubt

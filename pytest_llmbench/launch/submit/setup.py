@@ -35,7 +35,7 @@ from pytest_llmbench.core.models.jobs import (
     Phase,
     Purpose,
 )
-from pytest_llmbench.launch import preflight
+from pytest_llmbench.launch import find_secret_names, preflight, redact
 from pytest_llmbench.launch.follow.watch import Limits, Watch
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,
@@ -47,7 +47,6 @@ from pytest_llmbench.launch.preflight.plan import (
 from pytest_llmbench.launch.recipe import JobParts, activate, build_arguments, fill, find_placeholders
 from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.fit import find_installed
-from pytest_llmbench.launch.recipe.redaction import find_secret_names, redact
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
 from pytest_llmbench.launch.submit import process
 from pytest_llmbench.launch.submit.submissions import read_sbatch

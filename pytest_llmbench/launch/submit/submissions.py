@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.models.jobs import Job, SubmissionState
-from pytest_llmbench.launch.recipe.redaction import MASK, redact
+from pytest_llmbench.launch import MASK, redact
 
 Reader = Callable[[str], Sequence["Submission"]]
 

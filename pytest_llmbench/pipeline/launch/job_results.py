@@ -199,7 +199,7 @@ class LaunchedRuns:
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
-        from pytest_llmbench.launch.recipe.redaction import MASK, find_secret_values, redact
+        from pytest_llmbench.launch import MASK, find_secret_values, redact
 
         blame, text = _read_ending(run)
         if MASK in find_secret_values(job.spec):  # a session that only collects does not know what to hide

@@ -176,7 +176,7 @@ class LaunchSession:
             yield journal
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        from pytest_llmbench.launch.recipe.redaction import find_secret_values
+        from pytest_llmbench.launch import find_secret_values
 
         self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
         level = LEVEL if self.launch.repeats == 1 else LEVEL / 2

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shipped_specs import CALLER, spec
 
-from pytest_llmbench.launch.recipe.redaction import find_secret_names, find_secret_values, mask_environment, redact
+from pytest_llmbench.launch import find_secret_names, find_secret_values, mask_environment, redact
 
 HARD = "a'b c;$(d)\n\"/+?&=é"
 

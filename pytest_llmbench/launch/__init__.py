@@ -1,4 +1,9 @@
-"""Values that never reach a file, an output or a message: which they are, and text without them."""
+"""From a selected configuration to a job that has ended: plan, submit, follow, explain.
+
+What others call stands in the `__init__` of each folder: `build_job` in recipe, `check_launch` in preflight, `Slurm` in
+slurm, the launchers in submit, `Engine` in follow, `Journal` in journal. Here is what all of them share: which values
+never reach a file, an output or a message, and text without them.
+"""
 
 from __future__ import annotations
 
