@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 # Lines before and after it: what led there says more than what followed.
@@ -41,7 +41,7 @@ def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
     for log, line in places:
         archive = find_archive(log)
         if archive is None:
-            by_place[log, line] = _cut_excerpt(Stream(local.read_blocks(log), log), line)
+            by_place[log, line] = _cut_excerpt(Stream(files.read_blocks(log), log), line)
         else:
             packed[archive][log] = line
     for archive, lines in packed.items():
@@ -63,7 +63,7 @@ def _read_packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt
 
     by_log: dict[Path, Excerpt | None] = {}
     try:
-        for log, data in read_unlisted(archive, read_within(Stream(local.read_blocks(archive), archive)), lines):
+        for log, data in read_unlisted(archive, read_within(Stream(files.read_blocks(archive), archive)), lines):
             by_log[log] = _cut_excerpt(read_within(Stream(data, log)), lines[log])
     except LogError:
         pass  # what was whole before that was judged, too

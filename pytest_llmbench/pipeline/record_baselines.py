@@ -33,8 +33,8 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.core.tolerance import TIME, get_slot
-from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.pipeline.catalog import select_drift_budget
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
 from pytest_llmbench.pipeline.session_checks import FAILS
@@ -320,7 +320,7 @@ def _hash(log: Path) -> str:
     """Return the hash of a log's text, empty where the log is no file of this machine any more, or in an archive."""
     digest = hashlib.sha256()
     try:
-        for block in Stream(local.read_blocks(log), log):
+        for block in Stream(files.read_blocks(log), log):
             digest.update(block)
     except LogError:
         return ""

@@ -21,8 +21,8 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, LogError
 from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
-from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
 
     def hash_file(log: JudgedLog) -> str:
         path, fingerprint = log
-        return _hash(takewhile(lambda _: not stopped.is_set(), local.read_blocks(path)), path, fingerprint)
+        return _hash(takewhile(lambda _: not stopped.is_set(), files.read_blocks(path)), path, fingerprint)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
@@ -197,7 +197,7 @@ def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLo
     fingerprints = dict(wanted)
     hashes: dict[JudgedLog, str] = {}
     try:
-        for path, data in read_unlisted(archive, Stream(local.read_blocks(archive), archive), fingerprints):
+        for path, data in read_unlisted(archive, Stream(files.read_blocks(archive), archive), fingerprints):
             hashes[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
     except LogError:
         pass  # it was told when it was read

@@ -16,8 +16,8 @@ import zstandard
 from written_archives import archive
 
 from pytest_llmbench.ingest.parse.read import LARGE, WHOLE, read_log
-from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.pipeline.session_history import with_hashes
 
 TEXT = b"Epoch 0: 1/50, train_step_timing in s: 7.4\n" * 9
@@ -209,7 +209,7 @@ def test_an_interrupt_ends_the_hashing_of_endless_logs(tmp_path: Path, monkeypat
     names = ["first.out", "last.out"]
     for name in names:
         (tmp_path / name).touch()
-    monkeypatch.setattr(local, "read_blocks", endless)
+    monkeypatch.setattr(files, "read_blocks", endless)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
     with pytest.raises(KeyboardInterrupt):
         hashes(tmp_path, *((name, mark(TEXT)) for name in names))

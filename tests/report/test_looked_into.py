@@ -17,7 +17,7 @@ from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from written_archives import archive
 
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
-from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting
@@ -148,7 +148,7 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(
         opened.append(path)
         yield path.read_bytes()
 
-    monkeypatch.setattr(local, "read_blocks", blocks)
+    monkeypatch.setattr(files, "read_blocks", blocks)
     places = [(path / names[1], 29_000), (path / names[2], 400), (path / names[0], 3)]
     found = read_excerpts([*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)])
     assert opened == [path]

@@ -1,4 +1,4 @@
-"""The words of a verdict, what it is reached from, and what it says."""
+"""What a verdict is reached from, and what it says."""
 
 from __future__ import annotations
 
@@ -10,151 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import date, datetime, timedelta
+    from datetime import datetime, timedelta
 
     from pytest_llmbench.core.models.baselines import Baseline, Tolerance
-    from pytest_llmbench.core.models.measurements import Measurement, Note, StoredRun
-
-
-class Verdict(StrEnum):
-    """What is said of one configuration."""
-
-    PASS = "PASS"
-    REGRESSION = "REGRESSION"
-    IMPROVEMENT = "IMPROVEMENT"
-    INCONCLUSIVE = "INCONCLUSIVE"
-    INVALID = "INVALID"
-    NOT_COMPARABLE = "NOT_COMPARABLE"
-    MISSING = "MISSING"
-
-
-JUDGED = frozenset({Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE})
-"""The verdicts that rest on a valid run."""
-
-
-class Reason(StrEnum):
-    """Why a verdict was reached: stable codes, for machines."""
-
-    WITHIN_TOLERANCE = "within-tolerance"
-    SLOWER_THAN_BOUND = "slower-than-bound"
-    FASTER_THAN_BASELINE = "faster-than-baseline"
-    IMPLAUSIBLY_FAST = "implausibly-fast"
-    CANNOT_TELL = "cannot-tell"
-    WARMING_UP = "warming-up"
-    FEW_STEPS_DECIDE = "few-steps-decide"
-    DIVERGED = "diverged"
-    DID_NOT_TRAIN = "did-not-train"
-    LOSS_MISSING = "loss-missing"
-    INCOMPLETE = "incomplete"
-    STILL_RUNNING = "still-running"
-    NO_STEPS = "no-steps"
-    WINDOW_INCOMPLETE = "window-incomplete"
-    IMPOSSIBLE_SAMPLE = "impossible-sample"
-    ASYNCHRONOUS_DISPATCH = "asynchronous-dispatch"
-    COPIED = "copied"
-    WRONG_CONFIGURATION = "wrong-configuration"
-    PROFILED = "profiled"
-    TRACED = "traced"
-    CHECKPOINT_LOAD = "checkpoint-load"
-    NO_RUN = "no-run"
-    TOO_OLD = "too-old"
-    TOO_FEW_RUNS = "too-few-runs"
-    START_UNKNOWN = "start-unknown"
-    ONLY_NOT_COMPARABLE = "only-not-comparable"
-    UNMATCHED = "unmatched"
-    AMBIGUOUS = "ambiguous"
-    UNREADABLE = "unreadable"
-    REPEATS_DISAGREE = "repeats-disagree"
-    NO_BASELINE = "no-baseline"
-    NOT_ON_CLUSTER = "not-on-cluster"
-    NOT_LAUNCHED = "not-launched"
-    NOT_SUBMITTED = "not-submitted"
-    NEVER_STARTED = "never-started"
-    JOB_FAILED = "job-failed"
-    FAILED_STEP = "failed-step"
-    CANCELLED = "cancelled"
-    JOB_LOST = "job-lost"
-    LOG_MISSING = "log-missing"
-    OVER_BUDGET = "over-budget"
-    BUDGET_UNKNOWN = "budget-unknown"
-    DRIFTED = "drifted"
-    PURPOSE_DONE = "not-judged"
-    PURPOSE_MISSED = "nothing-left"
-
-
-class NoteCode(StrEnum):
-    """What a note is about: stable codes, for machines."""
-
-    ACKNOWLEDGED = "acknowledged"
-    ACKNOWLEDGEMENT_EXPIRED = "acknowledgement-expired"
-    ACKNOWLEDGEMENT_IDLE = "acknowledgement-idle"
-    ASSUMED = "assumed"
-    ASYNCHRONOUS_DISPATCH = "asynchronous-dispatch"
-    ATTEMPTS = "attempts"
-    BEGUN_AGAIN = "begun-again"
-    BUDGET_UNKNOWN = "budget-unknown"
-    BUDGET_UNUSED = "budget-unused"
-    BUILD_UNKNOWN = "build-unknown"
-    CHECKPOINT_MISSING = "checkpoint-missing"
-    CHECKPOINT_SAVED = "checkpoint-saved"
-    COARSE_BASELINE = "coarse-baseline"
-    DRIFT = "drift"
-    FEW_RECORDED = "few-recorded"
-    FEWER_RUNS = "fewer-runs"
-    HICCUP = "hiccup"
-    HICCUPS_OFTEN = "hiccups-often"
-    IMPOSSIBLE_STEPS = "impossible-steps"
-    INTERLEAVED = "interleaved"
-    INTERVAL_MEAN = "interval-mean"
-    LOSS_MISSING_BEFORE = "loss-missing-before"
-    LOSS_STANDS_STILL = "loss-stands-still"
-    MEAN_AND_TRIMMED = "mean-and-trimmed"
-    MOVING_MEAN = "moving-mean"
-    MOVING_MEAN_WARM_UP = "moving-mean-warm-up"
-    NEWER_JOB = "newer-job"
-    NORM_UNKNOWN = "norm-unknown"
-    NOT_COMPARABLE = "not-comparable"
-    OLDER_RUNS = "older-runs"
-    ORDER_FILE_TIME = "order-file-time"
-    ORDER_MIXED = "order-mixed"
-    OTHER_DIALECT = "other-dialect"
-    OTHER_RANK = "other-rank"
-    OTHER_RELEASE = "other-release"
-    OVER_BUDGET = "over-budget"
-    PADDED = "padded"
-    PROFILER_REPORT = "profiler-report"
-    RAMPED_UP = "ramped-up"
-    RATE_OF_SAMPLES = "rate-of-samples"
-    RECORDED_AGAINST_PUBLISHED = "recorded-against-published"
-    RECORDED_DRIFT = "recorded-drift"
-    RECORDED_DRIFT_LITTLE = "recorded-drift-little"
-    RECORDED_FEW_GROUPS = "recorded-few-groups"
-    RECORDED_GROUPS = "recorded-groups"
-    RECORDED_LEVELS = "recorded-levels"
-    RECORDED_REPLACED = "recorded-replaced"
-    REPEAT_DISAGREES = "repeat-disagrees"
-    REPEAT_LOST = "repeat-lost"
-    REPEATED = "repeated"
-    REPEATS = "repeats"
-    REPEATS_DISAGREE = "repeats-disagree"
-    RUNNING_AVERAGE = "running-average"
-    SAME_STEPS = "same-steps"
-    SEGMENTS = "segments"
-    SKIPPED_STEPS = "skipped-steps"
-    SLOWER_THAN_BASELINE = "slower-than-baseline"
-    SLOWEST_ATTEMPT = "slowest-attempt"
-    STEPS = "steps"
-    STRAGGLERS = "stragglers"
-    THRESHOLD_ONLY = "threshold-only"
-    TIME_FROM_TOKENS = "time-from-tokens"
-    TORN = "torn"
-    TWO_LEVELS = "two-levels"
-    TWO_WRITERS = "two-writers"
-    UNKNOWN_STEP = "unknown-step"
-    UNTIMED_STEPS = "untimed-steps"
-    UNVERIFIED_BATCH = "unverified-batch"
-    UNVERIFIED_LOSS = "unverified-loss"
-    WARM_UP = "warm-up"
+    from pytest_llmbench.core.models.codes import Reason, Verdict
+    from pytest_llmbench.core.models.runs import Acknowledgement, Measurement, Note, StoredRun
 
 
 SHOWN = 0.005
@@ -181,19 +41,6 @@ class DailyRun(NamedTuple):
 
 DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
 """The daily runs of one configuration in their order: those whose logs were read, and those that the history knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """A change of step time that somebody accepted, from one day to another (both included)."""
-
-    configuration: str  # an id or a shell pattern
-    fraction: float  # the change, slower is positive
-    since: date
-    expires: date
-    reason: str
-    by: str
-    place: str  # where it stands
 
 
 @dataclass(frozen=True, slots=True, order=True)

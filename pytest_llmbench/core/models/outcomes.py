@@ -7,15 +7,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models.baselines import TimedBy
-from pytest_llmbench.core.models.judgements import JUDGED
+from pytest_llmbench.core.models.codes import JUDGED
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
     from pytest_llmbench.core.models.baselines import BaselineKind, Key
+    from pytest_llmbench.core.models.codes import Reason, Verdict
     from pytest_llmbench.core.models.jobs import LaunchedJob
-    from pytest_llmbench.core.models.judgements import Judgement, Reason, Verdict
+    from pytest_llmbench.core.models.judgements import Judgement
 
 
 @dataclass(frozen=True, slots=True)

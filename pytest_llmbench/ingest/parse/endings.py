@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Segment
 from pytest_llmbench.ingest.parse.records import find_line_stop, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
-from pytest_llmbench.ingest.sources.local import File
+from pytest_llmbench.ingest.sources.files import File
 
 # What a log says, stronger causes first; of a crash, an exception and NCCL's time-out in one log the first counts.
 CODES = tuple(code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE))

@@ -33,8 +33,8 @@ from pytest_llmbench.ingest.parse.scan import (
     iterate_chunks,
 )
 from pytest_llmbench.ingest.parse.tracebacks import get_line_before
-from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.files import HEAD, Stream, find_method
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -93,7 +93,7 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     """
     if isinstance(source, Stream):
         return _read_stream(source, extra)
-    with local.File(source) as file:
+    with files.File(source) as file:
         if file.size < LARGE or find_method(file.read(0, HEAD)):
             return _read_stream(Stream(file.blocks(), source), extra)
         collector = LogCollector(extra)
@@ -106,7 +106,7 @@ def read_ending(source: Path | Stream) -> Ending | None:
 
     What stands there only before training began, by the lines that tell of that, ended no run with steps.
     """
-    stream = source if isinstance(source, Stream) else Stream(local.read_blocks(source), source)
+    stream = source if isinstance(source, Stream) else Stream(files.read_blocks(source), source)
     endings, training = Endings(), Training()
     for chunk in iterate_chunks(stream):
         hits = find_markers(chunk, (*ENDING_MARKERS, *TRAINING_MARKERS))
@@ -211,7 +211,7 @@ class Look(NamedTuple):
     sample: bytes  # what the file's fingerprint wants
 
 
-def _take_file(file: local.File, collector: LogCollector, threads: int) -> Fingerprint:
+def _take_file(file: files.File, collector: LogCollector, threads: int) -> Fingerprint:
     """Give a collector all that matters in a large file, which threads search ahead of it; return its fingerprint.
 
     Parts without markers are never read as lines. LogError where the file changed meanwhile.
@@ -236,7 +236,7 @@ def _take_file(file: local.File, collector: LogCollector, threads: int) -> Finge
     return fingerprint
 
 
-def _iterate_looks(file: local.File, collector: LogCollector, threads: int) -> Iterator[Look]:
+def _iterate_looks(file: files.File, collector: LogCollector, threads: int) -> Iterator[Look]:
     """Yield what threads saw of each block, in the order of the file."""
     from concurrent.futures import ThreadPoolExecutor  # no other log needs it
 
@@ -253,12 +253,12 @@ def _iterate_looks(file: local.File, collector: LogCollector, threads: int) -> I
             pool.shutdown(cancel_futures=True)
 
 
-def _look_along(file: local.File, begin: int, markers: MarkerSearch) -> list[Look]:
+def _look_along(file: files.File, begin: int, markers: MarkerSearch) -> list[Look]:
     """Return what stands in the blocks of the stride that begins there."""
     return [_look_at(file, place, markers) for place in range(begin, min(begin + STRIDE, file.size), BLOCK)]
 
 
-def _look_at(file: local.File, begin: int, markers: MarkerSearch) -> Look:
+def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> Look:
     """Return what stands in the block that begins there."""
     stop = min(begin + BLOCK, file.size)
     text = file.read(begin, min(stop + markers.longest - 1, file.size))
@@ -274,7 +274,7 @@ def _look_at(file: local.File, begin: int, markers: MarkerSearch) -> Look:
     )
 
 
-def _cut_chunk(file: local.File, look: Look, line: int, next_line: int) -> ByteChunk:
+def _cut_chunk(file: files.File, look: Look, line: int, next_line: int) -> ByteChunk:
     """Return a block with what can be seen around it."""
     offset = max(0, look.begin - REACH_BACK)
     text = file.read(offset, min(look.stop + REACH, file.size))
@@ -305,7 +305,7 @@ class Growing:
 
     def read(self) -> ParsedLog:
         """Return what the log says as it is now, its last line as if it ended there; LogError if it cannot be read."""
-        with local.File(self.path) as file:
+        with files.File(self.path) as file:
             if not self._goes_on(file):
                 self._begin()
             self._file = file.identity
@@ -342,7 +342,7 @@ class Growing:
         self._cutter = ChunkCutter()
         self._collector = LogCollector(self._extra)
 
-    def _goes_on(self, file: local.File) -> bool:
+    def _goes_on(self, file: files.File) -> bool:
         """Whether a file is the one that was read before, and what was last read of it still stands there."""
         if file.identity != self._file or file.size < self.read_bytes:
             return False

@@ -19,7 +19,7 @@ from stat import S_ISREG
 
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
-from pytest_llmbench.ingest.sources.local import read_state
+from pytest_llmbench.ingest.sources.files import read_state
 
 MAGIC = b"llmbench log cache 3\n"
 # Magic, what it is of, checksum and size of the rest.

@@ -25,7 +25,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import CheckpointAction, DropReason, Ending, EndingCode, ParsedLog, StatedField, Steps
 from pytest_llmbench.core.models.jobs import Pairs
 from pytest_llmbench.core.runtime import pause_garbage_collection
-from pytest_llmbench.ingest.sources.local import FileState
+from pytest_llmbench.ingest.sources.files import FileState
 
 ReadResult: TypeAlias = ParsedLog | Ending | LogError | None
 """What a file says: a log; a standard error that tells of an ending, or of none; or why it cannot be read."""

@@ -20,8 +20,7 @@ from typing import TypeAlias
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
-from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.local import read_state, select_numbers
+from pytest_llmbench.ingest.sources.files import Stream, read_state, select_numbers
 
 # What changed this shortly before it was read may change again and look the same: there are file systems that keep
 # times in steps of two seconds.

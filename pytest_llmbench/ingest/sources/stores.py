@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary, finalize
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import is_remote
-from pytest_llmbench.ingest.sources import local
-from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.ingest.sources.listing import FolderEntry, Listing
 from pytest_llmbench.ingest.sources.packed import NAME, Archive
 from pytest_llmbench.ingest.sources.remote import Remote
@@ -196,7 +196,7 @@ class Stores:
     def _blocks(self, path: Path) -> Iterator[bytes]:
         if path == STANDARD_INPUT:
             return read_input()
-        return self._remote.blocks(path) if is_remote(path) else local.read_blocks(path)
+        return self._remote.blocks(path) if is_remote(path) else files.read_blocks(path)
 
 
 def is_called_archive(name: str) -> bool:

@@ -15,7 +15,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
 from pytest_llmbench.ingest.parse.read import Growing, ReachedStep, parse_blocks
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
-from pytest_llmbench.ingest.sources.local import File
+from pytest_llmbench.ingest.sources.files import File
 
 
 def written(folder: Path, text: str | bytes) -> Path:

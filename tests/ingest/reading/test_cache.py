@@ -25,7 +25,7 @@ from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading.cache import LogCache, hash_parser
 from pytest_llmbench.ingest.reading.codec import ReadResult
-from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.pipeline.settings import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
@@ -102,13 +102,13 @@ def preserved(path: Path, change: Callable[[Path], object]) -> None:
 def in_place(path: Path) -> None:
     """Make one time in the middle of a log longer: the same size, and none of its samples is another."""
     data = bytearray(path.read_bytes())
-    sampled = local.read_state(str(path))
+    sampled = files.read_state(str(path))
     for place in range(len(data) // 2, len(data)):
         if chr(data[place]).isdigit():
             changed = bytes(data[:place]) + (b"9" if data[place] != ord("9") else b"8") + bytes(data[place + 1 :])
             with path.open("r+b") as file:
                 file.write(changed)
-            now = local.read_state(str(path))
+            now = files.read_state(str(path))
             if sampled is not None and now is not None and now[5] == sampled[5]:
                 return
             with path.open("r+b") as file:
@@ -170,10 +170,10 @@ def test_where_the_system_keeps_no_time_of_changes_the_samples_tell(
 ) -> None:
     """As a file system in user space, a clock that was set back, or one of two seconds: every time is the same."""
 
-    def coarse(status: os.stat_result) -> local.FileState:
+    def coarse(status: os.stat_result) -> files.FileState:
         return status.st_size, 7, 7, 7, 7
 
-    for module in (local, file_reader):
+    for module in (files, file_reader):
         monkeypatch.setattr(module, "select_numbers", coarse)
     places.again()
     preserved(places.logs[1], overwritten)
@@ -241,7 +241,7 @@ def test_every_source_file_of_the_parser_is_part_of_its_version(
     for name in (
         "ingest/parse/scan.py",
         "ingest/parse/dialects/nemo2.py",
-        "ingest/sources/compressed.py",
+        "ingest/sources/files.py",
         "ingest/reading/codec.py",
         "core/models/logs.py",
         "core/robust.py",

@@ -11,26 +11,26 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.sources import local
+from pytest_llmbench.ingest.sources import files
 
-SIZE = 3 * local.BLOCK
+SIZE = 3 * files.BLOCK
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """A log of three blocks."""
     path = tmp_path / "x.log"
-    path.write_bytes(b"a" * local.BLOCK + b"b" * local.BLOCK + b"c" * local.BLOCK)
+    path.write_bytes(b"a" * files.BLOCK + b"b" * files.BLOCK + b"c" * files.BLOCK)
     return path
 
 
 def test_a_file_is_read_whole(log: Path) -> None:
-    assert b"".join(local.read_blocks(log)) == log.read_bytes()
+    assert b"".join(files.read_blocks(log)) == log.read_bytes()
 
 
 def test_what_is_appended_while_a_log_is_read_is_left_out(log: Path) -> None:
     whole = log.read_bytes()
-    reading = local.read_blocks(log)
+    reading = files.read_blocks(log)
     text = next(reading)
     with log.open("ab") as file:
         file.write(b"more")
@@ -76,7 +76,7 @@ def replace(log: Path) -> None:
 def test_a_log_that_changes_while_it_is_read_is_no_log(
     log: Path, change: Callable[[Path], object], what: str, after: int
 ) -> None:
-    reading = local.read_blocks(log)
+    reading = files.read_blocks(log)
     for _ in range(after):
         next(reading)
     change(log)
@@ -85,7 +85,7 @@ def test_a_log_that_changes_while_it_is_read_is_no_log(
 
 
 def test_an_error_in_the_middle_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = local.read_blocks(log)
+    reading = files.read_blocks(log)
     next(reading)
 
     def read(*_: object) -> bytes:
@@ -121,4 +121,4 @@ def test_what_is_no_file_is_never_waited_for(tmp_path: Path, make: Callable[[Pat
     path = tmp_path / "x"
     make(path)
     with pytest.raises(LogError, match=f"cannot read .*x: {why}"):
-        b"".join(local.read_blocks(path))
+        b"".join(files.read_blocks(path))
