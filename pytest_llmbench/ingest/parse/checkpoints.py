@@ -39,6 +39,7 @@ class Form(NamedTuple):
     divisor: int = 1  # what a printed time has to be divided by to be in seconds
 
 
+SAVE, LOAD = CheckpointAction.SAVE, CheckpointAction.LOAD
 CHECKPOINT, SYNCHRONOUS_SAVE = b"heckpoint", b"ynchronous save "
 ASYNC, FINALIZATION = b"async_", b"Async finalization time took"
 
@@ -63,92 +64,50 @@ def _compile_timer() -> re.Pattern[bytes]:
 
 FORMS: dict[bytes, tuple[Form, ...]] = {
     CHECKPOINT: (
-        Form(
-            b"Global C",
-            _compile_nemo(b"Save", b"Save duration"),
-            CheckpointAction.SAVE,
-            Meaning.WHOLE_UNLESS_ASYNCHRONOUS,
-        ),
-        Form(
-            b"Global C", _compile_nemo(b"Load", b"Time spent in load_checkpoint"), CheckpointAction.LOAD, Meaning.WHOLE
-        ),
-        Form(b"save-c", _compile_timer(), CheckpointAction.SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS, 1000),
-        Form(b"load-c", _compile_timer(), CheckpointAction.LOAD, Meaning.TIMER, 1000),
-        Form(
-            b"uccessfully saved c",
-            re.compile(rb"heckpoint (?:from|at) iteration"),
-            CheckpointAction.SAVE,
-            Meaning.HAPPENED,
-        ),
-        Form(b"uccessfully loaded c", re.compile(rb"heckpoint from "), CheckpointAction.LOAD, Meaning.HAPPENED),
+        Form(b"Global C", _compile_nemo(b"Save", b"Save duration"), SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS),
+        Form(b"Global C", _compile_nemo(b"Load", b"Time spent in load_checkpoint"), LOAD, Meaning.WHOLE),
+        Form(b"save-c", _compile_timer(), SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS, 1000),
+        Form(b"load-c", _compile_timer(), LOAD, Meaning.TIMER, 1000),
+        Form(b"uccessfully saved c", re.compile(rb"heckpoint (?:from|at) iteration"), SAVE, Meaning.HAPPENED),
+        Form(b"uccessfully loaded c", re.compile(rb"heckpoint from "), LOAD, Meaning.HAPPENED),
         Form(
             b"Finished saving the c",
             re.compile(rb"heckpoint(?: \(or staging if async is enabled\))? ?in (?:%b seconds)?" % _DIGITS),
-            CheckpointAction.SAVE,
+            SAVE,
             Meaning.STAGING_UNLESS_SYNCHRONOUS,
         ),
+        Form(b"Finished loading the c", re.compile(rb"heckpoint in (?:%b seconds)?" % _DIGITS), LOAD, Meaning.WHOLE),
         Form(
-            b"Finished loading the c",
-            re.compile(rb"heckpoint in (?:%b seconds)?" % _DIGITS),
-            CheckpointAction.LOAD,
-            Meaning.WHOLE,
+            b"Finished restoring c", re.compile(rb"heckpoint in (?:%b seconds from )?" % _DIGITS), LOAD, Meaning.WHOLE
         ),
-        Form(
-            b"Finished restoring c",
-            re.compile(rb"heckpoint in (?:%b seconds from )?" % _DIGITS),
-            CheckpointAction.LOAD,
-            Meaning.WHOLE,
-        ),
-        Form(b"saved a c", re.compile(rb"heckpoint at step \d"), CheckpointAction.SAVE, Meaning.HAPPENED),
-        Form(b"Saving a full c", re.compile(rb"heckpoint at last step"), CheckpointAction.SAVE, Meaning.HAPPENED),
-        Form(b"cheduled async c", re.compile(rb"heckpoint save for"), CheckpointAction.SAVE, Meaning.ASYNCHRONOUS),
-        Form(b"cheduled an async c", re.compile(rb"heckpoint save"), CheckpointAction.SAVE, Meaning.ASYNCHRONOUS),
-        Form(
-            b"Async c",
-            re.compile(rb"heckpoint save for|heckpointing detected"),
-            CheckpointAction.SAVE,
-            Meaning.ASYNCHRONOUS,
-        ),
-        Form(b"Pending async c", re.compile(rb"heckpoint saves"), CheckpointAction.SAVE, Meaning.ASYNCHRONOUS),
+        Form(b"saved a c", re.compile(rb"heckpoint at step \d"), SAVE, Meaning.HAPPENED),
+        Form(b"Saving a full c", re.compile(rb"heckpoint at last step"), SAVE, Meaning.HAPPENED),
+        Form(b"cheduled async c", re.compile(rb"heckpoint save for"), SAVE, Meaning.ASYNCHRONOUS),
+        Form(b"cheduled an async c", re.compile(rb"heckpoint save"), SAVE, Meaning.ASYNCHRONOUS),
+        Form(b"Async c", re.compile(rb"heckpoint save for|heckpointing detected"), SAVE, Meaning.ASYNCHRONOUS),
+        Form(b"Pending async c", re.compile(rb"heckpoint saves"), SAVE, Meaning.ASYNCHRONOUS),
     ),
     SYNCHRONOUS_SAVE: (
         Form(
             b"Finished as",
             re.compile(rb"ynchronous save \(blocking \+ background\) in (?:%b seconds)?" % _DIGITS),
-            CheckpointAction.SAVE,
+            SAVE,
             Meaning.WHOLE,
         ),
-        Form(
-            b"Finished s",
-            re.compile(rb"ynchronous save in (?:%b seconds)?" % _DIGITS),
-            CheckpointAction.SAVE,
-            Meaning.WHOLE,
-        ),
+        Form(b"Finished s", re.compile(rb"ynchronous save in (?:%b seconds)?" % _DIGITS), SAVE, Meaning.WHOLE),
     ),
     ASYNC: (
         Form(
             b"Finished ",
             re.compile(rb"async_save \(blocking \+ background\)\. Time taken: (?:%bs\.)?" % _DIGITS),
-            CheckpointAction.SAVE,
+            SAVE,
             Meaning.WHOLE,
         ),
-        Form(
-            b"", re.compile(rb"(?i:async_save['\"]?[ \t.:=]{1,99}true\b)"), CheckpointAction.SAVE, Meaning.ASYNCHRONOUS
-        ),
-        Form(
-            b"",
-            re.compile(rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?disabled\b)"),
-            CheckpointAction.SAVE,
-            Meaning.SYNCHRONOUS,
-        ),
-        Form(
-            b"",
-            re.compile(rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?async)"),
-            CheckpointAction.SAVE,
-            Meaning.ASYNCHRONOUS,
-        ),
+        Form(b"", re.compile(rb"(?i:async_save['\"]?[ \t.:=]{1,99}true\b)"), SAVE, Meaning.ASYNCHRONOUS),
+        Form(b"", re.compile(rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?disabled\b)"), SAVE, Meaning.SYNCHRONOUS),
+        Form(b"", re.compile(rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?async)"), SAVE, Meaning.ASYNCHRONOUS),
     ),
-    FINALIZATION: (Form(b"", re.compile(re.escape(FINALIZATION)), CheckpointAction.SAVE, Meaning.ASYNCHRONOUS),),
+    FINALIZATION: (Form(b"", re.compile(re.escape(FINALIZATION)), SAVE, Meaning.ASYNCHRONOUS),),
 }
 # What stands before is asked for only where this was found: one marker does for three forms. (Another cut of these
 # texts made the automaton twice as slow: measure before changing them.)
@@ -191,11 +150,7 @@ class CheckpointLines:
     def result(self, parts: Sequence[Segment]) -> Checkpoints:
         """Return the records, each with the part of the log that it belongs to; `parts` are all parts with steps."""
         placed = [(meaning, replace(record, part=_find_part(record, parts))) for meaning, record in self._records]
-        loaded = {
-            record.part
-            for meaning, record in placed
-            if meaning is Meaning.HAPPENED and record.action == CheckpointAction.LOAD
-        }
+        loaded = {record.part for meaning, record in placed if meaning is Meaning.HAPPENED and record.action == LOAD}
         records = (
             replace(record, dispatched=self._is_dispatch(meaning))
             for meaning, record in placed
@@ -236,6 +191,6 @@ def _build_record(form: Form, match: re.Match[bytes], hit: Hit) -> CheckpointRec
 
 def _find_part(record: CheckpointRecord, parts: Sequence[Segment]) -> int:
     """Return the 1-based number of the part that a checkpoint was saved in or after, or loaded for; 0 for none."""
-    if record.action == CheckpointAction.LOAD:
+    if record.action == LOAD:
         return next((number for number, part in enumerate(parts, 1) if record.line <= part.last_line), 0)
     return sum(part.first_line <= record.line for part in parts)

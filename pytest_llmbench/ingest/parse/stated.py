@@ -90,8 +90,9 @@ def _return_always(value: str) -> ValueReader:
     return lambda _: value
 
 
-def _compile_rule(marker: bytes, field: StatedField, pattern: bytes, value: ValueReader) -> Rule:
-    return Rule(marker, field, re.compile(pattern), value)
+def _compile_rules(field: StatedField, *rows: tuple[bytes, bytes, ValueReader]) -> Iterator[Rule]:
+    """Yield the rules for a field, from rows of marker, pattern and value."""
+    return (Rule(marker, field, re.compile(pattern), value) for marker, pattern, value in rows)
 
 
 AXIS = rb"[a-z_]{1,20}=\d{1,9}"
@@ -105,66 +106,52 @@ REWARDS = (
 )
 
 NAMED_RULES = (
-    _compile_rule(
-        b"MEMBER: ", StatedField.GPUS, rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _read_number
-    ),
-    _compile_rule(b"using world size: ", StatedField.GPUS, rb"using world size: (\d{1,9}),", _read_number),
-    _compile_rule(b"Num_devices: ", StatedField.GPUS, rb"Num_devices: (\d{1,9}), shape ", _read_number),
-    _compile_rule(
-        b"global_num_gpus .", StatedField.GPUS, rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _read_number
-    ),
-    _compile_rule(
-        b"device mesh with",
+    *_compile_rules(
         StatedField.GPUS,
-        rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS),
-        _multiply_axes,
+        (b"MEMBER: ", rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _read_number),
+        (b"using world size: ", rb"using world size: (\d{1,9}),", _read_number),
+        (b"Num_devices: ", rb"Num_devices: (\d{1,9}), shape ", _read_number),
+        (b"global_num_gpus .", rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _read_number),
+        (
+            b"device mesh with",
+            rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS),
+            _multiply_axes,
+        ),
+        (b"device mesh with", rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]", _multiply_sizes),
     ),
-    _compile_rule(
-        b"device mesh with",
-        StatedField.GPUS,
-        rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]",
-        _multiply_sizes,
-    ),
-    _compile_rule(
-        b"Config param quantization:",
+    *_compile_rules(
         StatedField.QUANTIZATION,
-        rb"Config param quantization:([^\r\n]{0,60})[\r\n]",
-        _read_quantization,
+        (b"Config param quantization:", rb"Config param quantization:([^\r\n]{0,60})[\r\n]", _read_quantization),
+        (b"fp8 ....", rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _read_argument),
+        (b"fp8: ", rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _read_switch),
+        # NeMo 1 prints it of FP8 runs, too: both names are right
+        (b"precision: ", rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _return_always(NO_QUANTIZATION)),
+        (b"Float8", rb"Float8 training active|Float8Linear layers", _return_always("fp8")),
+        (b"to MXFP8Linear", rb"to MXFP8Linear", _return_always("fp8")),
+        (b"to NVFP4Linear", rb"to NVFP4Linear", _return_always("fp4")),
     ),
-    _compile_rule(b"fp8 ....", StatedField.QUANTIZATION, rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _read_argument),
-    _compile_rule(
-        b"fp8: ", StatedField.QUANTIZATION, rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _read_switch
+    *_compile_rules(
+        StatedField.ENGINE,
+        (b"deepspeed ....", rb"(?<![\w-])deepspeed \.{4,60} True\s", _return_always("deepspeed")),
+        (b"DeepSpeed info: ", rb"DeepSpeed info: version=", _return_always("deepspeed")),
     ),
-    # NeMo 1 prints it of FP8 runs, too: both names are right
-    _compile_rule(
-        b"precision: ",
-        StatedField.QUANTIZATION,
-        rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b",
-        _return_always(NO_QUANTIZATION),
+    *_compile_rules(
+        StatedField.MODEL,
+        (b"Experiments will be ", rb"Experiments will be logged at ([^\s]{1,500})", _read_text),
+        (b"Config param model_name: ", rb"Config param model_name: ([\w.-]{1,99})", _read_text),
+        (b"name: ", rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _read_text),
     ),
-    _compile_rule(
-        b"Float8", StatedField.QUANTIZATION, rb"Float8 training active|Float8Linear layers", _return_always("fp8")
+    *_compile_rules(
+        StatedField.NAMED,
+        (b"pretrain", rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _read_own_name),
     ),
-    _compile_rule(b"to MXFP8Linear", StatedField.QUANTIZATION, rb"to MXFP8Linear", _return_always("fp8")),
-    _compile_rule(b"to NVFP4Linear", StatedField.QUANTIZATION, rb"to NVFP4Linear", _return_always("fp4")),
-    _compile_rule(
-        b"deepspeed ....", StatedField.ENGINE, rb"(?<![\w-])deepspeed \.{4,60} True\s", _return_always("deepspeed")
-    ),
-    _compile_rule(b"DeepSpeed info: ", StatedField.ENGINE, rb"DeepSpeed info: version=", _return_always("deepspeed")),
-    _compile_rule(
-        b"Experiments will be ", StatedField.MODEL, rb"Experiments will be logged at ([^\s]{1,500})", _read_text
-    ),
-    _compile_rule(
-        b"Config param model_name: ", StatedField.MODEL, rb"Config param model_name: ([\w.-]{1,99})", _read_text
-    ),
-    _compile_rule(b"name: ", StatedField.MODEL, rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _read_text),
-    _compile_rule(b"pretrain", StatedField.NAMED, rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})", _read_own_name),
-    _compile_rule(
-        b"Config param use_dpo: T", StatedField.OBJECTIVE, rb"Config param use_dpo: True\b", _return_always("rewards")
-    ),
-    *(
-        _compile_rule(letters, StatedField.OBJECTIVE, REWARDS, _return_always("rewards"))
-        for letters in (b"DPO", b"RPO", b"CPO", b"PPO", b"KTO", b"RLOO", b"dpo", b"rpo", b"ppo", b"kto")
+    *_compile_rules(
+        StatedField.OBJECTIVE,
+        (b"Config param use_dpo: T", rb"Config param use_dpo: True\b", _return_always("rewards")),
+        *(
+            (letters, REWARDS, _return_always("rewards"))
+            for letters in (b"DPO", b"RPO", b"CPO", b"PPO", b"KTO", b"RLOO", b"dpo", b"rpo", b"ppo", b"kto")
+        ),
     ),
 )
 
@@ -180,11 +167,13 @@ SETTINGS = (
 def _compile_size_rules() -> Iterator[Rule]:
     """Yield the rules by which a log states the sizes of its model and batch."""
     for field, name, parameters in SETTINGS:
-        yield _compile_rule(b"%b: " % name, field, rb"(?<=[ \t|])%b: (\d{1,9})[ \t]*[\r\n]" % name, _read_number)
-        yield _compile_rule(b"%b ...." % name, field, rb"(?<![\w-])%b \.{4,60} (\d{1,9})\s" % name, _read_number)
-        for parameter in parameters:
-            text = b"Config param %b: " % parameter
-            yield _compile_rule(text, field, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _read_number)
+        settings = [b"Config param %b: " % parameter for parameter in parameters]
+        yield from _compile_rules(
+            field,
+            (b"%b: " % name, rb"(?<=[ \t|])%b: (\d{1,9})[ \t]*[\r\n]" % name, _read_number),
+            (b"%b ...." % name, rb"(?<![\w-])%b \.{4,60} (\d{1,9})\s" % name, _read_number),
+            *((text, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _read_number) for text in settings),
+        )
 
 
 RULES = (*NAMED_RULES, *_compile_size_rules())
