@@ -100,16 +100,13 @@ def replay(before: Settings, after: Settings, now: datetime) -> Replay:
     if after.baseline_release != before.baseline_release:
         runs = ingest(after, catalog_after, now)
     outcomes_after = _decide(evaluate_runs(runs, after, catalog_after, now), after)
-    changes = tuple(
+    pairs = [
         VerdictChange(name, outcomes_before.get(name), outcomes_after.get(name))
         for name in sorted({*outcomes_before, *outcomes_after})
-        if _get_verdict(outcomes_before.get(name)) != _get_verdict(outcomes_after.get(name))
-    )
-    judged = sum(
-        _is_judged(outcomes_before.get(name)) or _is_judged(outcomes_after.get(name))
-        for name in {*outcomes_before, *outcomes_after}
-    )
-    return Replay(judged, len({*outcomes_before, *outcomes_after}), changes)
+    ]
+    changes = tuple(pair for pair in pairs if _get_verdict(pair.before) != _get_verdict(pair.after))
+    judged = sum(_is_judged(pair.before) or _is_judged(pair.after) for pair in pairs)
+    return Replay(judged, len(pairs), changes)
 
 
 def format_replay(replayed: Replay) -> str:

@@ -5,23 +5,70 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report.html.drawing import (
-    FEWEST,
-    Chart,
-    Picture,
-    Scale,
-    clip,
-    format_span,
-    list_line_seconds,
-    list_lines,
-    list_lines_in_words,
-    make_number_scale,
-    make_sentence,
-    pad,
-)
+from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
+
+BEYOND = 1.5
+"""What takes longer than the bound, or the median, times this is drawn at the edge: the others stay readable."""
+
+FEWEST = 2
+"""Steps, nights or sizes of which a chart says more than a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawn chart: what it is of, a sentence for those who do not see it, the element, and what its symbols mean;
+    `id` is the sentence's."""
+
+    id: str
+    title: str
+    sentence: str
+    svg: str
+    key: str = ""
+
+
+def _list_lines(outcome: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield kind, text and seconds of the baseline and the bound, as far as there are."""
+    for kind, text, value in (
+        ("expected", "baseline", outcome.get("expected_seconds")),
+        ("bound", "bound", outcome.get("bound_seconds")),
+    ):
+        if value:
+            yield kind, text, value
+
+
+def _clip(values: Sequence[float], lines: Sequence[float]) -> list[float]:
+    """Return values of which none is far beyond the bound or their median: the scale is made for these."""
+    # The median, so that a single night of ten times the time does not press all others into one line.
+    highest = BEYOND * max([sorted(values)[len(values) // 2], *lines])
+    return [min(value, highest) for value in values]
+
+
+def _list_line_seconds(outcome: dict[str, Any]) -> list[float]:
+    """Return the seconds of these lines."""
+    return [value for _, _, value in _list_lines(outcome)]
+
+
+def _list_lines_in_words(outcome: dict[str, Any]) -> Iterator[str]:
+    """Yield these lines in words."""
+    for _, text, value in _list_lines(outcome):
+        yield f"{text} {formatting.format_seconds(value)}"
+
+
+def _format_span(values: Sequence[float]) -> str:
+    """Return the smallest and the largest of some seconds."""
+    return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
+
+
+def _make_sentence(parts: Sequence[str]) -> str:
+    """Return the parts that say something as one sentence."""
+    return f"{'; '.join(part for part in parts if part)}."
+
+
+# --- weak scaling ------------------------------------------------------------------------------------------------
 
 Shares = Sequence[tuple[int, float]]
 """GPUs of a size, and its throughput per GPU as a share of the reference's."""
@@ -111,8 +158,10 @@ def _describe_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
     for size, share in measured:
         beside = ", ".join(f"{label} {shares[size]:.1%}" for label, shares in by_size.items() if size in shares)
         texts.append(f"{size} GPUs {share:.1%}" + (f" ({beside})" if beside else ""))
-    return make_sentence([f"Against the smallest size that was compared: {', '.join(texts)}"])
+    return _make_sentence([f"Against the smallest size that was compared: {', '.join(texts)}"])
 
+
+# --- the nights before -------------------------------------------------------------------------------------------
 
 DATES = 5
 """Dates under a history, at most."""
@@ -149,7 +198,7 @@ def draw_history(outcome: dict[str, Any], name: str) -> Chart | None:
     changes = [change for change in outcome.get("changes") or () if 0 <= change.get("night", -1) < len(nights)]
     expected = [night.get("expected_seconds") for night in nights]
     lines = [value for value in expected if value]
-    y = make_number_scale(*pad([*clip(measured, lines), *lines], 0.12))
+    y = make_number_scale(*pad([*_clip(measured, lines), *lines], 0.12))
     picture = Picture(_make_date_scale(earlier), y, "", "seconds")
     picture.draw_line(_list_corners(expected), "expected")
     shown = _draw_daily_runs(picture, nights, times)
@@ -219,9 +268,9 @@ def _describe_history(
     nights = (
         f"{formatting.count_noun(len(earlier), 'night')} from {_format_date(earlier[0])} to {_format_date(earlier[-1])}"
     )
-    return make_sentence(
+    return _make_sentence(
         [
-            f"{nights}{now}, {format_span(measured)}",
+            f"{nights}{now}, {_format_span(measured)}",
             f"{untimed} without a step time" if untimed else "",
             f"{formatting.count_noun(len(levels), 'change')} of level: {formatting.join_first(levels)}"
             if levels
@@ -234,6 +283,8 @@ def format_change(difference: float | None) -> str:
     """Return a fraction, slower is positive, as a signed percentage."""
     return formatting.format_difference(None if difference is None else 1 + difference)
 
+
+# --- the steps of a run, and their distribution ------------------------------------------------------------------
 
 BINS = 12
 """Bars of the values of a window, about."""
@@ -253,7 +304,7 @@ def draw_steps(outcome: dict[str, Any], name: str) -> Chart | None:
     points = [(step, value) for step, value in zip(index, seconds, strict=True) if value is not None]
     if len(points) < FEWEST:
         return None
-    y = make_number_scale(*pad([*_select_core(outcome, points), *list_line_seconds(outcome)]))
+    y = make_number_scale(*pad([*_select_core(outcome, points), *_list_line_seconds(outcome)]))
     slow = [(index[at], seconds[at]) for at in columns["slow"] if seconds[at] is not None]
     above = [(step, value) for step, value in points if value > y.high and (step, value) not in slow]
     picture = Picture(make_number_scale(min(index), max(index)), y, "step", "seconds")
@@ -263,7 +314,7 @@ def draw_steps(outcome: dict[str, Any], name: str) -> Chart | None:
     picture.draw_line(zip(index, seconds, strict=True))
     picture.draw_points(slow, "triangle", "slow")
     picture.draw_points(above, "triangle", "hollow")
-    for kind, text, value in list_lines(outcome):
+    for kind, text, value in _list_lines(outcome):
         picture.draw_across(value, kind, text, below=kind == "expected")
     signs = ["\N{BLACK UP-POINTING TRIANGLE} slow"] if slow else []
     signs += ["\N{WHITE UP-POINTING TRIANGLE} above the scale"] if above else []
@@ -278,21 +329,21 @@ def _select_core(outcome: dict[str, Any], points: Points) -> list[float]:
     window = outcome["window"]
     inside = [value for step, value in points if window["first"] <= step <= window["last"]]
     # Without a window all steps: the first ones compile, and would stretch the scale.
-    return clip(inside or [value for _, value in points], list_line_seconds(outcome))
+    return _clip(inside or [value for _, value in points], _list_line_seconds(outcome))
 
 
 def _describe_steps(outcome: dict[str, Any], points: Points, slow: Points, y: Scale) -> str:
     values = [value for _, value in points]
     above, below = sum(value > y.high for value in values), sum(value < y.low for value in values)
     listed = formatting.join_first([step for step, _ in slow])
-    return make_sentence(
+    return _make_sentence(
         [
-            f"{formatting.count_noun(len(values), 'step')}, {format_span(values)}",
+            f"{formatting.count_noun(len(values), 'step')}, {_format_span(values)}",
             f"window {outcome['window']['first']} to {outcome['window']['last']}",
             f"{formatting.count_noun(len(slow), 'slow step')} ({listed})" if slow else "",
             f"{above} above the scale, which ends at {formatting.format_seconds(y.high)}" if above else "",
             f"{below} below the scale, which begins at {formatting.format_seconds(y.low)}" if below else "",
-            *list_lines_in_words(outcome),
+            *_list_lines_in_words(outcome),
         ]
     )
 
@@ -302,14 +353,14 @@ def draw_distribution(outcome: dict[str, Any], name: str) -> Chart | None:
     times = sorted(value for value in outcome.get("window_seconds", ()) if value is not None and value > 0)
     if len(times) < FEWEST or outcome.get("problems"):
         return None
-    shown = clip(times, list_line_seconds(outcome))
-    x = make_number_scale(*pad([*shown, *list_line_seconds(outcome)], 0.03))
+    shown = _clip(times, _list_line_seconds(outcome))
+    x = make_number_scale(*pad([*shown, *_list_line_seconds(outcome)], 0.03))
     width = _choose_width(x.high - x.low, shown[-1] - shown[0])
     counts = Counter(int((value - x.low) / width) for value in shown)
     picture = Picture(x, make_number_scale(0, max(counts.values()) * 1.25), "seconds", "steps")
     for place, count in sorted(counts.items()):
         picture.fill_box(x.low + place * width, x.low + (place + 0.92) * width, 0, count)
-    for row, (kind, text, value) in enumerate(list_lines(outcome)):
+    for row, (kind, text, value) in enumerate(_list_lines(outcome)):
         picture.draw_upright(value, kind, text, row)
     return Chart(name, "Distribution in the window", _describe_distribution(outcome, times), picture.make_svg(name))
 
@@ -324,9 +375,9 @@ def _describe_distribution(outcome: dict[str, Any], times: Sequence[float]) -> s
     median, low, high = (formatting.format_seconds(times[int(count * part)]) for part in (0.5, 0.25, 0.75))
     values = formatting.count_noun(count, "mean" if outcome.get("window_mean_of") else "step")
     middle = f"median {median}, half of them from {low} to {high}"
-    return make_sentence(
+    return _make_sentence(
         [
             f"{values} of the window: {middle}, slowest {formatting.format_seconds(times[-1])}",
-            *list_lines_in_words(outcome),
+            *_list_lines_in_words(outcome),
         ]
     )

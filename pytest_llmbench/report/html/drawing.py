@@ -7,14 +7,11 @@ class by which the page's own gives it a colour.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
-
-from pytest_llmbench.core import formatting
 
 WIDTH, HEIGHT = 438, 228
 """Of a chart, in pixels at its natural size."""
@@ -209,62 +206,3 @@ def pad(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:
     low, high = min(finite), max(finite)
     room = (high - low) * share or abs(high) * share or 1.0
     return low - room, high + room
-
-
-# --- what the charts of a configuration share ------------------------------------------------------------
-
-BEYOND = 1.5
-"""What takes longer than the bound, or the median, times this is drawn at the edge: the others stay readable."""
-
-FEWEST = 2
-"""Steps, nights or sizes of which a chart says more than a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A drawn chart: what it is of, a sentence for those who do not see it, the element, and what its symbols mean;
-    `id` is the sentence's."""
-
-    id: str
-    title: str
-    sentence: str
-    svg: str
-    key: str = ""
-
-
-def list_lines(outcome: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """Yield kind, text and seconds of the baseline and the bound, as far as there are."""
-    for kind, text, value in (
-        ("expected", "baseline", outcome.get("expected_seconds")),
-        ("bound", "bound", outcome.get("bound_seconds")),
-    ):
-        if value:
-            yield kind, text, value
-
-
-def clip(values: Sequence[float], lines: Sequence[float]) -> list[float]:
-    """Return values of which none is far beyond the bound or their median: the scale is made for these."""
-    # The median, so that a single night of ten times the time does not press all others into one line.
-    highest = BEYOND * max([sorted(values)[len(values) // 2], *lines])
-    return [min(value, highest) for value in values]
-
-
-def list_line_seconds(outcome: dict[str, Any]) -> list[float]:
-    """Return the seconds of these lines."""
-    return [value for _, _, value in list_lines(outcome)]
-
-
-def list_lines_in_words(outcome: dict[str, Any]) -> Iterator[str]:
-    """Yield these lines in words."""
-    for _, text, value in list_lines(outcome):
-        yield f"{text} {formatting.format_seconds(value)}"
-
-
-def format_span(values: Sequence[float]) -> str:
-    """Return the smallest and the largest of some seconds."""
-    return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
-
-
-def make_sentence(parts: Sequence[str]) -> str:
-    """Return the parts that say something as one sentence."""
-    return f"{'; '.join(part for part in parts if part)}."
