@@ -262,7 +262,7 @@ def _choose_window(steps: Steps, of_baseline: Window | None, asked: Window | Non
 
 def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
     """Return why a run may not be compared with a baseline, as the gate sees it."""
-    from pytest_llmbench.judge.decide import find_unusable
+    from pytest_llmbench.judge.run_selection import find_unusable
     from pytest_llmbench.measure import measure
 
     measured = measure(run, baseline, now, step_time_only=True)

@@ -13,7 +13,6 @@ from pytest_llmbench.core.models import (
     Judgement,
     Measurement,
     Noise,
-    Problem,
     Reason,
     Status,
     Verdict,
@@ -27,6 +26,7 @@ from pytest_llmbench.judge.run_selection import (
     PreviousRuns,
     describe_last_valid,
     find_current_shape,
+    find_unusable,
     is_stale,
     select_consecutive,
     select_current_runs,
@@ -125,17 +125,6 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     if not math.isfinite(evidence.baseline.step_seconds):
         return _judge_without_baseline(evidence, together)
     return _compare(evidence, newest)
-
-
-def find_unusable(run: Measurement) -> Problem | None:
-    """Return why a run has no step time that counts; None for one that may be compared with a baseline."""
-    problem = next(iter(run.problems), run.excluded)
-    if problem is not None:
-        return problem
-    measured = run.statistic_seconds
-    if measured is None or not (math.isfinite(measured) and measured > 0):
-        return Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
-    return None
 
 
 def _judge_without_baseline(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:

@@ -250,8 +250,9 @@ def compute_detectable(error: DifferenceError, margin: float) -> float:
 
 
 def count_repeats_needed(sigma: float, distance: float) -> int | None:
-    """Return how many runs would settle a difference this far from the margin; None at the margin itself."""
-    if abs(distance) < EQUAL:
+    """Return how many runs would settle a difference this far from the margin; None at the margin itself, or where one
+    of the two is no number."""
+    if not (abs(distance) >= EQUAL and math.isfinite(sigma)):
         return None
     return max(math.ceil(((Z_LEVEL + Z_POWER) * sigma / abs(distance)) ** 2), 1)
 

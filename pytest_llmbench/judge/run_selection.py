@@ -20,6 +20,7 @@ from pytest_llmbench.core.models import (
     Measurement,
     Note,
     NoteCode,
+    Problem,
     Reason,
     StoredRun,
 )
@@ -56,7 +57,11 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     counted, notes = _forgive_hiccups(runs, older, evidence)
     notes = (
         *notes,
-        *(Note(NoteCode.REPEAT_LOST, f"a repeat cannot be judged: {run.problems[0].text}") for run in lost),
+        *(
+            Note(NoteCode.REPEAT_LOST, f"a repeat cannot be judged: {problem.text}")
+            for problem in map(find_unusable, lost)
+            if problem
+        ),
     )
     if len(runs) == 1:
         return CurrentRuns(runs, counted, older, (*notes, *_note_unknown_build(newest, evidence)))
@@ -114,7 +119,9 @@ def find_repeats(newest: Measurement, evidence: Evidence) -> tuple[tuple[Measure
         and identify_build(run) == identify_build(newest) != ()
         and run.window_seconds != newest.window_seconds  # a copy is no second run
     ]
-    return (newest, *(run for run in near if run.valid)), tuple(run for run in near if run.problems)
+    return (newest, *(run for run in near if run.valid)), tuple(
+        run for run in near if not run.valid and (run.problems or not run.excluded)
+    )
 
 
 def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
@@ -122,6 +129,17 @@ def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ..
     launch = run.run.found.launch
     same = (other for other in evidence.measurements if other.run.found.launch == launch and other is not run)
     return (run, *same) if launch else (run,)
+
+
+def find_unusable(run: Measurement) -> Problem | None:
+    """Return why a run has no step time that counts; None for one that may be compared with a baseline."""
+    problem = next(iter(run.problems), run.excluded)
+    if problem is not None:
+        return problem
+    measured = run.statistic_seconds
+    if measured is None or not (math.isfinite(measured) and measured > 0):
+        return Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
+    return None
 
 
 def identify_build(measurement: Measurement) -> tuple[str, ...]:

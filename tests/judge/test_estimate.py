@@ -106,7 +106,7 @@ def test_a_detectable_slowdown_lies_beyond_the_bound_with_80_percent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distance", "runs"), [(0.05, 1), (0.025, 1), (0.02, 2), (-0.01, 7), (0.001, 619), (0.0, None)]
+    ("distance", "runs"), [(0.05, 1), (0.025, 1), (0.02, 2), (-0.01, 7), (0.001, 619), (0.0, None), (math.nan, None)]
 )
 def test_nearer_to_the_bound_takes_more_runs(distance: float, runs: int | None) -> None:
     assert count_repeats_needed(0.01, distance) == runs

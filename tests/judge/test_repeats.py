@@ -56,6 +56,21 @@ def test_repeats_that_differ_too_much_are_not_averaged() -> None:
     assert judgement.notes[0].code == "repeats-disagree"
 
 
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 0.0, None])
+def test_a_repeat_without_a_time_is_told_and_counts_for_nothing(seconds: float | None) -> None:
+    good, bad = tonight(1.0, 1.001)
+    untimed = replace(bad, statistic_seconds=seconds)
+    judgement = judge(evidence(good, untimed, *HISTORY, repeat_window=timedelta(hours=3)))
+    assert (judgement.verdict, judgement.repeats) == (Verdict.PASS, ())
+    assert "a repeat cannot be judged: no step time was measured" in [note.text for note in judgement.notes]
+
+
+def test_a_night_without_a_time_tells_nothing_of_the_noise() -> None:
+    (newest,) = tonight(1.0)
+    untimed = replace(nights(7.325)[0], statistic_seconds=math.nan)
+    assert judge(evidence(newest, untimed, *HISTORY[1:])).estimate == judge(evidence(newest, *HISTORY[1:])).estimate
+
+
 def test_an_invalid_repeat_is_told() -> None:
     good, bad = tonight(1.0, 1.001)
     judgement = judge(evidence(good, replace(bad, problems=(DIVERGED,)), repeat_window=timedelta(hours=3)))

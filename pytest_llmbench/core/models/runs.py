@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -307,8 +308,9 @@ class Measurement:
 
     @property
     def valid(self) -> bool:
-        """Whether it can stand for a night: measured, and nothing wrong with it."""
-        return self.statistic_seconds is not None and not self.problems and self.excluded is None
+        """Whether it can stand for a day: a time was measured, which is a number, and nothing is wrong with it."""
+        measured = self.statistic_seconds is not None and 0 < self.statistic_seconds < math.inf
+        return measured and not self.problems and self.excluded is None
 
     @property
     def started(self) -> datetime | None:
