@@ -77,7 +77,7 @@ def year(number: int, seed: int, correlation: float = 0.0) -> Year:
     planted = [_plant(random, one) for one in range(CONFIGURATIONS)]
     series = [_series(random, cv, one, correlation) for cv, one in zip(cvs, planted, strict=True)]
     told = [_Told(one, cv) for one, cv in zip(planted, cvs, strict=True)]
-    for night in range(noise.FEWEST_NIGHTS, NIGHTS + 1):
+    for night in range(noise.FEWEST_DAYS, NIGHTS + 1):
         nights = [values[:night] for values in series]
         alike = estimate_fleet_correlation(nights)
         for one, values, known in zip(told, nights, _noises(nights), strict=True):

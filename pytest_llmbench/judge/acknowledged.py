@@ -16,7 +16,7 @@ from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.judge.run_selection import PreviousRun, list_valid_runs
 
-NIGHTS = 7  # the level before an accepted change is the median of so many valid runs before it
+LAST_RUNS = 7  # the level before an accepted change is the median of so many valid runs before it
 
 # No level lies further above its baseline because of what was accepted: one entry may not say more, and several do not
 # come to more. What is slower needs a new recording, with a reason that stays.
@@ -113,7 +113,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
     level, began = 0.0, date.min
     for entry in sorted(active, key=lambda acknowledgement: acknowledgement.since):
         before = [run for run in runs if run.started is not None and began <= run.started.date() < entry.since]
-        start = min(_compute_level(before[-NIGHTS:], evidence.baseline), level) if len(before) >= FEWEST else level
+        start = min(_compute_level(before[-LAST_RUNS:], evidence.baseline), level) if len(before) >= FEWEST else level
         accepted = math.log1p(entry.fraction)
         level = max(start + accepted, min(level, 0.0)) if accepted > 0 else start + accepted
         began = entry.since

@@ -106,10 +106,10 @@ def _average_without_hiccup(window: Floats, mean_of: Sequence[int], averaged: in
 # --- the runs of a baseline: how many are independent, and whether they are of one level -------------------
 
 
-# Runs that start within so long after the first of a night are of that night, also beyond midnight (UTC).
-NIGHT = timedelta(hours=12)
+# Runs that start within so long after the first of a day are of that day, also beyond midnight (UTC).
+SAME_DAY = timedelta(hours=12)
 
-FEWEST_GROUPS = 3  # a baseline from fewer nights or sets of nodes is warned about
+FEWEST_GROUPS = 3  # a baseline from fewer days or sets of nodes is warned about
 ENOUGH_GROUPS = 5  # so many are recommended
 
 
@@ -122,11 +122,11 @@ class Occasion:
 
 
 def count_groups(occasions: Iterable[Occasion]) -> int:
-    """Return how many of the runs are independent: those of one night on one set of nodes share what made them fast
+    """Return how many of the runs are independent: those of one day on one set of nodes share what made them fast
     or slow and count once. What nothing is known of is not taken to differ."""
     groups: list[Occasion] = []
     for occasion in sorted(occasions, key=_make_order_key):
-        if not any(_is_same_night(occasion, group) and _share_nodes(occasion, group) for group in groups):
+        if not any(_is_same_day(occasion, group) and _share_nodes(occasion, group) for group in groups):
             groups.append(occasion)
     return len(groups)
 
@@ -137,10 +137,10 @@ def _make_order_key(occasion: Occasion) -> tuple[bool, float]:
     return started is None, started.timestamp() if started else 0.0
 
 
-def _is_same_night(occasion: Occasion, other: Occasion) -> bool:
+def _is_same_day(occasion: Occasion, other: Occasion) -> bool:
     if occasion.started is None or other.started is None:
         return True
-    return occasion.started.date() == other.started.date() or abs(occasion.started - other.started) < NIGHT
+    return occasion.started.date() == other.started.date() or abs(occasion.started - other.started) < SAME_DAY
 
 
 def _share_nodes(occasion: Occasion, other: Occasion) -> bool:
@@ -154,7 +154,7 @@ def _share_nodes(occasion: Occasion, other: Occasion) -> bool:
 # Levels count as several from here on: so much slower than the faster one would the mean be, as a fraction.
 SMALLEST_HARM = 0.01
 
-ALONE = 6  # of so many runs a single one is a bad night, and no level
+ALONE = 6  # of so many runs a single one is a bad day, and no level
 
 # From this ratio on 2, 3, ... runs (the last stands for more) are of two levels, one after the other in time or in any
 # order: what lies between the two over what lies within them, squared, with two degrees of half the expected noise.
@@ -179,7 +179,7 @@ def find_run_levels(seconds: Sequence[float], expected_noise: float, *, ordered:
 
     `seconds` are the statistics of the runs, in their order in time where they are `ordered`, `expected_noise` is the
     standard deviation of log(seconds) from run to run. Of runs of one level with up to twice that noise fewer than 1 %
-    are taken for two; runs of one night that share what the night added may be.
+    are taken for two; runs of one day that share what the day added may be.
     """
     logarithms = np.log(np.array(seconds, dtype=float))
     if len(logarithms) < 2:

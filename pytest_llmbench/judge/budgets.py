@@ -113,7 +113,7 @@ def _describe_distance(first: AcceptedValue, difference: float) -> str:
 
 
 def _note_distance(recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence) -> Note:
-    """Return how far tonight and the recorded value are from what was accepted, notable from half the budget on."""
+    """Return how far run and recorded value are from what was accepted, notable from half the budget on."""
     recorded = recording.trimmed_mean_seconds / first.seconds
     furthest = max(difference, math.log(recorded))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)

@@ -1,7 +1,7 @@
-"""Changes of level in a series of nights, sudden and slow: when, by how much, and how well that is known.
+"""Changes of level in a series of daily runs, sudden and slow: when, by how much, and how well that is known.
 
-A series with single bad nights fools the usual detectors. The guards matter more than the algorithm: what lies far from
-the running median is drawn in to it, and a level has to hold for three nights before anything is said.
+A series with single bad runs fools the usual detectors. The guards matter more than the algorithm: what lies far from
+the running median is drawn in to it, and a level has to hold for three days before anything is said.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from pytest_llmbench.judge.noise import compute_hidden_spread, compute_inflation
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
 
-FEWEST = 7  # fewer nights show no change: three on each side, and one to tell the noise from it
-HELD = 3  # a level that did not hold for so many nights is none
-RUNNING = 7  # the running median is that of so many nights: three bad ones among them do not move it
+FEWEST = 7  # fewer days show no change: three on each side, and one to tell the noise from it
+HELD = 3  # a level that did not hold for so many days is none
+RUNNING = 7  # the running median is that of so many days: three bad ones among them do not move it
 REACH = 3.0  # what lies further from its median than so many sigma is set there
 
-# A few nights of one level are hardly ever further apart (median absolute deviation; of three, standard deviation) than
+# A few days of one level are hardly ever further apart (median absolute deviation; of three, standard deviation) than
 # so many times their error.
 APART = 2.0
 
-LEVEL = 1e-5  # the probability, on one side, with which chance may make the t statistic of a change in few nights
+LEVEL = 1e-5  # the probability, on one side, with which chance may make the t statistic of a change in few days
 
-# From so many nights on that probability falls with the third power of their number: so many more parts can be cut out
+# From so many days on that probability falls with the third power of their number: so many more parts can be cut out
 # of them, each of which chance may make.
 MANY = 130
 
 SMALLEST = 0.005  # a smaller change, as a logarithm, is not worth a message
-LONG = 20  # so many nights of one level tell whether they drift
+LONG = 20  # so many days of one level tell whether they drift
 
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """A change of level in a series of nights."""
+    """A change of level in a series of daily runs."""
 
-    position: int  # the first night after it
+    position: int  # the first day after it
     first: int  # the two levels reach from here
     last: int  # to before this one
     difference: float  # a logarithm, as its bounds, with 95 % between them
@@ -57,17 +57,17 @@ class LevelShift:
 def find_level_shifts(
     values: Sequence[float] | Floats, noise: Noise, smallest: float = SMALLEST, correlation: float = 0.0
 ) -> tuple[LevelShift, ...]:
-    """Return the changes of level in a series, one log step time a night, oldest first; slower is positive.
+    """Return the changes of level in a series, one log step time a day, oldest first; slower is positive.
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004): the part whose mean
     differs most from the rest, by the t statistic, is cut out while it is beyond `level`, and each piece is searched
     again; so a change that was taken back is found as well as one that lasts. Then each cut has to hold between its two
     neighbours, with the spread that is left within the pieces, and the weakest are dropped first.
 
-    `correlation` is that of a night with the next (`estimate_fleet_correlation`): such nights say less together than as
+    `correlation` is that of a day with the next (`estimate_fleet_correlation`): such days say less together than as
     many independent ones, and vary by more than their differences show.
 
-    Empty means that nothing can be shown: also for fewer than 7 nights, and where the noise is only assumed.
+    Empty means that nothing can be shown: also for fewer than 7 days, and where the noise is only assumed.
     """
     series = np.array(values, dtype=float)
     if len(series) < FEWEST or not noise.measured or not np.isfinite(series).all():
@@ -91,13 +91,13 @@ def find_level_shifts(
 
 
 def choose_level(days: int) -> float:
-    """Return the probability, on one side, with which chance may make the t statistic of a change in so many nights."""
+    """Return the probability, on one side, with which chance may make the t statistic of a change in so many days."""
     return LEVEL * min(1.0, (MANY / days) ** 3)
 
 
 def draw_in(series: Floats, sigma: float) -> Floats:
-    """Return a series, shape (n,), with what lies further than 3 sigma from the median of the 7 nights around it set
-    there. At the ends it is the median of the outer 7, so that the last two nights alone never look like a level."""
+    """Return a series, shape (n,), with what lies further than 3 sigma from the median of the 7 days around it set
+    there. At the ends it is the median of the outer 7, so that the last two days alone never look like a level."""
     middle = compute_running_median(series, RUNNING)
     return np.clip(series, middle - REACH * sigma, middle + REACH * sigma)
 
@@ -123,7 +123,7 @@ def _find_cuts(series: Floats, offset: int, least: float, correlation: float) ->
 
 
 def _list_ends(count: int) -> tuple[Integers, Integers]:
-    """Return where a part of a series of `count` nights may begin, and before which night it may end."""
+    """Return where a part of a series of `count` days may begin, and before which day it may end."""
     inner = np.arange(HELD, count - HELD + 1)
     return np.append(0, inner), np.append(inner, count)
 
@@ -141,7 +141,7 @@ def _compute_weights(count: int, correlation: float) -> Floats:
 
 
 def estimate_error(pieces: Sequence[Floats], sigma: float) -> float:
-    """Return the standard deviation of one night: at least what is known of it, at least the spread within the pieces
+    """Return the standard deviation of one day: at least what is known of it, at least the spread within the pieces
     (each of one level)."""
     rests, taken = zip(*map(_remove_trend, pieces), strict=True)
     rest = np.concatenate(rests)
@@ -149,7 +149,7 @@ def estimate_error(pieces: Sequence[Floats], sigma: float) -> float:
 
 
 def _remove_trend(piece: Floats) -> tuple[Floats, int]:
-    """Return what is left of the nights of one level beside their mean, and beside the line through them where they are
+    """Return what is left of the days of one level beside their mean, and beside the line through them where they are
     many: a slow drift within a level is neither its spread nor a correlation, and must not hide the changes around it.
     The number is that of the parameters that were taken out."""
     centred = piece - np.mean(piece)
@@ -160,7 +160,7 @@ def _remove_trend(piece: Floats) -> tuple[Floats, int]:
 
 
 def _estimate_errors(series: Floats, cuts: Sequence[int], error: float, correlation: float) -> list[float]:
-    """Return the standard error of each piece's level. Bad nights in a row, which differ from each other, are no level
+    """Return the standard error of each piece's level. Bad days in a row, which differ from each other, are no level
     that held: where a short piece is apart by more than chance makes it, that counts."""
     errors = []
     for piece in (series[begin:end] for begin, end in pairwise(cuts)):
@@ -171,7 +171,7 @@ def _estimate_errors(series: Floats, cuts: Sequence[int], error: float, correlat
 
 
 def _measure_spread(piece: Floats) -> float:
-    """Return how far a few nights lie apart. One bad night among more than three does not count; of three, two that are
+    """Return how far a few days lie apart. One bad day among more than three does not count; of three, two that are
     alike would hide that the third is of another level."""
     return float(np.std(piece, ddof=1)) if len(piece) == HELD else compute_median_deviation(piece)
 
@@ -189,7 +189,7 @@ def _test_cut(drawn: Floats, cuts: Sequence[int], at: int, errors: Sequence[floa
 
 
 def _make_shift(series: Floats, cuts: Sequence[int], at: int, half: float, sigma: float) -> LevelShift:
-    """Return a change with its size: here each night is drawn in to the median of its own level, not of both."""
+    """Return a change with its size: here each day is drawn in to the median of its own level, not of both."""
     first, position, last = cuts[at - 1 : at + 2]
     levels = []
     for side in (series[first:position], series[position:last]):
@@ -202,27 +202,27 @@ def _make_shift(series: Floats, cuts: Sequence[int], at: int, half: float, sigma
 # --- slow drifts ---------------------------------------------------------------------------------------------
 
 
-# The level that a series is held against is the mean of its first nights, so many; it never moves with the series.
+# The level that a series is held against is the mean of its first days, so many; it never moves with the series.
 ANCHOR = 20
 
-# What each night may lie off the anchor, in sigma, before it adds to the sum: the sum is made for twice as much.
+# What each day may lie off the anchor, in sigma, before it adds to the sum: the sum is made for twice as much.
 SLACK = 0.5
 
 # The sum, in sigma, from which on a series has drifted; `benchmarks/year.py` counts the false alarms that this makes.
 LIMIT = 15.0
 
-SMALLEST_DRIFT = 0.01  # a smaller drift, as a logarithm, is not worth a message: nothing is known of one night's cause
+SMALLEST_DRIFT = 0.01  # a smaller drift, as a logarithm, is not worth a message: nothing is known of one day's cause
 
 
 def find_slow_change(
     values: Sequence[float] | Floats, noise: Noise, smallest: float = 0.0, correlation: float = 0.0
 ) -> LevelShift | None:
-    """Return the drift in which a series stands tonight, one log step time a night, oldest first; slower is positive.
+    """Return the drift in which a series stands now, one log step time a day, oldest first; slower is positive.
 
-    Two cumulative sums against the first 20 nights (Page, Biometrika 41, 1954), of nights in units of sigma that are
-    drawn in as for `find_level_shifts`. The position is the night from which on the sum grew; the difference is that of
-    the last seven nights. `correlation` is that of a night with the next, as there. None: nothing can be shown, also
-    where the noise is only assumed or too few nights follow.
+    Two cumulative sums against the first 20 days (Page, Biometrika 41, 1954), of days in units of sigma that are
+    drawn in as for `find_level_shifts`. The position is the day from which on the sum grew; the difference is that of
+    the last seven days. `correlation` is that of a day with the next, as there. None: nothing can be shown, also
+    where the noise is only assumed or too few days follow.
     """
     series = np.array(values, dtype=float)
     if len(series) < ANCHOR + RUNNING or not noise.measured or not np.isfinite(series).all():
@@ -243,7 +243,7 @@ def find_slow_change(
 
 
 def _find_beginning(units: Floats) -> int | None:
-    """Return since which night, counted from the anchor's last, the sum has grown; None while it is below the limit.
+    """Return since which day, counted from the anchor's last, the sum has grown; None while it is below the limit.
 
     It is kept below twice the limit, so that it comes down again when a long drift was put right.
     """
@@ -255,5 +255,5 @@ def _find_beginning(units: Floats) -> int | None:
 
 
 def _compute_error() -> float:
-    """Return the standard error, in sigma, of a median of seven nights against a mean of twenty."""
+    """Return the standard error, in sigma, of a median of seven days against a mean of twenty."""
     return math.sqrt(math.pi / 2 / RUNNING + 1 / ANCHOR)

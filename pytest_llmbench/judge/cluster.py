@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 Name = TypeVar("Name")
 
-NIGHTS = 7  # tonight is compared with the median of so many earlier runs
+COMPARED = 7  # a current run is compared with the median of so many earlier runs
 FEWEST = 3  # fewer configurations share nothing
 
 # A configuration has moved if that is significant at this level, one-sided; stricter where few are looked at.
 LEVEL = 0.05
 
-FALSE_ALARMS = 0.0001  # the share of nights in which chance may move most configurations in one direction
+FALSE_ALARMS = 0.0001  # the share of days on which chance may move most configurations in one direction
 SMALLEST = 0.01  # a smaller shared shift is not worth a message
 
 
@@ -40,7 +40,7 @@ class ShiftReference(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationShift:
-    """A configuration tonight."""
+    """A configuration with its current runs."""
 
     key: Key
     estimate: Estimate
@@ -63,13 +63,13 @@ class SharedShift:
 def measure_shift(judgement: Judgement, older: Sequence[Measurement | StoredRun]) -> ConfigurationShift | None:
     """Return what one configuration says of a shared shift; None where nothing is known of its error.
 
-    `older` are the runs before tonight's, oldest first; those that are not valid tell nothing.
+    `older` are those before the current ones, oldest first; those that are not valid tell nothing.
     """
     estimate = judgement.estimate
     if judgement.verdict not in JUDGED or estimate is None or not _is_known(estimate):
         return None
     logarithms = (_take_logarithm(run, judgement.baseline) for run in reversed(older) if run.valid)
-    last = islice((logarithm for logarithm in logarithms if math.isfinite(logarithm)), NIGHTS)
+    last = islice((logarithm for logarithm in logarithms if math.isfinite(logarithm)), COMPARED)
     return ConfigurationShift(judgement.baseline.key, estimate, tuple(last)[::-1])
 
 
@@ -78,7 +78,7 @@ def find_shared_shift(configurations: Sequence[ConfigurationShift]) -> SharedShi
 
     Each is compared with its own last runs where at least half have any, and those without do not count; else all with
     their baselines. One has moved if it did so significantly; with few configurations at a level that makes chance
-    move most of them in fewer than one of 10 000 nights. None also means that it cannot be told.
+    move most of them on fewer than one of 10 000 days. None also means that it cannot be told.
     """
     ordered = sorted(configurations, key=lambda configuration: configuration.key)
     with_older = [configuration for configuration in ordered if configuration.older]

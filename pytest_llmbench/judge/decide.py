@@ -34,7 +34,7 @@ from pytest_llmbench.judge.run_selection import (
 )
 from pytest_llmbench.judge.shape import Shape
 
-POOLED_NIGHTS = 3  # a configuration that is INCONCLUSIVE for so many nights running is judged on them together
+POOLED_DAYS = 3  # a configuration that is INCONCLUSIVE on so many days in a row is judged on them together
 
 # Worst first.
 SEVERITY = (
@@ -100,7 +100,7 @@ def _judge_first(evidence: Evidence) -> Judgement:
 
 def _drop_launch(measurement: Measurement) -> Measurement:
     run = measurement.run
-    if not run.found.launch:  # a copy of it would count as an earlier night
+    if not run.found.launch:  # a copy of it would count as an earlier daily run
         return measurement
     return replace(measurement, run=replace(run, found=replace(run.found, launch="")))
 
@@ -250,12 +250,12 @@ def _decide_faster(evidence: Evidence) -> _Decision:
 
 
 def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRuns, meets: bool) -> _Decision | None:
-    """Return what three INCONCLUSIVE nights running say together of a run that does not meet the literal rule.
+    """Return what three INCONCLUSIVE daily runs in a row say together of a run that does not meet the literal rule.
 
-    Only a REGRESSION: two good nights must not average away that something changed tonight.
+    Only a REGRESSION: two good runs must not average away that something changed since.
     """
     measured = [run for run in older if isinstance(run, Measurement) and run in evidence.measurements]
-    row = select_consecutive(measured, newest, POOLED_NIGHTS)
+    row = select_consecutive(measured, newest, POOLED_DAYS)
     if meets or not row:
         return None
     noise = estimate_noise(evidence, older)
@@ -268,9 +268,7 @@ def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRu
     answered = _answer(together)
     if answered is not Answer.BEYOND or any(agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)):
         return None
-    because = (
-        f"{POOLED_NIGHTS} nights running could not tell; together they do: {explanation.format_interval(together)}"
-    )
+    because = f"{POOLED_DAYS} nights running could not tell; together they do: {explanation.format_interval(together)}"
     return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
 
 

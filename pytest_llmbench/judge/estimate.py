@@ -19,7 +19,7 @@ from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 if TYPE_CHECKING:
     from pytest_llmbench.judge.run_selection import PreviousRun, PreviousRuns
 
-# A year of nights of 82 configurations is 30,000 runs: this is called for each of them.
+# A year of daily runs of 82 configurations is 30,000 runs: this is called for each of them.
 _STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 
 FEWEST_STEPS = 3  # a window with fewer steps says nothing of its own spread
@@ -82,7 +82,7 @@ def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Me
         noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
     ]
     together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
-    # Runs of one night differ by less than nights: only more of it counts.
+    # Runs of one day differ by less than days: only more of it counts.
     alike = _estimate_recorded_noise(evidence.baseline)
     if together.measured or alike is None or alike.sigma <= together.sigma:
         return together
@@ -90,9 +90,9 @@ def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Me
 
 
 def list_own_noise(baseline: Baseline, older: PreviousRuns) -> list[Noise | None]:
-    """Return what a configuration's own nights and its recorded runs say of its noise; None where they are too few.
+    """Return what a configuration's own daily runs and its recorded runs say of its noise; None where they are too few.
 
-    Of recorded runs only those of different nights or nodes do, with as many degrees of freedom as they have groups
+    Of recorded runs only those of different days or nodes do, with as many degrees of freedom as they have groups
     but one: runs that share them say nothing of what differs between them.
     """
     groups = count_recorded_groups(baseline)
@@ -101,7 +101,7 @@ def list_own_noise(baseline: Baseline, older: PreviousRuns) -> list[Noise | None
 
 
 def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
-    """Return what the runs of earlier nights say of the noise from run to run; None where they are too few."""
+    """Return what earlier daily runs say of the noise from run to run; None where they are too few."""
     stored = sum(isinstance(run, StoredRun) for run in previous)
     source = "nights" if not stored else "nights of history"
     if 0 < stored < len(previous):
@@ -110,9 +110,9 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
 
 
 def count_recorded_groups(baseline: Baseline) -> float:
-    """Return how many independent values a recorded baseline is the mean of: its nights or sets of nodes.
+    """Return how many independent values a recorded baseline is the mean of: its days or sets of nodes.
 
-    Where the file does not say it, its runs may all be of one night, and count once. A published value is exact.
+    Where the file does not say it, its runs may all be of one day, and count once. A published value is exact.
     """
     recording = baseline.recording
     return math.inf if recording is None else min(recording.groups or 1, recording.runs)

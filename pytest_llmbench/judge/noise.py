@@ -15,11 +15,11 @@ from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, c
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
-FEWEST_NIGHTS = 8  # history shorter than this many nights says too little of its spread
+FEWEST_DAYS = 8  # history shorter than this many days says too little of its spread
 CONFIGURATIONS = 5  # from this many configurations with a spread of their own on, they say something of each other
 
 # Degrees of freedom of the shortest history; two or three repeats alone have fewer, and t would be useless.
-ENOUGH = 0.4 * (FEWEST_NIGHTS - 1)
+ENOUGH = 0.4 * (FEWEST_DAYS - 1)
 
 SMALLEST = 1e-4  # no cluster repeats itself better than to 0.01 %: equal numbers come from rounding or copies
 
@@ -32,14 +32,14 @@ def assume_noise(cv: float) -> Noise:
 
 
 def estimate_from_daily_runs(logarithms: Sequence[float] | Floats, unit: str = "nights") -> Noise | None:
-    """Return the noise of a series of nights (log seconds, one run a night, in order); None for less than 8 of them.
+    """Return the noise of daily runs (log seconds, in order); None for less than 8 of them.
 
-    `unit` is what the nights are called.
+    `unit` is what the daily runs are called.
 
-    The median absolute deviation of successive differences, over the root of 2: level shifts and single bad nights
+    The median absolute deviation of successive differences, over the root of 2: level shifts and single bad days
     hardly move it. Degrees of freedom 0.4 (H - 1): its efficiency at the normal distribution.
     """
-    if len(logarithms) < FEWEST_NIGHTS:
+    if len(logarithms) < FEWEST_DAYS:
         return None
     sigma = compute_median_deviation(np.diff(logarithms)) / math.sqrt(2)
     return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {unit}")
@@ -187,12 +187,12 @@ def _correlate_steps(values: Floats) -> float:
 # --- from day to day -----------------------------------------------------------------------------------------
 
 
-CORRELATED_DAYS = 20  # a configuration with fewer nights says nothing of it
+CORRELATED_DAYS = 20  # a configuration with fewer days says nothing of it
 
-# Each night is taken from the median of so many around it: changes of level and slow drifts are no correlation.
+# Each day is taken from the median of so many around it: changes of level and slow drifts are no correlation.
 AROUND = 31
 
-FAR = 3.5  # a night further from that median than so many sigma is a bad one, of which its neighbours tell nothing
+FAR = 3.5  # a day further from that median than so many sigma is a bad one, of which its neighbours tell nothing
 LARGEST_DAILY = 0.9  # what is beyond this is a drift, and would hide every change
 
 # A median of correlations below so many of their standard errors may be chance (1.25: a median instead of a mean).
@@ -200,12 +200,12 @@ CHANCE = 1.645 * 1.25
 
 
 def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
-    """Return the correlation of a night with the next one from the nights of all configurations: their logarithms in
-    order, one array of shape (nights,) each. 0 where chance may have made it.
+    """Return the correlation of a day with the next one from the days of all configurations: their logarithms in
+    order, one array of shape (days,) each. 0 where chance may have made it.
 
-    One configuration tells it to 0.1 after a hundred nights, a fleet to 0.01: the median over the configurations that
-    have 20 nights or more counts. Between fewer than five of them the spread is not known, and is taken as that of
-    independent nights.
+    One configuration tells it to 0.1 after a hundred days, a fleet to 0.01: the median over the configurations that
+    have 20 days or more counts. Between fewer than five of them the spread is not known, and is taken as that of
+    independent days.
     """
     correlations = [
         (_correlate_days(daily_runs), len(daily_runs)) for daily_runs in series if len(daily_runs) >= CORRELATED_DAYS
@@ -220,7 +220,7 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
 
 
 def _correlate_days(daily_runs: Floats) -> float:
-    """Return the lag-1 correlation of nights about their running median; what that and the mean hide is added."""
+    """Return the lag-1 correlation of days about their running median; what that and the mean hide is added."""
     count = len(daily_runs)
     own = estimate_from_daily_runs(daily_runs)
     if own is None or not np.isfinite(daily_runs).all():
@@ -244,13 +244,13 @@ def compute_running_median(values: Floats, width: int) -> Floats:
 
 
 def compute_hidden_spread(correlation: float) -> float:
-    """Return by how much the standard deviation of nights is larger than their successive differences let it seem."""
+    """Return by how much the standard deviation of days is larger than their successive differences let it seem."""
     return 1 / math.sqrt(1 - correlation)
 
 
 def compute_inflation(daily_runs: Floats, correlation: float) -> Floats:
-    """Return how much larger the variance of a mean of so many nights is than that of independent ones; the numbers of
-    nights, and the result, are of any shape."""
+    """Return how much larger the variance of a mean of so many days is than that of independent ones; the numbers of
+    days, and the result, are of any shape."""
     if correlation == 0:
         return np.ones_like(daily_runs)
     rest = 1 - correlation

@@ -30,8 +30,8 @@ from pytest_llmbench.judge.shape import Shape, find_shape
 
 LARGE = 1.5  # medians from which on a step is no straggler of the kind that a published mean holds as well
 HANG = 20.0  # medians beyond which a step is no hiccup: the run hung, and nobody knows what it waited for
-WEEK = timedelta(days=6)  # seven nights, tonight included
-OFTEN = 3  # so many runs in seven nights with a hiccup are no chance: they are told, and forgiven no more
+WEEK = timedelta(days=6)  # seven days, the current one included
+OFTEN = 3  # so many runs in seven days with a hiccup are no chance: they are told, and forgiven no more
 
 SAME = 1e-6
 
@@ -155,7 +155,7 @@ def _forgive_hiccups(
     runs: tuple[Measurement, ...], older: PreviousRuns, evidence: Evidence
 ) -> tuple[tuple[Measurement, ...], tuple[Note, ...]]:
     """Return runs with their hiccups forgiven, and what is to be said of them; the runs as they are where too many
-    nights of the last week had some."""
+    days of the last week had some."""
     slow = [_find_hiccup(run, evidence) for run in runs]
     if not any(slow):
         return runs, ()
@@ -199,7 +199,7 @@ def _replace_steps(run: Measurement, slow: Sequence[int]) -> Measurement:
 
 
 def _count_recent(older: PreviousRuns, current: Measurement, evidence: Evidence) -> int:
-    """Return how many of the six nights before tonight had a hiccup."""
+    """Return how many of the six days before the current run had a hiccup."""
     started = current.started
     if started is None:
         return 0
@@ -208,8 +208,8 @@ def _count_recent(older: PreviousRuns, current: Measurement, evidence: Evidence)
 
 
 def _had_hiccup(run: PreviousRun, evidence: Evidence) -> bool:
-    """Whether a night had a hiccup. Of one that only the history knows: its step time is more than what it was judged
-    by, or a few steps decided."""
+    """Whether a daily run had a hiccup. Of one that only the history knows: its step time is more than what it was
+    judged by, or a few steps decided."""
     if not isinstance(run, StoredRun):
         return bool(_find_hiccup(run, evidence))
     if run.reason == Reason.FEW_STEPS_DECIDE:
@@ -236,14 +236,14 @@ def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
 # --- the daily runs: one a day, those before the current ones ----------------------------------------------
 
 
-# A run that stands for an earlier night: one that was found, or one that only the history knows.
+# A run that stands for an earlier day: one that was found, or one that only the history knows.
 PreviousRun = Measurement | StoredRun
 
-ADJACENT = timedelta(days=4)  # nights this near to each other are running: a weekend may lie between them
+ADJACENT = timedelta(days=4)  # days this near to each other are in a row: a weekend may lie between them
 
-PreviousRuns = tuple[PreviousRun, ...]  # the runs of the nights before tonight, oldest first, one each
+PreviousRuns = tuple[PreviousRun, ...]  # the daily runs before the current ones, oldest first
 
-# A year of nights of 82 configurations is 30,000 runs: this is called for each of them.
+# A year of daily runs of 82 configurations is 30,000 runs: this is called for each of them.
 _BEGUN: Callable[[PreviousRun], datetime] = attrgetter("started")  # of those that have one
 
 
@@ -256,11 +256,11 @@ def list_before_newest(evidence: Evidence) -> PreviousRuns:
 
 
 def list_previous_daily_runs(current: Sequence[Measurement], evidence: Evidence) -> PreviousRuns:
-    """Return one valid run for each earlier night (day, UTC), oldest first: the newest of that day.
+    """Return one valid run for each earlier day (UTC), oldest first: the newest of that day.
 
-    Runs of one day share what changes from night to night, so that they would make the noise look small; those of
-    tonight's own day are none. Where nothing ran tonight, all nights are earlier ones, and so they are for a run whose
-    start nothing says: it counts as the newest.
+    Runs of one day share what changes from day to day, so that they would make the noise look small; those of the
+    current runs' own day are none. Where there is no current run, all days are earlier ones, and so they are for one
+    whose start nothing says: it counts as the newest.
     """
     started = max((run.started for run in current if run.started), default=evidence.now)
     day = started.toordinal() if current else None
@@ -272,13 +272,13 @@ def list_previous_daily_runs(current: Sequence[Measurement], evidence: Evidence)
     ordered: list[PreviousRun] = sorted((*measured, *evidence.stored_runs), key=_BEGUN)
     before = ordered[: bisect_right(ordered, started, key=_BEGUN)]
     by_day = dict(zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True))
-    if day is not None:  # an earlier run of its day is no earlier night
+    if day is not None:  # an earlier run of its day is no earlier day
         by_day.pop(day, None)
     return tuple(by_day.values())
 
 
 def select_consecutive(older: Sequence[Measurement], newest: Measurement, count: int) -> list[Measurement]:
-    """Return the newest run and the last nights before it, `count` together; empty where they are not in a row."""
+    """Return the newest run and the last daily runs before it, `count` together; empty where they are not in a row."""
     row = [*older[1 - count :], newest]
     if len(row) != count or newest.started is None:
         return []
@@ -316,7 +316,7 @@ def list_valid_runs(evidence: Evidence) -> list[PreviousRun]:
 
 
 def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
-    """Return measured nights, oldest first, as what happened on them."""
+    """Return measured runs, oldest first, as daily runs."""
     measured = [run for run in older if 0 < (run.statistic_seconds or 0) < math.inf]
     return [
         run if isinstance(run, StoredRun) else _make_daily_run(run, run.statistic_seconds or math.nan)
@@ -325,7 +325,7 @@ def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
 
 
 def average_current_runs(current: Sequence[Measurement]) -> list[DailyRun]:
-    """Return tonight's repeats as one night, their mean; empty where there is no run, or nothing says when it began."""
+    """Return the current runs as one daily run, their mean; empty without one, or where nothing says when it began."""
     if not current or current[0].run.started is None:
         return []
     logarithms = [math.log(run.statistic_seconds or math.nan) for run in current]

@@ -1,4 +1,4 @@
-"""What happened to a configuration over its nights: changes of level, what differs around each, and who accepted it."""
+"""What happened to a configuration over its daily runs: changes of level, what differs around each, who accepted it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift, find_level_shifts, find_slow_change
 from pytest_llmbench.judge.estimate import EQUAL
 
-NEAR = 3  # of the surroundings of a change, so many nights on each side are compared
+NEAR = 3  # of the surroundings of a change, so many days on each side are compared
 
-# An acknowledgement may name a day so far from that of the change: noise decides which night is found.
+# An acknowledgement may name a day so far from that of the change: noise decides which day is found.
 PLACED = timedelta(days=7)
 
 UNCERTAIN = 0.5  # a drift of which hardly anything is known is still no other one than twice as much as was accepted
-LAST, FEWEST = 10, 8  # of so many last nights, and of no fewer, is told that they flip
+LAST, FEWEST = 10, 8  # of so many last days, and of no fewer, is told that they flip
 
-# Chance lets a configuration that meets its bound on 19 of 20 nights flip so often in one of a hundred such rows.
+# Chance lets a configuration that meets its bound on 19 of 20 days flip so often in one of a hundred such rows.
 FLIPS = 3
 
 
@@ -37,10 +37,10 @@ def find_changes(
     coarse: float = 0.0,
     correlation: float = 0.0,
 ) -> tuple[LevelChange, ...]:
-    """Return the changes in the nights of one configuration, oldest first; where none to slower stands, the drift.
+    """Return the changes in the daily runs of one configuration, oldest first; where none to slower stands, the drift.
 
     `acknowledged` are those that cover the configuration. `coarse` is one printed unit of the times, as a fraction,
-    where their noise is smaller: a change has to be larger. `correlation` is that of a night with the next, of all
+    where their noise is smaller: a change has to be larger. `correlation` is that of a day with the next, of all
     configurations. Empty: nothing can be shown.
     """
     values = np.log(np.array([run.statistic_seconds for run in daily_runs], dtype=float))
@@ -73,7 +73,7 @@ def _make_changes(
             difference=math.expm1(shift.difference),
             low=math.expm1(shift.low),
             high=math.expm1(shift.high),
-            # A drift has no night around which to look.
+            # A drift has no day around which to look.
             environment=compare_environments(daily_runs, shift.position) if kind is ChangeKind.STEP else (),
             stands=left != 0,
             lasting=math.expm1(left),
@@ -85,10 +85,10 @@ def _make_changes(
 
 
 def compare_environments(daily_runs: DailyRuns, position: int) -> tuple[tuple[str, str, str], ...]:
-    """Return what differs around a change whose first night is at `position`: name, value before, value after.
+    """Return what differs around a change whose first day is at `position`: name, value before, value after.
 
-    A value counts that is the same on three nights before and on three after, so that what differs every night is not
-    blamed; noise may have put the change a night too early or too late. Nights that do not tell it are passed over.
+    A value counts that is the same on three days before and on three after, so that what differs every day is not
+    blamed; noise may have put the change a day too early or too late. Days that do not tell it are passed over.
     """
     environments = [run.environment for run in daily_runs]
     names = dict.fromkeys(name for environment in environments for name in environment)
@@ -202,13 +202,13 @@ def _is_enough(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
     return way * changes[-1].difference > 0 and total - min(half, UNCERTAIN * accepted) <= accepted
 
 
-# --- nights on the bound -------------------------------------------------------------------------------------
+# --- days on the bound -------------------------------------------------------------------------------------
 
 
 def find_flips(daily_runs: DailyRuns, bound_seconds: float, since: int = 0) -> OnBound | None:
-    """Return how many of the last ten nights passed by the literal rule, where they flip from one side of the bound to
+    """Return how many of the last ten days passed by the literal rule, where they flip from one side of the bound to
     the other: at least three times, with three on each side. None where they do not, or where fewer than eight are of
-    the present level, which begins with the night at `since`: a configuration within its bound has a bad night now and
+    the present level, which begins with the day at `since`: a configuration within its bound has a bad day now and
     then, and one that became slower is beyond it for good.
     """
     passed = [
