@@ -21,6 +21,11 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.duplicates import mark_past_copies
+from pytest_llmbench.judge.acknowledged import apply_acknowledgements
+from pytest_llmbench.judge.estimate import estimate_prior
+from pytest_llmbench.judge.noise import assume_noise
+from pytest_llmbench.judge.run_selection import list_before_newest
+from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
     Catalog,
@@ -181,9 +186,6 @@ def collect_evidence(
     measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
-    from pytest_llmbench.judge.estimate import estimate_prior
-    from pytest_llmbench.judge.run_selection import list_before_newest
-
     evidence = {}
     for key, per_baseline in measured.items():
         runs, stored = _with_past(per_baseline, past.get(key, ()))
@@ -210,8 +212,6 @@ def apply_acknowledged_levels(
     per_baseline: Sequence[Evidence], settings: Settings, catalog: Catalog
 ) -> tuple[Evidence, ...]:
     """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
-    from pytest_llmbench.judge.acknowledged import apply_acknowledgements
-
     entries = catalog.acknowledged if settings.record is None else ()
     return tuple(apply_acknowledgements(of_baseline, entries, certify=settings.certify) for of_baseline in per_baseline)
 
@@ -224,8 +224,6 @@ def _compare_with(
     now: datetime,
 ) -> Evidence:
     """Return what is known of a configuration against a baseline, but for what others say of the noise."""
-    from pytest_llmbench.judge.noise import assume_noise
-
     return Evidence(
         baseline=baseline,
         measurements=_select_current(measurements, settings),

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
@@ -25,20 +27,31 @@ from pytest_llmbench.core.models import (
     OnBound,
     Verdict,
 )
+from pytest_llmbench.judge.acknowledged import describe_acknowledgement, select_covering
+from pytest_llmbench.judge.changes import FEWEST
+from pytest_llmbench.judge.cluster import LEVEL, adjust_p_values, find_shared_shift, measure_shift
+from pytest_llmbench.judge.estimate import estimate_noise
+from pytest_llmbench.judge.noise import estimate_fleet_correlation
+from pytest_llmbench.judge.run_selection import (
+    average_current_runs,
+    find_coarse_unit,
+    list_daily_runs,
+    list_previous_daily_runs,
+)
+from pytest_llmbench.judge.series import find_changes, find_flips
+from pytest_llmbench.measure.metrics import compute_efficiency, group_families, make_metric
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.cluster import SharedShift
     from pytest_llmbench.judge.run_selection import PreviousRun
 
-PreviousRuns: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
-"""For each key the nights before tonight, oldest first."""
+PreviousByKey: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
+"""For each key the daily runs before the current ones, oldest first."""
 
 
-def find_fleet_shift(judged: JudgedConfigurations, older: PreviousRuns) -> SharedShift | None:
+def find_fleet_shift(judged: JudgedConfigurations, older: PreviousByKey) -> SharedShift | None:
     """Return the shift that most configurations share since their last runs, or against their baselines."""
-    from pytest_llmbench.judge.cluster import find_shared_shift, measure_shift
-
     shifts = [measure_shift(result.judgement, older[key]) for key, (result, _) in judged.newest.items()]
     return find_shared_shift([shift for shift in shifts if shift is not None])
 
@@ -63,10 +76,8 @@ def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
     return judgement.runs if judgement.verdict in JUDGED else ()
 
 
-def find_previous_runs(judged: JudgedConfigurations) -> PreviousRuns:
+def find_previous_runs(judged: JudgedConfigurations) -> PreviousByKey:
     """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
-    from pytest_llmbench.judge.run_selection import list_previous_daily_runs
-
     newest = judged.newest
     return {
         key: list_previous_daily_runs(list_judged_runs(result.judgement), evidence)
@@ -76,8 +87,6 @@ def find_previous_runs(judged: JudgedConfigurations) -> PreviousRuns:
 
 def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     """Return the results, with a note in each that is not red though slower than its baseline beyond chance."""
-    from pytest_llmbench.judge.cluster import LEVEL, adjust_p_values
-
     estimates = {key: result.judgement.estimate for key, (result, _) in judged.newest.items()}
     adjusted = adjust_p_values({key: estimate.p_slower for key, estimate in estimates.items() if estimate is not None})
 
@@ -98,7 +107,7 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
 
 
 def with_changes(
-    judged: JudgedConfigurations, previous: PreviousRuns, acknowledged: Sequence[Acknowledgement], now: datetime
+    judged: JudgedConfigurations, previous: PreviousByKey, acknowledged: Sequence[Acknowledgement], now: datetime
 ) -> JudgedConfigurations:
     """Return the results, the newest of each configuration with the changes in its nights."""
     daily = {key: _list_daily_runs(result.judgement, previous[key]) for key, (result, _) in judged.newest.items()}
@@ -126,8 +135,6 @@ def _find_on_bound(
     judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[LevelChange]
 ) -> OnBound | None:
     """Return how the nights since the last change lie about the bound of a configuration that was judged."""
-    from pytest_llmbench.judge.series import find_flips
-
     if judgement.verdict not in JUDGED:
         return None
     since = max((change.first_run for change in changes), default=0)
@@ -136,16 +143,11 @@ def _find_on_bound(
 
 def _list_daily_runs(judgement: Judgement, previous: tuple[PreviousRun, ...]) -> tuple[DailyRuns, DailyRuns]:
     """Return the nights of a configuration before tonight, and tonight as one or none."""
-    from pytest_llmbench.judge.run_selection import average_current_runs, list_daily_runs
-
     return list_daily_runs(previous), average_current_runs(list_judged_runs(judgement))
 
 
 def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
     """Return the correlation of a night with the next over all configurations."""
-    import numpy as np
-
-    from pytest_llmbench.judge.noise import estimate_fleet_correlation
 
     every = ((*before, *tonight) for before, tonight in nights)
     return estimate_fleet_correlation(np.log(np.array([run.statistic_seconds for run in series])) for series in every)
@@ -162,12 +164,6 @@ def _find_changes(
     correlation: float,
 ) -> tuple[LevelChange, ...]:
     """Return the changes in the nights of one configuration."""
-    from pytest_llmbench.judge.acknowledged import select_covering
-    from pytest_llmbench.judge.changes import FEWEST
-    from pytest_llmbench.judge.estimate import estimate_noise
-    from pytest_llmbench.judge.run_selection import find_coarse_unit
-    from pytest_llmbench.judge.series import find_changes
-
     series = (*daily[0], *daily[1])
     if len(series) < FEWEST:
         return ()
@@ -181,7 +177,6 @@ def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowled
     """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
     back."""
     # Until such an entry goes, the next regression has its room.
-    from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 
     judgements = [result.judgement for result, _ in judged.by_id.values()]
     mentioned = {note.acknowledgement for judgement in judgements for note in judgement.notes}
@@ -202,8 +197,6 @@ def compute_efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
     """Yield the weak-scaling efficiency of each measured member of a family of which the smallest size was measured."""
-    from pytest_llmbench.measure.metrics import compute_efficiency, group_families, make_metric
-
     seconds = {
         key: measurement.statistic_seconds for key, measurement in newest.items() if measurement.statistic_seconds
     }
