@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
 from pytest_llmbench.core.metric_definitions import BUDGETED
-from pytest_llmbench.core.models import BaselineKind, Budget, TimesOf, Tolerance
+from pytest_llmbench.core.models import BaselineKind, Budget, TimesOf, Tolerance, ToleranceSource
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -193,7 +193,7 @@ _JOB_ID = _make_tested_text(
 _VARIABLE = Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-9_]*)")
 _VARIABLES = Names(_TEMPLATE, _VARIABLE)
 _RANGE = Names(Items(_GROUP, most=2), _NAME)
-_TOLERANCES = ConvertedScalar(partial(parse_tolerances, source="baseline file"))
+_TOLERANCES = ConvertedScalar(partial(parse_tolerances, source=ToleranceSource.FILE))
 _FRACTION = ConvertedScalar(partial(parse_fraction, expected="a percentage such as 5% or 2.5%"))
 _BUDGETS = Fields({}, dict.fromkeys(BUDGETED, Number(1e-3, 10**6)))
 

@@ -36,8 +36,11 @@ COARSE = 0.1  # a baseline whose rounding is a larger part of the margin than th
 
 # What is said where the order of the runs rests on no time that they tell themselves.
 WEAK_ORDER = {
-    Clock.FILE_TIME: "that it is the newest run, only the times of the files say, which copying may change",
-    Clock.MIXED: "that it is the newest run, only clocks say that cannot be compared",
+    Clock.FILE_TIME: Note(
+        NoteCode.ORDER_FILE_TIME,
+        "that it is the newest run, only the times of the files say, which copying may change",
+    ),
+    Clock.MIXED: Note(NoteCode.ORDER_MIXED, "that it is the newest run, only clocks say that cannot be compared"),
 }
 
 
@@ -144,11 +147,10 @@ def with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a judgement with what the order of the runs rests on, where that is no time which they tell themselves."""
     measurement = judgement.measurement
     others = sum(not run.run.found.launch for run in evidence.measurements) > 1
-    weakness = WEAK_ORDER.get(measurement.run.order_source) if measurement is not None and others else None
-    if weakness is None or measurement is None:
+    note = WEAK_ORDER.get(measurement.run.order_source) if measurement is not None and others else None
+    if note is None:
         return judgement
-    note = Note(NoteCode(f"order-{measurement.run.order_source}"), weakness)
-    return replace(judgement, sentences=(*judgement.sentences, weakness), notes=(*judgement.notes, note))
+    return replace(judgement, sentences=(*judgement.sentences, note.text), notes=(*judgement.notes, note))
 
 
 def with_timing_label(judgement: Judgement) -> Judgement:

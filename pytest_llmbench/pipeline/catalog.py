@@ -24,6 +24,7 @@ from pytest_llmbench.core.models import (
     RequiredRuns,
     TimedBy,
     Tolerance,
+    ToleranceSource,
     Window,
 )
 from pytest_llmbench.core.option_origins import format_value
@@ -110,7 +111,7 @@ def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
     time itself, 5 % of it: a tolerance on another metric narrows the bound and never widens it.
     """
     tolerances = merge_tolerances([DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances)
-    if settings.certify and not any(limit.source == "--llmb-tolerance" for limit in settings.tolerances):
+    if settings.certify and not any(limit.source == ToleranceSource.OPTION for limit in settings.tolerances):
         tolerances = (*tolerances, *baseline.tolerances)  # a stricter file is not made looser by certifying
     return min(tolerances, key=lambda tolerance: tolerance.factor)
 

@@ -28,6 +28,7 @@ from pytest_llmbench.core.models import (
     NoteCode,
     Reason,
     Tolerance,
+    ToleranceSource,
     UnmatchedRun,
     Verdict,
 )
@@ -175,7 +176,9 @@ def _is_typed_and_stricter(tolerance: Tolerance, expected: Tolerance, judged: Ju
 
 def _find_tolerance_origin(tolerance: Tolerance, judged: JudgedVerdicts) -> Origin | None:
     """Return where a tolerance was written; None for one of a baseline file."""
-    return judged.settings.origins.get("llmb_tolerance" if tolerance.source == "ini" else tolerance.source)
+    return judged.settings.origins.get(
+        "llmb_tolerance" if tolerance.source == ToleranceSource.INI else tolerance.source
+    )
 
 
 def _list_acknowledgement_cautions(judged: JudgedVerdicts, session: JudgedSession) -> Iterator[Caution]:

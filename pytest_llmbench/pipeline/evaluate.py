@@ -92,7 +92,7 @@ def evaluate_runs(
     The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
     for, then beside all others.
     """
-    # The history knows the original of a copy that lies alone in tonight's folder.
+    # The history knows the original of a copy that lies alone in the folder of this session.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     measured = measure_runs(runs, catalog, now, settings.runs)
@@ -115,7 +115,7 @@ def evaluate_runs(
 def add_fleet_findings(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog, now: datetime
 ) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
-    """Return the results with what only all of them, and their nights, show; and the items that are about that."""
+    """Return the results with what only all of them, and their daily runs, show; and the items that are about that."""
     previous = find_previous_runs(judged)
     judged = with_warnings(with_shift(judged, find_fleet_shift(judged, previous)))
     # A recording and a certificate accept no change: the one is the new level, the other rests on the published one.
@@ -149,8 +149,6 @@ def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime, judged: s
 
 
 def _measure_each(runs: Sequence[Run], baseline: Baseline, now: datetime, judged: str) -> Iterator[Measurement]:
-    from pytest_llmbench.measure import measure
-
     newest = True  # no comparable run was met: it may be this one that is judged
     for run in runs:
         measurement = measure(run, baseline, now, step_time_only=not newest)

@@ -1,11 +1,11 @@
 """What only the whole session shows of its results: shifts that are shared, warnings counted together, changes over the
-nights, scaling efficiencies."""
+daily runs, scaling efficiencies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -24,7 +24,6 @@ from pytest_llmbench.core.models import (
     Metric,
     Note,
     NoteCode,
-    OnBound,
     Verdict,
 )
 from pytest_llmbench.judge.acknowledged import describe_acknowledgement, select_covering
@@ -77,7 +76,7 @@ def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
 
 
 def find_previous_runs(judged: JudgedConfigurations) -> PreviousByKey:
-    """Return for each key its nights before tonight, oldest first: all of them where nothing was judged."""
+    """Return for each key the daily runs before the current ones, oldest first: all where nothing was judged."""
     newest = judged.newest
     return {
         key: list_previous_daily_runs(list_judged_runs(result.judgement), evidence)
@@ -103,81 +102,50 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     return judged.map_newest(warn)
 
 
-# --- changes over the nights ------------------------------------------------------------------------------
+# --- changes over the daily runs --------------------------------------------------------------------------
 
 
 def with_changes(
     judged: JudgedConfigurations, previous: PreviousByKey, acknowledged: Sequence[Acknowledgement], now: datetime
 ) -> JudgedConfigurations:
-    """Return the results, the newest of each configuration with the changes in its nights."""
-    daily = {key: _list_daily_runs(result.judgement, previous[key]) for key, (result, _) in judged.newest.items()}
-    correlation = _correlate(daily.values())
+    """Return the results, the newest of each configuration with the changes in its daily runs, and whether those since
+    the last change flip about its bound."""
+    before = {key: list_daily_runs(runs) for key, runs in previous.items()}
+    series: dict[Key, DailyRuns] = {
+        key: (*before[key], *average_current_runs(list_judged_runs(result.judgement)))
+        for key, (result, _) in judged.newest.items()
+    }
+    correlation = estimate_fleet_correlation(
+        np.log(np.array([run.statistic_seconds for run in runs])) for runs in series.values()
+    )
 
     def add_changes(judgement: Judgement, evidence: Evidence) -> Judgement:
         key = judgement.baseline.key
-        before, _ = daily[key]
-        judgement = replace(judgement, daily_runs=tuple([run for run in before if isinstance(run, DailyRun)]))
-        changes = _find_changes(
+        changes: tuple[LevelChange, ...] = ()
+        if len(series[key]) >= FEWEST:
+            changes = find_changes(
+                series[key],
+                estimate_noise(evidence, previous[key]),
+                select_covering(key, acknowledged),
+                now.date(),
+                coarse=find_coarse_unit((*previous[key], *list_judged_runs(judgement))),
+                correlation=correlation,
+            )
+        since = max((change.first_run for change in changes), default=0)
+        return replace(
             judgement,
-            evidence,
-            previous[key],
-            daily[key],
-            acknowledged=acknowledged,
-            today=now.date(),
-            correlation=correlation,
+            daily_runs=tuple([run for run in before[key] if isinstance(run, DailyRun)]),
+            changes=changes,
+            on_bound=find_flips(series[key], judgement.bound_seconds, since) if judgement.verdict in JUDGED else None,
         )
-        return replace(judgement, changes=changes, on_bound=_find_on_bound(judgement, daily[key], changes))
 
     return judged.map_newest(add_changes)
-
-
-def _find_on_bound(
-    judgement: Judgement, nights: tuple[DailyRuns, DailyRuns], changes: Sequence[LevelChange]
-) -> OnBound | None:
-    """Return how the nights since the last change lie about the bound of a configuration that was judged."""
-    if judgement.verdict not in JUDGED:
-        return None
-    since = max((change.first_run for change in changes), default=0)
-    return find_flips((*nights[0], *nights[1]), judgement.bound_seconds, since)
-
-
-def _list_daily_runs(judgement: Judgement, previous: tuple[PreviousRun, ...]) -> tuple[DailyRuns, DailyRuns]:
-    """Return the nights of a configuration before tonight, and tonight as one or none."""
-    return list_daily_runs(previous), average_current_runs(list_judged_runs(judgement))
-
-
-def _correlate(nights: Iterable[tuple[DailyRuns, DailyRuns]]) -> float:
-    """Return the correlation of a night with the next over all configurations."""
-
-    every = ((*before, *tonight) for before, tonight in nights)
-    return estimate_fleet_correlation(np.log(np.array([run.statistic_seconds for run in series])) for series in every)
-
-
-def _find_changes(
-    judgement: Judgement,
-    evidence: Evidence,
-    previous: tuple[PreviousRun, ...],
-    daily: tuple[DailyRuns, DailyRuns],
-    *,
-    acknowledged: Sequence[Acknowledgement],
-    today: date,
-    correlation: float,
-) -> tuple[LevelChange, ...]:
-    """Return the changes in the nights of one configuration."""
-    series = (*daily[0], *daily[1])
-    if len(series) < FEWEST:
-        return ()
-    own = select_covering(evidence.baseline.key, acknowledged)
-    unit = find_coarse_unit((*previous, *list_judged_runs(judgement)))
-    noise = estimate_noise(evidence, previous)
-    return find_changes(series, noise, own, today, coarse=unit, correlation=correlation)
 
 
 def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
     """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
     back."""
     # Until such an entry goes, the next regression has its room.
-
     judgements = [result.judgement for result, _ in judged.by_id.values()]
     mentioned = {note.acknowledgement for judgement in judgements for note in judgement.notes}
     changes = [change for judgement in judgements for change in judgement.changes]

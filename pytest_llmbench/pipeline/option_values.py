@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mean
+from pytest_llmbench.core.models import ToleranceSource
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
 from pytest_llmbench.core.options import OPTIONS, Option, name_destination
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
@@ -166,7 +167,7 @@ def list_tolerances(values: Mapping[str, Any], flag: str, _directory: Path) -> t
     """Return the tolerances of the command line and, where it says none of the same, of the ini file."""
     typed, ini = split_layers(values)
     layers = []
-    for layer, source in ((ini, "ini"), (typed, flag)):
+    for layer, source in ((ini, ToleranceSource.INI), (typed, ToleranceSource.OPTION)):
         text = get_text(layer, flag)
         layers.append(
             parse_stated(layer, flag, text, partial(parse_tolerances, source=source)) if text is not None else ()

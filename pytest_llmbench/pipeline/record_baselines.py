@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
 from pytest_llmbench.core import formatting, tolerance
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
@@ -35,6 +36,15 @@ from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.judge.agreement import (
+    ENOUGH_GROUPS,
+    FEWEST_GROUPS,
+    STALLS,
+    Occasion,
+    count_groups,
+    expect_noise,
+    find_run_levels,
+)
 from pytest_llmbench.pipeline.catalog import select_drift_budget
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
 from pytest_llmbench.pipeline.session_checks import FAILS
@@ -142,8 +152,6 @@ def _write_recorded(
     measured: Recorded, directory: Path, settings: Settings, recipes: Collection[Recipe]
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
     """Return what was recorded, why the rest may not be, and the files with what they replaced."""
-    from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
-
     if not measured:
         return {}, {}, ()
     with lock_folder(directory):
@@ -191,8 +199,6 @@ def _is_invalid(result: ConfigurationResult) -> bool:
 def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Refusal | None:
     """Return why runs are the baseline of nothing; None where they are that of something. Several levels are, where
     somebody says why."""
-    from pytest_llmbench.judge.agreement import STALLS
-
     trimmed, spread = _trim(runs), _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
         text = CONTRADICTORY.format(spread * 100, _format_range(trimmed))
@@ -208,7 +214,6 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
 def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
     """Return that runs are of several levels, with what they spread over; empty where they may as well be of one."""
     # Their mean would hide a regression of as much as lies between it and the better level.
-    from pytest_llmbench.judge.agreement import expect_noise, find_run_levels
 
     trimmed = _trim(runs)
     steps = [
@@ -278,8 +283,6 @@ def make_recording(
     `nodes` are those of each job, by its id; of other runs nothing says where they ran. `levels` is why the mean of
     several may stand.
     """
-    from pytest_llmbench.judge.agreement import Occasion, count_groups
-
     windows = [np.array(run.window_seconds) for run in runs]
     steps = [run.mean_of for run in runs]
     trimmed = _trim(runs)
@@ -365,8 +368,7 @@ def _describe_prints(baseline: Baseline, published: float) -> str:
 
 def _note_independence(recording: Recording) -> Iterator[Note]:
     """Yield how many independent runs a value rests on."""
-    # Runs of one night on one set of nodes are one.
-    from pytest_llmbench.judge.agreement import ENOUGH_GROUPS, FEWEST_GROUPS
+    # Runs of one day on one set of nodes are one.
 
     groups = recording.groups or 1
     summary = f"k0 = {groups}: " + (

@@ -23,6 +23,7 @@ from pytest_llmbench.core.models import (
     Status,
     Steps,
 )
+from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.outcomes import JudgedConfigurations, decide_item_status, judge_evidence
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -127,8 +128,6 @@ def _judge(
     evidence: Evidence,
     decide: Decide,
 ) -> Mutant:
-    from pytest_llmbench.measure import measure
-
     damaged = {id(measurement): _apply_damage(measurement, change) for measurement in runs}
     if None in damaged.values():
         return Mutant(name, None, "the log cannot express it")

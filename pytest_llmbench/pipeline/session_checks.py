@@ -113,7 +113,7 @@ def _format_row(row: ComparisonRow) -> str:
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 
-# --- changes over the nights ------------------------------------------------------------------------------
+# --- changes over the daily runs --------------------------------------------------------------------------
 
 
 def check_trends(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
@@ -160,7 +160,7 @@ def _make_trend_check(
         verdict=Finding.SLOWER if bad else Finding.ACKNOWLEDGED if good else way,
         text="; ".join(filter(None, (bad or (good or standing)[-1].text, _describe_flips(result.judgement)))),
         lines=(*several, *entry),
-        # Old nights alone make no session green.
+        # Old runs alone make no session green.
         decides=asked and result.judgement.verdict in JUDGED,
         about=(result.case.key,),
     )

@@ -54,7 +54,7 @@ class SessionHistory:
         return f"{formatting.escape(self.place.shown)}: {size if runs else 'nothing yet'}"
 
     def with_nights(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """Return the outcome of a configuration with the nights before its run, oldest first; others as they are.
+        """Return the outcome of a configuration with the daily runs before its run, oldest first; others as they are.
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """

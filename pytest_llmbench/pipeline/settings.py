@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import runtime
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models import TimedBy, Tolerance
+from pytest_llmbench.core.models import TimedBy, Tolerance, ToleranceSource
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.tolerance import merge_tolerances
@@ -30,9 +30,9 @@ from pytest_llmbench.pipeline.option_values import (
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
 
-DEFAULT_TOLERANCE = Tolerance(0.05, source="default")
+DEFAULT_TOLERANCE = Tolerance(0.05, source=ToleranceSource.DEFAULT)
 # A certified cluster has at least 95 % of the published performance, so 5.26 % more time: 1 / 0.95.
-CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source="--llmb-certify")
+CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source=ToleranceSource.CERTIFICATE)
 
 
 # By the documents: one step is no verdict on a run, so nothing rests on it later: no baseline, no certificate, no night
@@ -252,7 +252,7 @@ def _limit_tolerances(weakest: Sequence[Tolerance], tolerances: Sequence[Toleran
     stricter = [
         tolerance
         for tolerance in tolerances
-        if tolerance.source == "--llmb-tolerance" or tolerance.factor < weakest[0].factor
+        if tolerance.source == ToleranceSource.OPTION or tolerance.factor < weakest[0].factor
     ]
     return merge_tolerances(weakest, stricter)
 

@@ -101,6 +101,16 @@ class TimedBy(StrEnum):
     DOCUMENT = "document"
 
 
+class ToleranceSource(StrEnum):
+    """What decided a tolerance, as messages and reports name it."""
+
+    DEFAULT = "default"
+    FILE = "baseline file"
+    INI = "ini"
+    OPTION = "--llmb-tolerance"
+    CERTIFICATE = "--llmb-certify"
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """How much worse than its baseline a run may be in one metric that follows from its step time."""
@@ -108,7 +118,7 @@ class Tolerance:
     fraction: float
     of: str = "time"  # "time" (5 % more time), "performance" (5 % less), or the name of a metric
     larger_is_better: bool = False  # the direction of that metric
-    source: str = ""  # what decided: an option, an ini file, a baseline file
+    source: str = ""  # what decided: a `ToleranceSource`, empty where nothing was written
 
     @property
     def factor(self) -> float:
