@@ -44,18 +44,6 @@ FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
 DERIVED = {"tokens_per_second": "tokens_per_second", "mfu": "mfu", "days_to_1t": "days_to_1t_tokens"}
 """The cells that follow from the step time, each with its metric."""
 
-PARALLEL_GROUPS = {
-    "tp": "tensor-parallel",
-    "pp": "pipeline-parallel",
-    "cp": "context-parallel",
-    "ep": "expert-parallel",
-    "etp": "expert-tensor-parallel",
-    "dp": "data-parallel",
-    "vp": "virtual-pipeline",
-    "fsdp": "sharded data-parallel",
-}
-GROUPS = tuple(PARALLEL_GROUPS)
-COLUMNS = (*GROUPS, "sequence_length", "layers", "mbs", "gbs", "ga")
 NOT_GIVEN = ("NA", "n/a")
 NO_PEAK = "NA"
 """The peak of what has none that anyone states, as a CPU."""
@@ -254,10 +242,14 @@ CONFIGURATION = (
     _allow("table", _TEXT, "the title of the document's table", "source.table"),
     _require("sequence_length", _SIZE, "in tokens", "configuration.architecture.sequence_length"),
     _require("layers", Number(1, 100_000, whole=True), "a proxy has fewer", "configuration.architecture.layers"),
-    *(
-        _allow(name, _GROUP, f"size of the {what} group", f"configuration.parallelism.{name}")
-        for name, what in PARALLEL_GROUPS.items()
-    ),
+    _allow("tp", _GROUP, "size of the tensor-parallel group", "configuration.parallelism.tp"),
+    _allow("pp", _GROUP, "size of the pipeline-parallel group", "configuration.parallelism.pp"),
+    _allow("cp", _GROUP, "size of the context-parallel group", "configuration.parallelism.cp"),
+    _allow("ep", _GROUP, "size of the expert-parallel group", "configuration.parallelism.ep"),
+    _allow("etp", _GROUP, "size of the expert-tensor-parallel group", "configuration.parallelism.etp"),
+    _allow("dp", _GROUP, "size of the data-parallel group", "configuration.parallelism.dp"),
+    _allow("vp", _GROUP, "size of the virtual-pipeline group", "configuration.parallelism.vp"),
+    _allow("fsdp", _GROUP, "size of the sharded data-parallel group", "configuration.parallelism.fsdp"),
     _allow("mbs", _SIZE, "micro batch size", "configuration.micro_batch_size"),
     _require("gbs", _SIZE, "global batch size", "configuration.global_batch_size"),
     _allow("ga", _SIZE, "steps of gradient accumulation", "configuration.gradient_accumulation"),
@@ -268,6 +260,8 @@ CONFIGURATION = (
     _allow("cells", make_fields(CELLS), "the printed values", allowed_in=_RECORDED),
     KeyDefinition("recorded", make_fields(RECORDED), "what was measured", "", _RECORDED, _RECORDED),
 )
+GROUPS = tuple(key.name for key in CONFIGURATION if key.field.startswith("configuration.parallelism."))
+COLUMNS = (*GROUPS, "sequence_length", "layers", "mbs", "gbs", "ga")
 _WORKED = Fields(
     {"sequence_length": _SIZE, "layers": _SIZE, "attention": _COUNTED, "mlp": _COUNTED, "embedding": _COUNTED},
     {"flops": _FLOPS},

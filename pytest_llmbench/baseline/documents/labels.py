@@ -158,40 +158,29 @@ def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
 
 
 GPU = r"(?:GB|B|H|A|L|V|MI)\d{2,4}[A-Za-z]?"
-
-
 DTYPE = r"(?:BF16|FP8|FP16|FP32|TF32|FP4|NVFP4|MXFP8|MXFP4|INT8)"
-
-
 _SIZE = r"\d+(?:x\d+)?(?:\.\d+)?[bBmM](?:[-_][aA]\d+[bB])?"
-
-
 _NAMED_NUMBER = re.compile(
     r"\b(sequence length|seq len|global batch size|micro batch size|gradient accumulation|[a-z_]+)"
     r"\s*[=:]\s*(\d{1,9})(?![\d.,]*\d)",
     re.IGNORECASE | re.ASCII,
 )
-
-
 _GPUS = re.compile(
     rf"(?<![\w.,])(\d{{1,3}}(?:,\d{{3}})+|\d{{1,9}})\s*(?:[x\u00d7]\s*({GPU})\b(?:\s*GPUs?\b)?|[x\u00d7]?\s*({GPU})?\s*GPUs?\b)",
     re.IGNORECASE | re.ASCII,
 )
-
-
 _WORDS = (
     ("dtype", re.compile(rf"\b{DTYPE}(?:\s*[/,&]\s*{DTYPE})*\b", re.IGNORECASE | re.ASCII)),
     ("gpu", re.compile(rf"\b{GPU}\b", re.ASCII)),
     ("size", re.compile(rf"\b{_SIZE}\b(?:[-_ ]?proxy\b)?", re.IGNORECASE | re.ASCII)),
 )
 
-
 FILLERS = frozenset({"throughput", "performance", "on", "with", "for", "at", "nvidia", "dgx", "hgx"})
 """The words in the header of a column that say nothing of its configuration."""
 
-
 ConfigurationColumns = dict[str, int | str]
-"""Configuration columns by name: numbers, and the texts of size, dtype and gpu; empty where there are several."""
+"""Configuration columns by name: numbers, and the texts of size, dtype and gpu; empty where there are several. Of a
+table metrics, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,49 +261,30 @@ class LabelledCell(NamedTuple):
     line: int
 
 
-class CellContent(NamedTuple):
-    """What one cell states: a metric or configuration columns; nothing where the document gives no value."""
-
-    metric: str = ""
-    text: str = ""
-    """Of the metric, as a baseline file keeps it."""
-
-    facts: ConfigurationColumns = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
-    is_proxy: bool = False
-    """Whether it marks its model size as that of a proxy."""
-
-
 def is_known_label(label: str) -> bool:
     """Whether a label names a metric or a column of a configuration."""
     return bool(parse_column_label(label) or parse_metric_label(label))
 
 
-def read_cell(value: LabelledCell) -> CellContent:
-    """Return what a cell states; ValueError, with the reason, where a baseline file has no place for it."""
+def read_cell(value: LabelledCell) -> ConfigurationColumns:
+    """Return what a cell states: a metric as a baseline file keeps it, or configuration columns, a size as printed;
+    nothing where the document gives no value. ValueError, with the reason, where a file has no place for it."""
     # The whole label: `Step time std` and `Throughput per GPU` are other metrics.
     metric, field = parse_metric_label(value.label), parse_column_label(value.label)
     if metric is not None:
-        return CellContent(metric=metric[0], text=parse_metric_cell(*metric, value.label, value.text))
+        text = parse_metric_cell(*metric, value.label, value.text)
+        return {metric[0]: text} if text else {}
     if value.text in ABSENT:
-        return CellContent()
+        return {}
     if not field:
         raise ValueError("no such row or column is known")
-    if field == "size":
-        return _read_size(value.text)
-    return CellContent(facts=_read_dtype(value.text) if field == "dtype" else _read_number(field, value.text))
-
-
-def _read_size(text: str) -> CellContent:
-    size = parse_size(text)
-    if size is None:
+    if field == "size" and parse_size(value.text) is None:
         raise ValueError("it is no model size such as 70b")
-    return CellContent(facts={"size": size[0]}, is_proxy=size[1])
-
-
-def _read_dtype(text: str) -> ConfigurationColumns:
-    if not parse_dtypes(text):
+    if field == "dtype" and not parse_dtypes(value.text):
         raise ValueError("it is no precision such as BF16 or BF16/FP8")
-    return {"dtype": "/".join(parse_dtypes(text))}
+    if field == "dtype":
+        return {"dtype": "/".join(parse_dtypes(value.text))}
+    return {"size": value.text} if field == "size" else _read_number(field, value.text)
 
 
 def _read_number(field: str, text: str) -> ConfigurationColumns:

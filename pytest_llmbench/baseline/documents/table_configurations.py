@@ -11,7 +11,6 @@ from pytest_llmbench.baseline.documents.labels import (
     KEY,
     METRICS,
     Caption,
-    CellContent,
     ConfigurationColumns,
     LabelledCell,
     find_unknown_words,
@@ -203,8 +202,9 @@ def _make_configuration(
     """
     read, unread, lost = _read_cells(values)
     values_of: dict[str, set[int | str]] = {name: {""} for name in lost}
-    for facts in (*captions, *(_get_facts(statement) for _, statement in read)):
-        for name, value in facts.items():
+    statements = [*captions, *(stated for _, stated in read)]
+    for stated in statements:
+        for name, value in stated.items():
             values_of.setdefault(name, set()).add(_drop_proxy_mark(name, value))
     odd = {name: several for name, several in values_of.items() if len(several) > 1 or "" in several}
     single = {name: next(iter(several)) for name, several in values_of.items() if name not in odd}
@@ -215,20 +215,20 @@ def _make_configuration(
         facts={name: value for name, value in single.items() if name not in METRICS}
         | dict.fromkeys(odd.keys() & KEY, ""),
         cells={name: str(value) for name, value in single.items() if name in METRICS},
-        values=tuple(value for value, statement in read if not odd.keys() & _get_facts(statement).keys()),
-        proxy=any(statement.is_proxy for _, statement in read) or any(map(_is_proxy, captions)),
+        values=tuple(value for value, stated in read if not odd.keys() & stated.keys()),
+        proxy=any(map(_is_proxy, statements)),
     )
     return entry, (*unread, *_find_contradictory_cells(entry, captions, read, odd))
 
 
 def _read_cells(
     values: Sequence[LabelledCell],
-) -> tuple[list[tuple[LabelledCell, CellContent]], list[UnreadCell], set[str]]:
+) -> tuple[list[tuple[LabelledCell, ConfigurationColumns]], list[UnreadCell], set[str]]:
     """Return what cells state, those that state nothing, and the parts of the key that stand in one of these.
 
     Where one has the unit of another metric all may stand in the wrong place, and none is read.
     """
-    read: list[tuple[LabelledCell, CellContent]] = []
+    read: list[tuple[LabelledCell, ConfigurationColumns]] = []
     unread: list[UnreadCell] = []
     lost: set[str] = set()
     # All cells of a row may have moved by one, and none of them says so.
@@ -255,7 +255,7 @@ def _is_shifted(value: LabelledCell) -> bool:
 def _find_contradictory_cells(
     entry: DocumentConfiguration,
     captions: Sequence[ConfigurationColumns],
-    read: Sequence[tuple[LabelledCell, CellContent]],
+    read: Sequence[tuple[LabelledCell, ConfigurationColumns]],
     odd: Mapping[str, set[int | str]],
 ) -> Iterator[UnreadCell]:
     """Yield the cells of what has several values, and the title or header where it is one of them."""
@@ -263,8 +263,8 @@ def _find_contradictory_cells(
         reason = f"several values stand for it: {', '.join(sorted(map(str, several - {''})))}"
         if any(name in caption for caption in captions) and several != {""}:
             yield UnreadCell(entry.line, entry.table, f"{name}: {reason}")
-        for value, statement in read:
-            if name in _get_facts(statement):
+        for value, stated in read:
+            if name in stated:
                 yield UnreadCell(value.line, value.text, f"{value.label!r}: {reason}")
 
 
@@ -276,7 +276,3 @@ def _drop_proxy_mark(name: str, value: int | str) -> int | str:
 def _is_proxy(caption: ConfigurationColumns) -> bool:
     size = parse_size(str(caption.get("size", "")))
     return size is not None and size[1]
-
-
-def _get_facts(statement: CellContent) -> ConfigurationColumns:
-    return {statement.metric: statement.text} if statement.text else statement.facts
