@@ -38,6 +38,7 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
     """Return everything that is known of one baseline: expectation, model, groups, derived metrics, errata, source."""
     errata = [erratum for erratum in recipe.errata if erratum.configuration in ("", baseline.key.id)]
     facts = [*_describe_expectation(baseline), *_describe_shape(baseline), *_describe_origin(recipe, baseline)]
+    # A fact without a text has no line.
     described = [line for name, text in facts for line in wrap_text(text, width, f"  {name:<10} ", " " * 13)]
     lines = [baseline.key.id, *described, "", *_format_metrics(baseline)]
     if errata:
@@ -53,30 +54,25 @@ def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
     yield "tolerance", _join_tolerances(baseline) or "that of the session"
-    if baseline.budgets:
-        yield "budgets", _join_budgets(baseline)
-    recording = baseline.recording
-    if recording:
-        spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
-        groups = f" of {formatting.count_noun(recording.groups, 'night')} or sets of nodes" if recording.groups else ""
-        yield "recorded", f"{recording.date}, {formatting.count_noun(recording.runs, 'run')}{groups}, {spread}"
-        yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
-        yield from _describe_recording(recording)
+    yield "budgets", _join_budgets(baseline)
+    if baseline.recording:
+        yield from _describe_recording(baseline.recording)
 
 
 def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
-    """Yield who recorded a value, in what environment, what it replaced, and how far it is from what counts."""
-    if recording.by:
-        yield "by", recording.by
-    if recording.environment:
-        yield "ran in", ", ".join(f"{name} {value}" for name, value in recording.environment)
+    """Yield what was measured, who recorded it, in what environment, what it replaced, and how far it is from what
+    counts."""
+    spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
+    groups = f" of {formatting.count_noun(recording.groups, 'night')} or sets of nodes" if recording.groups else ""
+    yield "recorded", f"{recording.date}, {formatting.count_noun(recording.runs, 'run')}{groups}, {spread}"
+    yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
+    yield "by", recording.by
+    yield "ran in", _join_stated(dict(recording.environment))
     for value in recording.earlier:
         why = f": {value.reason}" if value.reason else ""
         yield "earlier", f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{why}"
-    if recording.reason:
-        yield "accepted", recording.reason
-    if recording.levels:
-        yield "levels", f"several, accepted: {recording.levels}"
+    yield "accepted", recording.reason
+    yield "levels", recording.levels and f"several, accepted: {recording.levels}"
     if recording.earlier:
         yield "drift", describe_move(recording.trimmed_mean_seconds, find_reference(recording))
 

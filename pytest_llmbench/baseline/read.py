@@ -13,6 +13,7 @@ from typing import Any
 from pytest_llmbench.baseline.checks import check_file
 from pytest_llmbench.baseline.schema import (
     CONFIGURATION,
+    FILE,
     KINDS,
     MODEL,
     NO_PEAK,
@@ -245,26 +246,24 @@ def _make_baseline(
     window = Window(**entry["window"].values)
     recording = _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
     cells = row.get("cells")
-    return Baseline(
-        configuration=_make_configuration(entry, row),
-        kind=kind,
-        step_seconds=_choose_step_seconds(recording, window) if recording else _parse_step_time(cells),
-        cells=tuple(cells.values.items()) if cells else (),
-        window=window,
-        timed=entry["timed"],
-        steps=entry["steps"],
-        dialect=_name_dialect(entry),
+    values = {
+        **_group_by_record(FILE, entry)[""],
+        "configuration": _make_configuration(entry, row),
+        "kind": kind,
+        "step_seconds": _find_step_seconds(recording, cells, window),
+        "cells": tuple(cells.values.items()) if cells else (),
+        "window": window,
+        "dialect": _name_dialect(entry),
         # NaN, not zero, where nothing states a peak: MFU is then unknown and never infinite.
-        peak_tflops=_parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
-        source=Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
-        tolerances=merge_tolerances(entry.get("tolerance", ()), row.get("tolerance", ())),
-        logged_tflops_factor=entry.get("logged_tflops_factor"),
-        recording=recording,
-        resolution_seconds=resolutions.get(row.get("table", ""), 0.0),
-        budgets=merge_budgets(_read_budgets(path, entry), _read_budgets(path, row)),
-        log=_make_log_dialect(entry),
-        drift_budget=entry.get("drift_budget"),
-    )
+        "peak_tflops": _parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
+        "source": Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
+        "tolerances": merge_tolerances(entry.get("tolerance", ()), row.get("tolerance", ())),
+        "recording": recording,
+        "resolution_seconds": resolutions.get(row.get("table", ""), 0.0),
+        "budgets": merge_budgets(_read_budgets(path, entry), _read_budgets(path, row)),
+        "log": _make_log_dialect(entry),
+    }
+    return Baseline(**values)
 
 
 def _make_recording(entry: YamlMapping) -> Recording:
@@ -294,13 +293,11 @@ def _parse_peak(text: str) -> float:
     return math.nan if text == NO_PEAK else float(text)
 
 
-def _parse_step_time(cells: YamlMapping | None) -> float:
-    """Return the step time of the table, in seconds; NaN in the file of a recipe that nothing has timed."""
+def _find_step_seconds(recording: Recording | None, cells: YamlMapping | None, window: Window) -> float:
+    """Return what was recorded or printed, in seconds; NaN in the file of a recipe that nothing has timed."""
+    if recording is not None:
+        return recording.trimmed_mean_seconds if window.statistic == "trimmed_mean" else recording.mean_seconds
     return math.nan if cells is None else float(cells["step_time"])
-
-
-def _choose_step_seconds(recording: Recording, window: Window) -> float:
-    return recording.trimmed_mean_seconds if window.statistic == "trimmed_mean" else recording.mean_seconds
 
 
 def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
@@ -325,7 +322,7 @@ def _group_by_record(keys: Iterable[KeyDefinition], entry: YamlMapping) -> dict[
     """Return the values that a mapping states, by the record that they are a part of and the field that they become."""
     records: dict[str, dict[str, Any]] = defaultdict(dict)
     for key in keys:
-        if key.name in entry.values:
+        if key.field and key.name in entry.values:
             record, _, field = key.field.rpartition(".")
             records[record][field] = entry[key.name]
     return records
