@@ -324,6 +324,19 @@ LAUNCH_OPTIONS = (
         ini="string",
         parse="parse_hours",
     ),
+    Option(
+        "--llmb-exclude=NODES",
+        "Nodes that no job gets, besides those of the cluster file: n7,n[12-14]",
+        parse="parse_nodes",
+        more="cluster.md",
+    ),
+    Option(
+        "--llmb-nodelist=NODES",
+        "Nodes that every job gets: n[1-4]",
+        shown="the cluster file's",
+        parse="parse_nodes",
+        more="cluster.md",
+    ),
     Option("--llmb-max-jobs=N", "Jobs in the queue at once", shown="all", ini="string", parse="parse_count"),
     Option(
         "--llmb-repeats=N",

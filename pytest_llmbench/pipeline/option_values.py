@@ -373,3 +373,12 @@ def parse_hours(text: str) -> float:
     if not 0 < number < 1e9:
         raise ValueError("expected a number of GPU-hours above 0, such as 200")
     return number
+
+
+def parse_nodes(text: str) -> str:
+    """Read nodes as Slurm writes them, such as `n7,n[12-14]`; ValueError otherwise."""
+    from pytest_llmbench.launch.recipe.cluster import NODES
+
+    if not re.fullmatch(NODES.pattern, text):
+        raise ValueError(f"expected {NODES.expected}")
+    return text

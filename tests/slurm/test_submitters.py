@@ -6,6 +6,7 @@ the lines of the real ones; the jobs are real.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -142,6 +143,37 @@ def test_llmb_run_profiles(tmp_path: Path, cluster: Cluster) -> None:
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-profile")
     assert code == 0, output
     assert outcomes(tmp_path) == {"8b": "not-judged"}
+
+
+def test_placement_holds_for_a_launcher_that_submits_by_itself(tmp_path: Path, cluster: Cluster) -> None:
+    """Nodes left out and a time limit reach Slurm, and what starts again after a bad node leaves that out, too."""
+    bad = "echo 'torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered'; exit 1"
+    placed = 'time_limit: "00:07:00"\nexclude: [n2]\n'
+    write_recipe(
+        tmp_path, {"8b": f'[ "$SLURMD_NODENAME" != n1 ] || {{ {bad}; }}; {WELL}'}, kind="script", cluster=placed
+    )
+    code, output = run(tmp_path, cluster, "--llmb-exclude=n3", "--llmb-json=night.json")
+    jobs = json.loads((tmp_path / "night.json").read_text())["outcomes"][0]["jobs"]
+    assert [job["nodes"] for job in jobs] == [["n1"], ["n4"]], output
+    ids = ",".join(job["job_id"] for job in jobs)
+    assert cluster.run("sacct", "-X", "-n", "-P", f"--jobs={ids}", "--format=TimelimitRaw") == "7\n7"
+    assert code == 0
+
+
+def test_llmb_run_leaves_nodes_out_too(tmp_path: Path, cluster: Cluster) -> None:
+    write_llmb_run(tmp_path, "submit", NEW, {"8b": WELL})
+    code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-exclude=n[1-3]", "--llmb-json=night.json")
+    assert code == 0, output
+    jobs = json.loads((tmp_path / "night.json").read_text())["outcomes"][0]["jobs"]
+    assert [job["nodes"] for job in jobs] == [["n4"]]
+
+
+def test_a_script_that_is_killed_before_it_prints_its_job_leaves_none_behind(tmp_path: Path, cluster: Cluster) -> None:
+    write_recipe(tmp_path, {"8b": WELL}, kind="script")
+    submit = tmp_path / "recipe" / "submit.sh"
+    program(submit, submit.read_text().replace("printf 'Task", "kill -9 $$\nprintf 'Task"))
+    code, output = run(tmp_path, cluster)
+    assert (code, outcomes(tmp_path)) == (0, {"8b": "within-tolerance"}), output
 
 
 def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(tmp_path: Path, cluster: Cluster) -> None:

@@ -158,6 +158,11 @@ class Cluster:
     partition: str = ""
     gres: str = ""
     time_limit: str = ""
+    qos: str = ""
+    reservation: str = ""
+    constraint: str = ""
+    segment: int = 0  # nodes of a block, in a network of blocks
+    nodelist: str = ""
     exclude: tuple[str, ...] = ()
     environment: Pairs = ()  # the variables of every job with their values (secrets included: never print them)
     secrets: tuple[str, ...] = ()  # the names of further variables whose values must not be printed
@@ -185,7 +190,8 @@ class JobSpec:
     gpu_hours: float  # the estimate for its steps
     log_folders: tuple[Path, ...] = ()  # where its log will lie; the folder that a launcher prints comes first
     experiment: str = ""  # a name for files of its own
-    exclude: tuple[str, ...] = ()  # nodes that it must not get, where its launcher can say so
+    exclude: tuple[str, ...] = ()  # nodes that it must not get
+    sbatch_options: tuple[str, ...] = ()  # what sbatch gets besides what the command says: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
 
 

@@ -237,7 +237,7 @@ def decode_spec(text: str) -> JobSpec:
         "directory": Path(fields["directory"]),
         "environment": tuple((name, value) for name, value in fields["environment"]),
         "log_folders": tuple(map(Path, fields["log_folders"])),
-        **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
+        **{name: tuple(fields.get(name, ())) for name in ("command", "secrets", "exclude", "sbatch_options")},
     }
     return JobSpec(**{**fields, **decoded})
 

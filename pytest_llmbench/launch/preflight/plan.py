@@ -157,6 +157,7 @@ def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, st
         f"  {size}",
         f"  cd {_quote(redact(str(spec.directory), spec))}",
         f"  {format_command(spec)}",
+        *([f"  sbatch also gets {' '.join(map(_quote, spec.sbatch_options))}"] if spec.sbatch_options else []),
         *([f"  not on {','.join(spec.exclude)}"] if spec.exclude else []),
         *(f"    {line}" for line in _format_environment(environment, before)),
     ]

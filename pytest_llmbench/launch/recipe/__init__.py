@@ -102,6 +102,7 @@ def build_job(
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
         exclude=tuple(dict.fromkeys(cluster.exclude)),
+        sbatch_options=list_sbatch_options(job),
         job_id=command.job_id,
     )
 
@@ -320,7 +321,24 @@ def _list_sbatch_options(job: JobParts, words: Sequence[str]) -> tuple[str, ...]
     """Return what the cluster file adds to a command of sbatch; what the command itself says comes later, and wins."""
     if job.command.via != "sbatch" or Path(words[0]).name != "sbatch":
         return ()
-    options = {"--gres": job.cluster.gres, "--time": job.cluster.time_limit}
+    return _format_options({"--gres": job.cluster.gres, "--time": job.cluster.time_limit})
+
+
+def list_sbatch_options(job: JobParts) -> tuple[str, ...]:
+    """Return what Slurm is told of a job besides its command, whatever submits it; LaunchError where nothing can."""
+    cluster, via = job.cluster, job.command.via
+    options: dict[str, object] = {
+        "--time": cluster.time_limit if via != "sbatch" else "",  # a command of sbatch has it, where it can be seen
+        **{f"--{name}": getattr(cluster, name) for name in ("qos", "reservation", "constraint", "segment", "nodelist")},
+    }
+    if via != "local":
+        return _format_options(options)
+    if cluster.nodelist:
+        raise LaunchError(f"{job.key.id}: `local` runs it on this machine, and nodelist names {cluster.nodelist}")
+    return ()
+
+
+def _format_options(options: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in options.items() if value)
 
 

@@ -51,7 +51,7 @@ def _convert_gres(text: str) -> str:
     return text
 
 
-_NODES = _expect_text("nodes as Slurm writes them, such as n7 or n[1-4]", r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*")
+NODES = _expect_text("nodes as Slurm writes them, such as n7 or n[1-4]", r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*")
 _SLURM_NAME = _expect_text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
 _VARIABLE = _expect_text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
 _RECIPE = _expect_text("a recipe, alone or with its release, such as grok1-25.05", r"[a-z0-9][a-z0-9._+-]{0,199}")
@@ -71,7 +71,12 @@ CLUSTER = Fields(
         "partition": _SLURM_NAME,
         "gres": ConvertedScalar(_convert_gres),
         "time_limit": _expect_text('a time limit such as "01:30:00" or "90"', r"(\d{1,4}-)?\d{1,6}(:\d{1,2}){0,2}"),
-        "exclude": Items(_NODES, least=0),
+        "qos": _SLURM_NAME,
+        "reservation": _SLURM_NAME,
+        "constraint": _expect_text('features of nodes such as "h100&nvlink"', r"[A-Za-z0-9_.&|*()\[\],:-]+"),
+        "segment": Number(1, 10**5, whole=True),
+        "nodelist": NODES,
+        "exclude": Items(NODES, least=0),
         "environment": _VALUES,
         "secrets": Items(_VARIABLE, least=0),
         "installed": Names(
@@ -100,9 +105,9 @@ def read_cluster(path: Path) -> Cluster:
         _read_installed(name, entry_of_recipe, path.parent)
         for name, entry_of_recipe in _get_mapping(entry, "installed").items()
     ]
-    plain = ("name", "gpu", "gpus_per_node", "largest", "gpu_hours", "launcher", "account", "partition", "gres")
+    own = ("schema", "environment", "installed")
     return Cluster(
-        **{name: entry[name] for name in (*plain, "time_limit", "exclude", "secrets") if entry.get(name) is not None},
+        **{name: value for name, value in entry.values.items() if name not in own and value is not None},
         environment=_read_environment(entry),
         installed=tuple(sorted(installed, key=lambda entry_of_recipe: not entry_of_recipe.release)),
         source=path,

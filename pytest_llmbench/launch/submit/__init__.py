@@ -1,27 +1,19 @@
-"""The ways to submit a job. Whatever became of a submission, it is tried again only if certainly no job came of it.
-
-On this machine the command itself is the job, its output the log, and one runs after another. Beside the log lies a
-record in the recipe launcher's layout, so that a later `--llmb-logs=.llmbench/jobs` finds and identifies the run.
-"""
+"""The ways to submit a job. Whatever became of a submission, it is tried again only if certainly no job came of it."""
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.launch import redact
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
 from pytest_llmbench.launch.slurm import SlurmAway
-from pytest_llmbench.launch.submit import process, submissions
-from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_doubt
+from pytest_llmbench.launch.submit import process, submissions, wrapper
+from pytest_llmbench.launch.submit.local import LocalLauncher, start_command
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal import Journal
@@ -32,13 +24,6 @@ OUTPUT = "submit.out"
 EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
 KILLED = 128  # a shell's exit code above this is a signal: what the command had done by then, nothing tells
-JOB_EXIT = "job.exit"
-JOB_CANCELLED = "job.cancelled"
-JOB_GRACE_SECONDS = 10.0
-JUST_KILLED_SECONDS = 0.5  # how long a wrapper may take to see that whoever started it is gone
-
-# the variables that say that a run is not for comparison, as the recipe launcher records them
-_TELLING = ("ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_NCCL_TRACE", "LOAD_CHECKPOINT_PATH")
 
 CLOCKS_DIFFER = timedelta(hours=1)  # how far the clocks of Slurm and of the file system are trusted to differ
 
@@ -105,9 +90,9 @@ class SlurmJobs:
 
 
 class SlurmLauncher:
-    """A command that ends when it has submitted a job to Slurm."""
+    """A command that ends when it has submitted a job to Slurm, through the `sbatch` that it finds on its PATH."""
 
-    marked: ClassVar[bool] = False  # whether the comment of the job holds its token
+    calls_sbatch: ClassVar[bool] = False  # whether the command is sbatch itself
 
     def __init__(self, tools: Tools, scheduler: Scheduler, read: submissions.Reader) -> None:
         """Take Slurm, the same for all that submit to it, and what finds the jobs in the output of this command."""
@@ -119,10 +104,34 @@ class SlurmLauncher:
         """Return the command of a job."""
         return job.spec.command
 
+    def prepare_environment(self, job: Job) -> Mapping[str, str]:
+        """Return the variables of the command, with our own sbatch first on its PATH."""
+        try:
+            environment = wrapper.install_wrapper(job)
+        except OSError as error:
+            raise LaunchError(f"{error.filename}: {error.strerror}") from error
+        if wrapper.list_placement(job.spec) and not wrapper.is_wrapped(job):
+            placed = " ".join(wrapper.list_placement(job.spec))
+            raise LaunchError(f"there is no sbatch on the PATH of {job.spec.command[0]} that could get {placed}")
+        return environment
+
+    def is_marked(self, job: Job) -> bool:
+        """Whether the comment of the job holds its token, if the command submitted one as it should."""
+        return wrapper.is_wrapped(job)
+
     def submit(self, job: Job) -> Submission:
         """Run the submission command to its end, at most `submit_seconds`."""
-        begun = _start(job, self.build_arguments(job), job.folder / OUTPUT, job.folder / EXIT, self._tools.journal)
+        begun = self._begin(job)
         return self._conclude(job, self._wait_for_end(job, begun, self._tools.submit_seconds))
+
+    def _begin(self, job: Job) -> process.Process:
+        try:
+            environment = self.prepare_environment(job)
+        except LaunchError as error:
+            raise SubmitError(f"{job.spec.case_id}: {error}") from error
+        prepared = replace(job, spec=replace(job.spec, environment=tuple(environment.items())))
+        command, journal = self.build_arguments(job), self._tools.journal
+        return start_command(prepared, command, job.folder / OUTPUT, job.folder / EXIT, journal)
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
         """Find out what became of a submission; without a process in the journal its command did not run."""
@@ -153,24 +162,30 @@ class SlurmLauncher:
         """Return the job that a submission command left, which ended with `code` (None: it did not by itself)."""
         output = job.folder / OUTPUT
         text = submissions.hide_secrets(output, job)
-        submission = submissions.require_single(self._read(job, text), job, output) or self._find_marked(job)
-        if submission:
+        answers = submissions.read_answers(wrapper.read_answers(job))
+        # what the launcher printed comes first: it names the folder, too
+        printed = submissions.require_single(self._read(job, text) or answers, job, output)
+        if printed:
+            if printed.job_id not in [answer.job_id for answer in answers]:
+                self._require_placed(job, printed)
+            return printed
+        if submission := self._find_marked(job):
             return submission
-        doubtful = submissions.DOUBTFUL.search(text) is not None
+        marked, doubtful = self.is_marked(job), submissions.DOUBTFUL.search(text) is not None
         if submissions.NOT_REACHED.search(text):
-            if self.marked and code and not doubtful:  # and Slurm knows no job with this token
+            if self.calls_sbatch and code and not doubtful:  # and Slurm knows no job with this token
                 raise NotReachedError(submissions.describe_refusal(job, code, text, output))
             doubtful = True
         if code is None or doubtful or code > KILLED or (code == 0 and not submissions.is_refused(text)):
-            raise SubmitError(submissions.describe_doubt(job, output, marked=self.marked, text=text), uncertain=True)
+            raise SubmitError(submissions.describe_doubt(job, output, marked=marked, text=text), uncertain=True)
         raise SubmitError(submissions.describe_refusal(job, code, text, output))
 
     def _read(self, job: Job, text: str) -> Sequence[Submission]:
         return submissions.read_pattern(job.spec.job_id, text) if job.spec.job_id else self._read_output(text)
 
     def _find_marked(self, job: Job) -> Submission | None:
-        """Return the job that carries the token of this one, where the command says it to Slurm."""
-        if not self.marked:
+        """Return the job that carries the token of this one."""
+        if not self.is_marked(job):
             return None
         try:
             job_id = self._tools.slurm.find([job.token], estimate_submission(job)).get(job.token)
@@ -180,175 +195,42 @@ class SlurmLauncher:
             raise SubmitError(f"{job.spec.case_id}: {error}", uncertain=True) from error
         return Submission(job_id) if job_id else None
 
+    def _require_placed(self, job: Job, submission: Submission) -> None:
+        """Cancel a job that was to run on some nodes and not on others, and that was submitted past our own sbatch."""
+        placement = wrapper.list_placement(job.spec)
+        if self.calls_sbatch or not placement or self._find_marked(job) == Submission(submission.job_id):
+            return
+        problem = self._tools.slurm.cancel([submission.job_id])
+        became = f"it may still run ({problem})" if problem else "it was cancelled"
+        raise SubmitError(
+            f"{job.spec.case_id}: {job.spec.command[0]} submitted job {submission.job_id} with another sbatch than the "
+            f"first on its PATH, so that {' '.join(placement)} did not reach Slurm: {became}. Choose a launcher that "
+            "calls sbatch by its name (--llmb-launcher)",
+            uncertain=bool(problem),
+        )
+
 
 class Sbatch(SlurmLauncher):
     """A recipe's launch.sh, given to sbatch; the job carries its token as a comment."""
 
-    marked = True
+    calls_sbatch = True
 
     def build_arguments(self, job: Job) -> tuple[str, ...]:
         """Return the command with our own options right behind the program, where they win over none of its own."""
         program, *others = job.spec.command
-        exclude = (f"--exclude={','.join(job.spec.exclude)}",) if job.spec.exclude else ()
-        return (program, f"--comment=llmb:{job.token}", *exclude, *others)
+        return (program, *wrapper.list_options(job), *others)
+
+    def prepare_environment(self, job: Job) -> Mapping[str, str]:
+        """Return the variables of the command, as they are."""
+        return dict(job.spec.environment)
+
+    def is_marked(self, _job: Job) -> bool:
+        """Whether the comment of the job holds its token: always."""
+        return True
 
 
 class NotReachedError(SlurmAway):
     """A submission that did not reach Slurm: nothing was submitted."""
-
-
-# --- on this machine ----------------------------------------------------------------------------------------
-
-
-class LocalLauncher:
-    """Runs commands on this machine; it is its own scheduler. The job id is the number in the journal."""
-
-    at_once: int | None = 1
-
-    def __init__(self, journal: Journal, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._journal = journal
-        self._sleep = sleep
-
-    @property
-    def scheduler(self) -> LocalLauncher:
-        """Who knows what became of the jobs."""
-        return self
-
-    def submit(self, job: Job) -> Submission:
-        """Start a job; SubmitError if it cannot be started."""
-        log = find_log(job)
-        _write_record(job, datetime.now(UTC))
-        _start(job, job.spec.command, log, job.folder / JOB_EXIT, self._journal)
-        return self._describe_submission(job)
-
-    def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
-        """Return a job that was started although pytest was killed just then; None if it was not."""
-        begun = self._journal.find_process(job.number)
-        if begun is None or not find_log(job).exists():
-            return None
-        code = process.wait(begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._sleep)
-        if code == process.NEVER_RAN:
-            return None
-        if code is None and not (job.folder / JOB_CANCELLED).exists() and not process.is_alive(begun):
-            raise SubmitError(describe_doubt(job, find_log(job)), uncertain=True)
-        return self._describe_submission(job)
-
-    def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
-        """Return what became of each job."""
-        return {job.number: self._find_status(job) for job in jobs}
-
-    def cancel(self, jobs: Sequence[Job]) -> str:
-        """End jobs with everything that they started; return what went wrong, or nothing."""
-        return "\n".join(filter(None, map(self._end, jobs)))
-
-    def _end(self, job: Job) -> str:
-        begun = self._journal.find_process(job.number)
-        if begun is None:
-            return f"job {job.number}: the journal knows no process of it"
-        try:
-            if process.read_exit_code(job.folder / JOB_EXIT) is None:
-                (job.folder / JOB_CANCELLED).touch()
-            process.stop(begun, JOB_GRACE_SECONDS, self._sleep)
-        except (LaunchError, OSError) as error:
-            return f"job {job.number}: {error}"
-        return ""
-
-    def _find_status(self, job: Job) -> JobStatus:
-        begun = self._journal.find_process(job.number)
-        running = begun is not None and process.is_alive(begun)
-        # after asking for the process, which leaves its exit code as its last act: none then means that it was killed
-        code = process.read_exit_code(job.folder / JOB_EXIT)
-        phase, state, exit_code = _find_state(running, code, cancelled=(job.folder / JOB_CANCELLED).exists())
-        started = _read_modified(_find_record(job))
-        ended = _read_modified(job.folder / JOB_EXIT) if phase is Phase.ENDED else None
-        return JobStatus(
-            phase=phase,
-            state=state,
-            nodes=(socket.gethostname(),),
-            exit_code=exit_code,
-            elapsed_seconds=(ended - started).total_seconds() if started and ended else None,
-            submitted=started,
-            started=started,
-            ended=ended,
-            cancelled_by=str(os.getuid()) if state == "CANCELLED" else "",
-            seen_by="process",
-        )
-
-    def _describe_submission(self, job: Job) -> Submission:
-        return Submission(str(job.number), job.folder)
-
-
-def _start(job: Job, command: Sequence[str], output: Path, exit_file: Path, journal: Journal) -> process.Process:
-    """Start a command in a session of its own, with output and exit code in files: it is still understood when pytest
-    is killed. SubmitError if it cannot be started."""
-    spec = job.spec
-    try:
-        return process.start(
-            command,
-            spec.directory,
-            dict(spec.environment),
-            output,
-            exit_file,
-            record=lambda started: journal.record_process(job.number, started),
-        )
-    except LaunchError as error:
-        raise SubmitError(f"{spec.case_id}: {redact(str(error), spec)}") from error
-
-
-def find_log(job: Job) -> Path:
-    """Return where the output of a local job lies; SubmitError for a name that is none for a file."""
-    name = job.spec.experiment or job.spec.case_id
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name):
-        raise SubmitError(f"{name!r} cannot be the name of a log: expected letters, digits and `_.+-`")
-    return job.folder / f"log-{name}_{job.number}_0.out"
-
-
-def _find_state(running: bool, code: int | None, *, cancelled: bool) -> tuple[Phase, str, str]:
-    """Return phase, state and exit code in Slurm's words. A job that left no exit code did not end well."""
-    if running and code is None:
-        return Phase.RUNNING, "RUNNING", ""
-    exit_code = "" if code is None else f"0:{code - 128}" if code > 128 else f"{code}:0"
-    if cancelled:
-        return Phase.ENDED, "CANCELLED", exit_code
-    return Phase.ENDED, "COMPLETED" if code == 0 else "FAILED", exit_code
-
-
-def _find_record(job: Job) -> Path:
-    return job.folder / f"llmb-config_{job.number}.yaml"
-
-
-def _write_record(job: Job, now: datetime) -> None:
-    """Write what the recipe launcher records of a job, as far as it is known here."""
-    import yaml
-
-    key, environment = job.spec.key, dict(job.spec.environment)
-    record = {
-        "job_info": {"job_id": str(job.number), "launcher_type": "local", "launch_time": now.isoformat()},
-        "workload_info": {"gsw_version": key.release, "workload_type": key.task or "pretrain"},
-        "model_info": {
-            "model_name": key.recipe,
-            "model_size": key.size,
-            "dtype": key.dtype,
-            "scale": key.gpus,
-            "gpu_type": key.gpu,
-        },
-        "job_config": {
-            "profile_enabled": job.spec.purpose is Purpose.PROFILE,
-            "strong_scaling": key.scaling == "strong",
-            "env_overrides": {name: environment[name] for name in _TELLING if environment.get(name)},
-        },
-    }
-    try:
-        _find_record(job).write_text(yaml.safe_dump(record, sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise SubmitError(f"{_find_record(job)} cannot be written: {error.strerror}") from error
-
-
-def _read_modified(path: Path) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    except OSError:
-        return None
 
 
 # --- all of them --------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ WRAPPED = 79
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)")
 _SBATCH = re.compile(r"\bSubmitted batch job (\S+)")
+_ANSWER = re.compile(r"(?:Submitted batch job (\d+)(?: on cluster .*)?|(\d+)(?:;.*)?)\s*")
 _TASK_JOB = re.compile(r"- Job id:\s*(\S+)")
 _TASK_FOLDER = re.compile(r"- Local Directory:\s*(.*)")
 _LLMB_RUN = (
@@ -33,6 +34,10 @@ _LLMB_RUN_FAILED = r"\bERROR: .*(?:launch failed with return code|venv error:|ve
 
 # what a refused submission may say, and what to do then; the first that fits is shown
 REMEDIES = (
+    (
+        r"llmbench: this launcher names nodes itself",
+        "two lists of nodes cannot both hold: leave one out, or choose another launcher (--llmb-launcher)",
+    ),
     (
         r"GPUs not found|without GPU resources",
         "the job got no GPUs: set `gres`, such as `gres: gpu:8`, in the cluster file",
@@ -102,6 +107,12 @@ def find_state(problem: str, job_id: str) -> SubmissionState:
 def read_sbatch(text: str) -> list[Submission]:
     """Read `Submitted batch job 4711`."""
     return _merge(Submission(match[1]) for match in _SBATCH.finditer(remove_colours(text)))
+
+
+def read_answers(text: str) -> list[Submission]:
+    """Read what sbatch itself answered, once or more often: its sentence, or its `--parsable` id and cluster."""
+    lines = remove_colours(text).splitlines()
+    return _merge(Submission(match[1] or match[2]) for match in map(_ANSWER.fullmatch, lines) if match)
 
 
 def read_script(text: str) -> list[Submission]:

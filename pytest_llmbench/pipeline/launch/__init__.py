@@ -43,6 +43,8 @@ class LaunchSettings:
     largest: int = declare_option("--llmb-max-gpus", unset=0)
     gpus_per_node: int = declare_option("--llmb-gpus-per-node", unset=0)
     launcher: str = declare_option("--llmb-launcher", unset="")
+    exclude: str = declare_option("--llmb-exclude", unset="")  # as Slurm writes nodes
+    nodelist: str = declare_option("--llmb-nodelist", unset="")
     gpu_hours: float | None = declare_option("--llmb-gpu-hours")  # None: the cluster's limit
     max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
     repeats: int = declare_option("--llmb-repeats")
@@ -164,6 +166,8 @@ class Planner:
             largest=launch.largest or cluster.largest,
             gpus_per_node=launch.gpus_per_node or cluster.gpus_per_node,
             gpu_hours=launch.gpu_hours or cluster.gpu_hours,
+            exclude=(*cluster.exclude, *filter(None, [launch.exclude])),
+            nodelist=launch.nodelist or cluster.nodelist,
             installed=(*from_options, *cluster.installed),
         )
 

@@ -24,13 +24,13 @@ from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import (
     Launcher,
-    LocalLauncher,
     NotReachedError,
     Tools,
     build_launchers,
     find_launcher,
     process,
 )
+from pytest_llmbench.launch.submit.local import LocalLauncher
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_sbatch_gets_token_and_excluded_nodes_first_and_hostile_arguments_as_dat
     ],
 )
 def test_other_commands_are_run_as_they_are(bench: Bench, via: str, text: str, expected: Submission) -> None:
-    one = bench.intend(f"echo $# '{text}'; exit 3", "one", via=via, exclude=("n1",))
+    one = bench.intend(f"echo $# '{text}'; exit 3", "one", via=via)
     assert bench.submit(one) == expected, "a job that was submitted is followed, whatever the exit code"
     assert (one.folder / "submit.out").read_text().startswith("1 ")
 
