@@ -231,8 +231,13 @@ def test_long_fields_are_not_cut(cluster: Cluster) -> None:
 
 
 def test_what_the_cluster_has(cluster: Cluster, cluster_without_database: Cluster) -> None:
-    partitions = (Partition("batch", 4, 8, None, True), Partition("short", 1, 8, 600.0, True))
+    partitions = (
+        Partition("batch", 4, 8, None, True, is_default=True, gpu_nodes=(("", 8, 4),)),
+        Partition("short", 1, 8, 600.0, True, gpu_nodes=(("", 8, 1),)),
+    )
     assert asking(cluster).list_partitions() == partitions
     assert "research" in (asking(cluster).list_accounts() or ())
+    assert asking(cluster).find_default_account() == "research"
     assert asking(cluster_without_database).list_partitions() == partitions
     assert asking(cluster_without_database).list_accounts() is None
+    assert asking(cluster_without_database).find_default_account() == ""

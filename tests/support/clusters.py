@@ -85,7 +85,7 @@ class Cluster:
 
 
 @contextmanager
-def running(database: bool = True, nodes: int = 4) -> Iterator[Cluster]:
+def running(database: bool = True, nodes: int = 4, gpu_type: str = "") -> Iterator[Cluster]:
     """Start a cluster of its own and stop it, even if this process is killed: the script waits for the end of stdin."""
     with ExitStack() as stack:
         port, claim = _claimed_ports()
@@ -94,7 +94,7 @@ def running(database: bool = True, nodes: int = 4) -> Iterator[Cluster]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)  # clients of munged reach its socket
         errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-        settings = {**os.environ, "NODES": str(nodes), "DATABASE": str(int(database))}
+        settings = {**os.environ, "NODES": str(nodes), "GPU_TYPE": gpu_type, "DATABASE": str(int(database))}
         served = subprocess.Popen(
             [SCRIPT, "serve", str(folder), str(port)],
             stdin=subprocess.PIPE,

@@ -272,12 +272,12 @@ def describe_machine(run: Runner) -> Cluster:
     """
     done = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0)
     names = [line.strip() for line in done.out.splitlines() if line.strip()] if done.code == 0 else []
-    types = Counter(map(_read_gpu_type, names))
+    types = Counter(map(read_gpu_type, names))
     gpu, count = types.most_common(1)[0] if types else ("cpu", 1)
     return Cluster(gpu=gpu, gpus_per_node=count, largest=count)
 
 
-def _read_gpu_type(name: str) -> str:
+def read_gpu_type(name: str) -> str:
     """Return `h100` for `NVIDIA H100 80GB HBM3`; a name without a known type is joined to one word."""
     lower = name.lower()
     match = _GPU.search(lower)

@@ -16,6 +16,7 @@ from pytest_llmbench.launch.slurm.statuses import (
     SQUEUE_FIELDS,
     Statuses,
     count_gpus,
+    list_gpus,
     merge_statuses,
     parse_duration,
     read_sacct,
@@ -82,6 +83,8 @@ class Partition:
     gpus: int  # the most that one of its nodes has
     time_limit_seconds: float | None  # the longest that a job may take, None: no limit
     up: bool  # whether it takes jobs
+    is_default: bool = False  # whether a job gets it that names none
+    gpu_nodes: tuple[tuple[str, int, int], ...] = ()  # a type of GPU as gres names it, how many a node has, and nodes
 
 
 class Slurm:
@@ -148,15 +151,23 @@ class Slurm:
     def list_partitions(self) -> tuple[Partition, ...]:
         """Return the partitions of the cluster; SlurmAway if it does not answer."""
         partitions: dict[str, Partition] = {}
-        for line in self._answer("sinfo", "--noheader", "--all", "--format=%R|%a|%l|%D|%G").splitlines():
-            name, _, rest = line.partition("|")
+        for line in self._answer("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%D|%G").splitlines():
+            shown, _, rest = line.partition("|")
             fields = rest.split("|")
             if len(fields) != 4 or not fields[2].isdecimal():
                 continue
             up, limit, nodes, gres = fields
+            name = shown.rstrip("*")
             before = partitions.get(name, Partition(name, 0, 0, None, False))
-            gpus = max(before.gpus, count_gpus(gres))
-            partitions[name] = Partition(name, before.nodes + int(nodes), gpus, parse_duration(limit), up == "up")
+            partitions[name] = Partition(
+                name,
+                before.nodes + int(nodes),
+                max(before.gpus, count_gpus(gres)),
+                parse_duration(limit),
+                up == "up",
+                is_default=shown.endswith("*"),
+                gpu_nodes=(*before.gpu_nodes, *((kind, count, int(nodes)) for kind, count in list_gpus(gres))),
+            )
         return tuple(partitions.values())
 
     def list_accounts(self) -> tuple[str, ...] | None:
@@ -170,6 +181,13 @@ class Slurm:
         done = self._ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", *where)
         accounts = tuple(sorted(set(done.out.split())))
         return accounts if user and done.code == 0 and accounts else None
+
+    def find_default_account(self) -> str:
+        """Return the account that Slurm takes where none is named; empty where it has none, or cannot tell."""
+        user = self._ask("id", "-un").out.strip()
+        where = ("where", f"name={user}", "format=defaultaccount")
+        done = self._ask("sacctmgr", "--noheader", "--parsable2", "show", "user", *where)
+        return done.out.strip() if user and done.code == 0 else ""
 
     def _query_accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SlurmAway:
         """Return what sacct knows: nothing where Slurm keeps no accounts. SlurmAway, returned: it does not answer."""

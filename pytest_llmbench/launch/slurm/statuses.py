@@ -161,8 +161,13 @@ def expand_hosts(expression: str) -> tuple[str, ...]:
 
 def count_gpus(gres: str) -> int:
     """Return the GPUs of a node with a gres of `gpu:8`, `gpu:h100:8(S:0-1),nvme:1` or `(null)`."""
-    counts = re.findall(r"(?:^|,)gpu(?::[A-Za-z][^:,()]*)?(?::(\d+))?(?=[(,]|$)", gres)
-    return sum(int(count or 1) for count in counts)
+    return sum(count for _, count in list_gpus(gres))
+
+
+def list_gpus(gres: str) -> list[tuple[str, int]]:
+    """Return the types of GPUs of such a node, each with their number; empty for a type that gres does not name."""
+    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::(\d+))?(?=[(,]|$)", gres)
+    return [(kind, int(count or 1)) for kind, count in found]
 
 
 def parse_duration(duration: str) -> float | None:

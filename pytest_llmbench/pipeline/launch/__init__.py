@@ -77,7 +77,9 @@ class LaunchSettings:
 
     def describe(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
-        cluster = formatting.format_place(self.cluster, directory) if self.cluster else "this machine"
+        cluster = (
+            formatting.format_place(self.cluster, directory) if self.cluster else "this machine, or what its Slurm has"
+        )
         limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
         if self.purpose is not Purpose.MEASURE:
@@ -145,16 +147,17 @@ class Plan:
 class Planner:
     """Plans one session's launch."""
 
-    def __init__(self, launch: LaunchSettings, gpu: str, catalog: Catalog, host: Host) -> None:
-        """Take what was asked for, the GPU type if an option says it, the baselines and the world."""
+    def __init__(self, launch: LaunchSettings, gpu: str, catalog: Catalog, host: Host, selected: Sequence[Key]) -> None:
+        """Take what was asked for, the GPU type if an option says it, the baselines, the world and what is selected."""
         self.launch = launch
         self.gpu = gpu
         self.catalog = catalog
         self.host = host
+        self._needs_gpus = any(key.gpu != "cpu" for key in selected)
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster: its file, what options say, else this machine. Raises LaunchError."""
+        """The cluster: its file, what options say, else this machine, or what Slurm has. Raises LaunchError."""
         from pytest_llmbench.launch.recipe.cluster import describe_machine, read_cluster
 
         path, launch = self.launch.cluster, self.launch
@@ -172,10 +175,30 @@ class Planner:
         )
 
     def _describe_cluster(self, machine: Cluster) -> Cluster:
-        """Return this machine, or a cluster of which only the options tell: another GPU type, more than it has."""
+        """Return this machine; the cluster that its Slurm describes where it has no GPUs itself and some are needed; or
+        a cluster of which only the options tell: another GPU type, more than it has."""
         launch = self.launch
+        if machine.gpu == "cpu" and self._needs_gpus and launch.launcher != "local":
+            learned = self._learn_cluster()
+            if learned:
+                return learned
         larger = max(launch.largest, launch.gpus_per_node) > machine.largest
         return Cluster(gpu=machine.gpu) if larger or self.gpu not in ("", machine.gpu) else machine
+
+    def _learn_cluster(self) -> Cluster | None:
+        from pytest_llmbench.launch.recipe.learned_cluster import learn_cluster
+        from pytest_llmbench.launch.slurm import SlurmAway
+
+        try:
+            learned = learn_cluster(self.slurm, self.gpu)
+        except SlurmAway:  # there is none here, or preflight says that it does not answer
+            return None
+        if learned is None:
+            return None
+        self.host.tell(_wrap(f"no cluster file; Slurm has {learned.describe()} (`llmbench cluster` writes it down)"))
+        return dataclasses.replace(
+            learned.cluster, gpu=learned.cluster.gpu or self.gpu, name="the cluster of this Slurm"
+        )
 
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
@@ -281,7 +304,7 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     by_reason: dict[str, list[str]] = {}
     for key, why in skipped.items():
         by_reason.setdefault(why, []).append(key.id)
-    where = cluster.source.name if cluster.source else "this machine"
+    where = cluster.source.name if cluster.source else cluster.name or "this machine"
     none = "the selected configuration does not fit"
     if len(skipped) > 1:
         none = f"none of the {len(skipped)} selected configurations fits"

@@ -79,7 +79,7 @@ class LaunchSession:
         self.catalog = catalog
         self.host = host
         self.past = past
-        self.planner = Planner(launch, settings.gpu, catalog, host)
+        self.planner: Planner  # made when the selection is known
         self.results = start_unlaunched(settings, catalog)
         self.session = ""
         self.problems = False
@@ -94,6 +94,7 @@ class LaunchSession:
         """
         if not selected:  # every test is skipped
             return False
+        self.planner = Planner(self.launch, self.settings.gpu, self.catalog, self.host, selected)
         if self.launch.dry_run:
             return self._tell_plan(self.planner.plan(selected))
         if self.launch.goes_on:

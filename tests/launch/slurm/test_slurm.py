@@ -264,12 +264,12 @@ def test_a_job_that_may_be_there_is_never_said_to_be_missing() -> None:
 
 def test_partitions() -> None:
     output = (
-        "batch|up|infinite|4|gpu:8\nlong|down|7-00:00:00|2|gpu:h100:4(S:0-1)\nlong|down|7-00:00:00|3|(null)\n"
+        "batch*|up|infinite|4|gpu:8\nlong|down|7-00:00:00|2|gpu:h100:4(S:0-1)\nlong|down|7-00:00:00|3|(null)\n"
         "short|up|10:00|1|(null)\ngarbage\n"
     )
     assert Slurm(Fake(sinfo=output), {}).list_partitions() == (
-        Partition("batch", 4, 8, None, True),
-        Partition("long", 5, 4, 604800.0, False),
+        Partition("batch", 4, 8, None, True, is_default=True, gpu_nodes=(("", 8, 4),)),
+        Partition("long", 5, 4, 604800.0, False, gpu_nodes=(("h100", 4, 2),)),
         Partition("short", 1, 0, 600.0, True),
     )
     with pytest.raises(SlurmAway):

@@ -1,0 +1,62 @@
+"""Which cluster a launch is planned for, where no file says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.launch.slurm import CommandOutput
+from pytest_llmbench.pipeline.launch import LaunchSettings
+from pytest_llmbench.pipeline.launch import Host, Planner
+
+GPUS, CPU = Key("grok1", "314b", "25.05", "h100", "bf16", 512), Key("tiny_llama", "15m", "1.0", "cpu", "fp32", 1)
+SINFO = "batch*|up|infinite|64|gpu:h100:8\n"
+H200 = "NVIDIA H200\n"
+
+
+def plan(
+    selected: Sequence[Key], answers: Mapping[str, str], gpu: str = "", **settings: Any
+) -> tuple[Planner, list[str]]:
+    """A planner on a machine whose commands answer so, and what it tells; other commands are not there."""
+    told: list[str] = []
+
+    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
+        code = 0 if arguments[0] in answers else 127
+        return CommandOutput(code, answers.get(arguments[0], ""), f"{timeout} {environment}" * code)
+
+    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, Path())
+    return Planner(LaunchSettings(**settings), gpu, cast("Any", None), host, selected), told
+
+
+def test_a_machine_without_gpus_is_a_login_node_where_slurm_has_some() -> None:
+    planner, told = plan([GPUS, CPU], {"sinfo": SINFO})
+    assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.partition) == ("h100", 512, "batch")
+    assert ["Slurm has partition batch: 8 h100 a node, 512 GPUs" in line for line in told] == [True], "once"
+
+
+@pytest.mark.parametrize(
+    ("selected", "answers", "settings", "expected"),
+    [
+        ([CPU], {"sinfo": SINFO}, {}, "cpu"),
+        ([GPUS], {"sinfo": SINFO}, {"launcher": "local"}, "cpu"),
+        ([GPUS], {"sinfo": SINFO, "nvidia-smi": H200}, {}, "h200"),
+        ([GPUS], {"sinfo": "batch*|up|infinite|64|(null)\n"}, {}, "cpu"),
+        ([GPUS], {}, {}, "cpu"),
+    ],
+    ids=["what runs on a CPU", "what runs here", "GPUs of its own", "a Slurm without GPUs", "no Slurm"],
+)
+def test_this_machine_is_the_cluster(
+    selected: list[Key], answers: dict[str, str], settings: dict[str, Any], expected: str
+) -> None:
+    planner, told = plan(selected, answers, **settings)
+    assert (planner.cluster.gpu, told) == (expected, [])
+
+
+def test_an_option_names_the_type_that_gres_leaves_open() -> None:
+    planner, _ = plan([GPUS], {"sinfo": "batch*|up|infinite|4|gpu:8\n"}, gpu="h100", largest=16)
+    assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.gres) == ("h100", 16, "gpu:8")
