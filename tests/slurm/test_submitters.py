@@ -54,6 +54,8 @@ END
 LLMB_RUN = """#!/bin/bash
 # llmb-run SUBCOMMAND -w WORKLOAD -s SIZE --dtype DTYPE --scale GPUS, as of 25.05 (single) and as of 26.06 (submit)
 set -eu
+[ "$1" = SUBCOMMAND ] || { echo "invalid choice: '$1'"; exit 2; }
+[ "$2" != --help ] || exit 0
 export MODEL_SIZE=$5 DTYPE=$7 JOB_TOTAL_GPUS=$9 STAGE_PATH=$LLMB_INSTALL
 told() { printf '%s%-30s %-12s %-12s %-15s %s\\n' "$1" "$2" "dtype=$DTYPE" "scale=$JOB_TOTAL_GPUS" profile=False "$3"; }
 if [ "$MODEL_SIZE" = refused ]; then
@@ -197,14 +199,14 @@ def write_llmb_run(folder: Path, subcommand: str, config: str, behaviours: Mappi
     """Write a recipe that is installed with llmb-run, below `llmb`."""
     write_recipe(folder, behaviours, purposes=PURPOSES)
     file, install = folder / "baselines" / "fake.yaml", folder / "llmb"
-    commands = f'    llmb-run: {{command: "llmb-run {subcommand} -w pretrain_fake -s {{size}} --dtype {{dtype}} --scale'
-    text = file.read_text().replace("  commands:\n", f'  commands:\n{commands} {{gpus}}", folder: $LLMB_INSTALL}}\n')
+    command = '    llmb-run: {command: "llmb-run single -w pretrain_fake -s {size} --dtype {dtype} --scale'
+    text = file.read_text().replace("  commands:\n", f'  commands:\n{command} {{gpus}}", folder: $LLMB_INSTALL}}\n')
     text = text.replace("STAGE_PATH: where the results go", "LLMB_INSTALL: where everything is")
     file.write_text(text.replace('"24.11"', '"25.05"').replace("layout: results", "layout: workloads"))
     install.mkdir()
     (install / "cluster_config.yaml").write_text(config.format(install) + WORKLOADS)
     (folder / "bin").mkdir()
-    program(folder / "bin" / "llmb-run", LLMB_RUN)
+    program(folder / "bin" / "llmb-run", LLMB_RUN.replace("= SUBCOMMAND", f"= {subcommand}"))
     launch = (folder / "recipe" / "launch.sh").read_text()
     program(install / "job.sh", launch.replace('    exec >>"$folder', '    : exec >>"$folder'))
 

@@ -21,6 +21,7 @@ SHOWN_LINES = 5  # how many of the last lines of a refused submission are shown
 WRAPPED = 79
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)")
+_BOX = re.compile("[\u2500-\u257f]+")  # the frames in which newer launchers print what is wrong
 _SBATCH = re.compile(r"\bSubmitted batch job (\S+)")
 _ANSWER = re.compile(r"(?:Submitted batch job (\d+)(?: on cluster .*)?|(\d+)(?:;.*)?)\s*")
 _TASK_JOB = re.compile(r"- Job id:\s*(\S+)")
@@ -168,7 +169,8 @@ def describe_refusal(job: Job, code: int | None, text: str, output: Path) -> str
 
 
 def _quote_end(job: Job, text: str) -> str:
-    lines = [escape(line.strip()) for line in remove_colours(text).splitlines() if line.strip()]
+    plain = _BOX.sub(" ", remove_colours(text)).splitlines()
+    lines = [escape(line.strip()) for line in plain if line.strip()]
     if has_unknown_secrets(job):
         return "(not shown: it may hold secrets that this session does not know)"
     return " | ".join(lines[-SHOWN_LINES:]) or "(nothing)"

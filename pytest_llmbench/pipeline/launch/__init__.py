@@ -153,6 +153,7 @@ class Planner:
         self.gpu = gpu
         self.catalog = catalog
         self.host = host
+        self._submits: dict[tuple[str, str], bool] = {}  # by llmb-run and the PATH that it is found on
         self._needs_gpus = any(key.gpu != "cpu" for key in selected)
 
     @cached_property
@@ -196,9 +197,7 @@ class Planner:
         if learned is None:
             return None
         self.host.tell(_wrap(f"no cluster file; Slurm has {learned.describe()} (`llmbench cluster` writes it down)"))
-        return dataclasses.replace(
-            learned.cluster, gpu=learned.cluster.gpu or self.gpu, name="the cluster of this Slurm"
-        )
+        return replace(learned.cluster, name="the cluster of this Slurm")
 
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
@@ -273,7 +272,20 @@ class Planner:
             variables=build_variables(facts, purpose, key, profile=profile, checkpoint=checkpoint),
             launcher=self.launch.launcher,
         )
-        return PlannedJob(spec, facts)
+        return PlannedJob(self._use_installed_subcommand(spec), facts)
+
+    def _use_installed_subcommand(self, spec: JobSpec) -> JobSpec:
+        """Return a job with `llmb-run submit` for the `single` of its document where that is installed: 25.12 calls
+        `single` deprecated, and 26.06.01 does not have it. Both take the same options."""
+        if spec.via != "llmb-run" or spec.command[1:2] != ("single",):
+            return spec
+        program, _, *options = spec.command
+        path = dict(spec.environment).get("PATH", "")
+        if (program, path) not in self._submits:
+            done = self.host.run((program, "submit", "--help"), timeout=60.0, environment=dict(spec.environment))
+            self._submits[program, path] = done.code == 0
+        subcommand = "submit" if self._submits[program, path] else "single"
+        return replace(spec, command=(program, subcommand, *options))
 
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
         """Return all that is in the way of the plan."""

@@ -199,9 +199,7 @@ def test_account_and_partition_that_the_caller_exported_are_used() -> None:
 def test_the_time_limit_is_given_to_sbatch() -> None:
     cluster = replace(CLUSTER, time_limit="00:30:00")
     assert spec("grok1/24.11", "fp8-8", cluster).command[:3] == ("sbatch", "--gres=gpu:8", "--time=00:30:00")
-    assert "TIME_LIMIT" not in environment(spec("grok1/25.05", "h100-fp8-512", cluster)), (
-        "its document has no such name"
-    )
+    assert environment(spec("grok1/25.05", "h100-fp8-512", cluster))["TIME_LIMIT"] == "00:30:00", "launch.sh reads it"
 
 
 def test_a_gb200_node_has_four_gpus() -> None:

@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.launch.slurm import CommandOutput
-from pytest_llmbench.pipeline.launch import LaunchSettings
-from pytest_llmbench.pipeline.launch import Host, Planner
+from pytest_llmbench.pipeline import catalog
+from pytest_llmbench.pipeline.launch import Host, LaunchSettings, Planner
+from pytest_llmbench.pipeline.settings import resolve
 
 GPUS, CPU = Key("grok1", "314b", "25.05", "h100", "bf16", 512), Key("tiny_llama", "15m", "1.0", "cpu", "fp32", 1)
 SINFO = "batch*|up|infinite|64|gpu:h100:8\n"
@@ -60,3 +62,25 @@ def test_this_machine_is_the_cluster(
 def test_an_option_names_the_type_that_gres_leaves_open() -> None:
     planner, _ = plan([GPUS], {"sinfo": "batch*|up|infinite|4|gpu:8\n"}, gpu="h100", largest=16)
     assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.gres) == ("h100", 16, "gpu:8")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, "submit"), (2, "single"), (127, "single")])
+def test_the_installed_llmb_run_says_how_it_submits(code: int, expected: str, tmp_path: Path) -> None:
+    """25.05 has only `single`, 25.12 has both, and 26.06.01 only `submit`; it is asked once for all jobs."""
+    asked: list[Sequence[str]] = []
+
+    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
+        assert timeout
+        assert environment
+        asked.append(arguments)
+        return CommandOutput(code, "", "")
+
+    baselines = catalog.load(resolve({}, tmp_path))
+    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {"PATH": "/opt/llmb/bin"}, print, tmp_path)
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("schema: 1\ngpu: h100\n")
+    keys = [key for key in baselines.baselines if key.recipe == "grok1" and (key.release, key.gpu) == ("25.05", "h100")]
+    planner = Planner(LaunchSettings(cluster=cluster), "", baselines, host, keys)
+    commands = {planner.plan_job(key, Purpose.MEASURE).spec.command[:4] for key in keys}
+    assert (len(keys), commands) == (2, {("llmb-run", expected, "-w", "pretrain_grok1")})
+    assert asked == [("llmb-run", "submit", "--help")]
