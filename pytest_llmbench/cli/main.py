@@ -13,7 +13,6 @@ from pytest_llmbench.cli import (
     Output,
     Subparsers,
     baselines,
-    cluster,
     discard_output,
     history,
     nccl,
@@ -56,7 +55,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     # In the order in which `--help` lists them.
-    for add in (baselines.add, summary.add, replay.add, nccl.add, _add_chat, history.add, cluster.add, setup.add):
+    for add in (baselines.add, summary.add, replay.add, nccl.add, _add_chat, history.add, setup.add_cluster, setup.add):
         add(commands)
     return parser
 

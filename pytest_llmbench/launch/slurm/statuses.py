@@ -354,8 +354,14 @@ def _explain_completed(status: JobStatus) -> JobEnd:
     return JobEnd(Blame.NONE)
 
 
+def is_refused(status: JobStatus) -> bool:
+    """Whether Slurm recorded as a job that FAILED what it refused: --gres=gpu:9 on nodes with 8, or more nodes than
+    are left."""
+    no_node = status.reason == "BadConstraints" or (status.seen_by == "sacct" and not status.nodes)
+    return status.phase is Phase.ENDED and status.state == "FAILED" and no_node
+
+
 def _explain_failure(status: JobStatus) -> str:
-    # --gres=gpu:9 on nodes with 8 is refused by sbatch, and recorded as a job that FAILED
-    if status.reason == "BadConstraints" or (status.seen_by == "sacct" and not status.nodes):
+    if is_refused(status):
         return "no node ever ran it: Slurm refused what it asks for"
     return "Slurm gives no exit code" if status.exit_code in ("", SUCCESS) else format_exit(status.exit_code)

@@ -133,11 +133,13 @@ class LaunchProgress:
     def _start_again(self, job: Job, end: JobEnd) -> NextJob | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
         from pytest_llmbench.launch.follow import NextJob
+        from pytest_llmbench.launch.slurm.statuses import is_refused
 
         if job.submission is SubmissionState.UNCERTAIN:
             return None
         own = self.configurations[job.spec.case_id].spec.exclude
-        if job.refused and job.spec.exclude != own:  # the cluster has no other nodes
+        refused = job.refused or (job.status is not None and is_refused(job.status))
+        if refused and job.spec.exclude != own:  # the cluster has no other nodes
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
             return None

@@ -233,11 +233,19 @@ def test_a_verdict_waits_for_the_retry_of_a_repeat() -> None:
     assert course.looks == [1, 3]
 
 
-def test_without_other_nodes_a_repeat_runs_where_it_can() -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"job_id": "", "status": None, "problem": "no nodes", "submission": SubmissionState.NOT_SUBMITTED},
+        {"status": JobStatus(Phase.ENDED, "FAILED", exit_code="0:0", seen_by="sacct")},
+        {"status": JobStatus(Phase.ENDED, "FAILED", reason="BadConstraints", seen_by="squeue")},
+    ],
+    ids=["refused", "refused and recorded", "refused and still in the queue"],
+)
+def test_without_other_nodes_a_repeat_runs_where_it_can(refusal: dict[str, Any]) -> None:
     course = Course(Verdict.REGRESSION)
     [second, _] = course.end()
-    refusal = {"problem": "no such nodes", "submission": SubmissionState.NOT_SUBMITTED}
-    [again] = course.end(CRASHED, spec=second.spec, repeat=2, job_id="", status=None, **refusal)
+    [again] = course.end(CRASHED, spec=second.spec, repeat=2, **refusal)
     assert (again.spec.exclude, again.repeat, again.attempt) == ((), 2, 2)
 
 
