@@ -269,9 +269,9 @@ def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound
 
 
 def format_exclude_option(nodes: Collection[str]) -> str:
-    """Return the option of sbatch that leaves nodes out: `--exclude=n1,n2`."""
+    """Return the option of a launch that leaves nodes out, whatever submits it: `--llmb-exclude=n1,n2`."""
     plain = ",".join(nodes)
-    return f"--exclude={plain}" if len(plain) <= SHORT else f"--exclude='{formatting.fold_nodes(nodes)}'"
+    return f"--llmb-exclude={plain}" if len(plain) <= SHORT else f"--llmb-exclude='{formatting.fold_nodes(nodes)}'"
 
 
 def _list_nodes(runs: Sequence[RunOnNodes]) -> list[str]:

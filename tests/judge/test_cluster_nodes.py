@@ -30,22 +30,22 @@ SOFTWARE = "the software, or the whole cluster"
     [
         (
             [(10.9, "n1 n2"), (10.0, "n3 n4")],
-            "the nodes n[1-2] are slow (10.90 s there, 10.00 s on n[3-4]): --exclude=n1,n2",
+            "the nodes n[1-2] are slow (10.90 s there, 10.00 s on n[3-4]): --llmb-exclude=n1,n2",
             "n1 n2",
         ),
         (
             [(10.9, "n1 n2"), (10.0, "n2 n3")],
-            "the node n1 is slow (10.90 s there, 10.00 s on n[2-3]): --exclude=n1",
+            "the node n1 is slow (10.90 s there, 10.00 s on n[2-3]): --llmb-exclude=n1",
             "n1",
         ),
         (
             [(10.9, "n1 n2"), (10.0, "n3 n4"), (10.05, "n4 n5")],
-            "the nodes n[1-2] are slow (10.90 s there, 10.00 s, 10.05 s on n[3-5]): --exclude=n1,n2",
+            "the nodes n[1-2] are slow (10.90 s there, 10.00 s, 10.05 s on n[3-5]): --llmb-exclude=n1,n2",
             "n1 n2",
         ),
         (
             [(12.0, "n1 n2"), (11.0, "n3 n4")],
-            "the nodes n[1-2] are slow (12.00 s there, 11.00 s on n[3-4]): --exclude=n1,n2; the others are slow as "
+            "the nodes n[1-2] are slow (12.00 s there, 11.00 s on n[3-4]): --llmb-exclude=n1,n2; the others are slow as "
             f"well: {SOFTWARE}",
             "n1 n2",
         ),
@@ -107,7 +107,7 @@ def test_a_node_of_a_fast_run_is_never_named_and_the_order_does_not_matter(drawn
 
 
 def test_many_nodes_are_folded_and_quoted() -> None:
-    assert format_exclude_option([f"node{number:03}" for number in range(1, 65)]) == "--exclude='node[001-064]'"
+    assert format_exclude_option([f"node{number:03}" for number in range(1, 65)]) == "--llmb-exclude='node[001-064]'"
 
 
 def test_the_noise_is_that_of_other_runs() -> None:

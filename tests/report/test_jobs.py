@@ -63,7 +63,7 @@ SEQUENCE = (
     job("16", "n5", purpose=Purpose.PROFILE, files=(FOLDER / "16/a.nsys-rep", Path("/other/b.nsys-rep"))),
 )
 PROFILED = (job("16", "n5 n6", purpose=Purpose.PROFILE, files=(FOLDER / "16/a.nsys-rep",)),)
-SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-6]): --exclude=n1,n3"
+SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-6]): --llmb-exclude=n1,n3"
 
 
 def told(

@@ -128,7 +128,7 @@ def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
     slow = "if [ $SLURM_JOB_NODELIST = n1 ]; then steps 1.3; else steps 1.0; fi"
     write_recipe(gate.folder, {"node": slow})
     assert gate.run(*LAUNCH) == 1
-    assert "--exclude=n1" in gate.output
+    assert "--llmb-exclude=n1" in gate.output
 
 
 def test_script_recipes_submit_by_themselves(gate: Gate) -> None:
