@@ -12,9 +12,19 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import Acknowledgement, Baseline, Evidence, Key, Measurement, Metric, Note, NoteCode
+from pytest_llmbench.core.models import (
+    Acknowledgement,
+    Baseline,
+    Evidence,
+    Key,
+    Measurement,
+    Metric,
+    Note,
+    NoteCode,
+    PreviousRun,
+)
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.judge.run_selection import PreviousRun, list_valid_runs
+from pytest_llmbench.judge.run_selection import list_valid_runs
 
 LAST_RUNS = 7  # the level before an accepted change is the median of so many valid runs before it
 

@@ -13,6 +13,7 @@ from pytest_llmbench.core.models import (
     Judgement,
     Measurement,
     Noise,
+    PreviousRuns,
     Reason,
     Status,
     Verdict,
@@ -23,7 +24,6 @@ from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_ru
 from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, disagree, estimate_difference, estimate_noise
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.run_selection import (
-    PreviousRuns,
     describe_last_valid,
     find_current_shape,
     find_unusable,

@@ -17,7 +17,7 @@ from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.run_selection import PreviousRun, PreviousRuns
+    from pytest_llmbench.core.models import PreviousRun, PreviousRuns
 
 # A year of daily runs of 82 configurations is 30,000 runs: this is called for each of them.
 _STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")

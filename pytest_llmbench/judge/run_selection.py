@@ -20,6 +20,8 @@ from pytest_llmbench.core.models import (
     Measurement,
     Note,
     NoteCode,
+    PreviousRun,
+    PreviousRuns,
     Problem,
     Reason,
     StoredRun,
@@ -236,12 +238,7 @@ def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
 # --- the daily runs: one a day, those before the current ones ----------------------------------------------
 
 
-# A run that stands for an earlier day: one that was found, or one that only the history knows.
-PreviousRun = Measurement | StoredRun
-
 ADJACENT = timedelta(days=4)  # days this near to each other are in a row: a weekend may lie between them
-
-PreviousRuns = tuple[PreviousRun, ...]  # the daily runs before the current ones, oldest first
 
 # A year of daily runs of 82 configurations is 30,000 runs: this is called for each of them.
 _BEGUN: Callable[[PreviousRun], datetime] = attrgetter("started")  # of those that have one

@@ -42,8 +42,8 @@ from pytest_llmbench.measure.metrics import compute_efficiency, group_families, 
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.models import PreviousRun
     from pytest_llmbench.judge.cluster import SharedShift
-    from pytest_llmbench.judge.run_selection import PreviousRun
 
 PreviousByKey: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
 """For each key the daily runs before the current ones, oldest first."""

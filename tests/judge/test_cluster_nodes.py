@@ -45,8 +45,8 @@ SOFTWARE = "the software, or the whole cluster"
         ),
         (
             [(12.0, "n1 n2"), (11.0, "n3 n4")],
-            "the nodes n[1-2] are slow (12.00 s there, 11.00 s on n[3-4]): --llmb-exclude=n1,n2; the others are slow as "
-            f"well: {SOFTWARE}",
+            "the nodes n[1-2] are slow (12.00 s there, 11.00 s on n[3-4]): --llmb-exclude=n1,n2; the others are slow "
+            f"as well: {SOFTWARE}",
             "n1 n2",
         ),
         (

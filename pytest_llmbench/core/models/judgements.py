@@ -42,6 +42,12 @@ class DailyRun(NamedTuple):
 DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
 """The daily runs of one configuration in their order: those whose logs were read, and those that the history knows."""
 
+PreviousRun: TypeAlias = "Measurement | StoredRun"
+"""A run before the current ones: its log was read, or the history knows it."""
+
+PreviousRuns: TypeAlias = "tuple[PreviousRun, ...]"
+"""The daily runs before the current ones, oldest first."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequiredRuns:
