@@ -311,6 +311,7 @@ _CHECKPOINT = Fields(
     {"save": _VARIABLES, "load": _VARIABLES},
     {"disk_gb": Names(_COUNT, _NAME), "save_gpus": _RANGE, "load_gpus": _RANGE},
 )
+_SHORT_RUNS = Fields({}, dict.fromkeys(("profile", "nccl-trace", "checkpoint-load"), _COUNT))
 LAUNCH = (
     _require("kind", _NAME, "the command that is the default"),
     _require("commands", Names(make_fields(COMMAND), _NAME), "by any name, how it can be launched"),
@@ -324,6 +325,7 @@ LAUNCH = (
     _allow("needs", _NEEDS, "`hf_token`, `python`, `virtual_environment` and `dataset`, where it needs them"),
     _allow("profiling", _PROFILING, "what switches it on, and the names of the variables, as far as there are any"),
     _allow("nccl_trace", _VARIABLES, "what makes NCCL write a trace"),
+    _allow("short_runs", _SHORT_RUNS, "steps of a job that is not measured, by its purpose, where it makes fewer"),
     _allow("checkpoint", _CHECKPOINT, "what makes a job save and load one, its size, and with how many GPUs"),
 )
 _CORRECTION = Fields({"printed": _TEXT, "corrected": _TEXT})

@@ -125,6 +125,7 @@ class LaunchFacts:
     virtual_environment: bool = False
     profiling: Profiling | None = None
     nccl_trace: Pairs = ()
+    short_runs: tuple[tuple[str, int], ...] = ()  # the steps of a job of a purpose, where they are not those of a run
     checkpoint: Checkpointing | None = None
     file: Path | None = None
 

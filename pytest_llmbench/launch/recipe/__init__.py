@@ -98,7 +98,7 @@ def build_job(
         secrets=find_secret_names(environment, (*cluster.secrets, *_list_carriers(job))),
         nodes=nodes,
         gpus=key.gpus,
-        gpu_hours=fit.estimate_gpu_hours(baseline),
+        gpu_hours=fit.estimate_gpu_hours(baseline, fit.count_steps(baseline, facts, purpose, variables)),
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
         exclude=tuple(dict.fromkeys(cluster.exclude)),

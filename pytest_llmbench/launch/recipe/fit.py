@@ -18,6 +18,7 @@ from pytest_llmbench.core.models.jobs import (
     LaunchFacts,
     Pairs,
     Profiling,
+    Purpose,
 )
 
 GIGABYTE = 10**9
@@ -55,6 +56,7 @@ def read_facts(recipe: Recipe) -> LaunchFacts | None:
         virtual_environment=bool(needs.get("virtual_environment", False)),
         profiling=_read_profiling(_get_mapping(launch, "profiling")),
         nccl_trace=_get_pairs(launch, "nccl_trace"),
+        short_runs=tuple(_get_mapping(launch, "short_runs").items()),
         checkpoint=_read_checkpointing(_get_mapping(launch, "checkpoint")),
         file=recipe.path,
     )
@@ -220,10 +222,20 @@ def count_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
 # --- cost -------------------------------------------------------------------------------------------------
 
 
-def estimate_gpu_hours(baseline: Baseline) -> float:
-    """Return the GPU-hours of a run's steps: steps x step time in seconds x GPUs / 3600; 0 where nothing has timed it
+def count_steps(baseline: Baseline, facts: LaunchFacts, purpose: Purpose, variables: Pairs = ()) -> int:
+    """Return how many steps a job makes: those of a run, unless its purpose ends it before. `variables` are those of
+    the purpose; where a profile ends the run, it does so at the step that they say."""
+    short = dict(facts.short_runs).get(purpose)
+    if short is None:
+        return baseline.steps
+    asked = dict(variables).get(facts.profiling.stop) if facts.profiling and purpose is Purpose.PROFILE else None
+    return int(asked) if asked else short
+
+
+def estimate_gpu_hours(baseline: Baseline, steps: int) -> float:
+    """Return the GPU-hours of a job's steps: steps x step time in seconds x GPUs / 3600; 0 where nothing has timed it
     yet. Starting up comes on top."""
-    seconds = baseline.steps * baseline.step_seconds * baseline.key.gpus
+    seconds = steps * baseline.step_seconds * baseline.key.gpus
     return 0.0 if math.isnan(seconds) else seconds / 3600
 
 

@@ -9,8 +9,15 @@ import pytest
 from shipped_specs import baseline, facts, recipe
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Checkpointing, Cluster, Command, InstalledRecipe, Profiling
-from pytest_llmbench.launch.recipe.fit import count_nodes, estimate_gpu_hours, explain_unfit, read_facts, refuse_hours
+from pytest_llmbench.core.models.jobs import Checkpointing, Cluster, Command, InstalledRecipe, Pairs, Profiling, Purpose
+from pytest_llmbench.launch.recipe.fit import (
+    count_nodes,
+    count_steps,
+    estimate_gpu_hours,
+    explain_unfit,
+    read_facts,
+    refuse_hours,
+)
 
 SHIPPED = ("grok1/24.11", "grok1/25.05", "llama3.1/25.04", "maxtext_llama2/24.11", "nemotron4/25.01")
 ENABLED = (("ENABLE_PROFILE", "true"),)
@@ -210,13 +217,31 @@ def test_gpus_that_do_not_divide_are_refused() -> None:
         count_nodes(baseline("grok1/24.11", "bf16-64").key, facts("grok1/24.11"), Cluster(gpus_per_node=12))
 
 
+@pytest.mark.parametrize(
+    ("name", "ending", "purpose", "variables", "steps"),
+    [
+        ("grok1/25.05", "gb200-bf16-128", Purpose.MEASURE, (), 50),
+        ("grok1/25.05", "gb200-bf16-128", Purpose.NCCL_TRACE, (), 5),
+        ("grok1/25.05", "gb200-bf16-128", Purpose.LOAD_CHECKPOINT, (), 1),
+        ("grok1/25.05", "gb200-bf16-128", Purpose.PROFILE, (), 50),
+        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.PROFILE, (), 25),
+        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.PROFILE, (("PROFILE_STOP_STEP", "40"),), 40),
+        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.SAVE_CHECKPOINT, (), 50),
+    ],
+)
+def test_a_job_that_is_not_measured_may_make_fewer_steps(
+    name: str, ending: str, purpose: Purpose, variables: Pairs, steps: int
+) -> None:
+    assert count_steps(baseline(name, ending), facts(name), purpose, variables) == steps
+
+
 def test_gpu_hours_are_those_of_the_steps() -> None:
     grok = baseline("grok1/25.05", "gb200-bf16-128")
-    assert estimate_gpu_hours(grok) == pytest.approx(50 * 7.325 * 128 / 3600)
+    assert estimate_gpu_hours(grok, 50) == pytest.approx(50 * 7.325 * 128 / 3600)
     untimed = replace(grok, step_seconds=math.nan)
-    assert estimate_gpu_hours(untimed) == 0.0
+    assert estimate_gpu_hours(untimed, 50) == 0.0
     both = [one for name in ("grok1/24.11", "grok1/25.05") for one in recipe(name).baselines]
-    assert sum(map(estimate_gpu_hours, both)) == pytest.approx(2508, abs=1)
+    assert sum(estimate_gpu_hours(baseline, 50) for baseline in both) == pytest.approx(2508, abs=1)
     assert len(both) == 26
 
 
