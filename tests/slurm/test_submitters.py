@@ -157,8 +157,8 @@ def test_placement_holds_for_a_launcher_that_submits_by_itself(tmp_path: Path, c
     code, output = run(tmp_path, cluster, "--llmb-exclude=n3", "--llmb-json=night.json")
     jobs = json.loads((tmp_path / "night.json").read_text())["outcomes"][0]["jobs"]
     assert [job["nodes"] for job in jobs] == [["n1"], ["n4"]], output
-    ids = ",".join(job["job_id"] for job in jobs)
-    assert cluster.run("sacct", "-X", "-n", "-P", f"--jobs={ids}", "--format=TimelimitRaw") == "7\n7"
+    shown = [cluster.run("scontrol", "show", "job", job["job_id"]) for job in jobs]
+    assert ["TimeLimit=00:07:00" in text and "Comment=llmb:" in text for text in shown] == [True, True]
     assert code == 0
 
 
