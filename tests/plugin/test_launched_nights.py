@@ -203,7 +203,7 @@ def test_the_repeats_of_a_launch_are_one_night_their_mean(
         return found(nights, *known, **more)
 
     found = series.find_changes
-    monkeypatch.setattr(series, "find_changes", changes_of)
+    monkeypatch.setattr("pytest_llmbench.pipeline.fleet.find_changes", changes_of)
     nights(1.0, "echo >> $STAGE_PATH/ran; steps 1.1$(wc -l < $STAGE_PATH/ran)00")
     session = launch("--llmb-trend=fail")
     seconds = [job["step_seconds"] for job in session.described[NAME]["jobs"]]
