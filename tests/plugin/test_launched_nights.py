@@ -19,6 +19,7 @@ from sessions import Judge, Judged
 
 from pytest_llmbench.core.models import DailyRun, LevelChange
 from pytest_llmbench.judge import series
+from pytest_llmbench.pipeline import fleet
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -203,7 +204,7 @@ def test_the_repeats_of_a_launch_are_one_night_their_mean(
         return found(nights, *known, **more)
 
     found = series.find_changes
-    monkeypatch.setattr("pytest_llmbench.pipeline.fleet.find_changes", changes_of)
+    monkeypatch.setattr(fleet, "find_changes", changes_of)
     nights(1.0, "echo >> $STAGE_PATH/ran; steps 1.1$(wc -l < $STAGE_PATH/ran)00")
     session = launch("--llmb-trend=fail")
     seconds = [job["step_seconds"] for job in session.described[NAME]["jobs"]]
