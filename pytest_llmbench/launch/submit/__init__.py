@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
 from pytest_llmbench.launch.slurm import SlurmAway
-from pytest_llmbench.launch.submit import process, submissions, wrapper
+from pytest_llmbench.launch.submit import process, sbatch_wrapper, submissions
 from pytest_llmbench.launch.submit.local import LocalLauncher, start_command
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
@@ -107,17 +107,17 @@ class SlurmLauncher:
     def prepare_environment(self, job: Job) -> Mapping[str, str]:
         """Return the variables of the command, with our own sbatch first on its PATH."""
         try:
-            environment = wrapper.install_wrapper(job)
+            environment = sbatch_wrapper.install_wrapper(job)
         except OSError as error:
             raise LaunchError(f"{error.filename}: {error.strerror}") from error
-        if wrapper.list_placement(job.spec) and not wrapper.is_wrapped(job):
-            placed = " ".join(wrapper.list_placement(job.spec))
+        if sbatch_wrapper.list_placement(job.spec) and not sbatch_wrapper.is_wrapped(job):
+            placed = " ".join(sbatch_wrapper.list_placement(job.spec))
             raise LaunchError(f"there is no sbatch on the PATH of {job.spec.command[0]} that could get {placed}")
         return environment
 
     def is_marked(self, job: Job) -> bool:
         """Whether the comment of the job holds its token, if the command submitted one as it should."""
-        return wrapper.is_wrapped(job)
+        return sbatch_wrapper.is_wrapped(job)
 
     def submit(self, job: Job) -> Submission:
         """Run the submission command to its end, at most `submit_seconds`."""
@@ -162,7 +162,7 @@ class SlurmLauncher:
         """Return the job that a submission command left, which ended with `code` (None: it did not by itself)."""
         output = job.folder / OUTPUT
         text = submissions.hide_secrets(output, job)
-        answers = submissions.read_answers(wrapper.read_answers(job))
+        answers = submissions.read_answers(sbatch_wrapper.read_answers(job))
         # what the launcher printed comes first: it names the folder, too
         printed = submissions.require_single(self._read(job, text) or answers, job, output)
         if printed:
@@ -197,7 +197,7 @@ class SlurmLauncher:
 
     def _require_placed(self, job: Job, submission: Submission) -> None:
         """Cancel a job that was to run on some nodes and not on others, and that was submitted past our own sbatch."""
-        placement = wrapper.list_placement(job.spec)
+        placement = sbatch_wrapper.list_placement(job.spec)
         if self.calls_sbatch or not placement or self._find_marked(job) == Submission(submission.job_id):
             return
         problem = self._tools.slurm.cancel([submission.job_id])
@@ -218,7 +218,7 @@ class Sbatch(SlurmLauncher):
     def build_arguments(self, job: Job) -> tuple[str, ...]:
         """Return the command with our own options right behind the program, where they win over none of its own."""
         program, *others = job.spec.command
-        return (program, *wrapper.list_options(job), *others)
+        return (program, *sbatch_wrapper.list_options(job), *others)
 
     def prepare_environment(self, job: Job) -> Mapping[str, str]:
         """Return the variables of the command, as they are."""
