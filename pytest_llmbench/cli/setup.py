@@ -15,6 +15,7 @@ from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.cli.baselines import read_recipes_in
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
+from pytest_llmbench.report.document import write_whole
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Recipe
@@ -162,12 +163,20 @@ def add_cluster(commands: Subparsers) -> None:
 
 
 def _run_cluster(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.launch.recipe.learned_cluster import learn_cluster, write_cluster_file
+    from pytest_llmbench.launch.recipe.learned_cluster import format_cluster_file, learn_cluster
     from pytest_llmbench.launch.slurm import Slurm, run
 
     learned = learn_cluster(Slurm(run, os.environ), arguments.gpu.lower())
     if learned is None:
         which = f"no GPUs of type {arguments.gpu}" if arguments.gpu else "no GPUs in a partition that takes jobs"
         raise LaunchError(f"Slurm knows {which} (sinfo -o '%P %a %D %G'): write cluster.yaml by hand, docs/cluster.md")
-    text = write_cluster_file(learned, arguments.output)
-    return Output(text if arguments.output is None else f"{arguments.output}: {learned.describe()}")
+    text, path = format_cluster_file(learned), arguments.output
+    if path is None:
+        return Output(text)
+    if path.exists():
+        raise LaunchError(f"{path}: there is one already, and it is not replaced")
+    try:
+        write_whole(path, text.encode(), make_folders=False)
+    except OSError as error:
+        raise LaunchError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return Output(f"{path}: {learned.describe()}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,17 +23,7 @@ def typed_cluster() -> Iterator[Cluster]:
 
 def run(folder: Path, cluster: Cluster, *command: str) -> tuple[int, str]:
     """Run a module of Python in a folder, with what a document requires in its environment."""
-    environment = {**os.environ, **cluster.environment, "STAGE_PATH": str(folder / "stage"), "COLUMNS": "80"}
-    done = subprocess.run(
-        [sys.executable, "-Im", *command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    return cluster.run_python(folder, "-Im", *command, STAGE_PATH=str(folder / "stage"))
 
 
 def test_nothing_has_to_be_written_before_a_launch(tmp_path: Path, typed_cluster: Cluster) -> None:

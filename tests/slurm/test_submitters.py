@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -90,18 +88,8 @@ WORKLOADS = "environment: {HF_TOKEN: hf_53cr3t}\nworkloads: {installed: [pretrai
 def run(folder: Path, cluster: Cluster, *arguments: str) -> tuple[int, str]:
     """Run pytest in a folder, with the programs of its `bin`; return its exit code and what it printed."""
     path = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
-    command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", *arguments]
-    environment = {**os.environ, **cluster.environment, "PATH": path, "COLUMNS": "80"}
-    done = subprocess.run(
-        [*command, "--junitxml=junit.xml"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    command = ("-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", *arguments)
+    return cluster.run_python(folder, *command, "--junitxml=junit.xml", PATH=path)
 
 
 def outcomes(folder: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -41,6 +42,19 @@ class Cluster:
         done = self.ask(*arguments)
         assert done.returncode == 0, f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
         return done.stdout.strip()
+
+    def run_python(self, folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
+        """Run Python with these arguments in a folder; return its exit code and what it printed, in 80 columns."""
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, **self.environment, "COLUMNS": "80", **variables},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
 
     def submit(self, script: str, *options: str) -> str:
         """Submit a job of one shell line and return its id."""

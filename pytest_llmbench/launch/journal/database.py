@@ -237,7 +237,8 @@ def decode_spec(text: str) -> JobSpec:
         "directory": Path(fields["directory"]),
         "environment": tuple((name, value) for name, value in fields["environment"]),
         "log_folders": tuple(map(Path, fields["log_folders"])),
-        **{name: tuple(fields.get(name, ())) for name in ("command", "secrets", "exclude", "sbatch_options")},
+        **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
+        "sbatch_options": tuple(fields.get("sbatch_options", ())),  # a journal of an earlier version has none
     }
     return JobSpec(**{**fields, **decoded})
 

@@ -6,10 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
-from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, join_first
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch.recipe.cluster import read_gpu_type
@@ -61,9 +59,7 @@ def learn_cluster(slurm: ClusterFacts, gpu: str = "") -> LearnedCluster | None:
     default one, else the one with the most of them. SlurmAway where Slurm does not answer.
     """
     groups = [
-        GpuNodes(
-            partition, kind, read_gpu_type(kind.replace("_", " ").replace("-", " ")) if kind else gpu, count, nodes
-        )
+        GpuNodes(partition, kind, _read_type(kind) or gpu, count, nodes)
         for partition in slurm.list_partitions()
         if partition.up
         for kind, count, nodes in partition.gpu_nodes
@@ -127,20 +123,12 @@ UNKNOWN = """\
 """
 
 
-def write_cluster_file(learned: LearnedCluster, path: Path | None) -> str:
-    """Return a cluster file with what was learned, each value with its source, and what is left to say; written to a
-    new file where one is named. LaunchError where there is one already, or it cannot be written."""
+def format_cluster_file(learned: LearnedCluster) -> str:
+    """Return a cluster file with what was learned, each value with its source, and what is left to say."""
     lines = ["schema: 1"]
     for name, source in learned.sources:
         setting = f"{name}: {getattr(learned.cluster, name)}"
         lines.append(f"{setting:<28} # {source}")
     if not learned.cluster.gpu:
         lines.append("# gpu: h100                  # gres names no type: say it here, or with --llmb-gpu")
-    text = "\n".join([*lines, UNKNOWN])
-    if path is not None:
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise LaunchError(f"{path}: {error.strerror}") from error
-    return text
+    return "\n".join([*lines, UNKNOWN])

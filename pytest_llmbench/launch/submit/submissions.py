@@ -12,6 +12,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.models.jobs import Job, SubmissionState
 from pytest_llmbench.launch import MASK, redact
+from pytest_llmbench.launch.submit.sbatch_wrapper import NODES_NAMED
 
 Reader = Callable[[str], Sequence["Submission"]]
 
@@ -36,7 +37,7 @@ _LLMB_RUN_FAILED = r"\bERROR: .*(?:launch failed with return code|venv error:|ve
 # what a refused submission may say, and what to do then; the first that fits is shown
 REMEDIES = (
     (
-        r"llmbench: this launcher names nodes itself",
+        NODES_NAMED,
         "two lists of nodes cannot both hold: leave one out, or choose another launcher (--llmb-launcher)",
     ),
     (

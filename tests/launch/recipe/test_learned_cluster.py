@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.launch.recipe.cluster import read_cluster
-from pytest_llmbench.launch.recipe.learned_cluster import LearnedCluster, learn_cluster, write_cluster_file
+from pytest_llmbench.launch.recipe.learned_cluster import LearnedCluster, format_cluster_file, learn_cluster
 from pytest_llmbench.launch.slurm import CommandOutput, Partition, Slurm, SlurmAway
 
 
@@ -97,7 +96,7 @@ def test_what_sinfo_and_sacctmgr_print_is_read() -> None:
     learned = learn_cluster(Slurm(run, {}))
     assert learned is not None
     assert learned.describe() == "partition batch: 8 h100 a node, 480 GPUs, account research"
-    text = write_cluster_file(learned, None)
+    text = format_cluster_file(learned)
     assert "gpu: h100                    # sinfo: gres gpu:h100:8 on 60 nodes; there are a100, too\n" in text
     assert "partition: batch             # the default one; a job takes at most 24 h\n" in text
 
@@ -116,7 +115,8 @@ def test_the_file_reads_back_as_what_was_learned(tmp_path: Path, gres_type: str)
     learned = learn_cluster(Answers(part("batch", (gres_type, 8, 64), is_default=True)))
     assert isinstance(learned, LearnedCluster)
     file = tmp_path / "cluster.yaml"
-    text = write_cluster_file(learned, file)
+    text = format_cluster_file(learned)
+    file.write_text(text)
     read = read_cluster(file)
     assert read.source == file
     assert learned.cluster == Cluster(
@@ -124,13 +124,3 @@ def test_the_file_reads_back_as_what_was_learned(tmp_path: Path, gres_type: str)
     )
     assert all(f"{name}: " in text for name, _ in learned.sources)
     assert ("say it here" in text) == (not gres_type)
-
-
-def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    learned = learn_cluster(Answers(part("batch", ("h100", 8, 64))))
-    assert learned is not None
-    file = tmp_path / "cluster.yaml"
-    file.write_text("mine")
-    with pytest.raises(LaunchError, match="File exists"):
-        write_cluster_file(learned, file)
-    assert file.read_text() == "mine"
