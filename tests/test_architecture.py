@@ -160,6 +160,7 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
     assert seen["modules"] == [
         "pytest_llmbench",
         "pytest_llmbench.core",
+        "pytest_llmbench.core.option",
         "pytest_llmbench.core.options",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.fixtures",

@@ -92,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.pipeline.option_values import parse_moment
+    from pytest_llmbench.pipeline.option_parsers import parse_moment
 
     return _convert(parse_moment, text)
 

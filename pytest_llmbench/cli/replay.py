@@ -36,7 +36,8 @@ WHAT_IF = (
 
 def add(commands: Subparsers) -> None:
     """Declare `llmbench replay`."""
-    from pytest_llmbench.core.options import OPTIONS, name_destination
+    from pytest_llmbench.core.option import name_destination
+    from pytest_llmbench.core.options import OPTIONS
 
     parser = commands.add_parser(
         "replay", help="What if: judge the same runs under other settings, and list the verdicts that change."
@@ -51,7 +52,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.core.options import name_destination
+    from pytest_llmbench.core.option import name_destination
 
     values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}
     changed = {name: value for name, value in values.items() if value is not None}

@@ -32,8 +32,8 @@ from pytest_llmbench.core.models import (
     UnmatchedRun,
     Verdict,
 )
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
-from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, find_red_results

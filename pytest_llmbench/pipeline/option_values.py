@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mean
 from pytest_llmbench.core.models import ToleranceSource
+from pytest_llmbench.core.option import Option, name_destination
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
-from pytest_llmbench.core.options import OPTIONS, Option, name_destination
-from pytest_llmbench.core.tolerance import merge_tolerances, parse_fraction, parse_tolerances
+from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
 from pytest_llmbench.core.yamlfile import read_text_if_file
+from pytest_llmbench.pipeline import option_parsers
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Tolerance
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 SUITES = (".yaml", ".yml")
 """The names of suite files, which no pattern ends in."""
-
-MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
-"""The units of an age, in minutes."""
-
-LARGEST_SEQUENCE = 3
-"""The sequence of looks is calibrated for one run, and three: docs/statistics.md."""
 
 
 class OptionValues(ChainMap[str, Any]):
@@ -134,13 +128,18 @@ def _resolve(values: Mapping[str, Any], flag: str, unset: Any, directory: Path) 
     text = get_text(values, flag)
     if text is None:
         return _read(option, option.default, unset)
-    return parse_stated(values, flag, text, _get_converter(option.parse)) if option.parse else text
+    return parse_stated(values, flag, text, _get_parser(option.parse)) if option.parse else text
 
 
 def _read(option: Option, text: str, unset: Any) -> Any:
     if not text:
         return unset
-    return _get_converter(option.parse)(text) if option.parse else text
+    return _get_parser(option.parse)(text) if option.parse else text
+
+
+def _get_parser(name: str) -> Callable[[str], Any]:
+    parser: Callable[[str], Any] = getattr(option_parsers, name)
+    return parser
 
 
 def _get_converter(name: str) -> Callable[..., Any]:
@@ -314,71 +313,3 @@ def _find_folder(what: str, value: object, directory: Path) -> Path:
     if not path.is_dir():
         raise SettingsError(f"{what}: {path} is a file; give the folder that holds it")
     return path
-
-
-# --- values of a text: what `parse` of the table names -----------------------------------------------------
-
-
-def parse_age(text: str) -> timedelta:
-    """Read `90m`, `36h`, `1.5d` or `2w`; ValueError otherwise."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
-    if not match or float(match[1]) == 0:
-        raise ValueError("expected a number above 0 with m, h, d or w (m: minutes), such as 36h")
-    return timedelta(minutes=float(match[1]) * MINUTES[match[2]])
-
-
-def parse_window(text: str) -> timedelta | None:
-    """Read an age as `parse_age` does, and `0` (`0h`) as None; ValueError otherwise."""
-    return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
-
-
-def parse_moment(text: str) -> datetime:
-    """Read an ISO date or time; without a zone it is local time. ValueError otherwise."""
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
-        raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
-
-
-def parse_percentage(text: str) -> float:
-    """Read `1%` or `0.01` as a fraction; ValueError otherwise."""
-    return parse_fraction(text, expected="a percentage such as 1% or 0.5%")
-
-
-def parse_lower(text: str) -> str:
-    """Read a name whose letters may be of any case."""
-    return text.lower()
-
-
-def parse_count(text: str, smallest: int = 1, largest: int = 10**6) -> int:
-    """Read a whole number between two bounds, both included; ValueError otherwise."""
-    if not (text.isascii() and text.isdecimal() and smallest <= int(text) <= largest):
-        raise ValueError(f"expected a whole number from {smallest} to {largest}")
-    return int(text)
-
-
-def parse_repeats(text: str) -> int:
-    """Read how many runs may count for a verdict; ValueError otherwise."""
-    return parse_count(text, largest=LARGEST_SEQUENCE)
-
-
-def parse_retries(text: str) -> int:
-    """Read how often a job is started again; ValueError otherwise."""
-    return parse_count(text, smallest=0, largest=10)
-
-
-def parse_hours(text: str) -> float:
-    """Read a number of GPU-hours; ValueError otherwise."""
-    number = float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else 0.0
-    if not 0 < number < 1e9:
-        raise ValueError("expected a number of GPU-hours above 0, such as 200")
-    return number
-
-
-def parse_nodes(text: str) -> str:
-    """Read nodes as Slurm writes them, such as `n7,n[12-14]`; ValueError otherwise."""
-    from pytest_llmbench.launch.recipe.cluster import NODES
-
-    if not re.fullmatch(NODES.pattern, text):
-        raise ValueError(f"expected {NODES.expected}")
-    return text

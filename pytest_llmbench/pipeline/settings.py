@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core import formatting, runtime
+from pytest_llmbench.core import runtime
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance, ToleranceSource
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origins
-from pytest_llmbench.core.options import LAUNCHING, name_destination
 from pytest_llmbench.core.tolerance import merge_tolerances
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
     SUITES,
     choose,
@@ -289,100 +289,3 @@ def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | 
             raise SettingsError(
                 f"{flag}={path}: {other} is the same file, one would replace the other: give it another name"
             )
-
-
-# --- what is launched, and how ------------------------------------------------------------------------------
-
-
-PURPOSES = {
-    "--llmb-profile": Purpose.PROFILE,
-    "--llmb-nccl-trace": Purpose.NCCL_TRACE,
-    "--llmb-save-checkpoint": Purpose.SAVE_CHECKPOINT,
-    "--llmb-load-checkpoint": Purpose.LOAD_CHECKPOINT,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchSettings:
-    """What is launched, and how. 0 and empty text: nothing says it."""
-
-    cluster: Path | None = declare_option("--llmb-cluster")  # a file or folder that exists
-    recipes: tuple[tuple[str, Path], ...] = declare_option(
-        "--llmb-recipe"
-    )  # names, with or without release, and folders
-    largest: int = declare_option("--llmb-max-gpus", unset=0)
-    gpus_per_node: int = declare_option("--llmb-gpus-per-node", unset=0)
-    launcher: str = declare_option("--llmb-launcher", unset="")
-    exclude: str = declare_option("--llmb-exclude", unset="")  # as Slurm writes nodes
-    nodelist: str = declare_option("--llmb-nodelist", unset="")
-    gpu_hours: float | None = declare_option("--llmb-gpu-hours")  # None: the cluster's limit
-    max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
-    repeats: int = declare_option("--llmb-repeats")
-    retries: int = declare_option("--llmb-retries")
-    pending_limit: timedelta = declare_option("--llmb-pending-limit")
-    keep_jobs: bool = declare_option("--llmb-keep-jobs")
-    dry_run: bool = declare_option("--llmb-dry-run")
-    submit_only: bool = declare_option("--llmb-submit-only")
-    collect: bool = declare_option("--llmb-collect")
-    resume: bool = declare_option("--llmb-resume")
-    session: str = declare_option("--llmb-session", unset="")
-    purpose: Purpose = Purpose.MEASURE
-    profile: str = declare_option("--llmb-profile", unset="")  # the text of the option
-    checkpoint: str = declare_option("--llmb-load-checkpoint", unset="")  # the folder to load
-    profile_on_regression: bool = declare_option("--llmb-profile-on-regression")
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether it goes on with an earlier session."""
-        return self.collect or self.resume
-
-    def to_note(self) -> dict[str, Any]:
-        """Return what a session that goes on with this one has to know of it."""
-        return {name: getattr(self, name) for name in KEPT}
-
-    def restore_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
-        """Return these settings with what was noted of the session that they go on with."""
-        kept = {name: noted[name] for name in KEPT if name in noted}
-        return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
-
-    def describe(self, directory: Path) -> Iterator[str]:
-        """Yield what a session says of its launch before it starts."""
-        cluster = (
-            formatting.format_place(self.cluster, directory) if self.cluster else "this machine, or what its Slurm has"
-        )
-        limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
-        yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
-        if self.purpose is not Purpose.MEASURE:
-            yield f"for {self.purpose}: nothing is judged for speed"
-
-
-def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
-    """Return what is launched, None for a session that only judges runs on disk; raises SettingsError."""
-    if not any(values.get(name_destination(flag)) for flag in LAUNCHING):
-        return None
-    settings = LaunchSettings(**resolve_fields(LaunchSettings, values, directory), purpose=_choose_purpose(values))
-    _refuse_contradicting_launch(settings)
-    return settings
-
-
-# what a session does to its end, whatever the options of the one that goes on with it
-KEPT = ("purpose", "profile", "checkpoint", "repeats", "retries", "launcher", "profile_on_regression")
-
-
-def _choose_purpose(values: Mapping[str, Any]) -> Purpose:
-    flags = [flag for flag in PURPOSES if get_text(values, flag) and values.get(name_destination(flag))]
-    if len(flags) > 1:
-        raise SettingsError(f"{flags[0]} and {flags[1]} exclude each other: one launch does one of them")
-    return PURPOSES[flags[0]] if flags else Purpose.MEASURE
-
-
-def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
-    modes = [name for name in ("dry_run", "submit_only", "collect", "resume") if getattr(settings, name)]
-    allowed = (["dry_run", "resume"], ["submit_only", "resume"], ["dry_run", "submit_only"])
-    if len(modes) > 1 and modes not in allowed:
-        first, second = (f"--llmb-{name.replace('_', '-')}" for name in modes[:2])
-        raise SettingsError(f"{first} and {second} exclude each other")
-    if settings.session and not settings.goes_on:
-        raise SettingsError("--llmb-session is for --llmb-resume and --llmb-collect: a new session gets a new id")
-    if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
-        raise SettingsError("--llmb-profile-on-regression judges; it cannot stand beside another purpose of the launch")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.options import OPTIONS, name_destination
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.plugin import fixtures
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution, CautionCode
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import (
     INI_KEYS,
     Origins,
@@ -28,7 +29,7 @@ from pytest_llmbench.core.option_origins import (
     refuse_misplaced,
     refuse_unknown,
 )
-from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, name_destination
+from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS
 from pytest_llmbench.ingest.reading.reader import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
 from pytest_llmbench.pipeline.settings import list_outputs, refuse_shared

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.core.models import CheckKind
-from pytest_llmbench.core.options import LAUNCHING, name_destination
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import LAUNCHING
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.session import Session

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.pipeline.option_values import parse_age
+from pytest_llmbench.pipeline.option_parsers import parse_age
 
 pytestmark = pytest.mark.slow
 

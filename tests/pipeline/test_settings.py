@@ -14,9 +14,11 @@ import pytest
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Tolerance
-from pytest_llmbench.core.options import OPTIONS, name_destination
-from pytest_llmbench.pipeline.option_values import parse_age, parse_moment
-from pytest_llmbench.pipeline.settings import CERTIFIED, LaunchSettings, Settings, cache_folder, list_outputs, resolve
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.pipeline.option_parsers import parse_age, parse_moment
+from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, cache_folder, list_outputs, resolve
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from pytest_llmbench.core.options import OPTIONS, name_destination
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.pipeline.settings import CERTIFIED, Settings
 from pytest_llmbench.plugin.stash import SESSION
 

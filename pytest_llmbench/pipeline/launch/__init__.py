@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.settings import LaunchSettings
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -20,9 +20,10 @@ from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
-from pytest_llmbench.pipeline.option_values import LARGEST_SEQUENCE
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
-from pytest_llmbench.pipeline.settings import LaunchSettings, Settings
+from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine

@@ -27,7 +27,7 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
-    from pytest_llmbench.pipeline.settings import LaunchSettings
+    from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 

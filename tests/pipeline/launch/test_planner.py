@@ -14,7 +14,8 @@ from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.launch.slurm import CommandOutput
 from pytest_llmbench.pipeline import catalog
 from pytest_llmbench.pipeline.launch import Host, Planner
-from pytest_llmbench.pipeline.settings import LaunchSettings, resolve
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.pipeline.settings import resolve
 
 GPUS, CPU = Key("grok1", "314b", "25.05", "h100", "bf16", 512), Key("tiny_llama", "15m", "1.0", "cpu", "fp32", 1)
 SINFO = "batch*|up|infinite|64|gpu:h100:8\n"

@@ -13,8 +13,8 @@ from builders import BASELINE, KEY, NOW, measurement, run
 from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
-from pytest_llmbench.pipeline.settings import LaunchSettings
 
 SPEC = JobSpec(
     case_id=KEY.id,
