@@ -38,7 +38,7 @@ ENDINGS = {
     EndingCode.TASK_FAILURE: "a task of it failed",
     EndingCode.STEP_CANCELLED: "its step was cancelled, by hand (scancel) unless it failed without a word",
 }
-"""How a log ended, by the code of `models.Ending`; the text of another code says all by itself."""
+"""How a log ended, by the code of `models.Ending`; of another code its problem says all."""
 
 
 def describe_ending(ending: Ending, log: str) -> str:
@@ -47,7 +47,7 @@ def describe_ending(ending: Ending, log: str) -> str:
     `it reached its time limit: error: *** STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
     """
     if ending.code not in ENDINGS:
-        return ending.text
+        return ending.problem
     follows = "training began after it" if ending.before_training else "steps follow it"
     doubt = f"; {follows}, so it may not be the cause" if ending.went_on else ""
     other = ending.beside
@@ -66,13 +66,13 @@ def describe_unread(unread: Unread) -> str:
     if not unread.first_line:
         return f"{lines} ({unread.dialect}) could not be read"
     where = f"; it stops at the group {unread.group}" if unread.group else ""
-    example = f"line {unread.first_line}: {unread.example}"
+    example = f"line {unread.first_line}: {unread.quote}"
     return f"the pattern of {unread.dialect} reads none of {lines}, such as {example}{where}"
 
 
 def _describe_end(ending: Ending, log: str) -> str:
     place = ", ".join(filter(None, (f"{ending.file or log}:{ending.line}", ending.rank)))
-    return f"{ENDINGS[ending.code]}: {ending.text} ({place})"
+    return f"{ENDINGS[ending.code]}: {ending.quote} ({place})"
 
 
 def _describe_order(other: Ending, ending: Ending) -> str:

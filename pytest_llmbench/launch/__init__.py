@@ -14,8 +14,12 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
 from pytest_llmbench.core.models.jobs import JobSpec, Pairs
+from pytest_llmbench.core.models.logs import Quote
 
 MASK = "***"
+
+WITHHELD = Quote("(not shown: it may hold a secret)")
+"""What stands for a quote where nothing can tell what to hide in it."""
 
 _TELLING = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|(^|_)AUTH($|_)"
@@ -55,6 +59,28 @@ def redact(text: str, secrets: JobSpec | Iterable[str]) -> str:
         else:
             text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", MASK, text)
     return text
+
+
+def has_unknown_secrets(spec: JobSpec) -> bool:
+    """Whether a job has secrets of an earlier session, which the journal did not keep: nothing can hide them."""
+    return MASK in find_secret_values(spec)
+
+
+def hide_in_quote(quote: Quote, spec: JobSpec) -> Quote:
+    """Return what a job printed without its secrets, nor the beginning of one where the quote was cut; all of it is
+    withheld where its secrets are not known."""
+    if has_unknown_secrets(spec):
+        return WITHHELD
+    text = redact(quote, spec)
+    whole = text.removesuffix("…")
+    forms = (form for value in find_secret_values(spec) for form in _list_forms(value))
+    cut = max((_count_shared(whole, form) for form in forms), default=0)
+    return Quote(whole[: len(whole) - cut] + MASK if cut >= _SHORTEST else text)
+
+
+def _count_shared(text: str, value: str) -> int:
+    """Return how many of its first characters a value shares with the end of a text."""
+    return next((size for size in range(len(value) - 1, 0, -1) if text.endswith(value[:size])), 0)
 
 
 def mask_environment(environment: Mapping[str, str] | Pairs, secrets: Iterable[str]) -> Pairs:

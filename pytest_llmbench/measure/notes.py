@@ -65,7 +65,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
     for dropped in choice.attempt.log.dropped:
         code = NoteCode(dropped.reason)
         noun, fate = DROPPED[code]
-        text = f"{formatting.count_noun(dropped.count, noun)} {fate}; the first: {dropped.example}"
+        text = f"{formatting.count_noun(dropped.count, noun)} {fate}; the first: {dropped.shown}"
         yield Note(code, text, dropped.first_line)
 
 

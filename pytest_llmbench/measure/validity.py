@@ -77,7 +77,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
         return Problem(Reason.NO_STEPS, _describe_missing_log(run))
     files, ending = run.attempts[-1].files, run.attempts[-1].log.ending
     if ending and ending.code is EndingCode.UNREADABLE:
-        return Problem(Reason.UNREADABLE, ending.text)
+        return Problem(Reason.UNREADABLE, ending.problem)
     if ending:
         text = f"no training step in the log: {formatting.describe_ending(ending, files.log.name)}"
         return Problem(_choose_reason(ending, Reason.NO_STEPS), text, 0 if ending.file else ending.line)
@@ -98,7 +98,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if torn is None:
         return Problem(Reason.NO_STEPS, text, line)
     lines = formatting.count_noun(torn.count, "line")
-    return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.example}", torn.first_line)
+    return Problem(Reason.NO_STEPS, f"{text}; {lines} could not be read, the first is: {torn.shown}", torn.first_line)
 
 
 def _describe_missing_log(run: Run) -> str:
@@ -135,7 +135,7 @@ def _find_interleaved(choice: Choice) -> Iterator[Problem]:
     # No part of such a log holds the steps of one of them in a row: that is why some are missing.
     for dropped in choice.attempt.log.dropped:
         if dropped.reason is DropReason.INTERLEAVED:
-            text = f"two processes write their steps into this file at once: {dropped.example}"
+            text = f"two processes write their steps into this file at once: {dropped.shown}"
             yield Problem(Reason.WINDOW_INCOMPLETE, text, dropped.first_line)
 
 
@@ -147,7 +147,7 @@ def _find_unread(run: Run, choice: Choice) -> Iterator[Problem]:
         if ending is not None and (
             ending.code is EndingCode.UNREADABLE or (ending.code is EndingCode.CUT and not attempt.log.segments)
         ):
-            text = f"the later attempt {attempt.files.number} cannot be read: {ending.text}"
+            text = f"the later attempt {attempt.files.number} cannot be read: {ending.problem}"
             yield Problem(Reason.UNREADABLE, text)
 
 

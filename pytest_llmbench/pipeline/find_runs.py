@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
+    NO_QUOTE,
     Attempt,
     AttemptFiles,
     Clock,
@@ -163,7 +164,7 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
         log = reading.get_log(files.log)
         error_ending = reading.get_ending(files.err) if files.err else None
     except LogError as error:
-        return ParsedLog(dialect=None, segments=(), ending=Ending(EndingCode.UNREADABLE, str(error), 0))
+        return ParsedLog(dialect=None, segments=(), ending=Ending(EndingCode.UNREADABLE, NO_QUOTE, 0, str(error)))
     return add_error_ending(log, error_ending)
 
 

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shipped_specs import CALLER, spec
 
-from pytest_llmbench.launch import find_secret_names, find_secret_values, mask_environment, redact
+from pytest_llmbench.core.models import Quote
+from pytest_llmbench.launch import (
+    WITHHELD,
+    find_secret_names,
+    find_secret_values,
+    hide_in_quote,
+    mask_environment,
+    redact,
+)
 
 HARD = "a'b c;$(d)\n\"/+?&=é"
 
@@ -72,6 +80,18 @@ def test_a_job_hides_its_own_secrets_wherever_they_stand() -> None:
     assert find_secret_values(job) == (CALLER["HF_TOKEN"],)
     assert redact(f"curl -H 'Bearer {CALLER['HF_TOKEN']}'", job) == "curl -H 'Bearer ***'"
     assert redact("nothing to hide", replace(job, secrets=())) == "nothing to hide"
+
+
+@pytest.mark.parametrize("left", ["hf_secret-of-mine", "hf_secret-of-m", "hf_secret-of-m…", "hf_s"])
+def test_a_quote_that_was_cut_within_a_secret_does_not_begin_it(left: str) -> None:
+    job = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "hf_secret-of-mine"),))
+    assert hide_in_quote(Quote(f"token: {left}"), job) == "token: ***"
+    assert hide_in_quote(Quote("nothing of it…"), job) == "nothing of it…"
+
+
+def test_without_its_secrets_nothing_that_a_job_printed_is_shown() -> None:
+    job = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "***"),))
+    assert hide_in_quote(Quote("token: hf_secret"), job) == WITHHELD
 
 
 def test_shown_variables_keep_their_order_and_hide_values_everywhere() -> None:

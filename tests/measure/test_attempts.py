@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
 
-from pytest_llmbench.core.models import Ending, EndingCode, Measurement, ParsedLog, Reason, Segment
+from pytest_llmbench.core.models import Ending, EndingCode, Measurement, ParsedLog, Quote, Reason, Segment
 from pytest_llmbench.measure import measure
 
-KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
 
 
 def part(first: int, last: int, *, line: int, total: int | None = 50) -> Segment:

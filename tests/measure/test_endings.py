@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
 
-from pytest_llmbench.core.models import Ending, EndingCode, Problem, Reason, Run
+from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Problem, Quote, Reason, Run
 from pytest_llmbench.measure import measure
 
-RAISED = Ending(EndingCode.TRACEBACK, "ValueError: x", 150, rank="rank 5")
-WARNED = Ending(EndingCode.TRACEBACK, "ValueError: x", 120, went_on=True)
-NOT_A_NUMBER = Ending(EndingCode.DIVERGED, "RuntimeError: Unexpected result nan", 150)
-IN_ERR = Ending(EndingCode.TIME_LIMIT, "*** JOB 1 CANCELLED DUE TO TIME LIMIT ***", 559, file="x_1.err")
+RAISED = Ending(EndingCode.TRACEBACK, Quote("ValueError: x"), 150, rank="rank 5")
+WARNED = Ending(EndingCode.TRACEBACK, Quote("ValueError: x"), 120, went_on=True)
+NOT_A_NUMBER = Ending(EndingCode.DIVERGED, Quote("RuntimeError: Unexpected result nan"), 150)
+IN_ERR = Ending(EndingCode.TIME_LIMIT, Quote("*** JOB 1 CANCELLED DUE TO TIME LIMIT ***"), 559, file="x_1.err")
 CUT = segment(steps([7.3] * 30), finished=False)
 
 
@@ -49,7 +49,9 @@ def test_a_run_without_a_step_says_how_it_ended(ending: Ending, reason: Reason, 
 
 
 def test_a_log_that_could_not_be_read_is_not_one_without_steps() -> None:
-    problem = problem_of(run(log(ending=Ending(EndingCode.UNREADABLE, "x_1.out: changed while it was read", 0))))
+    problem = problem_of(
+        run(log(ending=Ending(EndingCode.UNREADABLE, NO_QUOTE, 0, "x_1.out: changed while it was read")))
+    )
     assert (problem.reason, problem.text) == (Reason.UNREADABLE, "x_1.out: changed while it was read")
 
 

@@ -12,6 +12,7 @@ from builders import BASELINE, NOW, log, run, segment, steps, without
 
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import (
+    NO_QUOTE,
     BaselineKind,
     CheckpointAction,
     CheckpointRecord,
@@ -22,6 +23,7 @@ from pytest_llmbench.core.models import (
     EndingCode,
     Hint,
     Measurement,
+    Quote,
     Reason,
     Run,
     Shards,
@@ -30,7 +32,7 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.measure import measure, metrics, notes
 from pytest_llmbench.measure.validity import make_stand_in
 
-KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
 
 
 def changed(name: str, position: int, value: float) -> Any:
@@ -149,7 +151,7 @@ def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> Non
         (EndingCode.UNREADABLE, "cannot read it"),
         (EndingCode.CUT, "the gzip data of log end before their end"),
     ):
-        (problem,) = measured(run(log(segment()), log(ending=Ending(code, text, 0)))).problems
+        (problem,) = measured(run(log(segment()), log(ending=Ending(code, NO_QUOTE, 0, text)))).problems
         assert (problem.reason, problem.text) == (Reason.UNREADABLE, f"the later attempt 1 cannot be read: {text}")
 
 

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Note,
     NoteCode,
     Outcome,
+    Quote,
     Reason,
     Run,
     Status,
@@ -220,7 +221,7 @@ def test_means_of_several_steps_are_not_shown_as_steps() -> None:
     assert "each time is the mean of 10 steps: 4 times for 40 steps; the first is at step 20 (line 120)" in text
 
 
-KILLED = Ending(EndingCode.TIME_LIMIT, "JOB 1 CANCELLED DUE TO TIME LIMIT", 300)
+KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
 REQUEUED = run(log(segment(steps([7.3] * 13), finished=False), ending=KILLED), log(segment()))
 
 

@@ -15,7 +15,17 @@ import numpy as np
 from builders import log, run, segment, steps
 
 from pytest_llmbench.core.formatting import escape_values
-from pytest_llmbench.core.models import Attempt, AttemptFiles, Baseline, Ending, EndingCode, Reason, Run, UnmatchedRun
+from pytest_llmbench.core.models import (
+    Attempt,
+    AttemptFiles,
+    Baseline,
+    Ending,
+    EndingCode,
+    Quote,
+    Reason,
+    Run,
+    UnmatchedRun,
+)
 from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.evaluate import evaluate_runs
@@ -76,7 +86,7 @@ def _run(place: int, baseline: Baseline, folder: Path) -> Run:
         segment(steps(seconds[:21].tolist(), global_batch_size=columns["global_batch_size"][:21]), finished=False)
     )
     torn = replace(
-        torn, ending=Ending(EndingCode.TIME_LIMIT, f"error: *** STEP CANCELLED DUE TO TIME LIMIT {HOSTILE}", 121)
+        torn, ending=Ending(EndingCode.TIME_LIMIT, Quote(f"error: *** STEP CANCELLED DUE TO TIME LIMIT {HOSTILE}"), 121)
     )
     logs = {INCOMPLETE: (torn,), RESTARTED: (torn, whole)}.get(place, (whole,))
     found = {"excluded": Reason.PROFILED, "excluded_because": "its folder is called nsys"} if place == PROFILED else {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
+    from collections.abc import Callable
     from datetime import datetime
 
     import numpy as np
@@ -17,6 +18,12 @@ if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
+
+Quote = NewType("Quote", str)
+"""Text as it stands in a log: it may show a secret. Every other text of these records is in our own words, or a short
+value that a pattern took out of its line."""
+
+NO_QUOTE = Quote("")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +78,13 @@ class DroppedRecords:
     reason: DropReason
     count: int
     first_line: int  # where the first one stands
-    example: str
+    example: str  # the first one, in our words
+    quote: Quote = NO_QUOTE  # its line, where that says it
+
+    @property
+    def shown(self) -> str:
+        """The first one, as it is shown."""
+        return self.example or self.quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,7 @@ class Unread:
     find: str
     count: int = 0  # in how many lines its `find` stands
     first_line: int = 0  # the first of them that its pattern does not match
-    example: str = ""
+    quote: Quote = NO_QUOTE  # that line
     group: str = ""  # the first group of the pattern that this line lacks
 
 
@@ -155,8 +168,9 @@ class Ending:
     """How a log says it ended: a code, the text that says so, and its line."""
 
     code: EndingCode
-    text: str
+    quote: Quote  # empty for CUT and UNREADABLE
     line: int
+    problem: str = ""  # what is wrong with a file that is CUT or UNREADABLE
     file: str = ""  # the name of the file of that line where it is not the log itself
     rank: str = ""  # which process wrote it, in words
     beside: Ending | None = None  # what else happened, before it or because of it
@@ -234,3 +248,20 @@ class ParsedLog:
         by_name = {log.dialect: log for log in (self, *self.readings)}
         read = next((by_name[name] for name in dialects if name in by_name), self)
         return replace(read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=())
+
+    def with_quotes(self, change: Callable[[Quote], Quote]) -> ParsedLog:
+        """Return the log with each text changed that is quoted from it."""
+        return replace(
+            self,
+            ending=_change_ending(self.ending, change),
+            dropped=tuple(replace(each, quote=each.quote and change(each.quote)) for each in self.dropped),
+            unread=tuple(replace(each, quote=each.quote and change(each.quote)) for each in self.unread),
+            readings=tuple(reading.with_quotes(change) for reading in self.readings),
+        )
+
+
+def _change_ending(ending: Ending | None, change: Callable[[Quote], Quote]) -> Ending | None:
+    if ending is None:
+        return None
+    quote = ending.quote and change(ending.quote)
+    return replace(ending, quote=quote, beside=_change_ending(ending.beside, change))

@@ -61,7 +61,7 @@ class DialectRecords:
             elif isinstance(record, Unmatched):
                 self.unmatched = self.unmatched or record
             else:
-                self.tally.add(DropReason.TORN, hit.line, make_printable(record.text))
+                self.tally.add(DropReason.TORN, hit.line, quote=make_printable(record.text))
         return any(not isinstance(record, Unmatched) for record in taken)
 
     def unread(self, dialect: RegexDialect) -> Unread:
@@ -69,7 +69,7 @@ class DialectRecords:
         unread, first = Unread(dialect.name, dialect.find, self.lines), self.unmatched
         if first is None:
             return unread
-        return replace(unread, first_line=first.origin.line, example=make_printable(first.text), group=first.group)
+        return replace(unread, first_line=first.origin.line, quote=make_printable(first.text), group=first.group)
 
     def divide(self, marks: Sequence[ProcessMark]) -> int:
         """Divide the records into segments; return how many steps they hold."""

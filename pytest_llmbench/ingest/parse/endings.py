@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Segment
+from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, ParsedLog, Quote, Segment
 from pytest_llmbench.ingest.parse.records import find_line_stop, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
@@ -103,7 +103,7 @@ def _get_strength(ending: Ending) -> float:
 
 
 def _is_word_of_framework(ending: Ending) -> bool:
-    return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.text
+    return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.quote
 
 
 def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
@@ -326,12 +326,12 @@ def find_decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -
 
 def _describe_traceback(traceback: Traceback) -> Sign:
     """Return what a traceback says of the end."""
-    text = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
+    text: str = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
     if traceback.code and b" " not in traceback.first:  # it says no more than its name
         text += f" in `{make_printable(traceback.code, LINE_LENGTH)}`"
     if traceback.last != traceback.first:
         text += f", which led to {make_printable(traceback.last, EXCEPTION_LENGTH)}"
-    ending = Ending(_read_code(traceback), text, traceback.line, rank=_format_rank(traceback.rank))
+    ending = Ending(_read_code(traceback), Quote(text), traceback.line, rank=_format_rank(traceback.rank))
     kind = re.split(r": | in `", text, maxsplit=1)[0] if traceback.first else ""
     return Sign(ending, traceback.head, kind, unread=not (traceback.first or traceback.code))
 
@@ -360,7 +360,7 @@ def _format_rank(rank: str) -> str:
     return f"task {task[1]}" if task else rank
 
 
-def read_last_line(log: Path) -> str:
+def read_last_line(log: Path) -> Quote:
     """Return the last line of a log that is not empty: what it says where its run died without a word about it.
 
     An empty text where there is none, or where the log cannot be read.
@@ -369,5 +369,6 @@ def read_last_line(log: Path) -> str:
         with File(log) as file:
             lines = file.read(max(0, file.size - LAST_BYTES), file.size).decode(errors="replace").splitlines()
     except LogError:
-        return ""
-    return next((formatting.escape(text.strip())[:LAST_LINE_LENGTH] for text in reversed(lines) if text.strip()), "")
+        return NO_QUOTE
+    last = next((text.strip() for text in reversed(lines) if text.strip()), "")
+    return Quote(formatting.escape(last)[:LAST_LINE_LENGTH])

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.dialects import RATE
-from pytest_llmbench.core.models import DropReason, RegexDialect, TimesOf
+from pytest_llmbench.core.models import DropReason, Quote, RegexDialect, TimesOf
 from pytest_llmbench.ingest.parse.records import StepRecord, Tally, make_printable
 
 # How frameworks shorten large numbers: `4.71K`.
@@ -109,7 +109,7 @@ class Prints:
         self._other_unit: dict[int, str] = {}
         self._last: dict[int, int] = {}
         self._padded = False
-        self._words: dict[DropReason, tuple[int, str]] = {}
+        self._words: dict[DropReason, tuple[int, Quote]] = {}
 
     def copy(self) -> Prints:
         """Return one that goes on from here by itself."""
@@ -147,9 +147,9 @@ class Prints:
         """Count what the records look like otherwise than as the time of one step each."""
         if not records:
             return
-        for reason, (offset, text) in self._words.items():
+        for reason, (offset, line) in self._words.items():
             first = next((record for record in records if record.origin.offset >= offset), records[0])
-            tally.add(reason, first.origin.line, text, len(records))
+            tally.add(reason, first.origin.line, count=len(records), quote=line)
         if DropReason.RUNNING_AVERAGE not in self._words and not self._interval and is_running_average(records):
             text = f"step {records[-1].step}: {records[-1].seconds:g} s"
             tally.add(DropReason.RUNNING_AVERAGE, records[-1].origin.line, text, len(records))

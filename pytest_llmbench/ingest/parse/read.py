@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS
-from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, RegexDialect
+from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, ParsedLog, RegexDialect
 from pytest_llmbench.ingest.parse.collect import STEP_MARKERS, LogCollector
 from pytest_llmbench.ingest.parse.dialect_reader import load_reader
 from pytest_llmbench.ingest.parse.endings import LATE_STEPS, Decisive, Endings, name_file
@@ -133,8 +133,8 @@ def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
 
 def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
     """Return a log with what became of its file as its ending, unless it says itself how it ended."""
-    text = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
-    cut = Ending(EndingCode.CUT, text, log.lines)
+    problem = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
+    cut = Ending(EndingCode.CUT, NO_QUOTE, log.lines, problem)
     readings = tuple(replace(reading, ending=reading.ending or cut) for reading in log.readings)
     return replace(log, ending=log.ending or cut, readings=readings)
 

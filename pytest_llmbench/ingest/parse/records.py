@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_llmbench.core.models import DroppedRecords, DropReason
+from pytest_llmbench.core.models import NO_QUOTE, DroppedRecords, DropReason, Quote
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
 
 NAN = math.nan
@@ -203,29 +204,29 @@ class Tally:
     def __init__(self) -> None:
         self._by_reason: dict[DropReason, DroppedRecords | None] = dict.fromkeys(DropReason)
 
-    def add(self, reason: DropReason, line: int, example: str, count: int = 1) -> None:
-        """Count `count` records more; the example with the lowest line is kept."""
+    def add(self, reason: DropReason, line: int, example: str = "", count: int = 1, *, quote: Quote = NO_QUOTE) -> None:
+        """Count `count` records more; the example with the lowest line, in our words or as a quote, is kept."""
         old = self._by_reason[reason]
         if old is None or line < old.first_line:
-            self._by_reason[reason] = DroppedRecords(reason, count + (old.count if old else 0), line, example)
+            self._by_reason[reason] = DroppedRecords(reason, count + (old.count if old else 0), line, example, quote)
         else:
-            self._by_reason[reason] = DroppedRecords(reason, old.count + count, old.first_line, old.example)
+            self._by_reason[reason] = replace(old, count=old.count + count)
 
     def merge(self, other: Tally) -> None:
         """Count what another tally counted, too."""
         for each in other.result():
-            self.add(each.reason, each.first_line, each.example, each.count)
+            self.add(each.reason, each.first_line, each.example, each.count, quote=each.quote)
 
     def result(self) -> tuple[DroppedRecords, ...]:
         """Return what was counted, in the order of the reasons."""
         return tuple(dropped for dropped in self._by_reason.values() if dropped)
 
 
-def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> str:
+def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> Quote:
     """Return the beginning of a line, without anything that a terminal or XML would choke on."""
     line = text.strip()[: 4 * length].decode("utf-8", "ignore")
     shown = "".join(sign for sign in line if sign.isprintable())
-    return shown if len(shown) <= length else shown[: length - 1] + "…"
+    return Quote(shown if len(shown) <= length else shown[: length - 1] + "…")
 
 
 DISAGREEMENT = 0.01

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core.models import DropReason, Segment, Steps
+from pytest_llmbench.core.models import DropReason, Quote, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
@@ -217,7 +217,9 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     attempt.top = max(attempt.top, record.step)
     if 0 < len(record.layout) < len(attempt.layout) and attempt.layout[: len(record.layout)] == record.layout:
         rest = make_printable(attempt.layout[len(record.layout)])
-        tally.add(DropReason.TORN, record.origin.line, f"step {record.step} ends where others go on with {rest}")
+        tally.add(
+            DropReason.TORN, record.origin.line, quote=Quote(f"step {record.step} ends where others go on with {rest}")
+        )
         return
     attempt.layout = record.layout
     old = attempt.kept.get(record.step)

@@ -160,8 +160,9 @@ def unpack(data: bytes) -> list[FileReading]:
 
 @cache
 def _list_fields(kind: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a record by their names."""
-    return get_type_hints(kind, localns=_NAMES)
+    """Return the types of the fields of a record by their names; a text with a name of its own is a text."""
+    hints = get_type_hints(kind, localns=_NAMES)
+    return {name: getattr(hint, "__supertype__", hint) for name, hint in hints.items()}
 
 
 @cache

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.models.jobs import Job, SubmissionState
-from pytest_llmbench.launch import MASK, redact
+from pytest_llmbench.launch import WITHHELD, has_unknown_secrets, redact
 from pytest_llmbench.launch.submit.sbatch_wrapper import NODES_NAMED
 
 Reader = Callable[[str], Sequence["Submission"]]
@@ -172,8 +172,8 @@ def describe_refusal(job: Job, code: int | None, text: str, output: Path) -> str
 def _quote_end(job: Job, text: str) -> str:
     plain = _BOX.sub(" ", remove_colours(text)).splitlines()
     lines = [escape(line.strip()) for line in plain if line.strip()]
-    if has_unknown_secrets(job):
-        return "(not shown: it may hold secrets that this session does not know)"
+    if has_unknown_secrets(job.spec):
+        return WITHHELD
     return " | ".join(lines[-SHOWN_LINES:]) or "(nothing)"
 
 
@@ -200,12 +200,6 @@ def describe_doubt(job: Job, output: Path, *, marked: bool = False, text: str = 
         f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not submitted again. {answer}See "
         f"{shlex.quote(str(output))} and `{look}`{sign}; cancel it there if it runs, and start a new session for it"
     )
-
-
-def has_unknown_secrets(job: Job) -> bool:
-    """Whether a job has secrets of an earlier session, which the journal did not keep: nothing can hide them."""
-    environment = dict(job.spec.environment)
-    return any(environment.get(name) == MASK for name in job.spec.secrets)
 
 
 def hide_secrets(output: Path, job: Job) -> str:

@@ -19,13 +19,14 @@ from pytest_llmbench.core.models import (
     Judgement,
     Key,
     Measurement,
+    Quote,
     Reason,
     Run,
     RunKeys,
     StoredRun,
     Verdict,
 )
-from pytest_llmbench.core.models.jobs import Blame, Job, LaunchFacts, Purpose
+from pytest_llmbench.core.models.jobs import Blame, Job, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
@@ -82,6 +83,7 @@ class LaunchedRuns:
         if run is None:
             return None
         self._own |= run.same_run_keys
+        run = _hide_quotes(run, job.spec)
         launch = f"{self.session} {job.spec.case_id}"
         ran_on = {**find_named_image(job.spec), **dict(run.found.environment)}
         files = dataclasses.replace(
@@ -199,13 +201,30 @@ class LaunchedRuns:
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
-        from pytest_llmbench.launch import MASK, find_secret_values, redact
+        from pytest_llmbench.ingest.parse.endings import read_last_line
+        from pytest_llmbench.launch import hide_in_quote
+        from pytest_llmbench.launch.slurm.statuses import find_blame
 
-        blame, text = _read_ending(run)
-        if MASK in find_secret_values(job.spec):  # a session that only collects does not know what to hide
-            log = run.attempts[-1].files.log.name
-            return blame, f"see the end of {log}: it may show secrets that only its job knew"
-        return blame, redact(text, job.spec)
+        attempt = run.attempts[-1]
+        log, ending = attempt.files.log, attempt.log.ending
+        if ending is None:
+            last = read_last_line(log)
+            return Blame.NONE, (
+                f"the last line of {log.name}: {hide_in_quote(last, job.spec)}" if last else f"{log.name} is empty"
+            )
+        blame = Blame.RUN if ending.went_on else find_blame(ending.code)
+        return blame, formatting.describe_ending(ending, log.name)
+
+
+def _hide_quotes(run: Run, spec: JobSpec) -> Run:
+    """Return a run whose logs say no secret of its job, whatever is said of them later."""
+    from pytest_llmbench.launch import hide_in_quote
+
+    def hide(quote: Quote) -> Quote:
+        return hide_in_quote(quote, spec)
+
+    attempts = (dataclasses.replace(attempt, log=attempt.log.with_quotes(hide)) for attempt in run.attempts)
+    return dataclasses.replace(run, attempts=tuple(attempts))
 
 
 def _list_own_folders(job: Job) -> tuple[Path, ...]:
@@ -229,16 +248,3 @@ def _list_places(job: Job) -> list[Path]:
     """Return where the log of a job can lie; Slurm's own file in the folder where it was submitted comes last."""
     places = [job.log_folder, *job.spec.log_folders, job.folder, job.spec.directory / f"slurm-{job.job_id}.out"]
     return list(dict.fromkeys(place for place in places if place is not None))
-
-
-def _read_ending(run: Run) -> tuple[Blame, str]:
-    from pytest_llmbench.ingest.parse.endings import read_last_line
-    from pytest_llmbench.launch.slurm.statuses import find_blame
-
-    attempt = run.attempts[-1]
-    log, ending = attempt.files.log, attempt.log.ending
-    if ending is None:
-        last = read_last_line(log)
-        return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
-    blame = Blame.RUN if ending.went_on else find_blame(ending.code)
-    return blame, formatting.describe_ending(ending, log.name)

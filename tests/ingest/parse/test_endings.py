@@ -22,7 +22,7 @@ from shared_data import shared
 from written_logs import maxtext_run, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Ending, EndingCode
+from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode
 from pytest_llmbench.ingest.parse.endings import (
     CODES,
     DECISIONS,
@@ -42,7 +42,7 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
     assert (ending.code if ending else None) == code
     if ending:
         assert ending.line == 2
-        assert ending.text == (line.rstrip(":") if code == "traceback" else make_printable(line.encode(), 160))
+        assert ending.quote == (line.rstrip(":") if code == "traceback" else make_printable(line.encode(), 160))
 
 
 def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
@@ -76,13 +76,13 @@ def test_the_words_name_the_cause_its_text_its_place_and_its_process() -> None:
 def test_an_exception_without_a_word_is_told_with_the_line_that_raised_it() -> None:
     ending = parse(f"{TRACE}    assert self.warmup < self.decay\n           ^^^^^^\nAssertionError\n").ending
     assert ending is not None
-    assert ending.text == "AssertionError in `assert self.warmup < self.decay`"
+    assert ending.quote == "AssertionError in `assert self.warmup < self.decay`"
 
 
 def test_a_chain_is_told_from_the_root_to_its_end() -> None:
     ending = parse(QUEUE_SIGTERM.replace("killed by signal: Terminated", "gone")).ending
     assert ending is not None
-    assert ending.text == "_queue.Empty, which led to RuntimeError: DataLoader worker (pid 9) is gone."
+    assert ending.quote == "_queue.Empty, which led to RuntimeError: DataLoader worker (pid 9) is gone."
 
 
 @pytest.mark.parametrize(("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID])
@@ -97,18 +97,21 @@ def test_a_log_and_its_standard_error_tell_one_ending(
 
 
 def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
-    cut, limit = Ending(EndingCode.CUT, "the gzip data of x.out.gz end before their end", 7), parse(TIME_LIMIT).ending
+    cut, limit = (
+        Ending(EndingCode.CUT, NO_QUOTE, 7, "the gzip data of x.out.gz end before their end"),
+        parse(TIME_LIMIT).ending,
+    )
     assert combine_endings(cut, limit) is limit
     assert combine_endings(cut, None) is cut
     assert combine_endings(None, None) is None
-    assert formatting.describe_ending(cut, "x.out.gz") == cut.text
+    assert formatting.describe_ending(cut, "x.out.gz") == cut.problem
 
 
 def test_the_first_traceback_is_told() -> None:
     ending = parse(nemo2_run(0, 5) + TRACEBACK + "x\n" + TRACEBACK).ending
     assert ending is not None
     assert (ending.line, ending.code, ending.rank) == (7, "traceback", "rank 2")
-    assert ending.text == "Traceback (most recent call last)"
+    assert ending.quote == "Traceback (most recent call last)"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_an_exception_with_steps_after_it_is_doubtful(late: int, line: int, went
 def test_a_warning_with_a_traceback_does_not_hide_the_crash() -> None:
     ending = parse(nemo2_run(0, 9) + RAISED + nemo2_run(10, 20) + RAISED.replace("x", "y")).ending
     assert ending is not None
-    assert (ending.text, ending.went_on) == ("ValueError: y", False)
+    assert (ending.quote, ending.went_on) == ("ValueError: y", False)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +169,8 @@ def test_the_text_is_short_and_printable() -> None:
     ):
         ending = parse(text + b"x" * 999 + b"\n").ending
         assert ending is not None
-        assert ending.text.isprintable()
-        assert len(ending.text) in (160, 200)
+        assert ending.quote.isprintable()
+        assert len(ending.quote) in (160, 200)
 
 
 def test_read_ending_reads_standard_error(tmp_path: Path) -> None:
@@ -261,7 +264,7 @@ def test_what_it_tells_after_training_began_did(tmp_path: Path, sign: str) -> No
     path.write_text(f"{IMPORT}{begun}{RAISED}")
     ending = add_error_ending(parse(nemo2_run(0, 30)), read_ending(path)).ending
     assert ending is not None
-    assert ending.text == ("ImportError: no apex" if sign == "data" else "ValueError: x")
+    assert ending.quote == ("ImportError: no apex" if sign == "data" else "ValueError: x")
     assert (ending.code, ending.before_training, ending.went_on) == ("traceback", False, False)
 
 
@@ -285,7 +288,7 @@ def test_the_traceback_of_a_warning_is_no_ending(head: str, label: str) -> None:
     assert parse(steps + above + nemo2_run(31, 40, label)).ending is None
     died = parse(steps + above).ending
     assert died is not None
-    assert (died.text, died.went_on) == ("ImportError: no apex", False)
+    assert (died.quote, died.went_on) == ("ImportError: no apex", False)
 
 
 def test_the_traceback_of_an_error_or_one_that_a_launcher_relays_is_an_ending() -> None:

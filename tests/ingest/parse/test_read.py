@@ -94,7 +94,7 @@ def test_a_compressed_log_that_is_cut_counts_as_far_as_it_goes(method: str, tmp_
     log = read_log(path)
     assert log.ending is not None
     assert (log.ending.code, log.ending.line) == ("cut", log.lines)
-    assert f"the {method} data of log.out end before their end" in log.ending.text
+    assert f"the {method} data of log.out end before their end" in log.ending.problem
     assert log.size_bytes >= 1000
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_logs import dropped, nemo2_run, steps
 
-from pytest_llmbench.core.models import ParsedLog, RegexDialect, TimesOf, Unread
+from pytest_llmbench.core.models import ParsedLog, Quote, RegexDialect, TimesOf, Unread
 from pytest_llmbench.ingest.parse.read import Growing, ReachedStep, parse_blocks, read_log
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 
@@ -169,8 +169,8 @@ def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() 
     twin, absent = replace(OWN, name="regex:twin-1.0"), RegexDialect("regex:other-1.0", "never there", OWN.pattern)
     log = parse("hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", OWN, twin, absent)
     assert log.unread == (
-        Unread("regex:mine-1.0", " ms", 2, 2, "step=5 took 4 ms", "step"),
-        Unread("regex:twin-1.0", " ms", 2, 2, "step=5 took 4 ms", "step"),
+        Unread("regex:mine-1.0", " ms", 2, 2, Quote("step=5 took 4 ms"), "step"),
+        Unread("regex:twin-1.0", " ms", 2, 2, Quote("step=5 took 4 ms"), "step"),
         Unread("regex:other-1.0", "never there"),
     )
     assert parse("x" * REACH_BACK + line(1)).unread == (Unread("regex:mine-1.0", " ms", 1),)

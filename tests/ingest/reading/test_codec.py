@@ -20,6 +20,7 @@ from shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
+    NO_QUOTE,
     CheckpointAction,
     CheckpointRecord,
     Checkpoints,
@@ -28,6 +29,7 @@ from pytest_llmbench.core.models import (
     Ending,
     EndingCode,
     ParsedLog,
+    Quote,
     Segment,
     Steps,
     Unread,
@@ -58,12 +60,17 @@ def test_real_logs_come_out_as_they_went_in(root: str | Path) -> None:
 
 def test_everything_that_a_log_can_hold_comes_out() -> None:
     ending = Ending(
-        EndingCode.TRACEBACK, "Ü\udcff\x00'", 3, rank="1", beside=Ending(EndingCode.CUT, "", 0), went_on=True
+        EndingCode.TRACEBACK,
+        Quote("Ü\udcff\x00'"),
+        3,
+        rank="1",
+        beside=Ending(EndingCode.CUT, NO_QUOTE, 0, "é"),
+        went_on=True,
     )
     log = ParsedLog(
         dialect=None,
         segments=(),
-        dropped=(DroppedRecords(DropReason.TORN, 2, 1, "é"), DroppedRecords(DropReason.TORN, 2**40, 1, "")),
+        dropped=(DroppedRecords(DropReason.TORN, 2, 1, "é"), DroppedRecords(DropReason.TORN, 2**40, 1, "", Quote("é"))),
         ending=ending,
         started=datetime(2025, 6, 1, 1, 2, 3, 456789),  # noqa: DTZ001 (a log says no zone)
         checkpoints=Checkpoints((CheckpointRecord(SAVE, 1, float("inf")), CheckpointRecord(LOAD, 2, 0.1))),

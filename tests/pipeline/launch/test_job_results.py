@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from builders import log, run, segment, steps
-from job_specs import START, job, running
+from job_specs import KEY, START, job, running
 from written_logs import parse
 
-from pytest_llmbench.core.models import Discovery, Ending, EndingCode
-from pytest_llmbench.core.models.jobs import Blame
+from pytest_llmbench.core.models import NO_QUOTE, Discovery, Ending, EndingCode, Run
+from pytest_llmbench.core.models.jobs import Blame, Job
 from pytest_llmbench.ingest import discover
+from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest_job
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
@@ -88,12 +89,57 @@ def test_a_time_out_of_nccl_that_an_exception_caused_is_the_failure_of_the_run(
 
 
 def test_what_steps_follow_is_no_failure_of_the_infrastructure(tmp_path: Path) -> None:
-    warned = replace(parse(WAITED).ending or Ending(EndingCode.CUT, "", 0), went_on=True)
+    warned = replace(parse(WAITED).ending or Ending(EndingCode.CUT, NO_QUOTE, 0), went_on=True)
     assert judged(tmp_path, warned)[0] is Blame.RUN
 
 
 def test_a_log_that_says_nothing_of_its_end_blames_nobody(tmp_path: Path) -> None:
     assert judged(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
+
+
+STALLED = LINE.format(0) + LINE.format(1) + "[rank3]:[E] hf_53cr3t: " + WAITED.partition(" ")[2]
+
+
+def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
+    """A job that had this token, its run, and what reads it."""
+    settings = Settings()
+    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    one = job(tmp_path, log_folder=tmp_path, status=running())
+    one = replace(one, spec=replace(one.spec, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",)))
+    (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(text)
+    found = runs.find_run(one)
+    assert found is not None
+    return runs, one, found
+
+
+def test_a_session_that_does_not_know_the_token_says_the_cause_and_quotes_nothing(tmp_path: Path) -> None:
+    runs, one, found = left_by(tmp_path, STALLED, "***")
+    blame, text = runs.read_ending(one, found)
+    assert blame is Blame.INFRASTRUCTURE
+    assert text == (
+        "NCCL gave up waiting for a collective operation: (not shown: it may hold a secret) "
+        f"(log-nemo_fake_8b_8_{one.job_id}.out:3, rank 3)"
+    )
+    invalid = measure(found, runs.catalog.baselines[KEY][0], START).problems
+    assert any("NCCL gave up waiting" in problem.text for problem in invalid)
+    assert "53cr3t" not in str(invalid)
+
+
+def test_a_session_that_knows_the_token_hides_it_alone(tmp_path: Path) -> None:
+    runs, one, found = left_by(tmp_path, STALLED, "hf_53cr3t")
+    assert "***: Watchdog caught collective operation timeout" in runs.read_ending(one, found)[1]
+    invalid = measure(found, runs.catalog.baselines[KEY][0], START).problems
+    assert any("***: Watchdog caught" in problem.text for problem in invalid)
+    assert "53cr3t" not in str(invalid)
+
+
+@pytest.mark.parametrize(("token", "shown"), [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")])
+def test_the_last_line_of_a_log_that_says_nothing_of_its_end_is_a_quote(tmp_path: Path, token: str, shown: str) -> None:
+    runs, one, found = left_by(tmp_path, "use hf_53cr3t\n", token)
+    assert runs.read_ending(one, found) == (
+        Blame.NONE,
+        f"the last line of log-nemo_fake_8b_8_{one.job_id}.out: {shown}",
+    )
 
 
 OWN = """\
