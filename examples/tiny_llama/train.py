@@ -1,38 +1,50 @@
-"""Pre-train a small Llama on synthetic tokens, on the CPU or one GPU, and log each step the way NeMo 2 does."""
+"""Pre-train a small Llama on synthetic tokens, and log each step the way NeMo 2 does.
+
+On the CPU or one GPU, or on several with a process for each, which torchrun starts (data parallel: every process has
+the whole model and its own part of the batch).
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import re
 import resource
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from typing import NamedTuple
 
 try:
     import torch
-    from torch import Tensor, nn
+    from torch import Tensor, distributed, nn
     from torch.nn import functional
 except ImportError as error:
     raise SystemExit(
-        f"tiny_llama: {sys.executable} cannot import PyTorch ({error}): pip install 'torch>=2.4', or set PYTHON to "
+        f"tiny_llama: {sys.executable} cannot import PyTorch ({error}): pip install 'torch>=2.5', or set PYTHON to "
         "an interpreter that has it"
     ) from error
-if not hasattr(functional, "rms_norm"):
-    raise SystemExit(f"tiny_llama: found PyTorch {torch.__version__}, expected 2.4 or newer: pip install 'torch>=2.4'")
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5):
+    raise SystemExit(f"tiny_llama: found PyTorch {torch.__version__}, expected 2.5 or newer: pip install 'torch>=2.5'")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SEED = 20_251_120
 LEARNING_RATE = 6e-4
 WARM_UP_STEPS = 10
 LARGEST_NORM = 1.0
+SILENCE = timedelta(minutes=5)
+"""A process that waits so long for the others ends, and torchrun and Slurm end the job: nobody waits for ever for a
+process that died. The first step of a compiled model takes a minute or two."""
 MOST_THREADS = 4
 """The 15m model gains nothing from more. One core is left to whatever else runs: who waits for all of them is as slow
 as the one that was taken away."""
 
 
 class Size(NamedTuple):
-    """A model and the batch of one step; heads of 64 numbers, each key and value head shared by several queries."""
+    """A model and the sequences that one process computes in a step; each key and value head serves several queries."""
 
     layers: int
     hidden: int
@@ -41,12 +53,19 @@ class Size(NamedTuple):
     ffn: int
     vocabulary: int
     sequence: int
-    global_batch: int
+    batch: int
     micro_batch: int
 
     @property
     def flops(self) -> int:
-        """FLOPs of one sequence, forward and backward, by the formula `llama` of docs/flops.md."""
+        """FLOPs of one sequence, forward and backward, by the formula `llama` of docs/flops.md.
+
+        By hand for 1b (16 layers, hidden 2048, 32 heads, 8 groups, FFN 8192, vocabulary 32768, 4096 tokens), a token:
+        attention 12 x 16 x 2048^2 x (1 + 8/32) = 1.007E+9, scores 12 x 16 x 2048 x 4096 = 1.611E+9, MLP
+        18 x 16 x 2048 x 8192 = 4.832E+9, head 6 x 32768 x 2048 = 4.027E+8; their sum 7.852E+9, x 4096 = 3.216E+13.
+        MFU = 16 sequences x 3.216E+13 / seconds of a step / peak of the GPU: at 1 s on an H100 (989E+12) 52.0 %. More
+        GPUs have as many times the sequences, and as many times the peak.
+        """
         attention = 12 * self.layers * self.hidden**2 * (self.heads + self.groups) // self.heads
         scores = 12 * self.layers * self.hidden * self.sequence
         mlp = 18 * self.layers * self.hidden * self.ffn
@@ -54,31 +73,12 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "15m": Size(6, 384, 6, 2, 1024, 8192, sequence=128, global_batch=2, micro_batch=2),
-    "1b": Size(16, 2048, 32, 8, 8192, 32768, sequence=4096, global_batch=16, micro_batch=2),
+    "1m": Size(2, 128, 4, 2, 256, 1024, sequence=64, batch=2, micro_batch=1),
+    "15m": Size(6, 384, 6, 2, 1024, 8192, sequence=128, batch=2, micro_batch=2),
+    "250m": Size(12, 1024, 16, 4, 4096, 32768, sequence=2048, batch=16, micro_batch=4),
+    "1b": Size(16, 2048, 32, 8, 8192, 32768, sequence=4096, batch=16, micro_batch=2),
 }
-"""15m is for a CPU, 1b for a GPU of 80 GB: about 15 s and a minute for 50 steps."""
-
-
-class Linear(nn.Linear):
-    """A matrix that computes in the precision of what it is given, like autocast; weights and gradients stay fp32."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight.to(x.dtype))
-
-
-class Norm(nn.Module):
-    """Root mean square norm; not left to autocast, which would compute it in fp32."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), eps=1e-5)
+"""1m and 15m are for a CPU, 250m for a GPU of 16 GB or more, 1b for one of 80 GB."""
 
 
 class Attention(nn.Module):
@@ -87,16 +87,16 @@ class Attention(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.heads, self.groups, self.width = size.heads, size.groups, size.hidden // size.heads
-        self.query = Linear(size.hidden, size.hidden)
-        self.key_value = Linear(size.hidden, 2 * self.groups * self.width)
-        self.out = Linear(size.hidden, size.hidden)
+        self.query = nn.Linear(size.hidden, size.hidden, bias=False)
+        self.key_value = nn.Linear(size.hidden, 2 * self.groups * self.width, bias=False)
+        self.out = nn.Linear(size.hidden, size.hidden, bias=False)
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         query = rotated(self._split(self.query(x)), turn)
         key, value = self._split(self.key_value(x)).chunk(2, dim=1)
-        shared = self.heads // self.groups
-        key, value = (each.repeat_interleave(shared, dim=1) for each in (rotated(key, turn), value))
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(
+            query, rotated(key, turn), value, is_causal=True, enable_gqa=self.groups < self.heads
+        )
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -109,8 +109,8 @@ class Mlp(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.gate, self.up = (Linear(size.hidden, size.ffn) for _ in range(2))
-        self.down = Linear(size.ffn, size.hidden)
+        self.gate, self.up = (nn.Linear(size.hidden, size.ffn, bias=False) for _ in range(2))
+        self.down = nn.Linear(size.ffn, size.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(functional.silu(self.gate(x)) * self.up(x))
@@ -122,7 +122,7 @@ class Block(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.attention, self.mlp = Attention(size), Mlp(size)
-        self.norms = nn.ModuleList(Norm(size.hidden) for _ in range(2))
+        self.norms = nn.ModuleList(nn.RMSNorm(size.hidden, eps=1e-5) for _ in range(2))
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         x = x + self.attention(self.norms[0](x), turn)
@@ -130,21 +130,20 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """The model: tokens in, loss of the next token out. Activations have `dtype`, weights stay in 32 bits."""
+    """The model: tokens in, loss of the next token out."""
 
-    def __init__(self, size: Size, dtype: torch.dtype) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
-        self.dtype = dtype
         self.embedding = nn.Embedding(size.vocabulary, size.hidden)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.norm = Norm(size.hidden)
-        self.head = Linear(size.hidden, size.vocabulary)
+        self.norm = nn.RMSNorm(size.hidden, eps=1e-5)
+        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
         self.apply(_initialised)
-        for name, values in zip(("cosine", "sine"), turns(size, dtype), strict=True):
+        for name, values in zip(("cosine", "sine"), turns(size), strict=True):
             self.register_buffer(name, values, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens[:, :-1]).to(self.dtype)
+        x = self.embedding(tokens[:, :-1])
         for block in self.blocks:
             x = block(x, (self.cosine, self.sine))
         logits = self.head(self.norm(x)).float()
@@ -156,12 +155,12 @@ def _initialised(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
 
 
-def turns(size: Size, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def turns(size: Size) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of every position's rotation, each (sequence, head width / 2)."""
     width = size.hidden // size.heads
     frequency = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angle = torch.outer(torch.arange(size.sequence), frequency)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    return angle.cos(), angle.sin()
 
 
 def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
@@ -171,15 +170,60 @@ def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
 
 
-class Trainer:
-    """One model, its optimizer and its data on one device."""
+class Weights:
+    """All weights of a model in 32 bits, as one tensor, with their gradients; the model computes with copies of them.
 
-    def __init__(self, size: Size, dtype: str, device: torch.device) -> None:
+    So the copies are made by one kernel once a step, not before every product, gradients of micro-batches are added
+    up in 32 bits, and those of all processes in one call.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        parameters = list(model.parameters())
+        self.master = nn.Parameter(nn.utils.parameters_to_vector(parameters).detach())
+        self.master.grad = torch.zeros_like(self.master)
+        self.copies = self.master.detach().to(dtype, copy=True)
+        model.to(dtype)
+        parts = [each.numel() for each in parameters]
+        for each, copy, gradient in zip(
+            parameters, self.copies.split(parts), self.master.grad.split(parts), strict=True
+        ):
+            each.data = copy.view_as(each)
+            each.register_post_accumulate_grad_hook(_adder(gradient.view_as(each)))
+
+    def cast(self) -> None:
+        """Give the model copies of the weights as they are now, and forget the gradients."""
+        self.copies.copy_(self.master.detach())
+        self.gradient.zero_()
+
+    @property
+    def gradient(self) -> Tensor:
+        """The sum of the gradients since the last `cast`."""
+        assert self.master.grad is not None  # noqa: S101 - made above, and never taken away
+        return self.master.grad
+
+
+def _adder(total: Tensor) -> Callable[[Tensor], None]:
+    def add(parameter: Tensor) -> None:
+        total.add_(parameter.grad)
+        parameter.grad = None
+
+    return add
+
+
+class Trainer:
+    """One model, its optimizer and its part of the data on one device: process `rank` of `ranks`."""
+
+    def __init__(
+        self, size: Size, dtype: str, device: torch.device, *, rank: int = 0, ranks: int = 1, compiled: bool = False
+    ) -> None:
         torch.manual_seed(SEED)
-        self.size, self.device = size, device
-        self.model = Llama(size, DTYPES[dtype]).to(device)
+        self.size, self.device, self.rank, self.ranks = size, device, rank, ranks
+        self.model = Llama(size).to(device)
+        self.weights = Weights(self.model, DTYPES[dtype])
+        if compiled:
+            self.model.compile()
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), LEARNING_RATE, (0.9, 0.95), weight_decay=0.1, fused=True
+            [self.weights.master], LEARNING_RATE, (0.9, 0.95), weight_decay=0.1, fused=True
         )
         self.random = torch.Generator(device).manual_seed(SEED)
 
@@ -191,36 +235,43 @@ class Trainer:
         loss = self._update(rate)
         self._wait()
         seconds = time.perf_counter() - start
+        sequences = self.size.batch * self.ranks
         return {
             "lr": rate,
-            "global_batch_size": self.size.global_batch,
+            "global_batch_size": sequences,
             "global_step": number,
             **self._memory(),
             "reduced_train_loss": float(loss),
             "train_step_timing in s": seconds,
-            "TFLOPS_per_GPU": self.size.global_batch * self.size.flops / seconds / 1e12,
-            "consumed_samples": (number + 1) * self.size.global_batch,
+            "TFLOPS_per_GPU": self.size.batch * self.size.flops / seconds / 1e12,
+            "consumed_samples": (number + 1) * sequences,
         }
 
     def _update(self, rate: float) -> Tensor:
+        self.weights.cast()
         parts = self._tokens().split(self.size.micro_batch)
         total = torch.zeros((), device=self.device)
         for part in parts:
-            loss = self.model(part) / len(parts)
+            loss = self.model(part) / (len(parts) * self.ranks)
             loss.backward()
             total += loss.detach()
-        nn.utils.clip_grad_norm_(self.model.parameters(), LARGEST_NORM)
+        if self.ranks > 1:
+            distributed.all_reduce(self.weights.gradient)
+            distributed.all_reduce(total)
+        nn.utils.clip_grad_norm_([self.weights.master], LARGEST_NORM)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         return total
 
     def _tokens(self) -> Tensor:
-        """Return new sequences with the token to predict after each; frequent tokens are frequent as in language."""
-        shape = (self.size.global_batch, self.size.sequence + 1)
+        """Return new sequences with the token to predict after each; frequent tokens are frequent as in language.
+
+        Each process draws those of all, and takes its own.
+        """
+        shape = (self.size.batch * self.ranks, self.size.sequence + 1)
         uniform = torch.rand(shape, generator=self.random, device=self.device)
-        return (self.size.vocabulary**uniform).long() - 1
+        return ((self.size.vocabulary**uniform).long() - 1)[self.rank * self.size.batch :][: self.size.batch]
 
     def _memory(self) -> dict[str, float]:
         """Return bytes: the process's on a CPU (ru_maxrss counts KiB)."""
@@ -242,8 +293,19 @@ def line(step: int, steps: int, values: dict[str, float]) -> str:
     return f"Training epoch 0, iteration {step}/{steps - 1}{fields}"
 
 
+OTHER_PRODUCTS = frozenset(("pcie", "nvl", "laptop", "super", "ti", "d", "max"))
+"""Words behind a GPU's name that make it another one, of another speed: `NVIDIA H100 PCIe` is no `h100`."""
+
+
+def is_of_type(name: str, gpu: str) -> bool:
+    """Tell whether a device's name, such as `NVIDIA H100 80GB HBM3`, is of a GPU type: some of its words, joined."""
+    words = re.findall("[a-z0-9]+", name.lower())
+    parts = ((begin, end) for begin in range(len(words)) for end in range(begin + 1, len(words) + 1))
+    return any("".join(words[begin:end]) == gpu and not OTHER_PRODUCTS & {*words[end:]} for begin, end in parts)
+
+
 def device_of(gpu: str) -> torch.device:
-    """Return the device for a GPU type; one of another type would be judged against the wrong baseline."""
+    """Return this process's device of a GPU type; one of another type would be judged against the wrong baseline."""
     if gpu == "cpu":
         torch.set_num_threads(max(1, min(MOST_THREADS, torch.get_num_threads() - 1)))
         return torch.device("cpu")
@@ -251,10 +313,63 @@ def device_of(gpu: str) -> torch.device:
         raise SystemExit(
             f"tiny_llama: GPU_TYPE={gpu}: PyTorch {torch.__version__} finds no GPU; GPU_TYPE=cpu needs none"
         )
-    found = torch.cuda.get_device_name()
-    if not re.search(rf"\b{re.escape(gpu)}\b", found, re.IGNORECASE):
+    number, visible = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= visible:
+        raise SystemExit(f"tiny_llama: process {number + 1} of this node has no GPU: PyTorch finds {visible}")
+    found = torch.cuda.get_device_name(number)
+    if not is_of_type(found, gpu):
         raise SystemExit(f"tiny_llama: GPU_TYPE={gpu}: found {found}")
-    return torch.device("cuda", torch.cuda.current_device())
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def join_processes(device: torch.device, gpus: int) -> tuple[int, int]:
+    """Join the processes that torchrun started, as many as GPUs were asked for; return this one's number and theirs."""
+    rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    if ranks != gpus:
+        raise SystemExit(f"tiny_llama: JOB_TOTAL_GPUS={gpus}: started as {ranks} processes, expected one for each")
+    if ranks > 1:
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=SILENCE)
+    return rank, ranks
+
+
+def environment(device: torch.device) -> dict[str, object]:
+    """Return what this process runs on, by the names of docs/inputs.md, and as far as anything tells it."""
+    if device.type == "cpu":
+        return {"device": f"{cpu_name()}, {torch.get_num_threads()} threads", "pytorch": torch.__version__}
+    properties = torch.cuda.get_device_properties(device)
+    fields = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory")
+    driver, power, clock, memory = nvidia_smi(f"GPU-{getattr(properties, 'uuid', '')}", fields)
+    return {
+        "device": properties.name,
+        "power_limit": power,
+        "clocks": f"{clock} SM, {memory} memory, at most" if clock and memory else "",
+        "driver": driver,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "pytorch": torch.__version__,
+    }
+
+
+def nvidia_smi(gpu: str, fields: tuple[str, ...]) -> list[str]:
+    """Return what nvidia-smi says of a GPU, an empty text for what it does not say."""
+    command = ["nvidia-smi", f"--id={gpu}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return [""] * len(fields)
+    values = [value.strip() for value in done.stdout.split(",")]
+    return [value if value[:1].isdigit() else "" for value in values] if len(values) == len(fields) else [""] * 4
+
+
+def cpu_name() -> str:
+    """Return the name of the CPU's model, else its architecture."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()
 
 
 def main() -> None:
@@ -263,14 +378,24 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="15m")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--gpu", default="cpu", help="cpu, or a part of the GPU's name such as h100")
+    parser.add_argument("--gpus", type=int, default=1, help="processes, each with a GPU of its own")
+    parser.add_argument("--compile", action="store_true", help="the model is compiled before its first step")
     parser.add_argument("--steps", type=int, default=50)
     asked = parser.parse_args()
     device = device_of(asked.gpu)
-    print(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] tiny_llama {vars(asked)}, torch {torch.__version__} on {device}")
-    trainer = Trainer(SIZES[asked.size], asked.dtype, device)
+    rank, ranks = join_processes(device, asked.gpus)
+    trainer = Trainer(SIZES[asked.size], asked.dtype, device, rank=rank, ranks=ranks, compiled=asked.compile)
+    say = print if rank == 0 else lambda *_, **__: None
+    say(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] tiny_llama {vars(asked)} on {device}")
+    say(f"Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/{ranks}")  # as NeMo 2 says how many GPUs there are
+    for name, value in environment(device).items():
+        if value:
+            say(f"llmb environment: {name}: {value}")
     for step in range(asked.steps):
-        print(line(step, asked.steps, trainer.step(step)), flush=True)
-    print(f"`Trainer.fit` stopped: `max_steps={asked.steps}` reached.", flush=True)
+        say(line(step, asked.steps, trainer.step(step)), flush=True)
+    say(f"`Trainer.fit` stopped: `max_steps={asked.steps}` reached.", flush=True)
+    if ranks > 1:
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

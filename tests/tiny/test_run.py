@@ -1,4 +1,4 @@
-"""A real run of 50 steps: its log is read, recorded and judged like any other."""
+"""A real run of 50 steps in two processes: its log is read, recorded and judged like any other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.ingest.parse.read import read_log
 
-IDENTIFIER = "tiny_llama_15m-1.0-cpu-fp32-1"
+IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
 
 
 def test_the_log_is_read(log: Path) -> None:
@@ -31,7 +31,7 @@ def test_the_log_is_read(log: Path) -> None:
 def test_it_learns(log: Path) -> None:
     loss = read_log(log).segments[0].steps.loss
     assert np.isfinite(loss).all()
-    assert loss[0] == pytest.approx(np.log(8192), abs=0.2)
+    assert loss[0] == pytest.approx(np.log(1024), abs=0.2)
     assert loss[-10:].mean() < loss[0] - 1
 
 
@@ -54,7 +54,8 @@ def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_recorded_and_judged(log: Path, recipe: Path, tmp_path: Path) -> None:
-    """Without a recording nothing passes; with one the same run does, and a run twice as slow does not."""
+    """Without a recording nothing passes; with one the same run does, and a run twice as slow or of another number of
+    processes does not."""
     recipes = tmp_path / "recipes"
     recipes.mkdir()
     shutil.copy(recipe / "tiny_llama.yaml", recipes)
@@ -70,6 +71,12 @@ def test_recorded_and_judged(log: Path, recipe: Path, tmp_path: Path) -> None:
     worse = session(tmp_path, slow, baselines)
     assert worse.returncode == 1
     assert "REGRESSION" in worse.stdout
+    alone = retimed(log, tmp_path / "alone", 0.2)
+    copy = alone.joinpath(*log.parts[-6:])
+    copy.write_text(copy.read_text().replace("MEMBER: 1/2", "MEMBER: 1/1"))
+    fewer = session(tmp_path, f"--llmb-logs={alone}", baselines)
+    assert fewer.returncode == 1
+    assert "the log states 1 GPUs, the baseline has 2" in fewer.stdout
 
 
 def retimed(log: Path, folder: Path, seconds: float) -> Path:

@@ -123,6 +123,13 @@ VERSION_PATTERNS = (
     _compile_pattern(
         "container", b"porting docker image: ", rb"[^\r\n]*\bpyxis: im", rb"([\w.:/@#+-]{1,200})" + _LINE_ENDS
     ),
+    # what any training script may print of itself, one line for each name
+    *(
+        _compile_pattern(
+            name, b"llmb environment: ", _LINE_BEGINS, name.encode() + rb": ([!-~](?:[ -~]{0,198}[!-~])?)" + _LINE_ENDS
+        )
+        for name in ("device", "power_limit", "clocks", "driver", "cuda", "nccl", "pytorch")
+    ),
 )
 
 # None begins with a blank: such a marker makes the search of a log half as fast again.

@@ -39,6 +39,9 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
         ("NVIDIA Release (build 89657985)\n", {"nvidia_release": "(build 89657985)"}),
         ("NVIDIA Release 22.03-tf1\n", {"nvidia_release": "22.03-tf1"}),
         (f"0: {PYXIS}", {"container": "nvcr.io#nvidia/nemo:25.07.02"}),
+        ("llmb environment: device: NVIDIA H100 80GB HBM3\r\n", {"device": "NVIDIA H100 80GB HBM3"}),
+        ("0: llmb environment: power_limit: 700.00 W \n", {"power_limit": "700.00 W"}),
+        ("llmb environment: nccl: 2.27.3\n" + NCCL, {"nccl": "2.26.6+cuda12.8"}),
         (PYXIS + SMI + NCCL + NCCL + SMI, {"container", "cuda_driver", "driver", "nccl"}),
     ],
 )
@@ -72,6 +75,11 @@ def test_a_statement_is_read(text: str, expected: dict[str, str] | set[str]) -> 
         "pyxis: importing docker image: an\x1bother\n",
         f"pyxis: importing docker image: {'x' * 300}\n",
         "Importing docker image: nemo:25.07\n",
+        "llmb environment: mood: good\n",
+        "llmb environment: device: \n",
+        "llmb environment: device: cut",
+        f"llmb environment: device: {'x' * 201}\n",
+        "it prints llmb environment: device: another\n",
     ],
 )
 def test_what_is_cut_or_stands_in_another_sentence_says_nothing(text: str) -> None:

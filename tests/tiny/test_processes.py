@@ -1,0 +1,51 @@
+"""Several processes train together, on the CPU with gloo, and one that dies ends the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.models import StatedField
+from pytest_llmbench.ingest.parse.read import read_log
+
+pytestmark = pytest.mark.slow
+
+PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR")
+
+
+def find_children(parent: int) -> list[int]:
+    """Return the processes that a process started."""
+    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+@pytest.mark.usefixtures("train")  # it needs PyTorch
+def test_a_process_that_dies_ends_the_others_and_the_job(recipe: Path) -> None:
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    size = {"MODEL_SIZE": "1m", "JOB_TOTAL_GPUS": "2", "MAX_STEPS": "1000000"}
+    job = subprocess.Popen(
+        [recipe / "launch.sh"],
+        env={**kept, "PYTHON": sys.executable, **size},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert job.stdout
+    with job, job.stdout:
+        assert any("iteration 1/" in line for line in job.stdout)
+        processes = find_children(job.pid)  # launch.sh became torchrun
+        assert len(processes) == 2
+        os.kill(processes[1], signal.SIGKILL)
+        rest = job.stdout.read()
+        assert job.wait(timeout=60) == 1
+    assert "Trainer.fit" not in rest
+    assert not any(Path(f"/proc/{process}").exists() for process in processes)
+
+
+def test_the_log_states_how_many_there_were(log: Path) -> None:
+    (segment,) = read_log(log).segments
+    assert [(each.field, each.value) for each in segment.stated] == [(StatedField.GPUS, "2")]
