@@ -299,7 +299,16 @@ COMMAND = (
     _allow("job_id", _JOB_ID, "a pattern with a group `job`, and perhaps `folder`, over what the command prints"),
 )
 _ENVIRONMENT = Fields({}, dict.fromkeys(("required", "optional", "forbidden"), _VARIABLES))
-_NEEDS = Fields({}, {"hf_token": Flag(), "python": _TEXT, "virtual_environment": Flag(), "dataset": _TEXT})
+_NEEDS = Fields(
+    {},
+    {
+        "hf_token": Flag(),
+        "python": _TEXT,
+        "modules": Items(Text("the name of a Python module", r"(?a:[A-Za-z_]\w*)")),
+        "virtual_environment": Flag(),
+        "dataset": _TEXT,
+    },
+)
 _PROFILING = Fields(
     {"enable": _VARIABLES},
     {
@@ -322,7 +331,7 @@ LAUNCH = (
     _allow("log", _TEMPLATE, "below `LLMB_WORKLOAD`, `STAGE_PATH` or the folder where the command runs"),
     _allow("setup", _TEMPLATE, "a command that prepares it"),
     _allow("image", Fields({"source": _TEXT}, {"file": _TEXT, "digest": _TEXT}), "its `source`, `file` and `digest`"),
-    _allow("needs", _NEEDS, "`hf_token`, `python`, `virtual_environment` and `dataset`, where it needs them"),
+    _allow("needs", _NEEDS, "`hf_token`, `python`, `modules` of it, `virtual_environment`, `dataset`, where it does"),
     _allow("profiling", _PROFILING, "what switches it on, and the names of the variables, as far as there are any"),
     _allow("nccl_trace", _VARIABLES, "what makes NCCL write a trace"),
     _allow("short_runs", _SHORT_RUNS, "steps of a job that is not measured, by its purpose, where it makes fewer"),

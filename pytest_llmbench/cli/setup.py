@@ -70,20 +70,21 @@ def set_up(
 
     Raises LaunchError where it cannot even begin: an unknown recipe, no folder, something missing.
     """
-    from pytest_llmbench.launch.submit.setup import build_setup_step, check_setup
+    from pytest_llmbench.launch.submit.setup import build_setup_step, check_setup, describe_import
 
     cluster = _read_cluster(options.cluster, directory)
     facts = choose_recipe(options.recipe, options.release, recipes, cluster)
     step = build_setup_step(facts, cluster, caller, directory / options.folder if options.folder else None)
     problems = check_setup(step)
     if options.dry_run:
-        return "\n".join(filter(None, [_format_step(step), problems])), not problems
+        shown = (_format_step(step, caller), describe_import(step), problems)
+        return "\n".join(filter(None, shown)), not problems
     if problems:
         raise LaunchError(problems)
-    return _run(step, directory, tell)
+    return _run(step, directory, caller, tell)
 
 
-def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tuple[str, bool]:
+def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]) -> tuple[str, bool]:
     from pytest_llmbench.launch.slurm import Slurm, run
     from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
     from pytest_llmbench.pipeline.launch.launch_session import handle_stop
@@ -94,7 +95,7 @@ def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tupl
     facts = step.facts
     log = directory / ".llmbench" / "setup" / f"{facts.recipe}-{facts.release}-{read_clock():%Y%m%d-%H%M%S}.log"
     slurm = Slurm(run, dict(step.spec.environment)) if is_slurm_job(step) else None
-    tell(_format_step(step))
+    tell(_format_step(step, caller))
     with handle_stop():
         problem = run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, slurm))
     if problem:
@@ -103,13 +104,13 @@ def _run(step: PlannedJob, directory: Path, tell: Callable[[str], None]) -> tupl
     return f"{facts.recipe} {facts.release} is set up. Next: {hint}", True
 
 
-def _format_step(step: PlannedJob) -> str:
-    """Return the command and the folder of a step as a shell takes them."""
-    from pytest_llmbench.launch.preflight.plan import format_command
+def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
+    """Return the variables, folder and command of a step as a shell takes them."""
+    from pytest_llmbench.launch.preflight.plan import format_command, quote_word
+    from pytest_llmbench.launch.submit.setup import list_own_variables
 
-    environment = dict(step.spec.environment)
-    stages = [f"{name}={environment[name]}" for name in ("STAGE_PATH", "LLMB_INSTALL") if environment.get(name)]
-    return "\n".join([*stages, f"cd {step.spec.directory}", format_command(step.spec)])
+    variables = [f"{name}={quote_word(value)}" for name, value in list_own_variables(step, caller)]
+    return "\n".join([*variables, f"cd {quote_word(str(step.spec.directory))}", format_command(step.spec)])
 
 
 def choose_recipe(name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster) -> LaunchFacts:

@@ -288,6 +288,13 @@ LAUNCH_OPTIONS = (
         parse="parse_nodes",
         more="cluster.md",
     ),
+    Option(
+        "--llmb-ignore=CHECKS",
+        "Launch although these checks before it found something: python-version,image; their names stand with what "
+        "they find",
+        parse="parse_checks",
+        more="launching.md#4-what-is-checked-first",
+    ),
     Option("--llmb-max-jobs=N", "Jobs in the queue at once", shown="all", ini="string", parse="parse_count"),
     Option(
         "--llmb-repeats=N",

@@ -10,17 +10,10 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.pipeline.option_values import declare_option, get_text, resolve_fields
-
-PURPOSES = {
-    "--llmb-profile": Purpose.PROFILE,
-    "--llmb-nccl-trace": Purpose.NCCL_TRACE,
-    "--llmb-save-checkpoint": Purpose.SAVE_CHECKPOINT,
-    "--llmb-load-checkpoint": Purpose.LOAD_CHECKPOINT,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +30,7 @@ class LaunchSettings:
     exclude: str = declare_option("--llmb-exclude", unset="")  # as Slurm writes nodes
     nodelist: str = declare_option("--llmb-nodelist", unset="")
     gpu_hours: float | None = declare_option("--llmb-gpu-hours")  # None: the cluster's limit
+    ignored: tuple[PreflightCheck, ...] = declare_option("--llmb-ignore", unset=())
     max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
     repeats: int = declare_option("--llmb-repeats")
     retries: int = declare_option("--llmb-retries")
@@ -75,6 +69,8 @@ class LaunchSettings:
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged for speed"
+        if self.ignored:
+            yield f"preflight may be overruled: {', '.join(self.ignored)}"
 
 
 def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
@@ -91,10 +87,15 @@ KEPT = ("purpose", "profile", "checkpoint", "repeats", "retries", "launcher", "p
 
 
 def _choose_purpose(values: Mapping[str, Any]) -> Purpose:
-    flags = [flag for flag in PURPOSES if get_text(values, flag) and values.get(name_destination(flag))]
-    if len(flags) > 1:
-        raise SettingsError(f"{flags[0]} and {flags[1]} exclude each other: one launch does one of them")
-    return PURPOSES[flags[0]] if flags else Purpose.MEASURE
+    asked = {
+        flag: purpose
+        for purpose, flag in PURPOSE_FLAGS.items()
+        if get_text(values, flag) and values.get(name_destination(flag))
+    }
+    if len(asked) > 1:
+        first, second, *_ = asked
+        raise SettingsError(f"{first} and {second} exclude each other: one launch does one of them")
+    return next(iter(asked.values()), Purpose.MEASURE)
 
 
 def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
@@ -105,5 +106,7 @@ def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
         raise SettingsError(f"{first} and {second} exclude each other")
     if settings.session and not settings.goes_on:
         raise SettingsError("--llmb-session is for --llmb-resume and --llmb-collect: a new session gets a new id")
+    if settings.ignored and settings.goes_on and not settings.dry_run:
+        raise SettingsError("--llmb-ignore is for a new session: one that goes on was checked when it began")
     if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
         raise SettingsError("--llmb-profile-on-regression judges; it cannot stand beside another purpose of the launch")

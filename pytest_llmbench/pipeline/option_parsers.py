@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.models.jobs import NEVER_IGNORED, PreflightCheck
 from pytest_llmbench.core.tolerance import parse_fraction
 
 MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
@@ -77,3 +79,16 @@ def parse_nodes(text: str) -> str:
     if not re.fullmatch(NODES.pattern, text):
         raise ValueError(f"expected {NODES.expected}")
     return text
+
+
+def parse_checks(text: str) -> tuple[PreflightCheck, ...]:
+    """Read names of checks with commas between, such as `python-version,image`; ValueError for one that there is not,
+    and for one that nobody may overrule."""
+    names = [name.strip() for name in text.split(",")]
+    allowed = [check.value for check in PreflightCheck if check not in NEVER_IGNORED]
+    for name in names:
+        if name in NEVER_IGNORED:
+            raise ValueError(f"{name} cannot be overruled: {NEVER_IGNORED[PreflightCheck(name)]}")
+        if name not in allowed:
+            raise ValueError(f"no check {name!r}{did_you_mean(name, allowed)}: expected some of {', '.join(allowed)}")
+    return tuple(PreflightCheck(name) for name in dict.fromkeys(names))

@@ -149,6 +149,7 @@ class Session:
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
+        self.noticed += launching.list_cautions()
         self._results = launching.results
         return self.ended_early
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -209,6 +210,14 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
         (["--llmb-launch", "--llmb-profile", "--llmb-nccl-trace"], "exclude each other"),
         (["--llmb-collect", "--llmb-resume"], "--llmb-collect and --llmb-resume exclude each other"),
         (["--llmb-launch", "--llmb-session=x"], "--llmb-session is for --llmb-resume and --llmb-collect"),
+        (
+            ["--llmb-launch", "--llmb-ignore=pyton-version"],
+            "--llmb-ignore=pyton-version: no check 'pyton-version' (did you mean 'python-version'?): expected some of",
+        ),
+        (["--llmb-launch", "--llmb-ignore=image,token"], "token cannot be overruled: it is about a secret"),
+        (["--llmb-launch", "--llmb-ignore=slurm"], "a job could start twice"),
+        (["--llmb-launch", "--llmb-ignore=forbidden-variables"], "which could pass for it"),
+        (["--llmb-resume", "--llmb-ignore=image"], "--llmb-ignore is for a new session"),
         (["--llmb-launch", "--llmb-selftest"], "--llmb-selftest with a launch"),
         (["--llmb-launch", "--llmb-runs=each"], "--llmb-runs=each with a launch"),
         (["--llmb-resume"], "there is no session to resume"),
@@ -222,6 +231,40 @@ def test_what_cannot_be_is_a_usage_error_before_anything_is_started(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert told in result.stderr.str()
     assert ran() == 0
+
+
+def test_a_check_before_the_launch_is_overruled_by_its_name_and_that_is_told(
+    pytester: pytest.Pytester, ran: Callable[[], int]
+) -> None:
+    """On the screen, in the head and among the cautions; also by the session that only collects."""
+    write_recipe(pytester.path, {"ok": COUNTED}, kind="local", purposes='  needs: {python: "3.99 or newer"}\n')
+    refused = pytester.runpytest("-k", "fake", "--llmb-launch")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines([" 1. ?python-version? fake 24.11 needs Python 3.99 or newer;*"])
+    refused.stderr.fnmatch_lines(["overrule what is no problem here: --llmb-ignore=python-version"])
+    assert pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-ignore=image").ret == pytest.ExitCode.USAGE_ERROR
+    assert ran() == 0
+    overruling = ("-k", "fake", "--llmb-launch", "--llmb-ignore=python-version,image")
+    told = pytester.runpytest(*overruling, "--llmb-json=night.json")
+    told.assert_outcomes(passed=1)
+    told.stdout.fnmatch_lines(
+        [
+            "llmbench: preflight may be overruled: python-version, image",
+            "overruled: ?python-version? fake 24.11 needs Python 3.99 or newer;*",
+            "*preflight found and was overruled: python-version (--llmb-ignore)*",
+        ]
+    )
+    document = json.loads((pytester.path / "night.json").read_text())
+    assert [caution["code"] for caution in document["cautions"]] == ["preflight-overruled"]
+    assert "preflight may be overruled: python-version, image" in document["header"]
+    (session,) = {path.name for path in (pytester.path / ".llmbench" / "jobs").iterdir()}
+    collected = pytester.runpytest("-k", "fake", "--llmb-collect", f"--llmb-session={session}")
+    collected.stdout.fnmatch_lines(["*preflight found and was overruled: python-version (--llmb-ignore)*"])
+
+
+def test_what_was_overruled_and_not_found_is_no_caution(launch: Launch, pytester: pytest.Pytester) -> None:
+    launch("--llmb-launch", "-k", "fake", "--llmb-ignore=image", "--llmb-json=night.json", ok=COUNTED)
+    assert json.loads((pytester.path / "night.json").read_text())["cautions"] == []
 
 
 def test_gpu_hours_beyond_the_limit_are_refused_with_the_total(

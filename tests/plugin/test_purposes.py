@@ -45,6 +45,24 @@ def checkpoint(folder: Path) -> Path:
     return weights.parent
 
 
+def test_a_setting_that_was_made_by_hand_and_has_no_effect_is_told(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUN_CONF_PROFILE_RANKS", "0")
+    write_recipe(pytester.path, {"8b": WELL}, kind="local", purposes=PURPOSES)
+    cluster = pytester.path / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("environment: {", 'environment: {ENABLE_PROFILE: "true", '))
+    for options in (["--llmb-dry-run"], ["--llmb-launch"]):
+        told = pytester.runpytest("-k", "fake", *options)
+        assert told.ret == pytest.ExitCode.OK
+        told.stdout.fnmatch_lines_random(
+            [
+                "RUN_CONF_PROFILE_RANKS has no effect on fake 24.11: it reads*",
+                "ENABLE_PROFILE has no effect: --llmb-profile sets it",
+            ]
+        )
+
+
 @pytest.mark.parametrize(
     ("option", "told"),
     [

@@ -73,6 +73,24 @@ else
 fi
 """
 
+TASKS = """#!/bin/bash
+# as Llama 3.1 25.04: the job of a run, beside it one for its profile or trace; DISABLE_PERFRUN leaves the first out
+set -eu
+experiment=pretrain_fake_${MODEL_SIZE}_${DTYPE}_$JOB_TOTAL_GPUS
+number=0
+submit() {  # submit TASK
+    export FOLDER="$STAGE_PATH/experiments/$experiment/${experiment}_1795213664/$1"
+    mkdir -p "$FOLDER"
+    job=$(sbatch --parsable --gres=gpu:8 -N 1 --output="$FOLDER/log-acct.$1_%j_0.out" ./launch.sh)
+    echo "$1" >>"$STAGE_PATH/tasks"
+    printf 'Task %s: %s\\n- Status: SUBMITTED\\n- Job id: %s\\n- Local Directory: %s\\n' $number "$1" "$job" "$FOLDER"
+    number=$((number + 1))
+}
+[ "${DISABLE_PERFRUN-}" = true ] || submit $experiment
+[ "${ENABLE_PROFILE-}" != true ] || submit ${experiment}_nsys
+[ "${ENABLE_NCCL_TRACE-}" != true ] || submit ${experiment}_nccltrace
+"""
+
 OLD = """launcher: {{llmb_repo: "{0}", llmb_install: "{0}", gpu_type: h100}}
 slurm: {{gpu_partition: batch, gpu_gres: 8}}
 """
@@ -114,6 +132,33 @@ def test_the_block_of_nemo_run(tmp_path: Path, cluster: Cluster) -> None:
     assert "no such layer" in output
     assert "Invalid account" in " ".join(output.split())
     assert "\\n" not in output  # what the submission said is told in one line
+
+
+@pytest.mark.parametrize(
+    ("option", "task", "reason"),
+    [
+        ("", "", "within-tolerance"),
+        ("--llmb-profile", "_nsys", "not-judged"),
+        ("--llmb-nccl-trace", "_nccltrace", "not-judged"),
+    ],
+)
+def test_of_two_tasks_only_the_one_that_was_asked_for_is_submitted(
+    tmp_path: Path, cluster: Cluster, option: str, task: str, reason: str
+) -> None:
+    """The launch script submits the job of a run beside that of a profile: nobody asked for that, nor counted it."""
+    alone = PURPOSES.replace('"true"}\n    start', '"true", DISABLE_PERFRUN: "true"}\n    start')
+    alone = alone.replace('ENABLE_NCCL_TRACE: "true"}', 'ENABLE_NCCL_TRACE: "true", DISABLE_PERFRUN: "true"}')
+    assert alone.count("DISABLE_PERFRUN") == 2
+    traced = "echo 'n1:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 1'"
+    left = f"case $FOLDER in *_nsys) touch $FOLDER/profile_0.nsys-rep ;; *_nccltrace) {traced} ;; esac"
+    write_recipe(tmp_path, {"8b": f"{left}\n{WELL}"}, kind="script", purposes=alone)
+    launch = tmp_path / "recipe" / "launch.sh"
+    program(launch, launch.read_text().replace('    exec >>"$folder', '    : exec >>"$folder'))
+    program(tmp_path / "recipe" / "submit.sh", TASKS)
+    code, output = run(tmp_path, cluster, *filter(None, [option]))
+    assert (code, outcomes(tmp_path)) == (0, {"8b": reason}), output
+    tasks = (tmp_path / "stage" / "tasks").read_text().split()
+    assert tasks == [f"pretrain_fake_8b_bf16_8{task}"]
 
 
 @pytest.mark.parametrize(("subcommand", "config"), [("single", OLD), ("submit", NEW)])

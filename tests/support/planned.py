@@ -10,8 +10,7 @@ from typing import Any
 
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
-from pytest_llmbench.launch.preflight import LocalMachine
-from pytest_llmbench.launch.preflight.plan import PlannedJob
+from pytest_llmbench.launch.preflight.plan import LocalMachine, PlannedJob
 from pytest_llmbench.launch.slurm import CommandOutput
 
 FACTS = LaunchFacts(

@@ -26,6 +26,46 @@ class Purpose(StrEnum):
     LOAD_CHECKPOINT = "checkpoint-load"
 
 
+PURPOSE_FLAGS = {
+    Purpose.PROFILE: "--llmb-profile",
+    Purpose.NCCL_TRACE: "--llmb-nccl-trace",
+    Purpose.SAVE_CHECKPOINT: "--llmb-save-checkpoint",
+    Purpose.LOAD_CHECKPOINT: "--llmb-load-checkpoint",
+}
+"""The options that ask for a purpose."""
+
+
+class PreflightCheck(StrEnum):
+    """What is checked before a launch, by the names that people read and that --llmb-ignore takes."""
+
+    VARIABLES = "variables"
+    TOKEN = "token"
+    FORBIDDEN_VARIABLES = "forbidden-variables"
+    STAGE_FOLDER = "stage-folder"
+    SCRIPT = "script"
+    IMAGE = "image"
+    PROGRAMS = "programs"
+    VIRTUAL_ENVIRONMENT = "virtual-environment"
+    PYTHON_VERSION = "python-version"
+    PYTHON_MODULES = "python-modules"
+    CHECKPOINT = "checkpoint"
+    DISK_SPACE = "disk-space"
+    SLURM = "slurm"
+    ACCOUNT = "account"
+    PARTITION = "partition"
+    NODES = "nodes"
+    TIME_LIMIT = "time-limit"
+    GPUS = "gpus"
+
+
+NEVER_IGNORED = {
+    PreflightCheck.TOKEN: "it is about a secret; a recipe that needs none takes any text in its place",
+    PreflightCheck.FORBIDDEN_VARIABLES: "what a recipe forbids makes it run something else, which could pass for it",
+    PreflightCheck.SLURM: "while Slurm does not answer nothing tells what was submitted, and a job could start twice",
+}
+"""The checks that nobody can overrule, with the reason."""
+
+
 class Phase(StrEnum):
     """Where a job stands."""
 
@@ -122,6 +162,7 @@ class LaunchFacts:
     image_source: str = ""
     needs_token: bool = False
     python: str = ""
+    modules: tuple[str, ...] = ()  # the Python modules that it imports where it runs on this machine
     virtual_environment: bool = False
     profiling: Profiling | None = None
     nccl_trace: Pairs = ()

@@ -5,34 +5,33 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.core.models.jobs import Cluster, Purpose
-from pytest_llmbench.launch.preflight.plan import JobProblem, LaunchProblem, PlannedJob, find_script, group_problems
+from pytest_llmbench.core.models.jobs import Cluster, PreflightCheck, Purpose
+from pytest_llmbench.launch import find_secret_names
+from pytest_llmbench.launch.preflight.plan import (
+    JobProblem,
+    LaunchProblem,
+    LocalMachine,
+    PlannedJob,
+    find_script,
+    group_problems,
+)
+from pytest_llmbench.launch.preflight.python_checks import (
+    check_python_modules,
+    check_python_version,
+    check_virtual_environment,
+)
 from pytest_llmbench.launch.preflight.slurm_checks import ClusterLimits, check_slurm
 from pytest_llmbench.launch.recipe import IMAGE, list_missing
 from pytest_llmbench.launch.recipe.purpose import explain_unloadable
-from pytest_llmbench.launch.slurm import CommandOutput, Runner, run
+from pytest_llmbench.launch.slurm import CommandOutput
 
 STAGES = ("STAGE_PATH", "LLMB_INSTALL")  # the variables of the folder that holds a recipe's image, and the results
 
 GIGABYTE = 10**9
-
-
-def read_free_bytes(folder: Path) -> int:
-    """Return the free bytes on the file system of a folder."""
-    return shutil.disk_usage(folder).free
-
-
-@dataclass(frozen=True, slots=True)
-class LocalMachine:
-    """How this machine is asked: commands, free bytes of a folder's file system, and what may be done with a path."""
-
-    run: Runner = run
-    free_bytes: Callable[[Path], int] = read_free_bytes
-    may: Callable[[Path, int], bool] = os.access
 
 
 def find_stages(planned: PlannedJob) -> dict[str, Path]:
@@ -65,9 +64,9 @@ def check_launch(
 def _run_checks(
     planned: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None, machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
-    checks = (check_variables, check_stage, check_script, check_image, check_programs, check_python, check_checkpoint)
-    for check in checks:
-        yield from ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
+    for name, check in CHECKS.items():
+        found = ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
+        yield from ((job, replace(problem, check=name)) for job, problem in found)
     yield from check_room(planned, machine)
     yield from check_slurm(planned, cluster, slurm)
 
@@ -187,14 +186,32 @@ def find_images(image: str, stages: dict[str, Path], override: str = "") -> list
     return [folder / image for folder in folders if image]
 
 
-# --- variables, programs, Python --------------------------------------------------------------------------
+# --- variables, programs --------------------------------------------------------------------------
 
 
 def check_variables(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield the variables that a job needs and lacks, and those that it must not have. No value is ever shown."""
-    facts, meanings = planned.facts, {"HF_TOKEN": "Hugging Face access token", **dict(planned.facts.required)}
-    for name in list_missing(planned.spec, facts):
-        yield JobProblem(f"{name} is not set: {meanings[name]}", _advise_setting(name))
+    """Yield the variables that a job needs and lacks, but for secrets."""
+    missing = list_missing(planned.spec, planned.facts)
+    return _report_missing(planned, [name for name in missing if not _is_secret(name)])
+
+
+def check_token(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the secrets that a job needs and lacks. No value is ever shown."""
+    return _report_missing(planned, filter(_is_secret, list_missing(planned.spec, planned.facts)))
+
+
+def _is_secret(name: str) -> bool:
+    return bool(find_secret_names({name: ""}))
+
+
+def _report_missing(planned: PlannedJob, names: Iterable[str]) -> Iterator[JobProblem]:
+    meanings = {"HF_TOKEN": "Hugging Face access token", **dict(planned.facts.required)}
+    return (JobProblem(f"{name} is not set: {meanings[name]}", _advise_setting(name)) for name in names)
+
+
+def check_forbidden(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the variables that a job must not have."""
+    facts = planned.facts
     for name, reason in facts.forbidden:
         if name in dict(planned.spec.environment):
             yield JobProblem(f"{name} must not be set for {facts.recipe} {facts.release}: {reason}", f"remove {name}")
@@ -216,53 +233,6 @@ def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobP
         if "/" not in name and name != "sbatch" and not shutil.which(name, path=path):
             remedy = "install it, or add its folder to PATH under `environment:` in the cluster file"
             yield JobProblem(f"no program {name!r} on the job's PATH", remedy)
-
-
-def check_python(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield where a recipe asks for another Python, or for a virtual environment. llmb-run brings its own."""
-    facts, environment = planned.facts, dict(planned.spec.environment)
-    virtual = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
-    if planned.spec.via == "llmb-run" and not virtual:
-        return
-    name = f"{facts.recipe} {facts.release}"
-    remedy = f"python{_read_version(facts.python)} -m venv DIR, and `virtual_environment: DIR` in the cluster file"
-    if virtual and not (Path(virtual) / "bin" / "python").exists():
-        yield JobProblem(f"the virtual environment {virtual} has no bin/python", remedy)
-    elif facts.virtual_environment and not virtual:
-        yield JobProblem(f"{name} needs a virtual environment of its own", remedy)
-    elif facts.python:
-        yield from _check_python_version(name, facts.python, environment.get("PATH", ""), machine, remedy)
-
-
-def _check_python_version(
-    name: str, wanted: str, path: str, machine: LocalMachine, remedy: str
-) -> Iterator[JobProblem]:
-    python = shutil.which("python", path=path) or shutil.which("python3", path=path)
-    if not python:
-        yield JobProblem(f"{name} needs Python {wanted}, and there is no python on the job's PATH", remedy)
-        return
-    done = machine.run([python, "--version"], timeout=30.0, environment={"PATH": path})
-    version = _read_version(done.out + done.err)
-    if not is_wanted_version(version, wanted):
-        shown = f"Python {version}" if version else "something that does not tell its version"
-        yield JobProblem(f"{name} needs Python {wanted}; {python} is {shown}", remedy)
-
-
-def is_wanted_version(version: str, wanted: str) -> bool:
-    """Return whether a version is the wanted one: `3.12` is any 3.12.x, `3.10.12 or newer` what it says."""
-    have, want = _split_version(version), _split_version(_read_version(wanted))
-    if not have or not want:
-        return False
-    return have >= want if wanted.endswith("or newer") else have[: len(want)] == want
-
-
-def _read_version(text: str) -> str:
-    match = re.search(r"\d+(?:\.\d+)+", text)
-    return match[0] if match else ""
-
-
-def _split_version(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in version.split(".") if number)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -292,7 +262,12 @@ def check_room(jobs: Sequence[PlannedJob], machine: LocalMachine) -> Iterator[tu
             for job in saving:
                 yield (
                     job,
-                    JobProblem(what, "free some, or select fewer with -k", _format_size(_estimate_checkpoint(job))),
+                    JobProblem(
+                        what,
+                        "free some, or select fewer with -k",
+                        _format_size(_estimate_checkpoint(job)),
+                        PreflightCheck.DISK_SPACE,
+                    ),
                 )
 
 
@@ -307,3 +282,22 @@ def _estimate_checkpoint(planned: PlannedJob) -> int:
 
 def _format_size(count: int) -> str:
     return f"{count / GIGABYTE:,.0f} GB"
+
+
+# --- all of them ------------------------------------------------------------------------------------------
+
+
+CHECKS: dict[PreflightCheck, Callable[[PlannedJob, LocalMachine], Iterator[JobProblem]]] = {
+    PreflightCheck.VARIABLES: check_variables,
+    PreflightCheck.TOKEN: check_token,
+    PreflightCheck.FORBIDDEN_VARIABLES: check_forbidden,
+    PreflightCheck.STAGE_FOLDER: check_stage,
+    PreflightCheck.SCRIPT: check_script,
+    PreflightCheck.IMAGE: check_image,
+    PreflightCheck.PROGRAMS: check_programs,
+    PreflightCheck.VIRTUAL_ENVIRONMENT: check_virtual_environment,
+    PreflightCheck.PYTHON_VERSION: check_python_version,
+    PreflightCheck.PYTHON_MODULES: check_python_modules,
+    PreflightCheck.CHECKPOINT: check_checkpoint,
+}
+"""What is asked of each job by itself; room on the disk and Slurm are asked of all together."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
-from pytest_llmbench.core.models.jobs import JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.models.jobs import NEVER_IGNORED, JobSpec, LaunchFacts, PreflightCheck, Purpose
 from pytest_llmbench.launch import mask_environment, redact
 from pytest_llmbench.launch.recipe.fit import advise_hours
+from pytest_llmbench.launch.slurm import Runner, run
 
 SHOWN = 5  # so many configurations are named; the rest is counted
 
@@ -31,6 +34,20 @@ class PlannedJob:
     facts: LaunchFacts
 
 
+def read_free_bytes(folder: Path) -> int:
+    """Return the free bytes on the file system of a folder."""
+    return shutil.disk_usage(folder).free
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMachine:
+    """How this machine is asked: commands, free bytes of a folder's file system, and what may be done with a path."""
+
+    run: Runner = run
+    free_bytes: Callable[[Path], int] = read_free_bytes
+    may: Callable[[Path, int], bool] = os.access
+
+
 @dataclass(frozen=True, slots=True)
 class JobProblem:
     """What is wrong with one job."""
@@ -38,6 +55,7 @@ class JobProblem:
     what: str
     remedy: str
     detail: str = ""  # what only this job says: `32 nodes`
+    check: PreflightCheck | None = None  # what found it; None: it stands for itself, as in `llmbench setup`
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +65,7 @@ class LaunchProblem:
     what: str
     remedy: str
     cases: tuple[str, ...]  # the configurations that it concerns, each once, with its detail
+    check: PreflightCheck | None = None
 
 
 def find_script(planned: PlannedJob) -> Path | None:
@@ -59,11 +78,11 @@ def find_script(planned: PlannedJob) -> Path | None:
 
 def group_problems(problems: Iterable[tuple[PlannedJob, JobProblem]]) -> tuple[LaunchProblem, ...]:
     """Return equal findings as one problem, in the order in which they were found first."""
-    cases: dict[tuple[str, str], dict[str, None]] = {}
+    cases: dict[tuple[str, str, PreflightCheck | None], dict[str, None]] = {}
     for planned, finding in problems:
         case = planned.spec.case_id + (f" ({finding.detail})" if finding.detail else "")
-        cases.setdefault((finding.what, finding.remedy), {})[case] = None
-    return tuple(LaunchProblem(what, remedy, tuple(names)) for (what, remedy), names in cases.items())
+        cases.setdefault((finding.what, finding.remedy, finding.check), {})[case] = None
+    return tuple(LaunchProblem(what, remedy, tuple(names), check) for (what, remedy, check), names in cases.items())
 
 
 def describe_problems(problems: Sequence[LaunchProblem]) -> str:
@@ -72,12 +91,20 @@ def describe_problems(problems: Sequence[LaunchProblem]) -> str:
         return ""
     head = f"{count_noun(len(problems), 'problem')} to solve first:"
     entries = (_describe_problem(number, problem) for number, problem in enumerate(problems, 1))
-    return "\n".join((head, *entries))
+    allowed = dict.fromkeys(problem.check for problem in problems if problem.check not in (None, *NEVER_IGNORED))
+    hint = [f"overrule what is no problem here: --llmb-ignore={next(iter(allowed))}"] if allowed else []
+    return "\n".join((head, *entries, *hint))
+
+
+def describe_overruled(problem: LaunchProblem) -> str:
+    """Return a problem that does not count, since somebody overruled its check."""
+    return _wrap(f"[{problem.check}] {problem.what}", "overruled: ")
 
 
 def _describe_problem(number: int, problem: LaunchProblem) -> str:
     concerns = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, SHOWN)}"
-    lines = [_wrap(problem.what, f"{number:>2}. "), _wrap(concerns, " " * 6)]
+    name = f"[{problem.check}] " if problem.check else ""
+    lines = [_wrap(name + problem.what, f"{number:>2}. "), _wrap(concerns, " " * 6)]
     return "\n".join([*lines, _wrap(f"do: {problem.remedy}", " " * 6)])
 
 
@@ -155,9 +182,9 @@ def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, st
     lines = [
         f"{spec.case_id}  ({spec.via})",
         f"  {size}",
-        f"  cd {_quote(redact(str(spec.directory), spec))}",
+        f"  cd {quote_word(redact(str(spec.directory), spec))}",
         f"  {format_command(spec)}",
-        *([f"  sbatch also gets {' '.join(map(_quote, spec.sbatch_options))}"] if spec.sbatch_options else []),
+        *([f"  sbatch also gets {' '.join(map(quote_word, spec.sbatch_options))}"] if spec.sbatch_options else []),
         *([f"  not on {','.join(spec.exclude)}"] if spec.exclude else []),
         *(f"    {line}" for line in _format_environment(environment, before)),
     ]
@@ -166,20 +193,20 @@ def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, st
 
 def format_command(spec: JobSpec) -> str:
     """Return the command of a job as a shell would take it, without its secrets."""
-    return " ".join(_quote(redact(word, spec)) for word in spec.command)
+    return " ".join(quote_word(redact(word, spec)) for word in spec.command)
 
 
 def _format_environment(environment: dict[str, str], before: dict[str, str] | None) -> Iterator[str]:
     if before is None:
-        yield from (f"{name}={_quote(value)}" for name, value in sorted(environment.items()))
+        yield from (f"{name}={quote_word(value)}" for name, value in sorted(environment.items()))
         return
     changed = {name: value for name, value in environment.items() if before.get(name) != value}
     yield "the environment of the job above" + (", but:" if changed or before.keys() - environment.keys() else "")
-    yield from (f"{name}={_quote(value)}" for name, value in sorted(changed.items()))
+    yield from (f"{name}={quote_word(value)}" for name, value in sorted(changed.items()))
     yield from (f"without {name}" for name in sorted(before.keys() - environment.keys()))
 
 
-def _quote(text: str) -> str:
+def quote_word(text: str) -> str:
     """Return a word as a shell reads it, on one line: what does not print is written as bash's $'...' has it."""
     if text.isprintable():
         return text if text == "***" else shlex.quote(text)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.models.jobs import Cluster, PreflightCheck
 from pytest_llmbench.launch.preflight.plan import JobProblem, PlannedJob, find_script
 from pytest_llmbench.launch.slurm import Partition
 from pytest_llmbench.launch.slurm.statuses import parse_duration
@@ -32,6 +32,7 @@ NO_SLURM = JobProblem(
     "there is no Slurm on this machine: no sbatch on the job's PATH",
     "start pytest on a login node of the cluster, or give --llmb-launcher=local for a recipe that can run on this "
     "machine",
+    check=PreflightCheck.SLURM,
 )
 
 
@@ -48,9 +49,8 @@ def check_slurm(
         partitions, accounts = slurm.list_partitions(), slurm.list_accounts()
     except LaunchError as error:
         answer = "; ".join(str(error).splitlines())
-        yield from (
-            (job, JobProblem(f"Slurm does not answer: {answer}", "look at `sinfo`, or wait")) for job in slurm_jobs
-        )
+        silent = JobProblem(f"Slurm does not answer: {answer}", "look at `sinfo`, or wait", check=PreflightCheck.SLURM)
+        yield from ((job, silent) for job in slurm_jobs)
         return
     for job in slurm_jobs:
         yield from ((job, finding) for finding in check_account(job, cluster, accounts))
@@ -68,7 +68,7 @@ def check_account(planned: PlannedJob, cluster: Cluster, accounts: Sequence[str]
     if account and accounts is not None and account.lower() not in {name.lower() for name in accounts}:
         hint = did_you_mean(account, accounts)
         has = f"`account` in the cluster file; Slurm has {join_first(sorted(accounts)) or 'none'}"
-        yield JobProblem(f"Slurm has no account {account!r}{hint}", f"correct {has}")
+        yield JobProblem(f"Slurm has no account {account!r}{hint}", f"correct {has}", check=PreflightCheck.ACCOUNT)
 
 
 def check_partition(planned: PlannedJob, cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[JobProblem]:
@@ -80,7 +80,8 @@ def check_partition(planned: PlannedJob, cluster: Cluster, partitions: Sequence[
     for name in names:
         if name not in by_name:
             has = f"`partition` in the cluster file; there are {join_first(sorted(by_name)) or 'none'}"
-            yield JobProblem(f"Slurm has no partition {name!r}{did_you_mean(name, by_name)}", f"correct {has}")
+            what = f"Slurm has no partition {name!r}{did_you_mean(name, by_name)}"
+            yield JobProblem(what, f"correct {has}", check=PreflightCheck.PARTITION)
     candidates = [by_name[name] for name in names if name in by_name] if names else list(partitions)
     against = [list(_check_fit(planned, partition)) for partition in candidates]
     yield from min(against, key=len, default=[])
@@ -92,30 +93,31 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
     asked, count = _find_requested_gpus(planned)
     if spec.nodes > partition.nodes:  # sbatch accepts it, and it pends as PartitionNodeLimit
         what = f"{name} has {partition.nodes} nodes: a larger job waits for ever"
-        yield JobProblem(
-            what, "select smaller ones with -k, or set `largest` in the cluster file", f"{spec.nodes} nodes"
-        )
+        remedy = "select smaller ones with -k, or set `largest` in the cluster file"
+        yield JobProblem(what, remedy, f"{spec.nodes} nodes", PreflightCheck.NODES)
     if not partition.up:
-        yield JobProblem(f"{name} takes no jobs: it is down", "name another partition in the cluster file, or wait")
+        what, remedy = f"{name} takes no jobs: it is down", "name another partition in the cluster file, or wait"
+        yield JobProblem(what, remedy, check=PreflightCheck.PARTITION)
     limit, time = partition.time_limit_seconds, _find_requested_time(planned)
     if limit is not None and _read_time_limit(time) > limit:
         what = f"{name} gives a job at most {limit / 60:.0f} minutes: one that asks for more never starts"
-        yield JobProblem(what, "lower `time_limit` in the cluster file, or name another partition", time)
+        remedy = "lower `time_limit` in the cluster file, or name another partition"
+        yield JobProblem(what, remedy, time, PreflightCheck.TIME_LIMIT)
     if not partition.gpus:
         if asked:
             what = f"{name} has no GPUs configured (gres), and the job asks for {asked}"
-            yield JobProblem(
-                what, "leave `gres` and SBATCH_GPUS_PER_NODE out of the cluster file, or name another partition"
-            )
+            remedy = "leave `gres` and SBATCH_GPUS_PER_NODE out of the cluster file, or name another partition"
+            yield JobProblem(what, remedy, check=PreflightCheck.GPUS)
         return
     if max(per_node, count) > partition.gpus:
         what = f"{name} has {partition.gpus} GPUs a node: such a job is refused"
         remedy = "correct `gpus_per_node` and `gres` in the cluster file"
-        yield JobProblem(what, remedy, f"{max(per_node, count)} GPUs a node")
+        yield JobProblem(what, remedy, f"{max(per_node, count)} GPUs a node", PreflightCheck.GPUS)
     elif not asked and _has_to_ask(planned):
         what = f"{name} has its GPUs configured as gres, and the job asks for none: its steps would see no GPUs"
         remedy = f"set `gres: gpu:{per_node}` in the cluster file"
-        yield JobProblem(what, f"{remedy}; 'GPUs not found' and 'without GPU resources' in a log mean the same")
+        alike = "'GPUs not found' and 'without GPU resources' in a log mean the same"
+        yield JobProblem(what, f"{remedy}; {alike}", check=PreflightCheck.GPUS)
 
 
 def _has_to_ask(planned: PlannedJob) -> bool:

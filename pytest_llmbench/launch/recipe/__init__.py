@@ -15,6 +15,7 @@ from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, 
 from pytest_llmbench.launch import find_secret_names
 from pytest_llmbench.launch.recipe import fit
 from pytest_llmbench.launch.recipe.cluster import fill_references
+from pytest_llmbench.launch.recipe.purpose import list_switches
 
 # what a command needs of the machine that it runs on; nothing else of the caller's but what the document names
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")
@@ -98,7 +99,7 @@ def build_job(
         secrets=find_secret_names(environment, (*cluster.secrets, *_list_carriers(job))),
         nodes=nodes,
         gpus=key.gpus,
-        gpu_hours=fit.estimate_gpu_hours(baseline, fit.count_steps(baseline, facts, purpose, variables)),
+        gpu_hours=fit.estimate_gpu_hours(baseline, fit.count_steps(baseline, facts, purpose, environment)),
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
         exclude=tuple(dict.fromkeys(cluster.exclude)),
@@ -214,9 +215,7 @@ def activate(job: JobParts, environment: Mapping[str, str]) -> dict[str, str]:
 def _list_unwanted(facts: LaunchFacts) -> frozenset[str]:
     """Return what the document forbids, and the switches of profiles, traces and checkpoints: those are set by the
     purpose of a job alone, or a run could be profiled and judged for its speed."""
-    profiling = facts.profiling.enable if facts.profiling else ()
-    checkpoint = (*facts.checkpoint.save, *facts.checkpoint.load) if facts.checkpoint else ()
-    return frozenset(name for name, _ in (*facts.forbidden, *profiling, *facts.nccl_trace, *checkpoint))
+    return frozenset((*(name for name, _ in facts.forbidden), *list_switches(facts)))
 
 
 def _check(job: JobParts, environment: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from textwrap import fill
+from types import MappingProxyType
 from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
@@ -53,6 +54,7 @@ def read_facts(recipe: Recipe) -> LaunchFacts | None:
         image_source=_get_text(image, "source"),
         needs_token=bool(needs.get("hf_token", False)),
         python=_get_text(needs, "python"),
+        modules=tuple(needs.get("modules", ())),
         virtual_environment=bool(needs.get("virtual_environment", False)),
         profiling=_read_profiling(_get_mapping(launch, "profiling")),
         nccl_trace=_get_pairs(launch, "nccl_trace"),
@@ -222,14 +224,16 @@ def count_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
 # --- cost -------------------------------------------------------------------------------------------------
 
 
-def count_steps(baseline: Baseline, facts: LaunchFacts, purpose: Purpose, variables: Pairs = ()) -> int:
-    """Return how many steps a job makes: those of a run, unless its purpose ends it before. `variables` are those of
-    the purpose; where a profile ends the run, it does so at the step that they say."""
+def count_steps(
+    baseline: Baseline, facts: LaunchFacts, purpose: Purpose, environment: Mapping[str, str] = MappingProxyType({})
+) -> int:
+    """Return how many steps a job makes: those of a run, unless its purpose ends it before. Where a profile ends the
+    run, it does so at the step that the variables of the job say, whoever set them."""
     short = dict(facts.short_runs).get(purpose)
     if short is None:
         return baseline.steps
-    asked = dict(variables).get(facts.profiling.stop) if facts.profiling and purpose is Purpose.PROFILE else None
-    return int(asked) if asked else short
+    asked = environment.get(facts.profiling.stop, "") if facts.profiling and purpose is Purpose.PROFILE else ""
+    return int(asked) if asked.isascii() and asked.isdecimal() else short
 
 
 def estimate_gpu_hours(baseline: Baseline, steps: int) -> float:

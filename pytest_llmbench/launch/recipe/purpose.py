@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import count_noun
-from pytest_llmbench.core.models.jobs import Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
+from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Key
@@ -22,6 +22,9 @@ EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"
 NUMBERS = ("start", "stop")
 FLAGS = ("gpu_metrics", "cpu")
 PARTS = (*NUMBERS, "ranks", *FLAGS)
+
+# the settings of profiles in all releases, whether a recipe reads them or not
+SETTING = re.compile(r"(?:RUN_CONF_)?PROFILE_(?:START_STEP|STOP_STEP|RANKS|GPU_METRICS|CPU)")
 
 DEPTH = 12  # how deep a search for files goes
 ENTRIES = 50_000  # of folders that it looks at
@@ -148,6 +151,34 @@ def _find_variable(facts: LaunchFacts, profiling: Profiling, part: str) -> str:
         return str(names[part])
     has = ", ".join(f"{part} ({name})" for part, name in names.items() if name) or "none of its settings"
     raise LaunchError(f"--llmb-profile: {_name_recipe(facts)} documents no variable for {part!r}; it has {has}")
+
+
+def list_switches(facts: LaunchFacts) -> dict[str, Purpose]:
+    """Return the variables by which a recipe profiles, traces, saves and loads, each with its purpose; one that
+    serves several is a profile's."""
+    checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
+    pairs = {
+        Purpose.LOAD_CHECKPOINT: checkpoint.load,
+        Purpose.SAVE_CHECKPOINT: checkpoint.save,
+        Purpose.NCCL_TRACE: facts.nccl_trace,
+        Purpose.PROFILE: facts.profiling.enable if facts.profiling else (),
+    }
+    return {name: purpose for purpose, switches in pairs.items() for name, _ in switches}
+
+
+def explain_ineffective(facts: LaunchFacts, purpose: Purpose, names: Iterable[str]) -> Iterator[str]:
+    """Yield which variables of profiles, traces and checkpoints change nothing although somebody set them (`names`),
+    each with what does."""
+    profiling, switches = facts.profiling or Profiling(enable=()), list_switches(facts)
+    read = [name for name in (getattr(profiling, part) for part in PARTS) if name]
+    for name in names:
+        if name in switches:
+            yield f"{name} has no effect: {PURPOSE_FLAGS[switches[name]]} sets it"
+        elif SETTING.fullmatch(name) and name not in read:
+            has = f"it reads {', '.join(read)}" if read else "its document has no profiles"
+            yield f"{name} has no effect on {_name_recipe(facts)}: {has}"
+        elif name in read and purpose is not Purpose.PROFILE:
+            yield f"{name} has no effect without --llmb-profile"
 
 
 def _set_saving(facts: LaunchFacts, key: Key) -> Pairs:

@@ -35,15 +35,17 @@ from pytest_llmbench.core.models.jobs import (
     Phase,
     Purpose,
 )
-from pytest_llmbench.launch import find_secret_names, preflight, redact
+from pytest_llmbench.launch import find_secret_names, mask_environment, preflight, redact
 from pytest_llmbench.launch.follow.watch import Limits, Watch
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,
+    LocalMachine,
     PlannedJob,
     describe_problems,
     format_command,
     group_problems,
 )
+from pytest_llmbench.launch.preflight.python_checks import check_python_version, check_virtual_environment
 from pytest_llmbench.launch.recipe import JobParts, activate, build_arguments, fill, find_placeholders
 from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.fit import find_installed
@@ -118,7 +120,7 @@ def is_slurm_job(step: PlannedJob) -> bool:
     return step.spec.via == "sbatch"
 
 
-def check_setup(step: PlannedJob, machine: preflight.LocalMachine | None = None) -> str:
+def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
     """Return what is in the way of a setup step as one text, empty if nothing is."""
     facts = step.facts
     facts = replace(
@@ -129,12 +131,14 @@ def check_setup(step: PlannedJob, machine: preflight.LocalMachine | None = None)
     )
     every = (
         preflight.check_variables,
+        preflight.check_forbidden,
         preflight.check_stage,
         preflight.check_script,
         preflight.check_programs,
-        preflight.check_python,
+        check_virtual_environment,
+        check_python_version,
     )
-    on = machine or preflight.LocalMachine()
+    on = machine or LocalMachine()
     problems = [problem for check in every for problem in check(replace(step, facts=facts), on)]
     if is_slurm_job(step) and not shutil.which("sbatch", path=dict(step.spec.environment).get("PATH", "")):
         problems.append(JobProblem("there is no Slurm on this machine: no sbatch on the PATH", "use a login node"))
@@ -342,21 +346,45 @@ def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) ->
     images = preflight.find_images(step.facts.image, preflight.find_stages(step))
     if not images or any(image.is_file() and image.stat().st_size for image in images):
         return ""
-    if by_hand := _format_import(step):
+    if by_hand := _format_separate_import(step):
         name = images[0].name
         return f"the setup step ended well; the container image {name} is fetched separately:\n  {by_hand}"
     places = " or ".join(str(path.parent) for path in images)
     return output.explain_failure(f"it ended well and left no container image {images[0].name} in {places}", file)
 
 
-def _format_import(step: PlannedJob) -> str:
+def list_own_variables(step: PlannedJob, caller: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that a step gets and the caller's shell does not have so, and its stage folders; sorted,
+    without the values of secrets."""
+    shown = mask_environment(step.spec.environment, step.spec.secrets)
+    values = dict(step.spec.environment)
+    return sorted(pair for pair in shown if caller.get(pair[0]) != values[pair[0]] or pair[0] in preflight.STAGES)
+
+
+def describe_import(step: PlannedJob) -> str:
+    """Return where the container image comes from and lies then, and the command for it where the step does not fetch
+    it; empty for a recipe without one."""
+    images = preflight.find_images(step.facts.image, preflight.find_stages(step))
+    if not images or not step.facts.image_source:
+        return ""
+    if by_hand := _format_separate_import(step):
+        return f"the image is fetched separately:\n  {by_hand}"
+    return f"imports {_format_source(step.facts)} to {images[0]}"
+
+
+def _format_source(facts: LaunchFacts) -> str:
+    return f"docker://{facts.image_source.replace('/', '#', 1)}"  # enroot wants # behind the registry
+
+
+def _format_separate_import(step: PlannedJob) -> str:
     """Return how the image is fetched where the setup script does not do it: in the recipes with LLMB_INSTALL."""
     environment, facts = dict(step.spec.environment), step.facts
     install = environment.get("LLMB_INSTALL")
     if not install or not facts.image_source:
         return ""
-    source = f"docker://{facts.image_source.replace('/', '#', 1)}"  # enroot wants # behind the registry
     target = Path(install) / "images" / facts.image
     account, partition = environment.get("SBATCH_ACCOUNT"), environment.get("SBATCH_PARTITION")
     options = [*(("--account", account) if account else ()), *(("--partition", partition) if partition else ())]
-    return " ".join(["srun", *options, f'bash -c "enroot import --output {target} {source}"'])
+    return " ".join(
+        ["srun", *map(shlex.quote, options), f'bash -c "enroot import --output {target} {_format_source(facts)}"']
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,7 @@ class Planner:
         self.gpu = gpu
         self.catalog = catalog
         self.host = host
+        self.overruled: tuple[str, ...] = ()
         self._submits: dict[tuple[str, str], bool] = {}  # by llmb-run and the PATH that it is found on
         self._needs_gpus = any(key.gpu != "cpu" for key in selected)
 
@@ -190,11 +191,31 @@ class Planner:
         return replace(spec, command=(program, subcommand, *options))
 
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
-        """Return all that is in the way of the plan."""
+        """Return all that is in the way of the plan. What somebody overruled by its name is told instead, and kept as
+        `overruled`; what was set by hand and changes nothing is told, too."""
         from pytest_llmbench.launch.preflight import check_launch
+        from pytest_llmbench.launch.preflight.plan import describe_overruled
 
         local = all(job.spec.via == "local" for job in plan.jobs)
-        return check_launch(plan.jobs, self.cluster, None if local else self.slurm)
+        problems = check_launch(plan.jobs, self.cluster, None if local else self.slurm)
+        overruled = [problem for problem in problems if problem.check in self.launch.ignored]
+        self.overruled = tuple(dict.fromkeys(str(problem.check) for problem in overruled))
+        for line in (*self._list_ineffective(plan), *map(describe_overruled, overruled)):
+            self.host.tell(line)
+        return tuple(problem for problem in problems if problem not in overruled)
+
+    def _list_ineffective(self, plan: Plan) -> Iterator[str]:
+        """Yield which variables of profiles and the like change nothing although somebody set them by hand."""
+        from pytest_llmbench.launch.recipe.fit import find_installed
+        from pytest_llmbench.launch.recipe.purpose import explain_ineffective
+
+        lines: dict[str, None] = {}
+        for job in plan.jobs:
+            installed = find_installed(job.spec.key, self.cluster)
+            pairs = (*self.cluster.environment, *(installed.environment if installed else ()))
+            names = dict.fromkeys((*self.host.environment, *(name for name, _ in pairs)))
+            lines |= dict.fromkeys(explain_ineffective(job.facts, job.spec.purpose, names))
+        return map(_wrap, lines)
 
     @cached_property
     def slurm(self) -> Slurm:

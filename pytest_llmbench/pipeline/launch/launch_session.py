@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, Key, Reason, StoredRun, Verdict
+from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
@@ -84,6 +84,7 @@ class LaunchSession:
         self.results = start_unlaunched(settings, catalog)
         self.session = ""
         self.problems = False
+        self.overruled: tuple[str, ...] = ()
         self.secrets: frozenset[str] = frozenset()
         self._cases: set[str] = set()
         self._hours = 0.0
@@ -123,6 +124,7 @@ class LaunchSession:
         noted = json.loads(journal.read_note(PLAN) or "{}")
         self.launch = self.planner.launch = self.launch.restore_begun(noted)
         self._cases = cases = set(noted.get("cases", ()))
+        self.overruled = tuple(noted.get("overruled", ()))
         before = {job.spec.case_id: job.spec for job in reversed(journal.list_jobs())}
         jobs, skipped = [], {}
         for key in selected:
@@ -149,6 +151,12 @@ class LaunchSession:
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
 
+    def list_cautions(self) -> Iterator[Caution]:
+        """Yield what a reader should know of how these jobs were launched."""
+        if self.overruled:
+            text = f"preflight found and was overruled: {', '.join(self.overruled)} (--llmb-ignore)"
+            yield Caution(CautionCode.PREFLIGHT, text)
+
     def _tell_skipped(self, plan: Plan) -> None:
         reasons = Counter(plan.skipped.values())
         for why, count in reasons.items():
@@ -165,6 +173,7 @@ class LaunchSession:
                     self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
             self._cases = {job.spec.case_id for job in plan.jobs}
             noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **self.launch.to_note()}
+            self.overruled = noted["overruled"] = self.planner.overruled
             self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
             yield journal
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import pytest
 from planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Purpose
-from pytest_llmbench.launch.preflight import LocalMachine, check_launch, is_wanted_version
-from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, describe_problems
-from pytest_llmbench.launch.slurm import Partition
+from pytest_llmbench.core.models.jobs import Cluster, PreflightCheck, Purpose
+from pytest_llmbench.launch.preflight import check_launch
+from pytest_llmbench.launch.preflight.plan import LaunchProblem, LocalMachine, PlannedJob, describe_problems
+from pytest_llmbench.launch.preflight.python_checks import is_wanted_version
+from pytest_llmbench.launch.slurm import CommandOutput, Partition
 
 
 def part(name: str = "batch", nodes: int = 4, gpus: int = 8, limit: float | None = None, up: bool = True) -> Partition:
@@ -109,9 +111,9 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str]] = {
     "no venv": (
         lambda _, job: without(job, "VIRTUAL_ENV"),
         "a virtual environment of its own",
-        "python3.10.12 -m venv",
+        "there is no Python 3.10.12 or newer on the PATH: install one (with conda, say, python=3.10)",
     ),
-    "broken venv": (remove("venv/bin/python"), "has no bin/python", "-m venv"),
+    "broken venv": (remove("venv/bin/python"), "has no bin/python", "`virtual_environment: DIR`"),
     "no sbatch": (remove("bin/sbatch"), "no Slurm on this machine", "--llmb-launcher=local"),
     "account": (
         lambda _, job: with_(job, SBATCH_ACCOUNT="reserch"),
@@ -141,6 +143,33 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str]] = {
         "`gpus_per_node`",
     ),
 }
+
+
+CHECKS = {
+    "no script": "script",
+    "no recipe": "script",
+    "no stage": "stage-folder",
+    "no image": "image",
+    "image of a broken import": "image",
+    "no token": "token",
+    "no stage variable": "variables",
+    "forbidden": "forbidden-variables",
+    "no bash": "programs",
+    "no venv": "virtual-environment",
+    "no sbatch": "slurm",
+    "account": "account",
+    "partition": "partition",
+    "gres": "gpus",
+    "nodes": "nodes",
+    "gpus a node": "gpus",
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_each_problem_says_which_check_found_it(name: str, tmp_path: Path) -> None:
+    job = DAMAGE[name][0](tmp_path, planned(tmp_path))
+    (problem,) = check_launch([job], CLUSTER, FakeSlurm(), machine())
+    assert problem.check == CHECKS[name]
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -211,6 +240,56 @@ def test_the_wrong_python_is_named_with_its_place(tmp_path: Path) -> None:
     assert f"needs Python 3.10.12 or newer; {tmp_path}/venv/bin/python is Python 3.9.2" in line
     (line,) = found(planned(tmp_path), on=machine("Segmentation fault"))
     assert "something that does not tell its version" in line
+
+
+def answer(**versions: str) -> LocalMachine:
+    """Return a machine whose Pythons, by name with _ for a point, say these versions."""
+
+    def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> CommandOutput:
+        return CommandOutput(0, versions.get(Path(arguments[0]).name.replace(".", "_"), ""), "")
+
+    return replace(machine(), run=run)
+
+
+@pytest.mark.parametrize(
+    ("others", "remedy"),
+    [
+        ({"python3": "Python 3.11.2"}, "bin/python3 -m venv DIR"),
+        ({"python3": "Python 3.9.2", "python3_12": "Python 3.12.1", "python3_10": "3.10.4"}, "/python3.12 -m venv DIR"),
+        ({"python3": "Python 3.9.2", "python3_10": "Python 3.10.4", "conda": ""}, "conda create -p DIR python=3.10"),
+        ({"python3": "Python 3.9.2"}, "there is no Python 3.10.12 or newer on the PATH"),
+    ],
+)
+def test_the_remedy_for_an_old_python_is_a_command_that_is_there(
+    others: dict[str, str], remedy: str, tmp_path: Path
+) -> None:
+    for name in others:
+        program(tmp_path / "bin" / name.replace("_", "."))
+    (problem,) = check_launch([planned(tmp_path)], CLUSTER, FakeSlurm(), answer(python="Python 3.9.2", **others))
+    assert problem.check == PreflightCheck.PYTHON_VERSION
+    assert remedy in problem.remedy
+    assert "`virtual_environment: DIR` in the cluster file" in problem.remedy
+
+
+TORCH = replace(FACTS, python="", virtual_environment=False, modules=("torch",))
+
+
+def test_a_module_that_is_missing_here_is_told_before_the_launch(tmp_path: Path) -> None:
+    job = planned(tmp_path, facts=TORCH, via="local")
+    (problem,) = check_launch([job], CLUSTER, None, answer(python="torch\n"))
+    assert problem.check == PreflightCheck.PYTHON_MODULES
+    assert problem.what == f"llama3.1 25.04 needs torch, and {tmp_path}/venv/bin/python has none"
+    assert problem.remedy.startswith(f"{tmp_path}/venv/bin/python -m pip install torch, or PYTHON=")
+    assert check_launch([job], CLUSTER, None, answer(python="\n")) == ()
+    on_nodes = planned(tmp_path, facts=TORCH)
+    assert check_launch([on_nodes], CLUSTER, FakeSlurm(), answer(python="torch\n")) == ()
+
+
+def test_modules_are_looked_for_by_the_python_that_the_job_is_told(tmp_path: Path) -> None:
+    facts = replace(TORCH, modules=("json", "no_such_module"))
+    job = planned(tmp_path, facts=facts, via="local", environment={"PYTHON": sys.executable})
+    (problem,) = check_launch([job], CLUSTER, None)
+    assert problem.what == f"llama3.1 25.04 needs no_such_module, and {sys.executable} has none"
 
 
 def test_llmb_run_brings_its_own_python_and_needs_its_configuration(tmp_path: Path) -> None:
@@ -426,7 +505,7 @@ def test_the_text_fits_and_holds_no_secret(tmp_path: Path) -> None:
     job = planned(tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"})
     shutil.rmtree(tmp_path / "stage")
     text = describe_problems(check_launch([job], CLUSTER, FakeSlurm(), machine()))
-    assert text.startswith("3 problems to solve first:\n 1. LLMB_INSTALL must not be set")
+    assert text.startswith("3 problems to solve first:\n 1. [forbidden-variables] LLMB_INSTALL must not be set")
     assert "hf_secretvalue" not in text
     long = [line for line in text.splitlines() if len(line) > 79]
     assert all(str(tmp_path) in line for line in long)
@@ -436,12 +515,16 @@ def test_golden_text() -> None:
     problem = LaunchProblem(
         "no container image a.sqsh in /stage and /stage/images", "run `llmbench setup a --release 1`", ("a",)
     )
-    assert describe_problems([problem]) == (
+    text = (
         "1 problem to solve first:\n"
-        " 1. no container image a.sqsh in /stage and /stage/images\n"
+        " 1. {}no container image a.sqsh in /stage and /stage/images\n"
         "      1 configuration: a\n"
         "      do: run `llmbench setup a --release 1`"
     )
+    assert describe_problems([problem]) == text.format("")
+    named = describe_problems([replace(problem, check=PreflightCheck.IMAGE)])
+    assert named == text.format("[image] ") + "\noverrule what is no problem here: --llmb-ignore=image"
+    assert describe_problems([replace(problem, check=PreflightCheck.SLURM)]) == text.format("[slurm] ")
     assert describe_problems([]) == ""
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from shipped_specs import baseline, facts, recipe
+from shipped_specs import CALLER, baseline, facts, recipe, spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Checkpointing, Cluster, Command, InstalledRecipe, Pairs, Profiling, Purpose
+from pytest_llmbench.core.models.jobs import Checkpointing, Cluster, Command, InstalledRecipe, Profiling, Purpose
 from pytest_llmbench.launch.recipe.fit import (
     count_nodes,
     count_steps,
@@ -21,6 +22,8 @@ from pytest_llmbench.launch.recipe.fit import (
 
 SHIPPED = ("grok1/24.11", "grok1/25.05", "llama3.1/25.04", "maxtext_llama2/24.11", "nemotron4/25.01")
 ENABLED = (("ENABLE_PROFILE", "true"),)
+ALONE = (*ENABLED, ("DISABLE_PERFRUN", "true"))
+"""In 25.04 the launch script submits the job of a run as well, unless it is told not to."""
 
 H100 = Cluster(gpu="h100")
 
@@ -86,7 +89,7 @@ def test_needs_image_and_nodes() -> None:
         ),
         (
             "llama3.1/25.04",
-            Profiling(ENABLED, "PROFILE_START_STEP", "PROFILE_STOP_STEP", default_start=20, default_stop=25),
+            Profiling(ALONE, "PROFILE_START_STEP", "PROFILE_STOP_STEP", default_start=20, default_stop=25),
         ),
         (
             "nemotron4/25.01",
@@ -113,7 +116,7 @@ def test_each_document_profiles_under_its_own_names(name: str, profiling: Profil
         ("grok1/24.11", ()),
         ("maxtext_llama2/24.11", ()),
         ("nemotron4/25.01", (("ENABLE_NCCL_TRACE", "true"),)),
-        ("llama3.1/25.04", (("ENABLE_NCCLTRACE", "true"),)),
+        ("llama3.1/25.04", (("ENABLE_NCCLTRACE", "true"), ("DISABLE_PERFRUN", "true"))),
         ("grok1/25.05", (("ENABLE_NCCLTRACE", "true"),)),
     ],
 )
@@ -218,21 +221,35 @@ def test_gpus_that_do_not_divide_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ending", "purpose", "variables", "steps"),
+    ("name", "purpose", "environment", "steps"),
     [
-        ("grok1/25.05", "gb200-bf16-128", Purpose.MEASURE, (), 50),
-        ("grok1/25.05", "gb200-bf16-128", Purpose.NCCL_TRACE, (), 5),
-        ("grok1/25.05", "gb200-bf16-128", Purpose.LOAD_CHECKPOINT, (), 1),
-        ("grok1/25.05", "gb200-bf16-128", Purpose.PROFILE, (), 50),
-        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.PROFILE, (), 25),
-        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.PROFILE, (("PROFILE_STOP_STEP", "40"),), 40),
-        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.SAVE_CHECKPOINT, (), 50),
+        ("grok1/25.05", Purpose.MEASURE, {}, 50),
+        ("grok1/25.05", Purpose.NCCL_TRACE, {}, 5),
+        ("grok1/25.05", Purpose.LOAD_CHECKPOINT, {}, 1),
+        ("grok1/25.05", Purpose.PROFILE, {}, 50),
+        ("grok1/25.05", Purpose.PROFILE, {"PROFILE_STOP_STEP": "30"}, 30),
+        ("llama3.1/25.04", Purpose.MEASURE, {"PROFILE_STOP_STEP": "40"}, 50),
+        ("llama3.1/25.04", Purpose.NCCL_TRACE, {}, 5),
+        ("llama3.1/25.04", Purpose.PROFILE, {}, 25),
+        ("llama3.1/25.04", Purpose.PROFILE, {"PROFILE_STOP_STEP": "40"}, 40),
+        ("llama3.1/25.04", Purpose.PROFILE, {"PROFILE_STOP_STEP": "late"}, 25),
+        ("llama3.1/25.04", Purpose.SAVE_CHECKPOINT, {}, 50),
+        ("nemotron4/25.01", Purpose.NCCL_TRACE, {}, 10),
+        ("nemotron4/25.01", Purpose.PROFILE, {"RUN_CONF_PROFILE_STOP_STEP": "30"}, 50),
     ],
 )
 def test_a_job_that_is_not_measured_may_make_fewer_steps(
-    name: str, ending: str, purpose: Purpose, variables: Pairs, steps: int
+    name: str, purpose: Purpose, environment: dict[str, str], steps: int
 ) -> None:
-    assert count_steps(baseline(name, ending), facts(name), purpose, variables) == steps
+    """As the launch scripts of these releases set the number of steps. A profile of Nemotron 4 does not end the run."""
+    assert count_steps(recipe(name).baselines[0], facts(name), purpose, environment) == steps
+
+
+def test_a_profile_that_the_caller_prolongs_is_counted_with_its_steps() -> None:
+    profile = partial(spec, "llama3.1/25.04", "8b-25.04-h100-bf16-128", purpose=Purpose.PROFILE)
+    usual, longer = profile(), profile(caller={**CALLER, "PROFILE_STOP_STEP": "50"})
+    assert usual.gpu_hours == pytest.approx(25 * 12.33 * 128 / 3600)
+    assert longer.gpu_hours == pytest.approx(2 * usual.gpu_hours)
 
 
 def test_gpu_hours_are_those_of_the_steps() -> None:

@@ -162,7 +162,10 @@ def test_what_is_set_later_wins() -> None:
     assert (found["STAGE_PATH"], found["B"], found["C"], found["DTYPE"]) == ("/cluster", "recipe", "purpose", "fp8")
 
 
-@pytest.mark.parametrize("name", ["ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_CHECKPOINT", "LOAD_CHECKPOINT_PATH"])
+SWITCHES = ["ENABLE_PROFILE", "ENABLE_NCCLTRACE", "DISABLE_PERFRUN", "ENABLE_CHECKPOINT", "LOAD_CHECKPOINT_PATH"]
+
+
+@pytest.mark.parametrize("name", SWITCHES)
 def test_a_run_is_never_profiled_traced_or_saved_by_accident(name: str) -> None:
     """A profiled run must not be judged for its speed: only the purpose of a job switches these on."""
     cluster = replace(CLUSTER, environment=((name, "true"),))

@@ -16,6 +16,7 @@ from pytest_llmbench.core.models.jobs import LaunchFacts, Pairs, Profiling, Purp
 from pytest_llmbench.launch.recipe.purpose import (
     ProfileRequest,
     build_variables,
+    explain_ineffective,
     explain_unloadable,
     find_outputs,
     parse_profile,
@@ -121,6 +122,30 @@ def test_the_variables_are_those_of_the_document(name: str) -> None:
     facts, purpose, profile, pairs = CASES[name]
     asked = parse_profile("" if profile == "-" else profile)
     assert build_variables(facts, purpose, configuration().key, profile=asked) == pairs
+
+
+@pytest.mark.parametrize(
+    ("facts", "purpose", "name", "text"),
+    [
+        (
+            FACTS,
+            Purpose.PROFILE,
+            "RUN_CONF_PROFILE_RANKS",
+            "has no effect on llama3.1 25.04: it reads PROFILE_START_STEP, PROFILE_STOP_STEP",
+        ),
+        (PLAIN, Purpose.MEASURE, "RUN_CONF_PROFILE_CPU", "has no effect on grok1 24.11: its document has no profiles"),
+        (NEMOTRON, Purpose.MEASURE, "RUN_CONF_PROFILE_RANKS", "has no effect without --llmb-profile"),
+        (FACTS, Purpose.MEASURE, "ENABLE_PROFILE", "has no effect: --llmb-profile sets it"),
+        (FACTS, Purpose.PROFILE, "ENABLE_NCCLTRACE", "has no effect: --llmb-nccl-trace sets it"),
+        (NEMOTRON, Purpose.PROFILE, "RUN_CONF_PROFILE_RANKS", ""),
+        (FACTS, Purpose.PROFILE, "PROFILE_STOP_STEP", ""),
+        (FACTS, Purpose.MEASURE, "PROFILE_DIR", ""),
+    ],
+)
+def test_a_setting_of_profiles_that_nothing_reads_is_told(
+    facts: LaunchFacts, purpose: Purpose, name: str, text: str
+) -> None:
+    assert list(explain_ineffective(facts, purpose, ["HOME", name])) == ([f"{name} {text}"] if text else [])
 
 
 @pytest.mark.parametrize(

@@ -365,10 +365,44 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     recipe(tmp_path, "touch $STAGE_PATH/ran")
     asked = SetupOptions("maxtext_llama2", folder=Path("recipe"), dry_run=True)
     text, is_good = set_up(asked, RECIPES, tmp_path, caller(tmp_path), print)
-    assert text == f"STAGE_PATH={tmp_path}/stage\ncd {tmp_path}/recipe\nbash ./setup.sh"
+    stage, image = tmp_path / "stage", "nvidia+jax+maxtext-2024.12.09.sqsh"
+    assert text.splitlines() == [
+        f"STAGE_PATH={stage}",
+        f"cd {tmp_path}/recipe",
+        "bash ./setup.sh",
+        f"imports docker://ghcr.io#nvidia/jax:maxtext-2024-12-09 to {stage}/{image}",
+    ]
     assert is_good
     assert not (tmp_path / "stage/ran").exists()
     assert not (tmp_path / ".llmbench").exists()
+
+
+def test_a_dry_run_shows_what_it_sets_and_how_the_image_is_fetched(tmp_path: Path) -> None:
+    """What the caller has already is left out, and no secret is shown."""
+    recipe(tmp_path)
+    program(tmp_path / "venv/bin/python", "#!/bin/sh\necho Python 3.12.3\n")
+    (tmp_path / "cluster.yaml").write_text(
+        "schema: 1\naccount: research\npartition: batch\n"
+        f"environment: {{HF_TOKEN: hf_x, LLMB_INSTALL: {tmp_path}/stage}}\n"
+        f"installed: {{grok1-25.05: {{folder: {tmp_path}/recipe, virtual_environment: {tmp_path}/venv}}}}\n"
+    )
+    asked = SetupOptions("grok1", "25.05", dry_run=True)
+    text, is_good = set_up(asked, RECIPES, tmp_path, {"PATH": "/usr/bin:/bin", "SLURM_PARTITION": "batch"}, print)
+    assert text.splitlines() == [
+        "HF_TOKEN=***",
+        f"LLMB_INSTALL={tmp_path}/stage",
+        f"PATH={tmp_path}/venv/bin:/usr/bin:/bin",
+        "SBATCH_ACCOUNT=research",
+        "SBATCH_PARTITION=batch",
+        "SLURM_ACCOUNT=research",
+        f"VIRTUAL_ENV={tmp_path}/venv",
+        f"cd {tmp_path}/recipe",
+        "./setup.sh",
+        "the image is fetched separately:",
+        '  srun --account research --partition batch bash -c "enroot import --output '
+        f'{tmp_path}/stage/images/nvidia+nemo+25.04.00.sqsh docker://nvcr.io#nvidia/nemo:25.04.00"',
+    ]
+    assert is_good
 
 
 @pytest.mark.parametrize(
