@@ -12,10 +12,11 @@ import numpy as np
 from fleet import WINDOW
 from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 
-from pytest_llmbench.core.models import Evidence, Judgement, Noise, Verdict
+from pytest_llmbench.core.models import Evidence, Judgement, Look, Noise, Verdict
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.estimate import compute_probability
+from pytest_llmbench.judge.stop_rule import ONE_LOOK, RunPlan, choose_look, count_next_runs
 
 LEVEL = 0.05
 REPEAT_WINDOW = timedelta(hours=5)
@@ -28,13 +29,14 @@ class Result(NamedTuple):
 
     verdict: Verdict
     failed: bool
+    runs: int = 1
 
 
 # --- the engine -------------------------------------------------------------------------------------------
 
 
-def judged(case: Case, attempts: int = 1, level: float = LEVEL) -> Judgement:
-    """Return the engine's verdict on the first attempts of tonight."""
+def judged(case: Case, attempts: int = 1, look: Look = ONE_LOOK) -> Judgement:
+    """Return the engine's verdict on the first attempts of tonight, which were found on disk."""
     tonight = case.attempts[attempts - 1 :: -1]
     window = REPEAT_WINDOW if attempts > 1 else None
     return judge(
@@ -42,7 +44,7 @@ def judged(case: Case, attempts: int = 1, level: float = LEVEL) -> Judgement:
             case.evidence,
             measurements=(*tonight, *case.evidence.measurements),
             repeat_window=window,
-            level=level,
+            look=look,
         )
     )
 
@@ -53,10 +55,25 @@ def one_run(case: Case) -> Result:
 
 
 def up_to_three(case: Case) -> Result:
-    """Judge one run, and unless it passes all of three, at half of the level a look."""
-    first = judged(case, 1, LEVEL / 2)
-    passed = first.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
-    return _result(first if passed else judged(case, ATTEMPTS, LEVEL / 2))
+    """Launch as a session does: one run after the other, until the rule of the product says that it is enough."""
+    return launched(case, RunPlan(ATTEMPTS))
+
+
+def up_to_three_at_once(case: Case) -> Result:
+    """Launch with --llmb-repeats-at-once."""
+    return launched(case, RunPlan(ATTEMPTS, at_once=True))
+
+
+def launched(case: Case, plan: RunPlan) -> Result:
+    """Return what a launch says of a configuration, and after how many runs."""
+    runs = [replace(one, run=replace(one.run, found=replace(one.run.found, launch="tonight"))) for one in case.attempts]
+    done, more = 0, 1
+    while more:
+        done += more
+        measurements = (*runs[done - 1 :: -1], *case.evidence.measurements)
+        judgement = judge(replace(case.evidence, measurements=measurements, look=choose_look(plan)))
+        more = count_next_runs(plan, judgement, done)
+    return _result(judgement)._replace(runs=done)
 
 
 def without_history(case: Case) -> Result:
@@ -113,6 +130,7 @@ def _plain(slower: bool) -> Result:
 PROCEDURES: dict[str, Callable[[Case], Result]] = {
     "engine, one run": one_run,
     "engine, up to three runs": up_to_three,
+    "engine, up to three runs, two at once": up_to_three_at_once,
     "engine, no history (1 % assumed)": without_history,
     "margin test, within-run error only": within_run_error_only,
     "mean of steps 11 to 44 over threshold": mean_threshold,

@@ -303,6 +303,12 @@ LAUNCH_OPTIONS = (
         default="3",
         ini="string",
         parse="parse_repeats",
+        more="launching.md",
+    ),
+    Option(
+        "--llmb-repeats-at-once",
+        "Submit the second and the third run together, where the queue takes longer than a run",
+        shown="one after the other",
     ),
     Option(
         "--llmb-retries=N",

@@ -27,7 +27,7 @@ from pytest_llmbench.judge.estimate import Answer, answer
 
 # Reasons for which a run cannot say how slow the software is.
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
-UNSETTLED = (Reason.FEW_STEPS_DECIDE, Reason.WARMING_UP, Reason.REPEATS_DISAGREE)
+UNSETTLED = (Reason.FEW_STEPS_DECIDE, Reason.WARMING_UP, Reason.REPEATS_DISAGREE, Reason.UNCONFIRMED)
 
 NOTABLE = 0.5  # from this share of the budget on the distance is told under a green line, too
 
@@ -73,14 +73,17 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         return noted
     if judgement.reason in UNSETTLED:
         return replace(noted, meets_point=False)
-    verdict = Verdict.REGRESSION if answered is Answer.BEYOND or edited else Verdict.INCONCLUSIVE
+    verdict, reason = Verdict.INCONCLUSIVE, Reason.DRIFTED
+    if edited or answered is Answer.BEYOND:
+        few = not edited and len(judgement.runs) < evidence.look.fewest  # one slow node would make it a regression
+        verdict, reason = (verdict, Reason.UNCONFIRMED) if few else (Verdict.REGRESSION, reason)
     text = (
         _describe_recorded(recording, first, evidence) if edited else _describe_run(first, difference, limit, evidence)
     )
     return replace(
         judgement,
         verdict=verdict,
-        reason=Reason.DRIFTED,
+        reason=reason,
         sentences=(text, f"against the recorded value: {judgement.text}"),
         meets_point=False,
     )

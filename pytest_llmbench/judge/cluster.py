@@ -249,9 +249,7 @@ def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFind
             f"{formatting.format_seconds(seconds)} on {formatting.fold_nodes(nodes)}" for _, seconds, nodes in runs
         )
         return NodeFinding(f"slow on different nodes ({where}): the software, or the whole cluster")
-    return NodeFinding(
-        f"slow each time, each time with {formatting.fold_nodes(in_all)}: the nodes or the software, no telling"
-    )
+    return NodeFinding(f"slow each time, each time with {formatting.fold_nodes(in_all)}: the software, or these nodes")
 
 
 def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:

@@ -21,7 +21,15 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import takes_no_improvement
 from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_runs, with_budget_verdict
-from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, disagree, estimate_difference, estimate_noise
+from pytest_llmbench.judge.estimate import (
+    EQUAL,
+    Answer,
+    answer,
+    average_difference,
+    disagree,
+    estimate_difference,
+    estimate_noise,
+)
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.run_selection import (
     describe_last_valid,
@@ -176,6 +184,7 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     if together.apart:
         finding = _decide_apart(finding)
         meets = all(_meets_alone(run, evidence, noise) for run in counted)
+    finding = _confirm(finding, counted, evidence, apart=together.apart)
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = _decide_over_days(evidence, counted[0], older, meets) or finding
     judgement = _make_judgement(evidence, finding.verdict, finding.reason, "", newest)
@@ -205,6 +214,24 @@ def _decide_apart(finding: _Decision) -> _Decision:
     if finding.verdict is Verdict.REGRESSION:
         return finding
     return _Decision(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, "the runs differ too much to be of one state")
+
+
+def _confirm(finding: _Decision, runs: Sequence[Measurement], evidence: Evidence, *, apart: bool) -> _Decision:
+    """Return a REGRESSION only where as many runs say it as the look asks for.
+
+    One slow node makes one run slow, and no second one on other nodes.
+    """
+    fewest = evidence.look.fewest
+    if finding.verdict is not Verdict.REGRESSION or fewest == 1:
+        return finding
+    limit = math.log(evidence.tolerance.factor)
+    beyond = sum(average_difference([run], evidence.baseline) > limit for run in runs)
+    if beyond >= fewest and not (apart and len(runs) <= fewest):
+        return finding
+    because = "the runs differ too much to be of one state"
+    if not apart:
+        because = f"{formatting.count_noun(beyond, 'run')} beyond it: a slow node or slow software, no telling"
+    return _Decision(Verdict.INCONCLUSIVE, Reason.UNCONFIRMED, because)
 
 
 def _meets_alone(run: Measurement, evidence: Evidence, noise: Noise) -> bool:
@@ -309,8 +336,9 @@ def decide_status(
     """Return what becomes of an item: it fails unless the verdict is green, or nothing was there and none is required.
 
     INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and under "skip" it is skipped,
-    unless the configuration is required: then it fails, since the answer that was asked for is not there. IMPROVEMENT
-    fails unless `improvement` is "pass", and where it is larger than is plausible. Anything unknown fails.
+    unless the configuration is required: then it fails, since the answer that was asked for is not there. What only
+    lacks a second run to be a REGRESSION (UNCONFIRMED) is never skipped. IMPROVEMENT fails unless `improvement` is
+    "pass", and where it is larger than is plausible. Anything unknown fails.
     """
     match judgement.verdict:
         case Verdict.PASS:
@@ -320,7 +348,7 @@ def decide_status(
             return Status.PASSED if improvement == "pass" and plausible else Status.FAILED
         case Verdict.INCONCLUSIVE if inconclusive == "literal":
             return Status.PASSED if judgement.meets_point else Status.FAILED
-        case Verdict.INCONCLUSIVE if inconclusive == "skip":
+        case Verdict.INCONCLUSIVE if inconclusive == "skip" and judgement.reason is not Reason.UNCONFIRMED:
             return _decide_absent(required=required)
         case Verdict.MISSING | Verdict.NOT_COMPARABLE:
             return _decide_absent(required=required)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Noise, StoredRun
+from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Look, Measurement, Noise, StoredRun
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
@@ -41,7 +41,7 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
     error = DifferenceError(0.0, 0.0, 0.0, 0.0)
     if not threshold_only:
         baseline_variance = rounding**2 + per_run**2 / count_recorded_groups(baseline)
-        error = compute_error(run_noise, inside, baseline_variance, evidence.level)
+        error = compute_error(run_noise, inside, baseline_variance, evidence.look)
     estimate = Estimate(
         difference=difference,
         standard_error=error.standard_error,
@@ -49,7 +49,8 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
         low=difference - error.low_width,
         high=difference + error.half_width,
         margin=bound,
-        level=evidence.level,
+        level=evidence.look.passing,
+        regression_level=evidence.look.regression,
         runs=len(runs),
         noise=run_noise,
         within_run_error=_compute_root_mean_square([within.error for within in inside]),
@@ -189,16 +190,29 @@ class DifferenceError:
 
     standard_error: float
     degrees_of_freedom: float
-    half_width: float
-    low_width: float  # how far the interval reaches down: no further than the fastest step
+    half_width: float  # how far the interval reaches up, at the level of a PASS
+    low_width: float  # how far it reaches down, at that of a REGRESSION: no further than the fastest step
 
 
-def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float) -> DifferenceError:
+def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, look: Look) -> DifferenceError:
     """Return the error of the mean log difference of k runs against a baseline with its own variance.
 
     Measured noise holds what happens within a run; assumed noise does not, and both are added. Whichever of the two
     says less of the difference counts: the spread within the runs is a floor.
     """
+    between, widest = _compare_errors(noise, runs, baseline_variance, look.passing)
+    if look.regression != look.passing:
+        between, lower = _compare_errors(noise, runs, baseline_variance, look.regression)
+    else:
+        lower = widest
+    reach = math.hypot(between.half_width, sum(run.reach for run in runs) / len(runs))
+    return replace(widest, low_width=min(lower.half_width, reach))
+
+
+def _compare_errors(
+    noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float
+) -> tuple[DifferenceError, DifferenceError]:
+    """Return the error by what differs from run to run, and the widest of all, at a level."""
     count = len(runs)
     inside = sum(run.error**2 for run in runs) / count**2
     freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)
@@ -207,9 +221,7 @@ def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: fl
     both = within
     if not noise.measured:
         both = _make_error(between.standard_error**2 + inside, noise.degrees_of_freedom, level)
-    widest = max(between, within, both, key=lambda error: error.half_width)
-    reach = math.hypot(between.half_width, sum(run.reach for run in runs) / count)
-    return replace(widest, low_width=min(widest.half_width, reach))
+    return between, max(between, within, both, key=lambda error: error.half_width)
 
 
 def _make_error(variance: float, freedom: float, level: float) -> DifferenceError:

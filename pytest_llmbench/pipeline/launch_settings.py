@@ -13,6 +13,7 @@ from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
+from pytest_llmbench.judge.stop_rule import RunPlan
 from pytest_llmbench.pipeline.option_values import declare_option, get_text, resolve_fields
 
 
@@ -33,6 +34,7 @@ class LaunchSettings:
     ignored: tuple[PreflightCheck, ...] = declare_option("--llmb-ignore", unset=())
     max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
     repeats: int = declare_option("--llmb-repeats")
+    repeats_at_once: bool = declare_option("--llmb-repeats-at-once")
     retries: int = declare_option("--llmb-retries")
     pending_limit: timedelta = declare_option("--llmb-pending-limit")
     keep_jobs: bool = declare_option("--llmb-keep-jobs")
@@ -51,6 +53,10 @@ class LaunchSettings:
         """Whether it goes on with an earlier session."""
         return self.collect or self.resume
 
+    def plan_runs(self, asked: int = 1) -> RunPlan:
+        """Return how many runs a configuration may have of which a suite file asks for so many."""
+        return RunPlan(self.repeats, asked, self.repeats_at_once)
+
     def to_note(self) -> dict[str, Any]:
         """Return what a session that goes on with this one has to know of it."""
         return {name: getattr(self, name) for name in KEPT}
@@ -66,6 +72,8 @@ class LaunchSettings:
             formatting.format_place(self.cluster, directory) if self.cluster else "this machine, or what its Slurm has"
         )
         limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
+        if self.repeats > 2:
+            limits += ", all but the first at once" if self.repeats_at_once else ", one after the other"
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged for speed"
@@ -83,7 +91,16 @@ def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings
 
 
 # what a session does to its end, whatever the options of the one that goes on with it
-KEPT = ("purpose", "profile", "checkpoint", "repeats", "retries", "launcher", "profile_on_regression")
+KEPT = (
+    "purpose",
+    "profile",
+    "checkpoint",
+    "repeats",
+    "repeats_at_once",
+    "retries",
+    "launcher",
+    "profile_on_regression",
+)
 
 
 def _choose_purpose(values: Mapping[str, Any]) -> Purpose:

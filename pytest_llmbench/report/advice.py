@@ -81,6 +81,8 @@ ADVICE = {
     "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
     "recorded": "judge against it with {baselines}",
     "repeats-disagree": "find what differs between the runs: nodes, steps, what else ran there; then run it again",
+    "unconfirmed": "launch it again, on other nodes with --llmb-exclude: only two runs that agree tell slow software "
+    "from a slow node",
     "no-baseline": "record it with --llmb-record=DIR, judge later runs with --llmb-baselines=DIR",
     "not-on-cluster": "nothing, or correct what the options and cluster.yaml say of this cluster",
     "not-launched": "launch it with --llmb-launch",

@@ -181,8 +181,9 @@ def _list_statistics(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if estimate["threshold_only"]:
         return
     low, high = (formatting.format_difference(1 + estimate[name]) for name in ("low", "high"))
-    runs, sure = formatting.count_noun(estimate["runs"], "run"), (1 - estimate["level"]) * 100
-    yield "interval", f"{low} to {high} from {runs}, {sure:.3g} % sure of each end"
+    below, above = (f"{(1 - estimate[name]) * 100:.3g} %" for name in ("regression_level", "level"))
+    sure = f"{above} sure of each end" if below == above else f"{below} and {above} sure of its ends"
+    yield "interval", f"{low} to {high} from {formatting.count_noun(estimate['runs'], 'run')}, {sure}"
     noise, within = estimate["run_to_run"], estimate["within_run_error"]
     yield (
         "noise",

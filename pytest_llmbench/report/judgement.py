@@ -92,7 +92,7 @@ def _describe_estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     logarithms = pick(estimate, "difference", "low", "high", "margin")
     return {
         **{name: formatting.compute_bounded_exp(logarithm) - 1 for name, logarithm in logarithms.items()},
-        **pick(estimate, "level", "standard_error", "degrees_of_freedom", "runs"),
+        **pick(estimate, "level", "regression_level", "standard_error", "degrees_of_freedom", "runs"),
         "run_to_run": pick(estimate.noise, "sigma", "degrees_of_freedom", "source", "measured"),
         **pick(estimate, "within_run_error", "effective_sample_size"),
         "baseline_rounding": estimate.rounding,

@@ -17,6 +17,7 @@ from pytest_llmbench.core.models import (
     BaselineKind,
     Case,
     Judgement,
+    Look,
     Outcome,
     Reason,
     Recording,
@@ -51,6 +52,17 @@ def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Basel
 def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
     """Return the verdict on one night, whose noise twelve others tell: 0.3 to 0.4 %."""
     return judge(evidence(measurement(seconds), excluded_by_since=HISTORY, baseline=baseline, **fields))
+
+
+def test_one_launched_run_never_shows_that_it_drifted_where_a_regression_needs_two() -> None:
+    """Its nodes may be slow."""
+    crept = recorded(7.325 * 1.03, FIRST)
+    for fewest, verdict in ((1, Verdict.REGRESSION), (2, Verdict.INCONCLUSIVE)):
+        judgement = judged(7.325 * 1.075, crept, look=Look(fewest=fewest))
+        assert judgement.verdict is verdict
+        assert judgement.meets_point is False
+        assert judgement.reason is (Reason.DRIFTED if fewest == 1 else Reason.UNCONFIRMED)
+        assert decide_status(judgement, required=False, inconclusive="skip") is Status.FAILED
 
 
 def told(judgement: Judgement) -> list[str]:

@@ -56,12 +56,12 @@ SOFTWARE = "the software, or the whole cluster"
         ),
         (
             [(10.9, "n1 n2"), (10.8, "n2 n3")],
-            "slow each time, each time with n2: the nodes or the software, no telling",
+            "slow each time, each time with n2: the software, or these nodes",
             "",
         ),
         (
             [(10.9, "n1 n2"), (10.8, "n1 n2")],
-            "slow each time, each time with n[1-2]: the nodes or the software, no telling",
+            "slow each time, each time with n[1-2]: the software, or these nodes",
             "",
         ),
         (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.models import Look, Noise
 from pytest_llmbench.judge.estimate import (
     Answer,
     answer,
@@ -56,30 +56,30 @@ def test_quantiles_and_probabilities_are_those_of_student() -> None:
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 9])
 def test_the_error_falls_with_the_root_of_the_number_of_runs(runs: int) -> None:
-    one, several = compute_error(HISTORY, [QUIET], 0.0, 0.05), compute_error(HISTORY, [QUIET] * runs, 0.0, 0.05)
+    one, several = compute_error(HISTORY, [QUIET], 0.0, Look()), compute_error(HISTORY, [QUIET] * runs, 0.0, Look())
     assert several.standard_error == pytest.approx(one.standard_error / math.sqrt(runs))
     assert several.half_width == pytest.approx(one.half_width / math.sqrt(runs))
 
 
 def test_what_happens_within_the_run_is_a_floor() -> None:
     loud = WithinRun(0.05, 30.0)
-    told = compute_error(HISTORY, [loud], 0.0, 0.05)
+    told = compute_error(HISTORY, [loud], 0.0, Look())
     assert told.standard_error == pytest.approx(0.05)
     assert told.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
 
 
 def test_an_assumption_holds_nothing_of_the_run_itself() -> None:
-    assert compute_error(ASSUMED, [WithinRun(0.01, 30.0)], 0.0, 0.05).standard_error == pytest.approx(
+    assert compute_error(ASSUMED, [WithinRun(0.01, 30.0)], 0.0, Look()).standard_error == pytest.approx(
         0.01 * math.sqrt(2)
     )
-    assert compute_error(HISTORY, [WithinRun(0.01, 300.0)], 0.0, 0.05).standard_error == pytest.approx(0.01)
+    assert compute_error(HISTORY, [WithinRun(0.01, 300.0)], 0.0, Look()).standard_error == pytest.approx(0.01)
 
 
 @given(st.floats(0, 0.05), st.floats(0, 0.05))
 def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) -> None:
     narrow, wide = (
-        compute_error(HISTORY, [QUIET], less**2, 0.05),
-        compute_error(HISTORY, [QUIET], (less + more) ** 2, 0.05),
+        compute_error(HISTORY, [QUIET], less**2, Look()),
+        compute_error(HISTORY, [QUIET], (less + more) ** 2, Look()),
     )
     assert narrow.half_width <= wide.half_width
 
@@ -99,7 +99,7 @@ def test_more_slowdown_and_wider_tolerances_point_the_right_way(
 
 
 def test_a_detectable_slowdown_lies_beyond_the_bound_with_80_percent() -> None:
-    one = compute_error(HISTORY, [QUIET], 0.0, 0.05)
+    one = compute_error(HISTORY, [QUIET], 0.0, Look())
     slowdown = compute_detectable(one, 0.05)
     shown = stats.t.cdf((slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom)
     assert shown == pytest.approx(0.8)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from procedures import REPEAT_WINDOW, judged
 from scenarios import ATTEMPTS, SCENARIOS, Case, cases
 
-from pytest_llmbench.core.models import BaselineKind, Judgement, Measurement, Problem, Reason, Status, Verdict
+from pytest_llmbench.core.models import BaselineKind, Judgement, Look, Measurement, Problem, Reason, Status, Verdict
 from pytest_llmbench.judge import run_selection
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 
@@ -137,7 +137,7 @@ def test_an_item_of_one_run_is_about_that_run() -> None:
 )
 def test_launched_runs_that_differ_too_much(factors: tuple[float, ...], verdict: Verdict, meets: bool) -> None:
     """The mean of all is compared, and by the literal rule every one of them has to meet the bound."""
-    judgement = judge(evidence(*launched(*factors), *HISTORY, level=0.025))
+    judgement = judge(evidence(*launched(*factors), *HISTORY, look=Look(0.025, 0.025)))
     assert (judgement.verdict, judgement.meets_point) == (verdict, meets)
     assert judgement.log_difference == pytest.approx(sum(map(math.log, factors)) / len(factors))
     assert status(judgement) is (Status.PASSED if meets else Status.FAILED)
@@ -194,7 +194,7 @@ def test_a_launch_is_judged_as_the_repeats_of_the_calibration() -> None:
     truth, simulated = simulated_fleet(0, 11)
     for change in (0.0, 0.05, 0.10):
         for case in cases(SCENARIOS["fleet"], truth, simulated, change):
-            window, launch = judged(case, ATTEMPTS, 0.025), _of_launch(case)
+            window, launch = judged(case, ATTEMPTS, Look(0.025, 0.025)), _of_launch(case)
             if any(note.code == "repeats-disagree" for note in window.notes):
                 assert launch.reason is not Reason.WITHIN_TOLERANCE
                 continue
@@ -213,7 +213,7 @@ def _of_launch(case: Case) -> Judgement:
         replace(one, run=replace(one.run, found=replace(one.run.found, launch="night-7")))
         for one in case.attempts[ATTEMPTS - 1 :: -1]
     )
-    found = replace(case.evidence, measurements=(*runs, *case.evidence.measurements), level=0.025)
+    found = replace(case.evidence, measurements=(*runs, *case.evidence.measurements), look=Look(0.025, 0.025))
     by_launch = run_selection.find_repeats(runs[0], found)
     attempts = case.attempts[ATTEMPTS - 1 :: -1]
     by_window = run_selection.find_repeats(

@@ -12,7 +12,7 @@ import builders
 import pytest
 from remembered import ID, START, document, nights, outcome
 
-from pytest_llmbench.core.models import Measurement, StoredRun, Verdict, Window
+from pytest_llmbench.core.models import Look, Measurement, StoredRun, Verdict, Window
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
@@ -177,7 +177,9 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
     """Without a folder of older runs."""
     known = {builders.KEY: tuple(past(7.3 + 0.01 * number, number) for number in range(9, 0, -1))}
     settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", 0.025, lambda: builders.NOW, past=known)
+    runs = LaunchedRuns(
+        settings, load(settings), "session", lambda _key: Look(0.025, 0.025), lambda: builders.NOW, past=known
+    )
     one = builders.run(builders.log(builders.segment()), job_id="99", launch="session", started=builders.NOW)
     judgement = runs.judge(builders.KEY, [one]).judgement
     assert judgement.estimate is not None

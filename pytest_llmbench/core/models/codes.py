@@ -54,6 +54,7 @@ class Reason(StrEnum):
     AMBIGUOUS = "ambiguous"
     UNREADABLE = "unreadable"
     REPEATS_DISAGREE = "repeats-disagree"
+    UNCONFIRMED = "unconfirmed"
     NO_BASELINE = "no-baseline"
     NOT_ON_CLUSTER = "not-on-cluster"
     NOT_LAUNCHED = "not-launched"

@@ -95,6 +95,15 @@ class OnBound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """How runs are looked at: how probable a wrong answer may be at the bound, and what a REGRESSION takes."""
+
+    passing: float = 0.05  # the probability of a wrong PASS
+    regression: float = 0.05  # and of a wrong REGRESSION
+    fewest: int = 1  # so many runs have to be beyond the bound, each by itself; of just as many all have to agree
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What a verdict is reached from: the measurements of one configuration and the settings that apply.
 
@@ -110,7 +119,7 @@ class Evidence:
     max_age: timedelta | None = None  # limits how old the judged run may be
     excluded_by_since: tuple[Measurement, ...] = ()  # further, older ones that only tell the noise
     repeat_window: timedelta | None = None
-    level: float = 0.05  # the probability of a wrong PASS at the bound
+    look: Look = Look()
     assumed_cv: float = 0.01  # the run-to-run variation that a configuration without a history of its own has at least
     drift_budget: float = 0.05  # how far recorded values may move, as a fraction
     remarks: tuple[Note, ...] = ()  # said with the verdict: what was acknowledged and moved the baseline
@@ -129,8 +138,8 @@ class Estimate:
     difference: float  # the mean over `runs` of log(statistic / baseline)
     standard_error: float
     degrees_of_freedom: float
-    low: float  # one-sided bounds, each wrong with probability `level`
-    high: float
+    low: float  # one-sided bounds: this one is wrong with probability `regression_level`
+    high: float  # and this one with probability `level`
     margin: float  # the bound of the verdict
     level: float
     runs: int
@@ -143,6 +152,7 @@ class Estimate:
     repeats_needed: int | None  # the number of runs that would settle the verdict, None where none would
     p_slower: float | None  # the p-value of "not slower than the baseline"
     threshold_only: bool = False  # nothing is known of the error, and the numbers are compared as they are
+    regression_level: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Key,
+    Look,
     Measurement,
     Quote,
     Reason,
@@ -53,18 +54,18 @@ class LaunchedRuns:
         settings: Settings,
         catalog: Catalog,
         session: str,
-        level: float,
+        choose_look: Callable[[Key], Look],
         now: Callable[[], datetime],
         *,
         facts: Mapping[str, LaunchFacts] = MappingProxyType({}),
         past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
-        """Take the settings, the baselines, the level of each look, how each configuration is launched (by id), and the
-        runs that the history has stored."""
+        """Take the settings, the baselines, how the runs of a configuration are looked at, how each is launched (by
+        id), and the runs that the history has stored."""
         self.settings = settings
         self.catalog = catalog
         self.session = session
-        self.level = level
+        self.choose_look = choose_look
         self.now = now
         self.facts = facts
         self.past = past or {}
@@ -123,12 +124,12 @@ class LaunchedRuns:
         return measure_runs(runs, self.catalog, now)
 
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
-        """Return the verdict on launched runs, newest first; each of the two looks of a sequence has half the level."""
+        """Return the verdict on launched runs, newest first, at the levels of a look at them."""
         from pytest_llmbench.pipeline.evaluate import apply_acknowledged_levels
         from pytest_llmbench.pipeline.outcomes import judge_case
 
         evidence = apply_acknowledged_levels(self._gather_evidence({key: runs})[key], self.settings, self.catalog)
-        self._evidence[key] = tuple(dataclasses.replace(item, level=self.level) for item in evidence)
+        self._evidence[key] = tuple(dataclasses.replace(item, look=self.choose_look(key)) for item in evidence)
         return judge_case(Case(key.id, key), self._evidence[key], self.settings)
 
     def _gather_evidence(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:

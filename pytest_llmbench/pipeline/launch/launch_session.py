@@ -16,6 +16,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import Purpose, SubmissionState
+from pytest_llmbench.judge.stop_rule import choose_look
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
@@ -28,9 +29,6 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine
     from pytest_llmbench.launch.journal import Journal
-
-
-LEVEL = 0.05  # the probability of a wrong PASS at the bound; the two looks of a sequence share it
 
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
@@ -190,10 +188,17 @@ class LaunchSession:
         from pytest_llmbench.launch import find_secret_values
 
         self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
-        level = LEVEL if self.launch.repeats == 1 else LEVEL / 2
         facts = {job.spec.case_id: job.facts for job in plan.jobs}
         now = self.host.now
-        runs = LaunchedRuns(self.settings, self.catalog, self.session, level, now, facts=facts, past=self.past)
+        runs = LaunchedRuns(
+            self.settings,
+            self.catalog,
+            self.session,
+            lambda key: choose_look(self.launch.plan_runs(plan.runs.get(key.id, 1))),
+            now,
+            facts=facts,
+            past=self.past,
+        )
         engine = self._build_engine(journal, runs)
         progress = LaunchProgress(
             [job.spec for job in plan.jobs],

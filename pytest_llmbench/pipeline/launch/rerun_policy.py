@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Verdict
+from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Verdict
 from pytest_llmbench.core.models.jobs import (
     Blame,
     EndedBy,
     Job,
     JobEnd,
     JobSpec,
+    JobStatus,
     LaunchedJob,
     Phase,
     Purpose,
     SubmissionState,
 )
+from pytest_llmbench.judge.stop_rule import GREEN, count_next_runs
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
     from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-
-GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 
 # why a run is invalid by the state in which its job ended; job-failed for every other
 REASONS = {
@@ -74,6 +74,7 @@ class ConfigurationProgress:
     files: list[Path] = field(default_factory=list)
     notes: str = ""
     profiled: bool = False
+    nowhere_else: bool = False  # the cluster had no other nodes for a repeat
     result: ConfigurationResult | None = None
 
 
@@ -95,8 +96,8 @@ class LaunchProgress:
         asked: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Take the jobs that start, what judges them, whether GPU-hours are left, and how to profile a configuration;
-        with `always` a run is repeated whatever it says, as recording needs it, with `asked` (runs by configuration id)
-        also if it passes."""
+        with `always` all runs are made whatever the first says, as recording needs it, with `asked` (by configuration
+        id) so many."""
         self.configurations = {spec.case_id: ConfigurationProgress(spec, {1}) for spec in specs}
         self._always = always
         self._asked = asked
@@ -137,9 +138,11 @@ class LaunchProgress:
 
         if job.submission is SubmissionState.UNCERTAIN:
             return None
-        own = self.configurations[job.spec.case_id].spec.exclude
-        refused = job.refused or (job.status is not None and is_refused(job.status))
-        if refused and job.spec.exclude != own:  # the cluster has no other nodes
+        progress = self.configurations[job.spec.case_id]
+        own = progress.spec.exclude
+        refused = job.refused or (job.status is not None and (is_refused(job.status) or _is_given_up(job.status)))
+        if refused and job.spec.exclude != own:
+            progress.nowhere_else = True
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
             return None
@@ -214,27 +217,24 @@ class LaunchProgress:
         from pytest_llmbench.launch.follow import NextJob
 
         done = len(progress.runs) + len(progress.failures)
-        wanted = range(done + 1, self._count_runs(progress, result) + 1) if done == 1 else ()
-        if progress.failures or self._settings.collect or not wanted:
+        more = self._count_next_runs(progress, result, done)
+        if progress.failures or self._settings.collect or not more:
             return []
-        if not self._affordable(progress.spec.gpu_hours * len(wanted)):
+        if not self._affordable(progress.spec.gpu_hours * more):
             progress.notes = "not repeated: the limit of GPU-hours is reached"
             return []
         used = [node for nodes in progress.nodes.values() for node in nodes]
-        progress.waiting = set(wanted)
-        anywhere = self._always or result.judgement.verdict in GREEN  # nothing to learn of its nodes
+        progress.waiting = set(range(done + 1, done + more + 1))
+        nothing_to_learn = self._always or result.judgement.verdict in GREEN  # of its nodes
+        anywhere = nothing_to_learn or progress.nowhere_else
         spec = progress.spec if anywhere else _avoid_nodes(progress.spec, used)
-        return [NextJob(spec, 1, repeat) for repeat in wanted]
+        return [NextJob(spec, 1, repeat) for repeat in sorted(progress.waiting)]
 
-    def _count_runs(self, progress: ConfigurationProgress, result: ConfigurationResult) -> int:
-        """Return how many runs a configuration is to have in all, by what its first one says."""
-        verdict = result.judgement.verdict
+    def _count_next_runs(self, progress: ConfigurationProgress, result: ConfigurationResult, done: int) -> int:
         if self._always:
-            return self._settings.repeats
-        if verdict in GREEN:
-            return self._asked.get(progress.spec.case_id, 1)
-        settled = verdict not in JUDGED or _is_over_budget(result)  # no repeat undoes that
-        return 1 if settled else self._settings.repeats
+            return self._settings.repeats - 1 if done == 1 else 0
+        plan = self._settings.plan_runs(self._asked.get(progress.spec.case_id, 1))
+        return count_next_runs(plan, result.judgement, done)
 
     def _plan_profile(self, progress: ConfigurationProgress) -> list[NextJob]:
         from pytest_llmbench.launch.follow import NextJob
@@ -301,6 +301,11 @@ def _is_purged(job: Job) -> bool:
 
 def _get_nodes(job: Job) -> tuple[str, ...]:
     return job.status.nodes if job.status else ()
+
+
+def _is_given_up(status: JobStatus) -> bool:
+    """Whether a job was cancelled by this session before it started."""
+    return status.ended_by is EndedBy.PYTEST and status.state == "CANCELLED" and not status.nodes
 
 
 def _avoid_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:

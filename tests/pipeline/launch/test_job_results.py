@@ -11,7 +11,7 @@ from builders import log, run, segment, steps
 from job_specs import KEY, START, job, running
 from written_logs import parse
 
-from pytest_llmbench.core.models import NO_QUOTE, Discovery, Ending, EndingCode, Run
+from pytest_llmbench.core.models import NO_QUOTE, Discovery, Ending, EndingCode, Look, Run
 from pytest_llmbench.core.models.jobs import Blame, Job
 from pytest_llmbench.ingest import discover
 from pytest_llmbench.measure import measure
@@ -38,7 +38,7 @@ def test_a_running_jobs_log_is_looked_for_until_it_has_steps_and_again_after_a_r
     found = discover.find_runs
     monkeypatch.setattr(discover, "find_runs", find_runs)
     settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
     one = job(tmp_path, log_folder=tmp_path, status=running())
     log = tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out"
     assert runs.read_last_step(one) is None
@@ -61,7 +61,7 @@ ECC = RAISED.replace("ValueError: x", "RuntimeError: CUDA error: uncorrectable E
 def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
     """Whose failure the end of a launched run is, and its words."""
     settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
     one = run(log(segment(steps([7.3] * 30), finished=False), ending=ending))
     return runs.read_ending(job(tmp_path), one)
 
@@ -103,7 +103,7 @@ STALLED = LINE.format(0) + LINE.format(1) + "[rank3]:[E] hf_53cr3t: " + WAITED.p
 def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
     """A job that had this token, its run, and what reads it."""
     settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
     one = job(tmp_path, log_folder=tmp_path, status=running())
     one = replace(one, spec=replace(one.spec, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",)))
     (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(text)
@@ -173,7 +173,7 @@ def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / f"log-fake_8b_8_{one.job_id}.out"
     log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 8)))
-    runs = LaunchedRuns(settings, catalog, "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, catalog, "session", lambda _key: Look(), lambda: START)
     assert runs.read_last_step(one) == (7, 50, 2.5)
     run = ingest_job([tmp_path / "logs"], one.job_id, key, catalog, START)
     assert run is not None
@@ -185,7 +185,7 @@ def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(
 def test_a_run_ran_in_the_image_that_its_job_was_told_to_use(tmp_path: Path) -> None:
     """Unless the launcher's own record of the job names another one."""
     settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
     one = job(tmp_path, log_folder=tmp_path, status=running())
     one = replace(one, spec=replace(one.spec, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),)))
     (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
@@ -212,7 +212,7 @@ def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: 
     for number in (one.job_id, "9999"):
         log = folder / f"log-fake_8b_8_{number}.out"
         log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 51)))
-    runs = LaunchedRuns(settings, catalog, "session", 0.05, lambda: START)
+    runs = LaunchedRuns(settings, catalog, "session", lambda _key: Look(), lambda: START)
     found = runs.find_run(one)
     assert found is not None
     ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()

@@ -10,8 +10,18 @@ from typing import Any
 import pytest
 from builders import BASELINE, KEY, NOW, measurement, run
 
-from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, Verdict
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Tolerance, Verdict
+from pytest_llmbench.core.models.jobs import (
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
@@ -109,15 +119,44 @@ def test_a_run_that_passes_is_enough(verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.REGRESSION, Verdict.INCONCLUSIVE])
-def test_a_run_that_does_not_pass_is_repeated_twice_on_other_nodes_and_all_three_are_judged(verdict: Verdict) -> None:
+def test_a_run_that_does_not_pass_is_repeated_on_other_nodes_until_two_tell(verdict: Verdict) -> None:
     course = Course(verdict, Verdict.REGRESSION)
+    more = course.end()
+    assert [(one.attempt, one.repeat, one.spec.exclude) for one in more] == [(1, 2, ("n1",))]
+    assert not course.sequences.list_results()
+    assert course.end(repeat=2) == []
+    assert course.looks == [1, 2]
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+    assert [job.repeat for job in course.result.jobs] == [1, 2]
+
+
+@pytest.mark.parametrize("last", list(JUDGED))
+def test_where_two_runs_cannot_tell_the_third_is_on_nodes_of_neither_and_the_last(last: Verdict) -> None:
+    course = Course(Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, last)
+    course.end()
+    more = course.end(repeat=2)
+    assert [(one.attempt, one.repeat, one.spec.exclude) for one in more] == [(1, 3, ("n1", "n2"))]
+    assert course.end(repeat=3) == []
+    assert course.looks == [1, 2, 3]
+    assert course.result.judgement.verdict is last
+
+
+def test_a_pass_of_two_runs_is_enough() -> None:
+    course = Course(Verdict.INCONCLUSIVE, Verdict.PASS)
+    course.end()
+    assert course.end(repeat=2) == []
+    assert (course.result.judgement.verdict, course.looks) == (Verdict.PASS, [1, 2])
+
+
+def test_the_runs_after_the_first_can_be_submitted_together_and_are_looked_at_together() -> None:
+    course = Course(Verdict.INCONCLUSIVE, Verdict.REGRESSION, repeats_at_once=True)
     more = course.end()
     assert [(one.attempt, one.repeat, one.spec.exclude) for one in more] == [(1, 2, ("n1",)), (1, 3, ("n1",))]
     assert course.end(repeat=3) == []
     assert course.end(repeat=2) == []
     assert course.looks == [1, 3]
-    assert course.result.judgement.verdict is Verdict.REGRESSION
     assert [job.repeat for job in course.result.jobs] == [1, 3, 2]
+    assert Course(Verdict.PASS, repeats_at_once=True).end() == []
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
@@ -136,18 +175,28 @@ def test_a_run_that_passes_is_repeated_anywhere_where_several_are_asked_for_and_
     ("verdict", "settings", "repeats"),
     [
         (Verdict.PASS, {"asked": 2}, [2]),
-        (Verdict.REGRESSION, {"asked": 2}, [2, 3]),
+        (Verdict.REGRESSION, {"asked": 2}, [2]),
+        (Verdict.INCONCLUSIVE, {"asked": 3}, [2, 3]),
         (Verdict.INVALID, {"asked": 3}, []),
         (Verdict.PASS, {"asked": 3, "budget": 15.0}, []),
         (Verdict.PASS, {"asked": 3, "collect": True}, []),
     ],
-    ids=["two", "slow", "invalid", "no-hours", "collected"],
+    ids=["two", "slow", "cannot tell", "invalid", "no-hours", "collected"],
 )
 def test_as_many_runs_as_are_asked_for_follow_unless_nothing_can_come_of_them(
     verdict: Verdict, settings: dict[str, Any], repeats: list[int]
 ) -> None:
     course = Course(verdict, **settings)
     assert [one.repeat for one in course.end()] == repeats
+
+
+@pytest.mark.parametrize("verdict", list(JUDGED))
+def test_the_runs_that_are_asked_for_are_judged_once_at_the_end(verdict: Verdict) -> None:
+    """Another run after a look at them would make more than one look of it."""
+    course = Course(Verdict.INCONCLUSIVE, verdict, asked=2)
+    course.end()
+    assert course.end(repeat=2) == []
+    assert course.result.judgement.verdict is verdict
 
 
 def test_a_run_over_the_budget_of_its_checkpoints_is_neither_repeated_nor_profiled() -> None:
@@ -157,20 +206,17 @@ def test_a_run_over_the_budget_of_its_checkpoints_is_neither_repeated_nor_profil
     assert course.result.judgement.verdict is Verdict.REGRESSION
 
 
-def test_after_the_second_look_nothing_is_started_whatever_it_says() -> None:
-    course = Course(Verdict.INCONCLUSIVE)
-    course.end()
-    assert course.end(repeat=2) == course.end(repeat=3) == []
-    assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
-
-
 def test_repeats_are_limited_by_the_option_and_by_gpu_hours() -> None:
     assert Course(Verdict.REGRESSION, repeats=1).end() == []
     assert len(Course(Verdict.REGRESSION, repeats=2).end()) == 1
-    poor = Course(Verdict.REGRESSION, budget=19.0)
+    poor = Course(Verdict.REGRESSION, budget=9.0)
     assert poor.end() == []
     assert poor.result.judgement.verdict is Verdict.REGRESSION
     assert poor.result.nodes == "not repeated: the limit of GPU-hours is reached"
+    for two in (Course(Verdict.INCONCLUSIVE, repeats=2), Course(Verdict.INCONCLUSIVE, budget=15.0)):
+        two.end()
+        assert two.end(repeat=2) == []
+        assert two.result.judgement.verdict is Verdict.INCONCLUSIVE
 
 
 def test_what_only_collects_starts_nothing() -> None:
@@ -215,7 +261,7 @@ def test_a_cause_of_the_infrastructure_that_only_the_log_tells_is_retried() -> N
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
 def test_a_repeat_that_failed_is_not_left_out_of_a_green_verdict(verdict: Verdict) -> None:
     """One slow run, one that crashed and one fast run are no PASS."""
-    course = Course(Verdict.REGRESSION, verdict)
+    course = Course(Verdict.REGRESSION, verdict, repeats_at_once=True)
     course.end()
     course.end(CRASHED, repeat=2)
     course.end(repeat=3)
@@ -223,8 +269,15 @@ def test_a_repeat_that_failed_is_not_left_out_of_a_green_verdict(verdict: Verdic
     assert course.result.judgement.text.startswith("exit code 1; ")
 
 
+def test_after_a_repeat_that_failed_nothing_more_is_started() -> None:
+    course = Course(Verdict.INCONCLUSIVE)
+    course.end()
+    assert course.end(CRASHED, repeat=2) == []
+    assert course.result.judgement.verdict is Verdict.INVALID
+
+
 def test_a_verdict_waits_for_the_retry_of_a_repeat() -> None:
-    course = Course(Verdict.REGRESSION, Verdict.REGRESSION)
+    course = Course(Verdict.REGRESSION, Verdict.REGRESSION, repeats_at_once=True)
     course.end()
     [again] = course.end(BROKEN, repeat=2)
     assert course.end(repeat=3) == []
@@ -239,19 +292,38 @@ def test_a_verdict_waits_for_the_retry_of_a_repeat() -> None:
         {"job_id": "", "status": None, "problem": "no nodes", "submission": SubmissionState.NOT_SUBMITTED},
         {"status": JobStatus(Phase.ENDED, "FAILED", exit_code="0:0", seen_by="sacct")},
         {"status": JobStatus(Phase.ENDED, "FAILED", reason="BadConstraints", seen_by="squeue")},
+        {"status": JobStatus(Phase.ENDED, "CANCELLED", reason="never started", ended_by=EndedBy.PYTEST)},
     ],
-    ids=["refused", "refused and recorded", "refused and still in the queue"],
+    ids=["refused", "refused and recorded", "refused and still in the queue", "waited in vain"],
 )
-def test_without_other_nodes_a_repeat_runs_where_it_can(refusal: dict[str, Any]) -> None:
-    course = Course(Verdict.REGRESSION)
-    [second, _] = course.end()
+def test_without_other_nodes_a_repeat_runs_where_it_can_and_so_does_the_next(refusal: dict[str, Any]) -> None:
+    course = Course(Verdict.INCONCLUSIVE)
+    [second] = course.end()
     [again] = course.end(CRASHED, spec=second.spec, repeat=2, **refusal)
     assert (again.spec.exclude, again.repeat, again.attempt) == ((), 2, 2)
+    [third] = course.end(spec=again.spec, repeat=2, attempt=2)
+    assert (third.spec.exclude, third.repeat) == ((), 3)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        JobStatus(Phase.ENDED, "CANCELLED", nodes=("n2",), reason="it hung", ended_by=EndedBy.PYTEST),
+        JobStatus(Phase.ENDED, "PENDING", reason="it could not be cancelled", ended_by=EndedBy.PYTEST),
+        JobStatus(Phase.ENDED, "CANCELLED"),
+    ],
+    ids=["it ran", "it may run yet", "by others"],
+)
+def test_what_was_given_up_for_another_reason_than_its_nodes_is_not_started_again(status: JobStatus) -> None:
+    course = Course(Verdict.INCONCLUSIVE)
+    [second] = course.end()
+    assert course.end(JobEnd(Blame.CANCELLED), spec=second.spec, repeat=2, status=status) == []
+    assert course.result.judgement.verdict is Verdict.INVALID
 
 
 def test_a_job_that_may_run_is_never_submitted_again() -> None:
     course = Course(Verdict.REGRESSION)
-    [second, _] = course.end()
+    [second] = course.end()
     doubt = {"problem": "nothing tells", "submission": SubmissionState.UNCERTAIN}
     assert course.end(CRASHED, spec=second.spec, repeat=2, job_id="", status=None, **doubt) == []
 
