@@ -29,7 +29,7 @@ from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import record
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
-from pytest_llmbench.history.store import StoreLocation, locate_store
+from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
 
 START = datetime(2025, 1, 1, 2, tzinfo=UTC)
 CPU_SECONDS = 1.0
@@ -146,6 +146,9 @@ def main() -> int:
         begin = time.process_time()
         found = read_stored_runs(place, [baseline.key.id for baseline in shipped().values()])
         reading = time.process_time() - begin
+        begin = time.process_time()
+        refuse_damaged(place)
+        checking = time.process_time() - begin
         history, reports = [f"--llmb-history={given.url}"], ["--llmb-html=page.html", "--llmb-json=session.json"]
         rounds = rounds_of(folder, ([], history, reports, [*history, *reports]), given.times)
     print(f"| {given.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |")
@@ -153,6 +156,7 @@ def main() -> int:
     print(f"| size of the store | {size / 1e6:.0f} MB |")
     print(f"| storing a night, first and last | {writing[0] * 1000:.0f} and {writing[-1] * 1000:.0f} ms CPU |")
     print(f"| reading the nights | {reading:.2f} s CPU |")
+    print(f"| looking at all pages | {checking:.2f} s CPU |")
     without, with_history, shown, shown_with_history = (median(taken) for taken in zip(*rounds, strict=True))
     cost = median(taken[1] - taken[0] for taken in rounds)
     print(f"| a session without and with history | {without:.2f} and {with_history:.2f} s CPU |")

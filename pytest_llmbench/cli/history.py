@@ -82,11 +82,12 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.history.store import locate_store
+    from pytest_llmbench.history.store import locate_store, refuse_damaged
 
     place = locate_store(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
     if arguments.action == "prune":
         locate_store(arguments.history, Path.cwd(), writes=False)  # a mistyped name is no empty store
+    refuse_damaged(place)
     actions = {"list": _list, "show": _show, "export": _export, "prune": _prune, "add": _add}
     return Output(actions[arguments.action](place, arguments))
 
@@ -302,15 +303,13 @@ def _is_agreed(question: str) -> bool:
 
 
 def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    from pytest_llmbench.history.record import read_unsaved, write
+    from pytest_llmbench.history.record import write
+    from pytest_llmbench.history.unsaved import read_unsaved
 
     documents = [(path, read_unsaved(path)) for path in arguments.files]
     added = 0
     for path, document in documents:
-        try:
-            verdicts = write(place, document)
-        except (KeyError, TypeError, ValueError) as error:
-            raise HistoryError(f"{path}: not as a session left it ({error!r}): nothing of it was stored") from None
+        verdicts = write(place, document)
         added += verdicts
         tell(f"{path}: {formatting.count_noun(verdicts, 'verdict')} stored" if verdicts else f"{path}: stored before")
     return f"{formatting.count_noun(added, 'verdict')} added to {place.shown}; the files may go"

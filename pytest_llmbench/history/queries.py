@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Select, delete, func, or_, select
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.core.models import StoredRun, Window
-from pytest_llmbench.history.store import StoreLocation, connect
+from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
 from pytest_llmbench.history.tables import (
     RUN,
     SESSION,
@@ -29,10 +29,14 @@ from pytest_llmbench.history.tables import (
     has_tables,
 )
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 
 # The columns that hold lists and dictionaries, besides `metrics`.
 NESTED = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sha256", "options")
+
+
+REMOVE = "restore a copy, or remove what that session said: DELETE FROM {} WHERE session = '{}'"
 
 
 class Extent(NamedTuple):
@@ -53,7 +57,7 @@ def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: i
     A configuration has to hold what `words` ask for, as in `grok1 and not fp8 or llama`; those without any run are left
     out.
     """
-    of_run = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id)
+    of_run = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id, VERDICT.c.session)
     judgement = (VERDICT.c.verdict, VERDICT.c.step_time_seconds, VERDICT.c.log_difference)
     joined = select(*of_run, *judgement).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
@@ -77,17 +81,17 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
             place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id)
         )
         number = max(of_one, key=_get_start)["id"] if of_one else None
-    rows = [] if number is None else _fetch_rows(place, _join_tables().where(RUN.c.id == int(number)))
+    rows = [] if number is None else _fetch_rows(place, _join_tables().where(RUN.c.id == int(number)), _decode)
     if not rows:
         ids = [row["configuration"] for row in _fetch_rows(place, select(RUN.c.configuration).distinct())]
         nearest = did_you_mean(wanted, ids)
         raise HistoryError(f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them")
-    return [_decode(row) for row in rows]
+    return rows
 
 
 def list_everything(place: StoreLocation) -> Rows:
     """Return every verdict with its run and session, those without a run too: columns for a table, oldest first."""
-    return [_decode(row) for row in _fetch_rows(place, _join_tables())]
+    return _fetch_rows(place, _join_tables(), _decode)
 
 
 def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str, int]:
@@ -136,20 +140,39 @@ def _fits(configuration: str, word: str) -> bool:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def _fetch_rows(place: StoreLocation, query: Select[Any]) -> Rows:
-    """Return what a query finds; nothing in a store without tables."""
+def _fetch_rows(place: StoreLocation, query: Select[Any], convert: Callable[[Row], Row] = dict) -> Rows:
+    """Return what a query finds, each row converted; nothing in a store without tables.
+
+    HistoryError for a row that no session stored.
+    """
+    kinds = {column.name: column.type.python_type for column in query.selected_columns}
     with connect(place, writes=False) as connection:
         if not has_tables(connection, place.shown):
             return []
-        return [_mark_utc(dict(row)) for row in connection.execute(query).mappings()]
+        rows = []
+        for row in connection.execute(query).mappings():
+            try:
+                _refuse_other_types(row, kinds)
+                rows.append(convert(_mark_utc(dict(row))))
+            except UNEXPECTED as error:
+                remedy = REMOVE.format(VERDICT.name, row["session"]) if "session" in row else "restore a copy"
+                raise HistoryError(f"{place.shown}: holds what no session stored ({error!r}): {remedy}") from None
+    return rows
 
 
-def _mark_utc(row: dict[str, Any]) -> dict[str, Any]:
+def _refuse_other_types(row: Mapping[Any, Any], kinds: Mapping[str, type[Any]]) -> None:
+    """Raise TypeError for a value that its column is not for."""
+    for name, kind in kinds.items():
+        if row[name] is not None and not isinstance(row[name], kind):
+            raise TypeError(f"{name} is {row[name]!r}")
+
+
+def _mark_utc(row: Row) -> Row:
     """Return a row whose times say that they are UTC."""
     return {**row, **{name: row[name].replace(tzinfo=UTC) for name in ("started", "judged") if row.get(name)}}
 
 
-def _get_start(row: dict[str, Any]) -> datetime:
+def _get_start(row: Row) -> datetime:
     began: datetime = row["started"] or _NEVER
     return began
 
@@ -172,13 +195,15 @@ def _join_tables() -> Select[Any]:
     return joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(SESSION.c.started, VERDICT.c.id)
 
 
-def _decode(row: dict[str, Any]) -> dict[str, Any]:
+def _decode(row: Row) -> Row:
     """Return a row with lists and dictionaries in place of texts and bytes."""
     packed = bytes(row["step_seconds"])
     steps = struct.unpack(f"<{len(packed) // 8}d", packed)
+    metrics = json.loads(row["metrics"])
     return {
         **row,
-        **{name: json.loads(row[name]) if row[name] is not None else None for name in (*NESTED, "metrics")},
+        **{name: json.loads(row[name]) if row[name] is not None else None for name in NESTED},
+        "metrics": {name: [value, deviation] for name, (value, deviation) in metrics.items()},
         "step_seconds": [None if math.isnan(value) else value for value in steps],
     }
 
@@ -203,11 +228,8 @@ def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> d
     Each is there once for each window, as it was judged last. Nothing from a store without tables. HistoryError where
     it cannot be read.
     """
-    try:
-        with connect(place, writes=False) as connection:
-            return _read_last_days(connection, configurations) if has_tables(connection, place.shown) else {}
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # what the values in a damaged row raise
-        raise HistoryError(f"{place.shown}: holds what no session stored ({error!r})") from None
+    with connect(place, writes=False) as connection:
+        return _read_last_days(connection, configurations) if has_tables(connection, place.shown) else {}
 
 
 def _read_last_days(connection: Connection, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:
@@ -268,7 +290,7 @@ def _select_shown() -> Select[Any]:
 
 def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
     """Return each run once for each window, with the verdict of the session that began last, and its configuration."""
-    make_window, parse = cache(Window), cache(json.loads)  # they repeat themselves night after night
+    make_window, parse = cache(Window), cache(_parse_environment)  # they repeat themselves night after night
     last = {}
     # A session that was added late was stored after others that had begun after it.
     for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in sorted(
@@ -277,7 +299,28 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Stor
         window = make_window(first, last_step, statistic)
         fields = (started.replace(tzinfo=UTC), job_id, logs, window, parse(environment), *judged)
         last[number, first, last_step, statistic] = name, _make_stored_run(fields)
+    _refuse_strange(run for _, run in last.values())
     return last.values()
+
+
+def _parse_environment(text: str) -> dict[str, str]:
+    environment = json.loads(text)
+    if not isinstance(environment, dict):
+        raise TypeError(f"environment is {text}")
+    return environment
+
+
+def _refuse_strange(runs: Iterable[StoredRun]) -> None:
+    """Raise ValueError for a run with which nobody can calculate: a column of SQLite holds anything."""
+    for run in runs:
+        numbers = (run.statistic_seconds, run.step_time_seconds, run.expected_seconds, run.log_difference)
+        texts = (run.job_id, run.logs, run.verdict, run.reason)
+        if not all(number is None or (type(number) is float and math.isfinite(number)) for number in numbers):
+            raise ValueError(f"run of {run.started}: {numbers}")
+        if not all(type(text) is str for text in texts):
+            raise ValueError(f"run of {run.started}: {texts}")
+        if run.valid and not (run.statistic_seconds and run.statistic_seconds > 0):
+            raise ValueError(f"run of {run.started}: it counts, and took {run.statistic_seconds} s")
 
 
 def _count_days(runs: Sequence[StoredRun]) -> int:

@@ -1,14 +1,12 @@
-"""What a session leaves in the history: a document of plain values, stored as a whole, or kept in a file instead."""
+"""What a session leaves in the history: a document of plain values, and how it is stored as a whole."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, update
@@ -16,7 +14,7 @@ from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, u
 from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import JUDGED, NoteCode, join_fingerprints, make_run_keys
-from pytest_llmbench.history.store import StoreLocation, connect, hide_passwords
+from pytest_llmbench.history.store import StoreLocation, connect, hide_passwords, refuse_damaged
 from pytest_llmbench.history.tables import (
     METADATA,
     RUN,
@@ -28,8 +26,6 @@ from pytest_llmbench.history.tables import (
 )
 
 SCHEMA = 1  # of the document; raised when a key of it changes its meaning
-
-UNSAVED_NAME = "llmb-history-unsaved-{}.json"
 
 KEY = ("recipe", "size", "release", "gpu", "dtype", "gpus")
 PLAIN = (
@@ -116,7 +112,8 @@ def _describe_run(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare(place: StoreLocation) -> None:
-    """Make the store where there is none; HistoryError where it cannot be used or written."""
+    """Make the store where there is none; HistoryError where it is damaged, or cannot be used or written."""
+    refuse_damaged(place)
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
         if connection.dialect.name == "postgresql":  # of a file the permissions were looked at
@@ -138,7 +135,8 @@ def write(place: StoreLocation, document: dict[str, Any]) -> int:
             return 0
         drop_digests(connection)
         began = convert_to_stored(datetime.fromisoformat(session["started"]))
-        values = {**session, "started": began, "options": json.dumps(session["options"])}
+        texts = {name: session[name] for name in ("id", "host", "program", "git_commit", "ci_url")}
+        values = {**texts, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
         runs = _store_runs(connection, verdicts, began)
         rows = [_make_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
@@ -251,41 +249,3 @@ def _is_same(row: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two rows are one run: of one configuration and job, with equal logs or an equal start."""
     marks, of_other = (make_run_keys(row["job_id"], row["fingerprint"], row["started"]) for row in (row, other))
     return row["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)
-
-
-# --- what could not be stored ----------------------------------------------------------------------------
-
-
-def write_unsaved(document: dict[str, Any], folders: Iterable[Path]) -> Path:
-    """Write a document to the first folder that takes it, whole and on disk; OSError of the last where none does."""
-    problem: OSError | None = None
-    content = json.dumps(document).encode("ascii")
-    for folder in folders:
-        path = folder / UNSAVED_NAME.format(document["session"]["id"])
-        try:
-            with path.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            problem = error
-            path.unlink(missing_ok=True) if os.access(folder, os.W_OK) else None
-        else:
-            return path
-    raise problem or FileNotFoundError("no folder")
-
-
-def read_unsaved(path: Path) -> dict[str, Any]:
-    """Return the document in a file; HistoryError where it is none."""
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise HistoryError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise HistoryError(f"{path}: no JSON ({error}): give a file that {UNSAVED_NAME.format('*')} names") from None
-    if not isinstance(document, dict) or not {"session", "verdicts"} <= document.keys():
-        raise HistoryError(f"{path}: no session with verdicts: give a file that {UNSAVED_NAME.format('*')} names")
-    if document.get("schema") != SCHEMA:
-        schema = document.get("schema")
-        raise HistoryError(f"{path}: found schema {schema!r}, expected {SCHEMA}: use the pytest-llmbench that wrote it")
-    return document

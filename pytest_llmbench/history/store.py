@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
+import shlex
+import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +31,12 @@ CONNECT_SECONDS = 10
 
 LOCK = 0x6C6C6D62  # the advisory lock of those who write to one PostgreSQL database: `llmb`
 
+OLDEST_SQLALCHEMY = "2.0.10"  # the first that returns the numbers of new rows in their order
+OLDEST_SQLITE = "3.35"  # the first that returns them at all
+
+# `.recover` does nothing at all in the shell of Debian 12. `.dump` ends with ROLLBACK where it met damage.
+SAVE = "restore a copy, or save what can be read: sqlite3 {} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {}"
+
 # What to do, by the beginning of SQLite's error name, or by PostgreSQL's code.
 BUSY = f"another process held it for {PATIENCE_SECONDS} s: see which one, and try again"
 REMEDIES = {
@@ -37,11 +47,13 @@ REMEDIES = {
     "PERM": "see that the file can be read and written",
     "BUSY": BUSY,
     "PROTOCOL": "the file system does not lock files as it should: use a folder on another one, or PostgreSQL",
-    "CORRUPT": "the file is damaged: move it away",
-    "NOTADB": "the file is not a database: give another name",
+    "NOTADB": "restore a copy of it, or give another name",
     "55P03": BUSY,  # lock_not_available
     "42501": "the user may not use its tables: grant it, or give another database",  # insufficient_privilege
 }
+
+UNEXPECTED = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError, struct.error)
+"""What is raised by values that no session stored: SQLite keeps a text in a column of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,11 @@ def _parse_sqlite_path(text: str, rest: str) -> str:
 
 def _locate_file(path: Path, text: str, writes: bool) -> StoreLocation:
     _require("sqlalchemy", "history", text)
+    if _read_version(sqlite3.sqlite_version) < _read_version(OLDEST_SQLITE):
+        raise HistoryError(
+            f"{text}: needs SQLite {OLDEST_SQLITE}, and this Python has {sqlite3.sqlite_version}: use another Python, "
+            "or PostgreSQL"
+        )
     try:
         _check_file(path, text, writes)
     except OSError as error:
@@ -141,6 +158,16 @@ def _locate_server(text: str, rest: str) -> StoreLocation:
 def _require(package: str, extra: str, text: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise HistoryError(f"{hide_passwords(text)}: needs {package}: pip install 'pytest-llmbench[{extra}]'")
+    found = importlib.metadata.version(package)
+    if package == "sqlalchemy" and _read_version(found) < _read_version(OLDEST_SQLALCHEMY):
+        raise HistoryError(
+            f"{hide_passwords(text)}: needs sqlalchemy {OLDEST_SQLALCHEMY}, found {found}: "
+            f"pip install 'sqlalchemy>={OLDEST_SQLALCHEMY}'"
+        )
+
+
+def _read_version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
 
 
 # --- connections ----------------------------------------------------------------------------------------
@@ -161,15 +188,28 @@ def connect(place: StoreLocation, *, writes: bool) -> Iterator[Connection]:
         connection.commit()
 
 
+def refuse_damaged(place: StoreLocation) -> None:
+    """Read all pages of a file, and raise HistoryError where SQLite finds one damaged. A server sees to that itself."""
+    if place.file is None or not place.file.exists():
+        return
+    with connect(place, writes=False) as connection:
+        damage = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+    if damage != "ok":
+        raise HistoryError(f"{place.shown}: the file is damaged ({' '.join(damage.split())}); {_advise_saving(place)}")
+
+
 @contextmanager
 def explain_errors(place: StoreLocation) -> Iterator[None]:
-    """Turn what the database says into a HistoryError with what to do."""
-    from sqlalchemy.exc import DBAPIError
+    """Turn what the database says, and what its values raise, into a HistoryError with what to do."""
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     try:
         yield
     except DBAPIError as error:
         raise HistoryError(f"{place.shown}: {_format_error(error)}; {_find_remedy(error, place)}") from None
+    except (SQLAlchemyError, *UNEXPECTED) as error:
+        text = " ".join(repr(error).split())
+        raise HistoryError(f"{place.shown}: holds what no session stored ({text}): {_advise_saving(place)}") from None
 
 
 @lru_cache(maxsize=8)
@@ -215,4 +255,12 @@ def _find_remedy(error: DBAPIError, place: StoreLocation) -> str:
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     code = getattr(error.orig, "sqlstate", "") or ""
     remedies = (text for start, text in REMEDIES.items() if start == code or name.startswith(f"SQLITE_{start}"))
-    return next(remedies, "look at the file" if place.file else "see that the server runs and lets this user in")
+    return next(remedies, _advise_saving(place) if place.file else "see that the server runs and lets this user in")
+
+
+def _advise_saving(place: StoreLocation) -> str:
+    """Return the command that makes a sound file of what can be read of a damaged one."""
+    if place.file is None:
+        return "restore a copy of the database"
+    saved = place.file.with_name(f"{place.file.stem}-saved{place.file.suffix}")
+    return SAVE.format(*(shlex.quote(str(path)) for path in (place.file, saved)))

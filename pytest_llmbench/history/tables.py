@@ -129,6 +129,9 @@ def has_tables(connection: Connection, shown: str) -> bool:
             f"{shown}: found version {version}, expected at least {OLDEST_VERSION}: a pytest-llmbench from before its "
             "first release wrote it, and this one cannot read it: give another place"
         )
+    missing = METADATA.tables.keys() - set(names)
+    if missing:
+        raise HistoryError(f"{shown}: found no table {min(missing)}: restore a copy of it, or give another place")
     return True
 
 

@@ -101,8 +101,11 @@ class SessionHistory:
         verdicts = formatting.count_noun(len(document["verdicts"]), "verdict")
         try:
             self._write(document)
-        except HistoryError as error:
-            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(str(error))}"
+        # Whatever it is, it must not take the night with it: a package that fails in its own way, or who presses Ctrl-C
+        # in the 20 s of a lock. All is decided by now, and the session ends as it would.
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
+            why = str(error) if isinstance(error, HistoryError) else " ".join(repr(error).split())
+            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(why)}"
             return "", f"{problem}; {_keep(document, folders, shown)}"
         return f"history: {verdicts} stored in {shown}", ""
 
@@ -120,7 +123,7 @@ class SessionHistory:
 
 
 def _keep(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
-    from pytest_llmbench.history.record import write_unsaved
+    from pytest_llmbench.history.unsaved import write_unsaved
 
     try:
         path = write_unsaved(document, folders)

@@ -219,9 +219,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
         state.failures.append(NOTHING_SELECTED)
     state.notice_left_out(list_selecting_options(config))
-    if not write_reports(state, int(session.exitstatus)):
-        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-    store_outcomes(state)  # last: whatever happens there, verdicts and reports stand
+    try:
+        if not write_reports(state, int(session.exitstatus)):
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+    finally:
+        store_outcomes(state)  # last: whatever happens there, verdicts and reports stand, and the other way round
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -17,8 +17,9 @@ from remembered import ID, START, document, nights, outcome
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.cli.history import parse_days
 from pytest_llmbench.history.queries import prune
-from pytest_llmbench.history.record import write, write_unsaved
+from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.history.unsaved import write_unsaved
 
 FP8 = replace(builders.KEY, dtype="fp8")
 
@@ -288,7 +289,7 @@ def test_add_takes_what_a_version_without_hashes_left(command: Command) -> None:
         ("verdicts: none", "no JSON"),
         ("[]", "no session with verdicts"),
         ('{"schema": 2, "session": {}, "verdicts": []}', "found schema 2, expected 1"),
-        ('{"schema": 1, "session": {}, "verdicts": [{}]}', "not as a session left it (KeyError('id'))"),
+        ('{"schema": 1, "session": {}, "verdicts": [{}]}', "session.id: not there: nothing of it was stored"),
     ],
 )
 def test_add_refuses_what_no_session_left(command: Command, tmp_path: Path, content: str, told: str) -> None:

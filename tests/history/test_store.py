@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import sqlite3
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history.record import prepare
-from pytest_llmbench.history.store import SQLITE_HEADER, hide_passwords, locate_store
+from pytest_llmbench.history.store import OLDEST_SQLALCHEMY, SQLITE_HEADER, hide_passwords, locate_store
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,32 @@ def test_a_package_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(HistoryError, match=rf"needs {package}: pip install 'pytest-llmbench\[{extra}\]'") as error:
             locate_store(given, tmp_path)
         assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(("version", "fits"), [("2.0.9", False), ("2.0.10", True), ("2.1.0b1", True)])
+def test_a_package_that_would_lose_each_night_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    if fits:
+        locate_store("h.db", tmp_path)
+        return
+    with pytest.raises(HistoryError, match=r"^h.db: needs sqlalchemy 2.0.10, found 2.0.9: pip install 'sqlalchemy>=2"):
+        locate_store("h.db", tmp_path)
+
+
+def test_an_interpreter_with_an_old_sqlite_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.26.0")
+    with pytest.raises(HistoryError, match=r"needs SQLite 3\.35, and this Python has 3\.26\.0: use another Python"):
+        locate_store("h.db", tmp_path)
+
+
+def test_the_packages_that_are_asked_for_are_those_that_are_needed() -> None:
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    asked = [text for names in extras["optional-dependencies"].values() for text in names if "sqlalchemy" in text]
+    assert asked == [f"sqlalchemy>={OLDEST_SQLALCHEMY}"] * 2
 
 
 @pytest.fixture

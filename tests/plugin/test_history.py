@@ -29,6 +29,7 @@ from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import queries, store
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.pipeline import session_history as remembering
+from pytest_llmbench.report import junit
 
 pytestmark = pytest.mark.slow
 
@@ -376,6 +377,73 @@ def test_a_store_that_is_held_at_the_end_changes_no_verdict(
         assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
         assert expected in capsys.readouterr().out
     assert [row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)] == ["5000", "5001"]
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("an argument\nof another version"), RuntimeError("any"), KeyboardInterrupt()]
+)
+def test_whatever_fails_while_storing_leaves_the_file(
+    night: Night,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+) -> None:
+    """And the session ends as it would have."""
+
+    def fail(self: Any, document: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(remembering.SessionHistory, "_write", fail)
+    assert night(0).ret == pytest.ExitCode.OK
+    (file,) = unsaved(pytester)
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"history: 1 verdict not stored (no verdict depends on it): {type(error).__name__}(" in told
+    assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
+    assert len(queries.list_everything(place(pytester))) == 1
+
+
+def test_a_report_that_ends_the_session_does_not_take_the_night_with_it(
+    night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise LookupError("a report with a fault")
+
+    monkeypatch.setattr(junit, "render", fail)
+    with pytest.raises(LookupError):
+        night(0, "--llmb-junit=junit.xml")
+    assert [row["verdict"] for row in queries.list_everything(place(pytester))] == ["PASS"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "page", "folder", "text"])
+def test_a_store_that_cannot_be_used_is_a_usage_error_of_both_commands(
+    night: Night,
+    pytester: pytest.Pytester,
+    written: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    damage: str,
+) -> None:
+    """In one line, before a log is read, and the file is left as it was."""
+    night(0)
+    store_file = pytester.path / "h.db"
+    data = store_file.read_bytes()
+    damaged = {
+        "cut": data[:10_000],
+        "header": data[:20] + b"\xff" * 60 + data[80:],
+        "page": data[:8192] + bytes(4096) + data[12288:],
+        "text": b"a night of text\n",
+    }
+    store_file.unlink()
+    store_file.mkdir() if damage == "folder" else store_file.write_bytes(damaged[damage])
+    capsys.readouterr()
+    ended = pytester.runpytest(f"--llmb-logs={written(1)}", HISTORY)
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    (error,) = ended.stderr.lines[:-1] if not ended.stderr.lines[-1] else ended.stderr.lines
+    assert "h.db: " in error
+    assert cli.main(["history", "list", "--history", "h.db"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.removeprefix("llmbench: ") in error
+    assert damage == "folder" or store_file.read_bytes() == damaged[damage]
 
 
 @pytest.fixture

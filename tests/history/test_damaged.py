@@ -1,0 +1,260 @@
+"""Stores that are damaged, or none: told in one line with what to do, by sessions and by the command; never taken."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import builders
+import pytest
+from remembered import ID, document, outcome
+
+from pytest_llmbench.cli import main as cli
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.history import queries, record, unsaved
+from pytest_llmbench.history.store import PATIENCE_SECONDS, StoreLocation, connect, locate_store
+from pytest_llmbench.pipeline.session_history import SessionHistory
+
+NIGHTS = 20
+PLACES = 25
+
+Damage = Callable[[bytearray], None]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A store of some nights."""
+    place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
+    for night in range(NIGHTS):
+        record.write(place, document(outcome(7.4 + night / 1000, night)))
+    assert place.file is not None
+    return place.file.read_bytes()
+
+
+def open_as_session(folder: Path) -> None:
+    """Open a store as a session of pytest does before it collects anything, and store as it does at its end."""
+    place = locate_store("h.db", folder)
+    history = SessionHistory(place, [builders.KEY])
+    history.with_nights(outcome(7.4, NIGHTS))
+
+
+def tell(folder: Path) -> str:
+    """Return what a session is told of a store that it cannot use; empty where it uses it."""
+    try:
+        open_as_session(folder)
+    except HistoryError as error:
+        return str(error)
+    return ""
+
+
+def check(path: Path) -> str:
+    """Return what SQLite itself says of a file."""
+    try:
+        with sqlite3.connect(path) as database:
+            return str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    finally:
+        database.close()
+
+
+def commands(folder: Path) -> list[list[str]]:
+    kept = unsaved.write_unsaved(document(outcome(7.5, NIGHTS)), [folder])
+    return [
+        ["list"],
+        ["show", ID],
+        ["show", "1"],
+        ["export", "-o", f"{folder}/h.csv"],
+        ["export", "--format", "json"],
+        ["prune", "--keep", "1d", "--yes"],
+        ["add", str(kept)],
+    ]
+
+
+@pytest.mark.parametrize("number", range(PLACES))
+def test_a_flipped_bit_is_told_where_sqlite_finds_it_and_ends_nothing_where_it_does_not(
+    sound: bytes, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At places that a seeded generator draws: where `quick_check` says nothing, a value may be another one."""
+    random, damaged = Random(number), bytearray(sound)  # noqa: S311 (no cryptography)
+    for _ in range(1 + number % 5):
+        damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
+    (tmp_path / "h.db").write_bytes(damaged)
+    monkeypatch.chdir(tmp_path)
+    said = check(tmp_path / "h.db")
+    for command in commands(tmp_path):
+        before = (tmp_path / "h.db").read_bytes()
+        code = cli.main(["history", *command, "--history", "h.db"])
+        error = capsys.readouterr().err
+        assert code in ((0, 2) if said == "ok" else (2,)), said
+        if code:
+            assert error.startswith("llmbench: h.db: ")
+            assert error.count("\n") == 1
+            assert (tmp_path / "h.db").read_bytes() == before
+    told = tell(tmp_path)
+    assert told.startswith("h.db: ") if told else said == "ok"
+
+
+def test_most_of_many_damages_are_found_and_none_is_another_error(sound: bytes, tmp_path: Path) -> None:
+    """Whole bytes, in a row, so that most stores are hurt."""
+    found = 0
+    for number in range(60):
+        random, damaged = Random(1000 + number), bytearray(sound)  # noqa: S311 (no cryptography)
+        begin = random.randrange(len(damaged))
+        damaged[begin : begin + 64] = random.randbytes(len(damaged[begin : begin + 64]))
+        (tmp_path / "h.db").write_bytes(damaged)
+        told = tell(tmp_path)
+        assert told.startswith("h.db: ") if told else check(tmp_path / "h.db") == "ok"
+        found += bool(told)
+    assert found > 10
+
+
+@pytest.mark.parametrize("left", [1, 15, 16, 99, 100, 4095, 4096, 5000, 8192, 20000])
+def test_a_file_that_was_cut_is_told(sound: bytes, tmp_path: Path, left: int) -> None:
+    (tmp_path / "h.db").write_bytes(sound[:left])
+    with pytest.raises(HistoryError, match=r"^h\.db: "):
+        open_as_session(tmp_path)
+    assert (tmp_path / "h.db").read_bytes() == sound[:left]
+
+
+def test_the_command_that_is_named_saves_what_can_be_read(sound: bytes, tmp_path: Path) -> None:
+    """Here an index is lost, and a page of the verdicts."""
+    path = tmp_path / "the h.db"
+    with sqlite3.connect(":memory:") as names:
+        names.deserialize(sound)
+        pages = dict(names.execute("SELECT name, rootpage FROM sqlite_master"))
+    names.close()
+    damaged = bytearray(sound)
+    at = 4096 * (pages["llmb_run_started"] - 1)
+    damaged[at : at + 4096] = bytes(4096)
+    path.write_bytes(damaged)
+    with pytest.raises(HistoryError, match="the file is damaged") as told:
+        record.prepare(locate_store("the h.db", tmp_path))
+    command = str(told.value).partition("save what can be read: ")[2]
+    assert command == (f"sqlite3 '{path}' .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 '{tmp_path}/the h-saved.db'")
+    if subprocess.run(["sh", "-c", "command -v sqlite3"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the shell of SQLite")
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    saved = locate_store("the h-saved.db", tmp_path)
+    record.prepare(saved)
+    assert len(queries.list_everything(saved)) == NIGHTS
+    assert record.write(saved, document(outcome(7.5, NIGHTS))) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("DELETE FROM llmb_version", "NoResultFound"),
+        ("INSERT INTO llmb_version VALUES (4)", "MultipleResultsFound"),
+        ("UPDATE llmb_version SET version = 'four'", "ValueError"),
+        ("UPDATE llmb_version SET version = 5", "a newer pytest-llmbench wrote it"),
+        ("UPDATE llmb_version SET version = 2", "from before its first release"),
+        ("DROP TABLE llmb_verdict", "found no table llmb_verdict: restore a copy of it, or give another place"),
+        ("ALTER TABLE llmb_verdict DROP COLUMN counts", "no such column"),
+        ("UPDATE llmb_verdict SET run_seconds = 'long'", "long"),
+        ("UPDATE llmb_verdict SET run_seconds = -1", "it counts, and took -1.0 s"),
+        ("UPDATE llmb_verdict SET run_seconds = NULL", "it counts, and took None s"),
+        ("UPDATE llmb_verdict SET log_difference = 9e999", "inf"),
+        ("UPDATE llmb_verdict SET reason = x'ff'", r"b'\\xff'"),
+        ("UPDATE llmb_verdict SET session = CAST(x'ff' AS TEXT)", ""),
+        ("UPDATE llmb_run SET environment = '[]'", "environment is []"),
+        ("UPDATE llmb_run SET environment = '{'", "JSONDecodeError"),
+        ("UPDATE llmb_run SET started = 'noon'", "noon"),
+        ("UPDATE llmb_session SET started = 'noon'", "noon"),
+    ],
+)
+def test_a_sound_file_that_holds_what_no_session_stored_is_told(
+    sound: bytes, tmp_path: Path, change: str, told: str
+) -> None:
+    """SQLite keeps a text in a column of numbers, and programs can be told to write anything."""
+    (tmp_path / "h.db").write_bytes(sound)
+    with sqlite3.connect(tmp_path / "h.db") as database:
+        database.execute(change)
+    database.close()
+    if told:
+        with pytest.raises(HistoryError, match=rf"^h\.db: .*{re.escape(told)}"):
+            open_as_session(tmp_path)
+    else:
+        open_as_session(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("UPDATE llmb_verdict SET metrics = '{\"mfu\": 7}'", "non-iterable"),
+        ("UPDATE llmb_verdict SET step_seconds = x'00'", "buffer"),
+        ("UPDATE llmb_verdict SET verdict = x'00'", "verdict is b"),
+        ("UPDATE llmb_run SET nodes = 'x'", "JSONDecodeError"),
+    ],
+)
+def test_the_command_names_the_session_that_said_what_cannot_be_shown(
+    sound: bytes, tmp_path: Path, change: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An entry that was let in once must not be the end of every export."""
+    (tmp_path / "h.db").write_bytes(sound)
+    path = str(tmp_path / "h.db")
+    with sqlite3.connect(path) as database:
+        database.execute(f"{change} WHERE id = 3")
+        (session,) = database.execute("SELECT session FROM llmb_verdict WHERE id = 3").fetchone()
+    database.close()
+    assert cli.main(["history", "export", "--history", path]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    statement = error.partition("remove what that session said: ")[2]
+    assert statement == f"DELETE FROM llmb_verdict WHERE session = '{session}'\n"  # noqa: S608 (what is told)
+    with sqlite3.connect(path) as database:
+        database.execute(statement)
+    database.close()
+    assert cli.main(["history", "export", "--history", path]) == 0
+
+
+# --- what else a store may be -----------------------------------------------------------------------------
+
+
+def test_what_a_killed_program_left_in_its_write_ahead_log_is_there(sound: bytes, tmp_path: Path) -> None:
+    """Somebody's viewer has switched the file to it: SQLite takes up what lies beside it."""
+    path = tmp_path / "h.db"
+    path.write_bytes(sound)
+    program = (
+        "import os, sqlite3; database = sqlite3.connect('h.db'); database.execute('PRAGMA journal_mode = WAL'); "
+        "database.execute('UPDATE llmb_verdict SET text = 7 WHERE id = 1'); database.commit(); os._exit(1)"
+    )
+    subprocess.run(["python3", "-c", program], cwd=tmp_path, check=False)
+    assert (tmp_path / "h.db-wal").stat().st_size
+    open_as_session(tmp_path)
+    rows = queries.list_everything(locate_store("h.db", tmp_path))
+    assert [row["text"] for row in rows][:1] == ["7"]
+    assert len(rows) == NIGHTS
+
+
+def test_a_write_ahead_log_that_is_gone_or_cut_is_no_other_error(sound: bytes, tmp_path: Path) -> None:
+    damaged = bytearray(sound)
+    damaged[18:20] = b"\x02\x02"  # the file says that there is one
+    (tmp_path / "h.db").write_bytes(damaged)
+    (tmp_path / "h.db-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(50))
+    open_as_session(tmp_path)
+    assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
+
+
+def test_the_journal_of_another_file_beside_it_hurts_nothing(sound: bytes, tmp_path: Path) -> None:
+    (tmp_path / "h.db").write_bytes(sound)
+    (tmp_path / "h.db-journal").write_bytes(os.urandom(2000))
+    open_as_session(tmp_path)
+    assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
+
+
+def test_a_store_that_is_held_is_waited_for_as_long_as_the_documents_say(place: StoreLocation) -> None:
+    record.prepare(place)
+    with connect(place, writes=True) as connection:
+        if place.file:
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == PATIENCE_SECONDS * 1000
+        else:
+            assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == f"{PATIENCE_SECONDS}s"
+    page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    assert f"wait, for up to {PATIENCE_SECONDS} s" in page
+    assert f"holds for {PATIENCE_SECONDS} s" in page
