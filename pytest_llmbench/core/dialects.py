@@ -51,6 +51,9 @@ class Dialect:
     averages: int = 1
     """The printed times are means over so many steps, which neighbours share."""
 
+    prints_late: bool = False
+    """Whether its steps stand in a record of the whole run, printed when that is over."""
+
     documented: str = ""
     """A regular expression for what a document about a benchmark shows of such a log; empty where none is known."""
 
@@ -131,6 +134,7 @@ DIALECTS = {
         ),
         starts=(b"***** Running training *****", *SEPARATORS),
         exact_zero=True,
+        prints_late=True,
     ),
 }
 

@@ -324,6 +324,15 @@ LAUNCH_OPTIONS = (
         ini="string",
         parse="parse_age",
     ),
+    Option(
+        "--llmb-stall-limit=AGE",
+        "A job whose log stands still for so long is told, and at twice that cancelled: 45m; auto goes by the gaps "
+        "between its steps, none tells only",
+        default="auto",
+        ini="string",
+        parse="parse_stall_limit",
+        more="launching.md",
+    ),
     Option("--llmb-keep-jobs", "Leave the jobs running when the session is interrupted", shown="cancel them"),
     Option(
         "--llmb-profile=WHAT",

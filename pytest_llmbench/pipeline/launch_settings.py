@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose
+from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose, StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.judge.stop_rule import RunPlan
@@ -37,6 +37,7 @@ class LaunchSettings:
     repeats_at_once: bool = declare_option("--llmb-repeats-at-once")
     retries: int = declare_option("--llmb-retries")
     pending_limit: timedelta = declare_option("--llmb-pending-limit")
+    stall_limit: StallLimits = declare_option("--llmb-stall-limit")
     keep_jobs: bool = declare_option("--llmb-keep-jobs")
     dry_run: bool = declare_option("--llmb-dry-run")
     submit_only: bool = declare_option("--llmb-submit-only")
@@ -75,10 +76,19 @@ class LaunchSettings:
         if self.repeats > 2:
             limits += ", all but the first at once" if self.repeats_at_once else ", one after the other"
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
+        yield f"stalls: {_describe_stall_limit(self.stall_limit)}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged for speed"
         if self.ignored:
             yield f"preflight may be overruled: {', '.join(self.ignored)}"
+
+
+def _describe_stall_limit(limit: StallLimits) -> str:
+    if limit.tell_seconds is not None:
+        minutes = limit.tell_seconds / 60
+        return f"told after {minutes:g} min, cancelled after {2 * minutes:g} min"
+    told = "told at 10 min or 20 gaps (first 30 min)"
+    return f"{told}, cancelled at twice" if limit.cancels else f"{told}, never cancelled"
 
 
 def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings | None:

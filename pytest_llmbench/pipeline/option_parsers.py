@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.models.jobs import NEVER_IGNORED, PreflightCheck
+from pytest_llmbench.core.models.jobs import NEVER_IGNORED, PreflightCheck, StallLimits
 from pytest_llmbench.core.tolerance import parse_fraction
 
 MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
@@ -22,6 +22,16 @@ def parse_age(text: str) -> timedelta:
     if not match or float(match[1]) == 0:
         raise ValueError("expected a number above 0 with m, h, d or w (m: minutes), such as 36h")
     return timedelta(minutes=float(match[1]) * MINUTES[match[2]])
+
+
+def parse_stall_limit(text: str) -> StallLimits:
+    """Read `auto`, `none` or an age as `parse_age` does; ValueError otherwise."""
+    if text in ("auto", "none"):
+        return StallLimits(cancels=text == "auto")
+    try:
+        return StallLimits(parse_age(text).total_seconds())
+    except ValueError:
+        raise ValueError("expected auto, none, or a time such as 45m or 2h") from None
 
 
 def parse_window(text: str) -> timedelta | None:

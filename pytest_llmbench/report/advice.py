@@ -91,6 +91,9 @@ ADVICE = {
     "job-failed": "correct what its log says, then run it again",
     "failed-step": "the job ended well, but a part of it did not: read that part's log, then run it again",
     "cancelled": "run it again",
+    "hung": "more time will not help: launch it again, and while it stands still look where (py-spy dump --pid PID on "
+    "each node), or let NCCL record it (TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1); on the same "
+    "node each time --llmb-exclude it, on any compare with the software that last ran",
     "job-lost": "look for the job with sacct, and for its log, before it is run again",
     "log-missing": "look into the folder of the job: its log may have another name or place",
     "over-budget": "look at the file system and at what else used it then; the budget is in the baseline file",

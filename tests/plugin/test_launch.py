@@ -204,6 +204,7 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
         (["--llmb-repeats=3"], "--llmb-repeats has nothing to launch: add --llmb-launch"),
         (["--llmb-launch", "--llmb-repeats=4"], "--llmb-repeats=4: expected a whole number from 1 to 3"),
         (["--llmb-launch", "--llmb-retries=-1"], "--llmb-retries=-1: expected a whole number from 0 to 10"),
+        (["--llmb-launch", "--llmb-stall-limit=5"], "--llmb-stall-limit=5: expected auto, none, or a time such as 45m"),
         (["--llmb-launch", "--llmb-gpu-hours=lots"], "--llmb-gpu-hours=lots: expected a number of GPU-hours"),
         (["--llmb-launch", "--llmb-cluster=clutser.yaml"], "(did you mean 'cluster.yaml'?)"),
         (["--llmb-launch", "--llmb-recipe=fake"], "--llmb-recipe=fake: expected NAME=DIR"),

@@ -4,6 +4,7 @@ verdicts are right."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,11 @@ class Gate:
     @property
     def output(self) -> str:
         return (self.folder / "out.txt").read_text(errors="replace")
+
+    @property
+    def plain(self) -> str:
+        """What was printed, as one line."""
+        return " ".join(self.output.split())
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -187,6 +193,7 @@ def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
     assert process.wait(timeout=170) == 0, gate.output
     assert gate.outcomes == {"again": "PASS within-tolerance"}
     assert gate.submitted() == [job, job]
+    assert f"job {job} was requeued, and starts again" in gate.plain
 
 
 def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: Gate) -> None:
@@ -205,6 +212,64 @@ def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: 
     assert gate.outcomes == {"ok": "PASS within-tolerance"}
     assert len(gate.submitted()) == 2
     assert f"2 attempts: job {first} on n1: NODE_FAIL" in " ".join(gate.output.split())
+
+
+STALL = "--llmb-stall-limit=0.1m"
+"""A job that stands still is told after 6 s, and cancelled after 12."""
+
+HANGS = f"{COUNTED}; steps 1.0 0 4; sleep 300"
+
+
+def find_nodes(gate: Gate) -> list[str]:
+    """Return the node of each job that was started, in their order."""
+    shown = (gate.cluster.run("scontrol", "show", "job", job) for job in gate.submitted())
+    return [re.findall(r"\bNodeList=(n\d+)", text)[0] for text in shown]
+
+
+def test_a_hang_is_seen_retried_on_another_node_and_hung(gate: Gate) -> None:
+    """Beside it others go on: one that is slow but lives, one whose first step comes late."""
+    slow = "for number in $(seq 0 49); do steps 1.0 $number $number; sleep 0.4; done"
+    write_recipe(gate.folder, {"hangs": HANGS, "slow": slow, "late": f"sleep 9; {WELL}"})
+    assert gate.run(*LAUNCH, STALL) == 1, gate.output
+    assert gate.outcomes == {
+        "hangs": "INVALID hung",
+        "slow": "PASS within-tolerance",
+        "late": "PASS within-tolerance",
+    }, gate.output
+    first, second = gate.submitted()
+    nodes = find_nodes(gate)
+    assert nodes[0] != nodes[1]
+    assert gate.cluster.jobs() == []
+    assert "stalls: told after 0.1 min, cancelled after 0.2 min" in gate.plain
+    for job, node in zip((first, second), nodes, strict=True):
+        assert f"job {job} stands still on {node}" in gate.plain
+        assert re.search(rf"job {job} on {node}: CANCELLED: it stood still for \d+ s after step 5/50", gate.plain)
+    assert "give it more time" not in gate.plain
+    assert "py-spy" in gate.plain
+
+
+def test_a_hang_that_another_node_does_not_have_is_told_beside_the_pass(gate: Gate) -> None:
+    write_recipe(gate.folder, {"node": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; {WELL}"})
+    assert gate.run(*LAUNCH, STALL) == 0, gate.output
+    first, _ = gate.submitted()
+    assert gate.outcomes == {"node": "PASS within-tolerance"}
+    assert f"2 attempts: job {first} on n1: CANCELLED (CANCELLED: it stood still" in gate.plain
+
+
+def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(gate: Gate) -> None:
+    write_recipe(gate.folder, {"hangs": HANGS})
+    process = gate.start(*LAUNCH, STALL)
+    first = running(gate)
+    gate.wait_for(lambda: f"job {first} stands still" in gate.plain)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    gate.cluster.run("scontrol", "update", f"JobId={first}", "EndTime=now+1seconds")
+    gate.cluster.wait(first, "TIMEOUT", seconds=60.0)
+    assert gate.run("--llmb-resume", "--junitxml=junit.xml", STALL) == 1, gate.output
+    assert gate.outcomes == {"hangs": "INVALID hung"}
+    assert len(gate.submitted()) == 2
+    assert "TIMEOUT: it stood still" in gate.plain
+    assert gate.cluster.jobs() == []
 
 
 def test_pending_for_resources_is_waited_for(gate: Gate) -> None:

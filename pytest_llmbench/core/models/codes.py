@@ -63,6 +63,7 @@ class Reason(StrEnum):
     JOB_FAILED = "job-failed"
     FAILED_STEP = "failed-step"
     CANCELLED = "cancelled"
+    HUNG = "hung"
     JOB_LOST = "job-lost"
     LOG_MISSING = "log-missing"
     OVER_BUDGET = "over-budget"

@@ -82,6 +82,15 @@ class Blame(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     RUN = "run"
     CANCELLED = "cancelled"  # somebody stopped it
+    HUNG = "hung"  # it stood still, and nobody knows why: new software deadlocks as a broken fabric does
+
+
+class StallPlace(StrEnum):
+    """Where in its run a job stands still."""
+
+    START = "start"  # before the first step of a process: image, NCCL, compilation
+    STEPS = "steps"
+    END = "end"  # after its last step: its final save, or its teardown
 
 
 class SubmissionState(StrEnum):
@@ -238,6 +247,43 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LogProgress:
+    """What one look at the log of a running job shows, counted from its beginning."""
+
+    path: Path | None = None  # None: none was found
+    place: str = ""  # where one was looked for
+    problem: str = ""  # why one that was found cannot be read
+    steps: int = 0  # the lines that tell of a step
+    marks: tuple[int, ...] = ()  # another one with each line that shows that the run lives
+    starting: bool = False  # whether a process started behind its last step
+    slowest_seconds: float = 0.0  # the slowest gap between two steps that the log itself tells, 0: it tells none
+    taken_seconds: float = 0.0  # all of them together
+    modified: datetime | None = None
+    prints_late: bool = False  # this kind of log holds no step before the run ends
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """That a job stands still, or stood still when it ended."""
+
+    place: StallPlace
+    seconds: float  # since there was a sign of life
+    done: int = 0  # the last step, and of how many (None: unknown)
+    total: int | None = None
+    log: str = ""  # its path, or where none was found
+    found: bool = True  # whether there is a log
+    cancelled: bool = False  # PYTEST cancels it for that
+
+
+@dataclass(frozen=True, slots=True)
+class StallLimits:
+    """When a job that stands still is told, and whether it is cancelled at twice that."""
+
+    tell_seconds: float | None = None  # None: by the gaps between its own steps
+    cancels: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """What is known of a job."""
 
@@ -255,6 +301,8 @@ class JobStatus:
     restarts: int = 0  # how often it was requeued
     seen_by: str = ""  # what said so: sacct, squeue, process
     ended_by: EndedBy = EndedBy.OTHERS
+    limit_seconds: float | None = None  # its time limit, None: it has none, or nobody says it
+    stall: Stall | None = None  # of a running job: it stands still; of one that ended: it did so then
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,11 @@ class CheckpointLines:
         else:
             self._unread += 1
 
+    @property
+    def count(self) -> int:
+        """How many lines said that a checkpoint was saved or loaded."""
+        return len(self._records) + self._unread
+
     def result(self, parts: Sequence[Segment]) -> Checkpoints:
         """Return the records, each with the part of the log that it belongs to; `parts` are all parts with steps."""
         placed = [(meaning, replace(record, part=_find_part(record, parts))) for meaning, record in self._records]

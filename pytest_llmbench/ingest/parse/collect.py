@@ -127,6 +127,16 @@ class LogCollector:
         return build_search(markers + stated.MARKERS if offset < stated.FARTHEST else markers)
 
     @property
+    def records(self) -> list[StepRecord]:
+        """What was read so far, dialect by dialect, each in the order of the log, before anything is settled."""
+        return [record for records in self._by_dialect.values() for record in records.records]
+
+    @property
+    def checkpoint_lines(self) -> int:
+        """How many lines told so far that a checkpoint was saved or loaded."""
+        return self._checkpoints.count
+
+    @property
     def follows(self) -> bool:
         """Whether every line matters: the log has not said when it started, or a traceback goes on."""
         return self._start.looks or self._endings.follows

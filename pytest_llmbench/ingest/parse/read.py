@@ -1,4 +1,4 @@
-"""Read a log, whole or while it grows: bytes in, columns of steps out, with what was dropped and how it ended."""
+"""Read a whole log: bytes in, columns of steps out, with what was dropped and how it ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,11 +21,9 @@ from pytest_llmbench.ingest.parse.endings import LATE_STEPS, Decisive, Endings, 
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.records import StepRecord
 from pytest_llmbench.ingest.parse.scan import (
-    PIECE,
     REACH,
     REACH_BACK,
     ByteChunk,
-    ChunkCutter,
     Hit,
     MarkerSearch,
     find_markers,
@@ -56,9 +53,6 @@ AHEAD = 2
 WHOLE = 1 << 20
 SPAN = 1 << 18
 SAMPLE = 4096
-
-# The last steps whose median is the time that a growing run takes for one.
-RECENT = 5
 
 STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.starts)
 BARS = frozenset((b"it/s", b"s/it"))
@@ -279,71 +273,3 @@ def _cut_chunk(file: files.File, look: Look, line: int, next_line: int) -> ByteC
     offset = max(0, look.begin - REACH_BACK)
     text = file.read(offset, min(look.stop + REACH, file.size))
     return ByteChunk(text, look.begin - offset, look.stop - offset, offset, line, next_line)
-
-
-class ReachedStep(NamedTuple):
-    """How far a run is."""
-
-    done: int
-    total: int | None  # none: the log does not say of how many
-    seconds: float  # of one step
-
-
-class Growing:
-    """One log on this machine, which is not compressed while it grows. What was read of it is not read again.
-
-    A file that was replaced, shortened or written anew is read from its beginning.
-    """
-
-    def __init__(self, path: Path, extra: Iterable[RegexDialect] = ()) -> None:
-        """Take the path, and the dialects that baseline files define for the log."""
-        self.path = path
-        self.read_bytes = 0
-        self._extra = tuple(extra)
-        self._file: tuple[int, int] | None = None
-        self._begin()
-
-    def read(self) -> ParsedLog:
-        """Return what the log says as it is now, its last line as if it ended there; LogError if it cannot be read."""
-        with files.File(self.path) as file:
-            if not self._goes_on(file):
-                self._begin()
-            self._file = file.identity
-            while self.read_bytes < file.size:
-                end = min(self.read_bytes + PIECE, file.size)
-                chunk = self._cutter.push(file.read(self.read_bytes, end))
-                self.read_bytes = end
-                self._collector.search(chunk)
-        # a copy reads the rest, for the next bytes may show it to be another line than it looks now
-        rest, collector = self._cutter.finish(), deepcopy(self._collector)
-        collector.search(rest)
-        return collector.result()
-
-    def find_last_step(self) -> ReachedStep | None:
-        """Return the last step, None where there is none; LogError if the log cannot be read.
-
-        A step is counted from the first one of the run: NeMo's `global_step: 22` is the 23rd. Its time is the median of
-        the last five, of those that a step can take.
-        """
-        segments = self.read().read_as(*(dialect.name for dialect in self._extra)).segments
-        if not segments:
-            return None
-        steps = segments[-1].steps
-        recent = steps.seconds[-RECENT:]
-        possible = recent[np.isfinite(recent) & (recent > 0)]
-        if not len(possible):
-            return None
-        done = int(steps.index[-1]) + 1 - segments[-1].first_step
-        total = segments[-1].total_steps
-        return ReachedStep(done, total if total is None or total >= done else None, float(np.median(possible)))
-
-    def _begin(self) -> None:
-        self.read_bytes = 0
-        self._cutter = ChunkCutter()
-        self._collector = LogCollector(self._extra)
-
-    def _goes_on(self, file: files.File) -> bool:
-        """Whether a file is the one that was read before, and what was last read of it still stands there."""
-        if file.identity != self._file or file.size < self.read_bytes:
-            return False
-        return file.read(self._cutter.offset, self.read_bytes) == self._cutter.text

@@ -48,6 +48,7 @@ class File:
         self._opened = os.fstat(self._handle)
         self.size = self._opened.st_size
         self.identity = self._opened.st_dev, self._opened.st_ino
+        self.modified = self._opened.st_mtime  # seconds since 1970, by the clock of its file system
         if not S_ISREG(self._opened.st_mode):
             os.close(self._handle)
             raise LogError(f"cannot read {path}: not a regular file")

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, LogProgress, Phase, SubmissionState
 from pytest_llmbench.launch import MASK, find_secret_values
 from pytest_llmbench.launch.follow.progress import Progress, summarize
+from pytest_llmbench.launch.follow.stalls import ReadProgress
 from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, cancel_jobs, differs, explain_end, has_moved_on
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import Launcher, Scheduler, find_launcher, group_by_scheduler
@@ -57,6 +58,7 @@ class Engine:
         limits: Limits,
         *,
         progress: Progress | None = None,
+        read_progress: ReadProgress | None = None,
         follow_only: bool = False,
     ) -> None:
         self._journal = journal
@@ -72,7 +74,8 @@ class Engine:
         self._identities: set[JobIdentity] = set()
         self._resumed_identities: frozenset[JobIdentity] = frozenset()
         self._specs: dict[str, JobSpec] = {}
-        self._watch = Watch(limits)
+        self._read_progress = read_progress
+        self._watch = Watch(limits, self._progress.last_step)
         self._absences: dict[Scheduler, Absence] = {}
         self._pause = limits.first_poll
         self._polled = now() - timedelta(days=1)
@@ -284,8 +287,9 @@ class Engine:
                 continue
             taken += (self._now() - begun).total_seconds()
             self._note_answer(jobs[0])
+            logs = self._read_logs(jobs, statuses)
             with self._journal.write_together():  # on many disks each write takes as long as the poll
-                steps = [self._take(job, statuses.get(job.number)) for job in jobs]
+                steps = [self._take(job, statuses.get(job.number), logs.get(job.number)) for job in jobs]
             for job in (job for job in jobs if job.number not in self._live):
                 self._hand_on(self._jobs[job.number])
             changed |= any(moved for moved, _ in steps)
@@ -298,12 +302,21 @@ class Engine:
         waiting = len(self._queue) + len(self._intended)
         self._progress.update(list(self._jobs.values()), waiting, self._now())
 
-    def _take(self, job: Job, status: JobStatus | None) -> tuple[bool, Job | None]:
+    def _read_logs(self, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]) -> dict[int, LogProgress]:
+        """Return what the logs of running jobs show, by number, and of those whose time was over."""
+        if self._read_progress is None:
+            return {}
+        return {
+            job.number: self._read_progress(replace(job, status=status))
+            for job in jobs
+            if (status := statuses.get(job.number)) and (_is_running(status) or status.state == "TIMEOUT")
+        }
+
+    def _take(self, job: Job, status: JobStatus | None, log: LogProgress | None) -> tuple[bool, Job | None]:
         """Take what a poll says of a job: whether it moved on, and the job if it is to be cancelled."""
         now = self._now()
-        step = self._watch.decide(job, status, now)
+        step = self._watch.decide(job, status, now, log)
         moved = has_moved_on(job.status, step.status)
-        started = _is_running(step.status) and not _is_running(job.status)
         if step.ended and step.status:
             text = explain_end(replace(job, status=step.status)).text
             del self._live[job.number]
@@ -312,10 +325,9 @@ class Engine:
             )
             return True, None
         if differs(job.status, step.status) and step.status:
-            job = replace(self._journal.record_status(job.number, step.status), spec=job.spec)
+            before, job = job.status, replace(self._journal.record_status(job.number, step.status), spec=job.spec)
             self._jobs[job.number] = self._live[job.number] = job
-        if started:
-            self._progress.tell_started(job, now)
+            self._progress.tell_change(job, before, now, cancels=self._limits.stalls.cancels)
         return moved, job if step.cancel else None
 
     def _hand_on(self, job: Job) -> None:

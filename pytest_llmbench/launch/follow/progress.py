@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from pytest_llmbench.core.formatting import escape, join_first
-from pytest_llmbench.core.models.jobs import Job, JobEnd, Phase
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobStatus, Phase, Stall, StallPlace
 
 # how far the log of a job is: steps done, of how many (None: unknown), seconds that one takes
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
@@ -32,7 +32,7 @@ class Progress:
 
     def __init__(self, tell: Callable[[str], None], last_step: LastStep = find_no_step) -> None:
         self._tell = tell
-        self._last_step = last_step
+        self.last_step = last_step
         self._told: datetime | None = None
         self._counts = ""
         self._heartbeat = FIRST_HEARTBEAT_SECONDS
@@ -41,11 +41,31 @@ class Progress:
         """Tell that a job was submitted."""
         self.say(f"job {job.job_id} submitted: {_name_job(job)}", now)
 
-    def tell_started(self, job: Job, now: datetime) -> None:
-        """Tell that a job runs, and where."""
-        nodes = job.status.nodes if job.status else ()
-        where = f" on {join_first(nodes, 4)}" if nodes else ""
-        self.say(f"job {job.job_id} runs{where}: {_name_job(job)}", now)
+    def tell_change(self, job: Job, before: JobStatus | None, now: datetime, *, cancels: bool = False) -> None:
+        """Tell what is new of a job: it was requeued, it runs and where, it stands still, it goes on."""
+        status = job.status
+        if status is None:
+            return
+        ran, runs = (known is not None and known.phase is Phase.RUNNING for known in (before, status))
+        again = ran and before is not None and status.restarts > before.restarts
+        if ran and (again or status.phase is Phase.WAITING):
+            self.say(f"job {job.job_id} was requeued, and starts again: {_name_job(job)}", now)
+        if runs and (again or not ran):
+            self.say(f"job {job.job_id} runs{_name_nodes(status)}: {_name_job(job)}", now)
+        was_still, is_still = before is not None and before.stall is not None, status.stall is not None
+        if runs and was_still != is_still:
+            self.say(self._describe_still(job, status, cancels=cancels), now)
+
+    def _describe_still(self, job: Job, status: JobStatus, *, cancels: bool) -> str:
+        """Return that a job stands still, or does so no longer."""
+        stall = status.stall
+        if stall is None:
+            return f"job {job.job_id} goes on: {_name_job(job)}"
+        since = format_duration(stall.seconds)
+        text = f"job {job.job_id} stands still{_name_nodes(status)}: {_name_job(job)}: no sign of life for {since}"
+        text += f", {describe_place(stall)}" if stall.found else ""
+        place = f"log: {stall.log}" if stall.found else f"no log of its own was found in {stall.log}"
+        return f"{text}; {place}" + ("; it is cancelled if that goes on" if cancels else "")
 
     def tell_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
         """Tell that a job ended, and what is wrong with it; or that it was not submitted."""
@@ -84,13 +104,13 @@ class Progress:
 
     def _find_furthest(self, jobs: Sequence[Job], now: datetime) -> str:
         """Return how far the run is that has the longest way to go, of those that started last."""
-        running = [job for job in jobs if job.status and job.status.phase is Phase.RUNNING]
-        seen = [(job, step) for job in running[-LOOKED_AT:] if (step := self._last_step(job))]
+        running = [job for job in jobs if job.status and job.status.phase is Phase.RUNNING and not job.status.stall]
+        seen = [(job, step) for job in running[-LOOKED_AT:] if (step := self.last_step(job))]
         ways = [(_estimate_rest(done, total, seconds), job, done, total) for job, (done, total, seconds) in seen]
         if not ways:
             return ""
         left, job, done, total = max(ways, key=lambda way: -1 if way[0] is None else way[0])
-        text = f"{_name_job(job)} step {done}" + (f"/{total}" if total else "")
+        text = f"{_name_job(job)} step {format_step(done, total)}"
         if left is None:
             return text
         until = (now + timedelta(seconds=left)).astimezone()
@@ -109,7 +129,10 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         reasons = sorted({status.reason for status in pending if status.reason})
         yield f"{number} pending" + (f" ({join_first(reasons, 3)})" if reasons else "")
     if number := phases[Phase.RUNNING]:
-        yield f"{number} running"
+        still = [
+            _name_still(job, job.status.stall) for job in jobs if _is_running(job) and job.status and job.status.stall
+        ]
+        yield f"{number} running" + (f" (standing still: {join_first(still, 3)})" if still else "")
     if number := phases[Phase.UNKNOWN]:
         yield f"{number} unknown to Slurm"
     if number := phases[Phase.ENDED]:
@@ -118,6 +141,21 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         yield f"{number} refused"
     if waiting:
         yield f"{waiting} not submitted yet"
+
+
+def describe_place(stall: Stall) -> str:
+    """Return where in its run a job stands still: `after step 5/50`."""
+    step = format_step(stall.done, stall.total)
+    return {
+        StallPlace.START: "before its first step",
+        StallPlace.STEPS: f"after step {step}",
+        StallPlace.END: f"after its last step, {step}, in its final save or teardown",
+    }[stall.place]
+
+
+def format_step(done: int, total: int | None) -> str:
+    """Return `5/50`, or `5` where nothing tells of how many."""
+    return f"{done}/{total}" if total else str(done)
 
 
 def format_duration(seconds: float) -> str:
@@ -139,6 +177,19 @@ def wrap_line(line: str, first: str = "") -> str:
 
 def _estimate_rest(done: int, total: int | None, seconds: float) -> float | None:
     return None if total is None else max(total - done, 0) * seconds
+
+
+def _is_running(job: Job) -> bool:
+    return job.status is not None and job.status.phase is Phase.RUNNING
+
+
+def _name_still(job: Job, stall: Stall) -> str:
+    step = f" at step {format_step(stall.done, stall.total)}" if stall.done else ""
+    return f"job {job.job_id}{step}"
+
+
+def _name_nodes(status: JobStatus) -> str:
+    return f" on {join_first(status.nodes, 4)}" if status.nodes else ""
 
 
 def _name_job(job: Job) -> str:

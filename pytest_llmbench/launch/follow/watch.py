@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobStatus, Phase
-from pytest_llmbench.launch.follow.progress import format_duration
+from pytest_llmbench.core.models.jobs import (
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobStatus,
+    LogProgress,
+    Phase,
+    Stall,
+    StallLimits,
+)
+from pytest_llmbench.launch.follow.progress import LastStep, find_no_step, format_duration
+from pytest_llmbench.launch.follow.stalls import StallWatch, describe_stall, limit_running
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.slurm.statuses import OWN, drop_passing, explain_status, explain_stuck
 from pytest_llmbench.launch.submit import Launcher, group_by_scheduler
@@ -33,7 +44,8 @@ class Limits:
 
     max_jobs: int = 100
     pending_seconds: float | None = None
-    running_seconds: float | None = None
+    running_seconds: float | None = None  # None: by the job's own estimate
+    stalls: StallLimits = field(default_factory=StallLimits)
     away_seconds: float = 1800.0  # so long Slurm may not answer
     lost_seconds: float = 600.0  # so long nothing may know a job
     first_poll: float = 1.0  # so far apart are polls after a change
@@ -56,18 +68,23 @@ class _JobMemory:
     last_seen: datetime  # when something knew it
     blocked: datetime | None = None  # since when its reason is one that never clears
     doomed: str = ""  # why it is not waited for any longer
+    stall: Stall | None = None  # it stood still then
     cancelled: datetime | None = None
 
 
 class Watch:
     """Remembers since when each job is in its phase. Time in which nobody answered does not count."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, last_step: LastStep = find_no_step) -> None:
         self._limits = limits
+        self._stalls = StallWatch(limits.stalls, last_step)
         self._memories: dict[int, _JobMemory] = {}
 
-    def decide(self, job: Job, status: JobStatus | None, now: datetime) -> PollDecision:
-        """Decide about a job from what a poll says of it, None where the poll says nothing."""
+    def decide(
+        self, job: Job, status: JobStatus | None, now: datetime, progress: LogProgress | None = None
+    ) -> PollDecision:
+        """Decide about a job from what a poll says of it, None where the poll says nothing, and from what its log
+        shows, None where nobody looked."""
         memory = self._memories.setdefault(job.number, _JobMemory(Phase.UNKNOWN, now, now))
         if status is None or status.phase is Phase.UNKNOWN:
             return self._decide_unknown(job, memory, now)
@@ -75,10 +92,32 @@ class Watch:
         if status.phase is not memory.phase:
             memory.phase, memory.since, memory.blocked = status.phase, now, None
         if status.phase is Phase.ENDED:
-            is_ours = memory.doomed and status.state == "CANCELLED"
-            return PollDecision(_mark_own(status, memory.doomed) if is_ours else status, ended=True)
-        memory.doomed = memory.doomed or self._find_doom(status, memory, now)
-        return self._cancel_doomed(job, status, memory, now) if memory.doomed else PollDecision(status)
+            return PollDecision(self._explain_ended(job, status, memory, progress), ended=True)
+        if status.phase is Phase.WAITING:
+            self._stalls.forget(job)
+        elif progress is not None:
+            status = replace(status, stall=self._stalls.look(job, status, progress, now))
+            hopeless = self._stalls.find_hopeless(job, progress)
+            if hopeless and not memory.doomed:
+                memory.doomed, memory.stall = describe_stall(hopeless), hopeless
+        if not memory.doomed:
+            memory.doomed, memory.stall = self._find_doom(job, status, memory, now), status.stall
+        if not memory.doomed:
+            return PollDecision(status)
+        return self._cancel_doomed(job, replace(status, stall=memory.stall), memory, now)
+
+    def _explain_ended(
+        self, job: Job, status: JobStatus, memory: _JobMemory, progress: LogProgress | None
+    ) -> JobStatus:
+        """Return the status of a job that ended with what we did to it, or how it stood still."""
+        if status.state == "TIMEOUT":
+            return replace(status, stall=self._stalls.find_last(job, status, progress))
+        before = job.status.stall if job.status else None
+        stall = before if before and before.cancelled else None  # an earlier session may have cancelled it
+        doomed = memory.doomed or (describe_stall(stall) if stall else "")
+        if not doomed or status.state != "CANCELLED":
+            return status
+        return replace(_mark_own(status, doomed), stall=memory.stall or stall)
 
     def leave_out_pause(self, seconds: float, jobs: Iterable[Job]) -> None:
         """Leave out a time in which nobody answered for these jobs."""
@@ -95,11 +134,12 @@ class Watch:
         lost = replace(last, phase=Phase.UNKNOWN, state="")
         return PollDecision(_mark_own(lost, _describe_lost(job, self._limits)), ended=True)
 
-    def _find_doom(self, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
+    def _find_doom(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
         """Return why a job is not to be waited for any longer, or nothing."""
         seconds = (now - memory.since).total_seconds()
         pending, running = self._limits.pending_seconds, self._limits.running_seconds
-        if status.phase is Phase.RUNNING and running is not None and seconds > running:
+        running = limit_running(job.spec, status) if running is None else running
+        if status.phase is Phase.RUNNING and seconds > running:
             return f"it ran for {format_duration(seconds)}, allowed are {format_duration(running)}"
         if status.phase is not Phase.WAITING:
             return ""
@@ -121,7 +161,8 @@ class Watch:
             return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
             text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.job_id}"
-            return PollDecision(_mark_own(replace(status, phase=Phase.ENDED), text), ended=True)
+            # without its stall: it may run on, so that it is not started again
+            return PollDecision(_mark_own(replace(status, phase=Phase.ENDED, stall=None), text), ended=True)
         again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS
         memory.cancelled = now if again else memory.cancelled
         return PollDecision(status, cancel=again)
@@ -167,6 +208,8 @@ def explain_end(job: Job) -> JobEnd:
         return JobEnd(Blame.RUN, job.problem)
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")
+    if job.status.stall and job.status.phase is Phase.ENDED:
+        return JobEnd(Blame.HUNG, f"{job.status.state}: it {describe_stall(job.status.stall)}")
     if job.status.ended_by is EndedBy.PYTEST:
         blame = Blame.CANCELLED if job.status.state == "CANCELLED" else Blame.RUN
         return JobEnd(blame, job.status.reason.removeprefix(OWN))

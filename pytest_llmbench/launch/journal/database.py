@@ -12,7 +12,17 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import (
+    EndedBy,
+    Job,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    Stall,
+    StallPlace,
+    SubmissionState,
+)
 from pytest_llmbench.launch import MASK, find_secret_values, redact
 from pytest_llmbench.launch.slurm.statuses import OWN
 from pytest_llmbench.launch.submit.process import Process
@@ -256,7 +266,9 @@ def decode_status(text: str) -> JobStatus:
     # a journal of an earlier version says in words alone who ended a job
     by_words = EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
     codes = {"phase": Phase(fields["phase"]), "ended_by": EndedBy(fields.get("ended_by", by_words))}
-    return JobStatus(**{**fields, **times, **codes, "nodes": tuple(fields["nodes"])})
+    stall = fields.get("stall")  # a journal of an earlier version says nothing of it
+    stall = stall and Stall(**{**stall, "place": StallPlace(stall["place"])})
+    return JobStatus(**{**fields, **times, **codes, "nodes": tuple(fields["nodes"]), "stall": stall})
 
 
 def _write_value(value: object) -> str:

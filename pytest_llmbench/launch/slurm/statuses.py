@@ -16,7 +16,7 @@ SACCT_FIELDS = "JobIDRaw,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,
 # each field with the sign behind it, so that it is printed at its full length
 SQUEUE_FIELDS = (
     "JobID:|,State:|,exit_code:|,DerivedEC:|,TimeUsed:|,SubmitTime:|,StartTime:|,EndTime:|,NodeList:|,RestartCnt:|,"
-    "Reason:|"
+    "Reason:|,TimeLimit:|"
 )
 
 MOST_HOSTS = 20_000
@@ -219,7 +219,7 @@ def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
 def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
     if len(fields) < SQUEUE_FIELDS.count(","):
         return None
-    state, exit_code, derived, elapsed, submitted, started, ended, nodes, restarts, reason = fields[:10]
+    state, exit_code, derived, elapsed, submitted, started, ended, nodes, restarts, reason, limit = fields[:11]
     codes = _parse_code(exit_code), _parse_code(derived)
     if not all(codes):
         return None
@@ -238,6 +238,7 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
         ended=_parse_time(ended) if phase is Phase.ENDED else None,
         restarts=int(restarts) if restarts.isdecimal() else 0,
         seen_by="squeue",
+        limit_seconds=parse_duration(limit),
     )
 
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
     Case,
@@ -33,7 +32,6 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigu
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.ingest.parse.read import Growing
     from pytest_llmbench.pipeline.evaluate import Measured
 
 
@@ -70,7 +68,6 @@ class LaunchedRuns:
         self.facts = facts
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
-        self._logs: dict[tuple[int, int], Growing] = {}
         self._own: RunKeys = frozenset()
 
     def find_run(self, job: Job) -> Run | None:
@@ -80,7 +77,7 @@ class LaunchedRuns:
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
         since = estimate_submission(job)
-        run = ingest_job(_list_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
+        run = ingest_job(list_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
         self._own |= run.same_run_keys
@@ -94,24 +91,6 @@ class LaunchedRuns:
             environment=tuple(ran_on.items()),
         )
         return dataclasses.replace(run, found=files)
-
-    def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
-        """Return the last step in the log of a running job, its total and its seconds."""
-        from pytest_llmbench.ingest.parse.read import Growing
-
-        start = job.number, job.status.restarts if job.status else 0
-        path = _find_log(job) if start not in self._logs else None
-        definitions = tuple(baseline.log for baseline in self.catalog.baselines[job.spec.key] if baseline.log)
-        growing = self._logs.get(start) or (Growing(path, definitions) if path else None)
-        if growing is None:
-            return None
-        try:
-            step = growing.find_last_step()
-        except LogError:
-            return None
-        if step:
-            self._logs[start] = growing  # its folder may hold the runs of months: it is not searched for every line
-        return step
 
     @cached_property
     def _history(self) -> Measured:
@@ -236,16 +215,7 @@ def _list_own_folders(job: Job) -> tuple[Path, ...]:
     return (*stages, job.spec.directory)
 
 
-def _find_log(job: Job) -> Path | None:
-    """Return the log of a job's latest attempt, None while there is none."""
-    from pytest_llmbench.ingest.discover import find_runs
-
-    runs = find_runs([place for place in _list_places(job) if place.exists()]).runs
-    logs = [run.attempts[-1].log for run in runs if run.job_id == job.job_id and run.attempts]
-    return logs[-1] if logs else None
-
-
-def _list_places(job: Job) -> list[Path]:
+def list_places(job: Job) -> list[Path]:
     """Return where the log of a job can lie; Slurm's own file in the folder where it was submitted comes last."""
     places = [job.log_folder, *job.spec.log_folders, job.folder, job.spec.directory / f"slurm-{job.job_id}.out"]
     return list(dict.fromkeys(place for place in places if place is not None))

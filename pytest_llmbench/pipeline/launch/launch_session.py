@@ -199,7 +199,7 @@ class LaunchSession:
             facts=facts,
             past=self.past,
         )
-        engine = self._build_engine(journal, runs)
+        engine = self._build_engine(journal)
         progress = LaunchProgress(
             [job.spec for job in plan.jobs],
             runs,
@@ -235,14 +235,18 @@ class LaunchSession:
         if self._cases - judged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
-    def _build_engine(self, journal: Journal, runs: LaunchedRuns) -> Engine:
+    def _build_engine(self, journal: Journal) -> Engine:
         from pytest_llmbench.launch.follow import Engine
         from pytest_llmbench.launch.follow.progress import Progress
         from pytest_llmbench.launch.follow.watch import Limits
         from pytest_llmbench.launch.submit import Tools, build_launchers
+        from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
-        limits = Limits(max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending)
+        limits = Limits(
+            max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending, stalls=self.launch.stall_limit
+        )
+        logs = RunningLogs(self.catalog, host.now)
         return Engine(
             journal,
             build_launchers(Tools(journal, self.planner.slurm, host.sleep)),
@@ -250,7 +254,8 @@ class LaunchSession:
             host.now,
             host.sleep,
             limits,
-            progress=Progress(host.tell, runs.read_last_step),
+            progress=Progress(host.tell, logs.read_last_step),
+            read_progress=logs.read_progress,
             follow_only=self.launch.collect,
         )
 

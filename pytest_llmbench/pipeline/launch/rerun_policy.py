@@ -128,6 +128,8 @@ class LaunchProgress:
         if run is None or end.blame is Blame.NONE:
             return end
         blame, text = self._judge.read_ending(job, run)
+        if end.blame is Blame.HUNG and blame is Blame.CANCELLED:  # by us, for that
+            return end
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
         return dataclasses.replace(end, blame=blame, text=_join(end.text, text))
 
@@ -144,11 +146,20 @@ class LaunchProgress:
         if refused and job.spec.exclude != own:
             progress.nowhere_else = True
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
-        if end.blame is not Blame.INFRASTRUCTURE or job.attempt > self._settings.retries or self._settings.collect:
+        if not self._may_retry(job, end) or self._settings.collect:
             return None
         if not self._affordable(job.spec.gpu_hours):
             return None
         return NextJob(_avoid_nodes(job.spec, _get_nodes(job)), job.attempt + 1, job.repeat)
+
+    def _may_retry(self, job: Job, end: JobEnd) -> bool:
+        """Whether what ended a job is tried again: failures of the infrastructure as often as was allowed for each run,
+        the first of the configuration's jobs that stood still, and no other."""
+        ends = self.configurations[job.spec.case_id].jobs
+        if end.blame is Blame.HUNG:  # a second one is no accident: new software deadlocks, too
+            return self._settings.retries > 0 and sum(other.blame is Blame.HUNG for _, other in ends) == 1
+        failures = [other for tried, other in ends if tried.repeat == job.repeat and other.blame is end.blame]
+        return end.blame is Blame.INFRASTRUCTURE and len(failures) <= self._settings.retries
 
     def _take(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
         key = job.spec.key
@@ -165,6 +176,8 @@ class LaunchProgress:
         """Return why a job has no run that could be judged."""
         if job.refused:
             return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
+        if end.blame is Blame.HUNG:
+            return Reason.HUNG, _describe_hung(self.configurations[job.spec.case_id])
         if end.blame is not Blame.NONE and not _is_purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
             never = reason is Reason.CANCELLED and not _get_nodes(job)  # sacct gives it a start all the same
@@ -290,6 +303,17 @@ def _is_over_budget(result: ConfigurationResult) -> bool:
     return result.judgement.reason is Reason.OVER_BUDGET
 
 
+def _describe_hung(progress: ConfigurationProgress) -> str:
+    """Return which jobs of a configuration stood still, on which nodes, and where in their runs."""
+    texts = [f"job {job.job_id}{_name_nodes(job)}: {end.text}" for job, end in progress.jobs if end.blame is Blame.HUNG]
+    return _join(*texts)
+
+
+def _name_nodes(job: Job) -> str:
+    nodes = formatting.fold_nodes(_get_nodes(job))
+    return f" on {nodes}" if nodes else ""
+
+
 def _join(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
@@ -322,9 +346,12 @@ def _date_run(run: Run, job: Job) -> Run:
 
 def _add_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]) -> ConfigurationResult:
     """Return a result that is red where a repeat failed: what failed counts, too. An inconclusive one can be green."""
-    if not failures or result.judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID):
+    hung = [failure for failure in failures.values() if failure.reason is Reason.HUNG]
+    if not failures or result.judgement.verdict is Verdict.INVALID:
         return result
-    first = failures[min(failures)]
+    if result.judgement.verdict is Verdict.REGRESSION and not hung:
+        return result
+    first = next(iter(hung), failures[min(failures)])
     sentences = (*first.sentences, f"{result.judgement.text} without it")
     judgement = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=first.reason, sentences=sentences)
     return dataclasses.replace(result, judgement=judgement)

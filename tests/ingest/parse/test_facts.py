@@ -14,7 +14,8 @@ from written_logs import nemo2_run, parse
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.parse import facts
 from pytest_llmbench.ingest.parse.collect import ALL_MARKERS
-from pytest_llmbench.ingest.parse.read import BLOCK, LARGE, Growing, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.growing import Growing
+from pytest_llmbench.ingest.parse.read import BLOCK, LARGE, parse_blocks, read_log
 from pytest_llmbench.ingest.parse.scan import AT_ONCE, MarkerSearch
 
 SMI = "| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |\n"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from compared import described
+from generator import lines
 from written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
-from pytest_llmbench.ingest.parse.read import Growing, ReachedStep, parse_blocks
+from pytest_llmbench.ingest.parse.growing import Growing, LifeSigns, ReachedStep
+from pytest_llmbench.ingest.parse.read import parse_blocks
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 from pytest_llmbench.ingest.sources.files import File
 
@@ -123,3 +126,91 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.out", tmp_path):
         with pytest.raises(LogError):
             last_step(path)
+
+
+# --- signs of life ------------------------------------------------------------------------------------------
+
+
+def signs(path: Path) -> LifeSigns:
+    return Growing(path).find_signs()
+
+
+def megatron(minute: int, step: int) -> str:
+    moment = datetime(2026, 5, 4, 6, minute)  # noqa: DTZ001 (logs name no zone)
+    return lines.megatron_line(moment, step, 50, 6.0, batch=128, tflops=400.0, loss=11.0) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "slowest", "taken"),
+    [
+        ("", 0, 0.0, 0.0),
+        ("a line\n" * 5000, 0, 0.0, 0.0),
+        (nemo2(0), 1, 0.0, 0.0),
+        (nemo2(0) + nemo2(1) + nemo2(2), 3, 6.061, 12.122),
+        (nemo2(0, "99.0") + nemo2(1) + nemo2(2), 3, 6.061, 12.122),
+        (nemo2(0) + nemo2(10) + nemo2(20), 3, 60.61, 121.22),
+        (megatron(1, 1) + megatron(2, 11) + megatron(9, 21), 3, 420.0, 480.0),
+        ("I0 [PAX STATUS]: Starting training loop\n", 0, 0.0, 0.0),
+    ],
+)
+def test_steps_and_the_gaps_between_them(tmp_path: Path, text: str, steps: int, slowest: float, taken: float) -> None:
+    """By the times of the lines where they have them, else by the step time and the steps between two lines."""
+    found = signs(written(tmp_path, text))
+    assert found.steps == steps
+    assert [found.slowest, found.taken] == pytest.approx([slowest, taken])
+
+
+@pytest.mark.parametrize(
+    ("line", "lives"),
+    [
+        (nemo2(3), True),
+        ("[NeMo I] Global Checkpoint Save : Rank: 0 : Iteration: 3 : Start time: 1s : Save duration: 9.1s\n", True),
+        ("validate step: 13000  loss:  5.97670  memory: 28.18GiB(89.87%)\n", True),
+        (" validation loss at iteration 2500 | lm loss value: 5.976700E+00 |\n", True),
+        ("  50%|#####     | 10/20 [01:00<01:00,  6.00s/it]\n", True),
+        ("Copying Trainer's 'max_steps' (50) to the optimizer\n", True),
+        ("[rank3]:[W] ProcessGroupNCCL: heartbeat\n", False),
+        ("\n", False),
+    ],
+)
+@pytest.mark.parametrize("far", [0, 3 * REACH])
+def test_which_lines_show_that_a_run_lives(tmp_path: Path, line: str, lives: bool, far: int) -> None:
+    text = nemo2(0) + nemo2(1) + nemo2(2) + "." * far + "\n"
+    path = written(tmp_path, text)
+    growing = Growing(path)
+    before = growing.find_signs()
+    for more in (line, "something else\n" * 2000):
+        with path.open("a") as log:
+            log.write(more)
+        found = growing.find_signs()
+        assert (found.marks != before.marks) is lives
+    assert growing.find_signs() == Growing(path).find_signs()
+
+
+def test_a_process_that_starts_again_is_seen(tmp_path: Path) -> None:
+    start = "Copying Trainer's 'max_steps' (50) to the optimizer\n"
+    assert not signs(written(tmp_path, start + nemo2(0))).starting
+    assert signs(written(tmp_path, start + nemo2(0) + start)).starting
+    assert not signs(written(tmp_path, start + nemo2(0) + start + nemo2(0))).starting
+    assert not signs(written(tmp_path, start)).starting, "it has had no step"
+
+
+def test_a_look_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, nemo2_run(0, 40) * 50)
+    growing = Growing(path)
+    growing.find_signs()
+    read = 0
+    original = File.read
+
+    def counted(file: File, begin: int, end: int) -> bytes:
+        nonlocal read
+        read += end - begin
+        return original(file, begin, end)
+
+    monkeypatch.setattr(File, "read", counted)
+    growing.find_signs()
+    assert read == 0
+    with path.open("a") as log:
+        log.write(nemo2(41))
+    growing.find_signs()
+    assert read <= len(nemo2(41)) + REACH + REACH_BACK

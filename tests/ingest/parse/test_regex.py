@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from written_logs import dropped, nemo2_run, steps
 
 from pytest_llmbench.core.models import ParsedLog, Quote, RegexDialect, TimesOf, Unread
-from pytest_llmbench.ingest.parse.read import Growing, ReachedStep, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.growing import Growing, ReachedStep
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 
 OWN = RegexDialect(

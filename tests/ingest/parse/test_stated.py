@@ -7,7 +7,8 @@ from shared_data import shared
 from written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.models import StatedField
-from pytest_llmbench.ingest.parse.read import Growing, parse_blocks, read_log
+from pytest_llmbench.ingest.parse.growing import Growing
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
 
 STATED = {
     "Initializing distributed: GLOBAL_RANK: 159, MEMBER: 160/160\n": (StatedField.GPUS, "160"),

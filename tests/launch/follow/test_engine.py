@@ -13,8 +13,9 @@ import pytest
 from job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, LogProgress, Phase, SubmissionState
 from pytest_llmbench.launch.follow import Engine, NextJob
+from pytest_llmbench.launch.follow.progress import Progress
 from pytest_llmbench.launch.follow.watch import Limits
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.slurm import SlurmAway
@@ -308,6 +309,73 @@ def test_a_requeue_is_no_end(session: Session) -> None:
     assert session.text.count("runs on") == 2
 
 
+# --- jobs that stand still ----------------------------------------------------------------------------------
+
+
+def read_steps(*seconds: float, session: Session) -> Callable[[Job], LogProgress]:
+    """A log with steps at these seconds of the world."""
+
+    def read(_job: Job) -> LogProgress:
+        steps = sum(second <= session.world.age for second in seconds)
+        return LogProgress(Path("/logs/x.out"), steps=steps, marks=(steps,))
+
+    return read
+
+
+def test_a_job_that_stands_still_is_told_cancelled_and_ends_as_hung(session: Session) -> None:
+    session.world.lives["a"] = lives((5, waiting()), (1e9, running("n1", "n2")))
+    read = read_steps(*range(30, 100, 5), session=session)
+    session.make(progress=Progress(session.told.append, lambda job: (14, 50, 5.0)), read_progress=read)
+    session.run("a", "b")
+    found = {job.spec.case_id: (job, end) for job, end in session.ends}
+    job, end = found["a"]
+    assert end.blame is Blame.HUNG
+    assert "stood still for 20 min after step 14/50 (x.out)" in end.text
+    assert found["b"][1].blame is Blame.NONE
+    assert session.world.cancels == [("1001",)]
+    assert session.text.count("job 1001 stands still on n1, n2: a: no sign of life for 10 min, after step 14/50") == 1
+    assert "(standing still: job 1001 at step 14/50)" in session.text
+    assert job.status
+    assert job.status.stall
+    session.journal.intend(session.spec("c"), session.clock.now())  # so that there is something to resume
+    session.again().resume([session.spec(case) for case in "abc"], session.finished)
+    assert {job.spec.case_id: (job, end) for job, end in session.ends}["a"] == found["a"]
+
+
+def test_a_job_that_goes_on_is_told_so_and_left_alone(session: Session) -> None:
+    session.world.lives["a"] = lives((1700, running()), (1e9, ended()))
+    read = read_steps(*range(30, 100, 5), *range(900, 1700, 5), session=session)
+    session.make(read_progress=read)
+    [(_, end)] = session.run()
+    assert end.blame is Blame.NONE
+    assert session.text.count("job 1001 stands still") == 1
+    assert session.text.count("job 1001 goes on: a") == 1
+    assert session.world.cancels == []
+
+
+def test_a_requeue_is_told_while_it_happens(session: Session) -> None:
+    session.world.lives["a"] = lives((10, running()), (400, waiting("BeginTime", restarts=1)), (1e9, running()))
+    killed_at(session, 300.0)
+    assert session.text.count("job 1001 was requeued, and starts again: a") == 1
+
+
+def test_logs_are_read_of_running_jobs_only_and_ask_slurm_for_nothing(session: Session) -> None:
+    read: list[tuple[str, str]] = []
+
+    def read_progress(job: Job) -> LogProgress:
+        read.append((job.spec.case_id, job.status.state if job.status else ""))
+        return LogProgress()
+
+    polls = []
+    for reader in (None, read_progress):
+        session.world.polls.clear()
+        session.make(read_progress=reader)
+        session.engine.run([session.spec(f"{case}{reader is None}") for case in "ab"], session.finished)
+        polls.append(len(session.world.polls))
+    assert {state for _, state in read} == {"RUNNING"}
+    assert polls[0] == polls[1]
+
+
 # --- jobs that never start, or never end ------------------------------------------------------------------
 
 
@@ -339,7 +407,7 @@ def test_a_job_that_pends_for_too_long_is_cancelled(session: Session) -> None:
 
 def test_without_a_limit_a_job_may_pend(session: Session) -> None:
     session.make(replace(LIMITS, pending_seconds=None))
-    session.world.lives["a"] = lives((9e5, waiting("Resources")), (9.1e5, running()), (1e9, ended()))
+    session.world.lives["a"] = lives((9e5, waiting("Resources")), (9.05e5, running()), (1e9, ended()))
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE
 

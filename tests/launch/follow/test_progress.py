@@ -33,7 +33,7 @@ def lines() -> list[str]:
 def test_each_change_of_a_job_has_its_line(lines: list[str]) -> None:
     progress, one = Progress(lines.append), job(HERE)
     progress.tell_submitted(one, START)
-    progress.tell_started(replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), START)
+    progress.tell_change(replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), None, START)
     progress.tell_ended(replace(one, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START)
     progress.tell_ended(replace(one, status=ended("FAILED", "7:0")), JobEnd(Blame.RUN, "it exited with 7"), START)
     text = [re.sub(r"\s+", " ", line)[9:] for line in lines]

@@ -24,7 +24,17 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import (
+    EndedBy,
+    Job,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    Stall,
+    StallPlace,
+    SubmissionState,
+)
 from pytest_llmbench.launch.journal import Journal, database
 from pytest_llmbench.launch.submit.process import Process
 
@@ -503,6 +513,26 @@ def test_a_journal_that_says_in_words_alone_what_became_of_jobs_is_read(folder: 
     status = journal.list_jobs()[3].status
     assert status is not None
     assert status.ended_by is EndedBy.PYTEST
+    journal.close()
+
+
+def test_that_a_job_stood_still_is_kept_and_a_journal_that_says_nothing_of_it_is_read(folder: Path) -> None:
+    journal = Journal(folder)
+    journal.begin("old", NOW)
+    stall = Stall(StallPlace.STEPS, 1200.0, 5, 50, "/logs/x.out", cancelled=True)
+    ids = []
+    for number in range(2):
+        ids.append(journal.intend(replace(SPEC, case_id=f"case-{number}"), NOW).number)
+        journal.record_submission(ids[-1], str(number), None, NOW)
+        journal.record_status(ids[-1], replace(DONE, phase=Phase.RUNNING, limit_seconds=60.0, stall=stall))
+    journal.close()
+    with closing(sqlite3.connect(folder / "launch.db")) as file:
+        removed = "json_remove(status, '$.stall', '$.limit_seconds')"
+        file.execute(f"UPDATE job SET status = {removed} WHERE number = {ids[1]}")  # noqa: S608 (our own)
+        file.commit()
+    journal = Journal(folder)
+    journal.resume()
+    assert [job.status and job.status.stall for job in journal.list_jobs()] == [stall, None]
     journal.close()
 
 

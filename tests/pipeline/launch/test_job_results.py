@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,46 +10,19 @@ from builders import log, run, segment, steps
 from job_specs import KEY, START, job, running
 from written_logs import parse
 
-from pytest_llmbench.core.models import NO_QUOTE, Discovery, Ending, EndingCode, Look, Run
+from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Look, Run
 from pytest_llmbench.core.models.jobs import Blame, Job
-from pytest_llmbench.ingest import discover
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest_job
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
+from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 from pytest_llmbench.pipeline.settings import Settings
 
 LINE = (
     "Training epoch 0, iteration {0}/49 | lr: 1e-05 | global_batch_size: 128 | global_step: {0} |"
     " reduced_train_loss: 11.9 | train_step_timing in s: 2.5 | consumed_samples: 128\n"
 )
-
-
-def test_a_running_jobs_log_is_looked_for_until_it_has_steps_and_again_after_a_requeue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    searched: list[Sequence[Path]] = []
-
-    def find_runs(paths: Sequence[Path]) -> Discovery:
-        searched.append(paths)
-        return found(paths)
-
-    found = discover.find_runs
-    monkeypatch.setattr(discover, "find_runs", find_runs)
-    settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
-    one = job(tmp_path, log_folder=tmp_path, status=running())
-    log = tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out"
-    assert runs.read_last_step(one) is None
-    log.write_text("no step yet\n")
-    assert runs.read_last_step(one) is None
-    assert len(searched) == 2
-    for step in range(3):
-        log.write_text("".join(LINE.format(number) for number in range(step + 1)))
-        assert runs.read_last_step(one) == (step + 1, 50, 2.5)
-    assert len(searched) == 3
-    assert runs.read_last_step(replace(one, status=running(restarts=1))) == (3, 50, 2.5)
-    assert len(searched) == 4
 
 
 WAITED = "[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n"
@@ -173,8 +145,7 @@ def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / f"log-fake_8b_8_{one.job_id}.out"
     log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 8)))
-    runs = LaunchedRuns(settings, catalog, "session", lambda _key: Look(), lambda: START)
-    assert runs.read_last_step(one) == (7, 50, 2.5)
+    assert RunningLogs(catalog, lambda: START).read_last_step(one) == (7, 50, 2.5)
     run = ingest_job([tmp_path / "logs"], one.job_id, key, catalog, START)
     assert run is not None
     assert run.identity.key == key

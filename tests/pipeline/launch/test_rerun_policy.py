@@ -258,6 +258,77 @@ def test_a_cause_of_the_infrastructure_that_only_the_log_tells_is_retried() -> N
     assert course.sequences.configurations[KEY.id].jobs[0][1].text == "exit code 1; NCCL timed out (x.out:7)"
 
 
+# --- jobs that stood still ----------------------------------------------------------------------------------
+
+HUNG = JobEnd(Blame.HUNG, "CANCELLED: it stood still for 20 min after step 5/50 (x.out)")
+
+
+def test_the_first_job_that_stood_still_is_started_again_on_other_nodes() -> None:
+    course = Course(Verdict.PASS)
+    [again] = course.end(HUNG)
+    assert (again.attempt, again.repeat, again.spec.exclude) == (2, 1, ("n1",))
+    assert course.end(spec=again.spec, attempt=2) == []
+    assert course.result.judgement.verdict is Verdict.PASS
+    assert [(job.attempt, job.text) for job in course.result.jobs] == [(1, HUNG.text), (2, "")]
+
+
+def test_a_second_one_is_hung_with_both() -> None:
+    course = Course(Verdict.PASS)
+    [again] = course.end(HUNG)
+    assert course.end(replace(HUNG, text="TIMEOUT: it stood still"), spec=again.spec, attempt=2) == []
+    judgement = course.result.judgement
+    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.HUNG)
+    assert judgement.text == f"job 1 on n1: {HUNG.text}; job 2 on n2: TIMEOUT: it stood still"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REGRESSION, Verdict.INCONCLUSIVE])
+def test_a_second_one_in_any_repeat_is_hung_whatever_the_others_say(verdict: Verdict) -> None:
+    course = Course(verdict)
+    [again] = course.end(HUNG)
+    course.end(spec=again.spec, attempt=2)
+    assert course.end(HUNG, repeat=2) == []
+    judgement = course.result.judgement
+    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.HUNG)
+    assert judgement.text.startswith(f"job 1 on n1: {HUNG.text}; job 3 on n3: {HUNG.text}; ")
+
+
+def test_a_job_that_stood_still_is_no_failure_of_the_infrastructure() -> None:
+    """Neither of them uses up the tries of the other."""
+    course = Course(Verdict.PASS, retries=1)
+    course.end(HUNG)
+    [again] = course.end(BROKEN, attempt=2)
+    assert (again.attempt, again.spec.exclude) == (3, ("n2",))
+    course = Course(Verdict.PASS, retries=1)
+    course.end(BROKEN)
+    assert len(course.end(HUNG, attempt=2)) == 1
+
+
+@pytest.mark.parametrize("settings", [{"retries": 0}, {"collect": True}, {"budget": 9.0}])
+def test_where_nothing_is_started_again_one_is_enough(settings: dict[str, Any]) -> None:
+    course = Course(Verdict.PASS, **settings)
+    assert course.end(HUNG) == []
+    assert course.result.judgement.reason is Reason.HUNG
+
+
+def test_without_other_nodes_it_is_started_where_it_can_be() -> None:
+    course = Course(Verdict.PASS)
+    [again] = course.end(HUNG)
+    refused = JobStatus(Phase.ENDED, "FAILED", exit_code="0:0", seen_by="sacct")
+    [anywhere] = course.end(CRASHED, spec=again.spec, attempt=2, status=refused)
+    assert anywhere.spec.exclude == ()
+
+
+def test_that_it_was_cancelled_for_it_is_not_told_twice() -> None:
+    course = Course(Verdict.PASS, retries=0)
+    course.ending = Blame.CANCELLED, "it was cancelled: slurmstepd: error"
+    course.end(HUNG)
+    assert course.result.judgement.text == f"job 1 on n1: {HUNG.text}"
+    course = Course(Verdict.PASS, retries=0)
+    course.ending = Blame.RUN, "a process died of an exception: ValueError: x (x.out:3)"
+    course.end(HUNG)
+    assert "ValueError" in course.result.judgement.text, "the others waited for it"
+
+
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
 def test_a_repeat_that_failed_is_not_left_out_of_a_green_verdict(verdict: Verdict) -> None:
     """One slow run, one that crashed and one fast run are no PASS."""
