@@ -336,7 +336,8 @@ def join_processes(device: torch.device, gpus: int) -> tuple[int, int]:
 def environment(device: torch.device) -> dict[str, object]:
     """Return what this process runs on, by the names of docs/inputs.md, and as far as anything tells it."""
     if device.type == "cpu":
-        return {"device": f"{cpu_name()}, {torch.get_num_threads()} threads", "pytorch": torch.__version__}
+        threads = torch.get_num_threads()
+        return {"device": f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}", "pytorch": torch.__version__}
     properties = torch.cuda.get_device_properties(device)
     fields = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory")
     driver, power, clock, memory = nvidia_smi(f"GPU-{getattr(properties, 'uuid', '')}", fields)

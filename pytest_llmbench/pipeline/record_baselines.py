@@ -128,7 +128,8 @@ def record(
         judgement = _explain_not_recorded(result.judgement, refusal)
         failed = bool(nothing or refusal) or _is_invalid(result)
         status = Status.FAILED if failed else Status.SKIPPED
-        outcome = Outcome(result.case, status, judgement, context=() if refusal else nothing)
+        context = () if refusal else nothing
+        outcome = Outcome(result.case, status, judgement, context=context, jobs=result.jobs)
         outcomes.append(outcome if failed or pair is None else _record(outcome, *pair, replaced, settings))
     return tuple(outcomes), tuple(path for path, _ in written)
 

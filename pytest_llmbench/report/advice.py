@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import NoteCode
+from pytest_llmbench.report import jobs
 
 SLOWER_THAN_RECORDED = (
     "compare with an older run of this configuration; a change that is known and meant goes into the file of "
@@ -26,6 +27,13 @@ NOT_ONE_LEVEL = (
     "find what differs between the runs: nodes, steps, what else ran there; record those of one level, or say why all "
     'count, where they are at most 10 % apart, with --llmb-accept-levels="the reason"'
 )
+
+SLOW_HERE = frozenset(("slower-than-bound", "cannot-tell", "repeats-disagree"))
+"""Reasons for which other work on the machine that ran the jobs may be to blame."""
+
+RAN_HERE = "its runs on this machine took {times} a step: {first}; if it stays so, {then}"
+BESIDE = "something else may have run beside them; look what (uptime, nvidia-smi), and run it alone"
+ALIKE = "all alike, so look at what runs here all the time (uptime, nvidia-smi), at power limit and clocks"
 
 ADVICE = {
     "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
@@ -121,7 +129,21 @@ def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
     places = described.get("baselines") or ["DIR"]  # with which later sessions judge against what was recorded
     baselines = " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
-    return _choose_advice(described).format(id=described["id"], baselines=baselines)
+    advice = _choose_advice(described).format(id=described["id"], baselines=baselines)
+    return _advise_on_machine(described, advice) if described["reason"] in SLOW_HERE else advice
+
+
+def _advise_on_machine(described: dict[str, Any], advice: str) -> str:
+    """Return advice on what several runs of a launch on this machine took, before the usual one; that one elsewhere."""
+    seconds = [job["step_seconds"] for job in jobs.list_last_attempts(described) if job["step_seconds"]]
+    if len(seconds) < 2 or (described.get("run") or {}).get("launcher") != "local":
+        return advice
+    bound, expected = described.get("bound_seconds"), described.get("expected_seconds")
+    apart = described["reason"] == "repeats-disagree" or max(seconds) / min(seconds) > (
+        bound / expected if bound and expected else 1
+    )
+    times = " and ".join(", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1))
+    return RAN_HERE.format(times=times, first=BESIDE if apart else ALIKE, then=advice)
 
 
 def _choose_advice(described: dict[str, Any]) -> str:

@@ -60,6 +60,19 @@ def test_a_repeat_that_fails_is_not_forgotten_where_the_others_are_within_the_bo
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_of_runs_that_differ_too_much_to_be_recorded_each_is_shown(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = "echo ran >> $STAGE_PATH/ran; steps 1.$(wc -l < $STAGE_PATH/ran)"
+    told = launch("--llmb-launch", "--llmb-record=recorded", "-k", "fake", busy=commands)
+    assert told.verdicts == {"fake_busy-24.11-h100-bf16-8": "INVALID"}
+    printed = capsys.readouterr().out
+    for number, seconds in enumerate(("1.100 s", "1.200 s", "1.300 s"), 1):
+        assert f"run {number} of 3: job {number} on " in printed
+        assert f": {seconds}\n" in printed
+    assert "its runs on this machine took 1.100 s, 1.200 s and 1.300 s a step" in printed
+
+
 def test_repeats_can_be_left_out(launch: Launch, ran: Callable[[], int]) -> None:
     launch("--llmb-launch", "--llmb-repeats=1", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
     assert ran() == 1

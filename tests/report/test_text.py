@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -297,3 +298,52 @@ def test_properties_are_strings_with_all_digits() -> None:
     assert all(isinstance(value, str) for value in told.values())
     assert float(told["bound_seconds"]) == 7.325 * 1.05
     assert told["window"] == "mean of steps 11 to 44"
+
+
+MADE_HERE = {"id": "x", "reason": "slower-than-bound", "expected_seconds": 1.0, "bound_seconds": 1.05}
+
+
+def run_here(*seconds: float | None, launcher: str = "local", **fields: Any) -> dict[str, Any]:
+    """Return an outcome of several jobs, the second attempt of each of which counts."""
+    jobs = [
+        {"purpose": "measure", "repeat": number, "attempt": attempt, "step_seconds": value if attempt == 2 else 9.0}
+        for number, value in enumerate(seconds, 1)
+        for attempt in (1, 2)
+    ]
+    return {**MADE_HERE, "run": {"launcher": launcher}, "jobs": jobs, **fields}
+
+
+@pytest.mark.parametrize(
+    ("described", "times", "cause"),
+    [
+        (run_here(1.3, 1.06, 1.9), "1.300 s, 1.060 s and 1.900 s", "something else may have run beside them"),
+        (run_here(1.2, 1.21), "1.200 s and 1.210 s", "all alike"),
+        (run_here(1.0, None, 1.3, reason="cannot-tell"), "1.000 s and 1.300 s", "something else may have run"),
+        (
+            run_here(1.0, 1.02, reason="repeats-disagree", verdict="INVALID", bound_seconds=None),
+            "1.000 s and 1.020 s",
+            "something else may have run",
+        ),
+    ],
+)
+def test_where_runs_on_this_machine_were_slow_their_times_come_with_what_to_do(
+    described: dict[str, Any], times: str, cause: str
+) -> None:
+    told = advise(described)
+    assert told.startswith(f"its runs on this machine took {times} a step: {cause}")
+    assert "uptime" in told
+    assert told.endswith(advise({**described, "jobs": []}))
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        run_here(1.3),
+        run_here(1.3, 1.06, 1.9, launcher="sbatch"),
+        run_here(1.3, 1.06, 1.9, run=None),
+        run_here(1.3, 1.06, 1.9, reason="diverged"),
+        run_here(None, None),
+    ],
+)
+def test_a_single_run_and_runs_of_a_cluster_have_the_usual_advice(described: dict[str, Any]) -> None:
+    assert "this machine" not in advise(described)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,30 @@ def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
     assert found == pytest.approx(step / 1.2 / 989e12)
     assert 0.3 < found < 0.6
     assert math.isnan(cpu.peak_tflops)
+
+
+PEAKS = {"a100": 312, "h100": 989, "h200": 989, "b200": 2250, "gb200": 2450, "l4": 121, "l40s": 362}
+
+
+@pytest.mark.parametrize("file", ["tiny_llama.yaml", "tiny_llama_compiled.yaml"])
+def test_mfu_is_against_the_peak_of_the_gpu_and_without_one_there_is_none(recipe: Path, file: str) -> None:
+    for baseline in read_recipe(recipe / file).baselines:
+        found = compute_model_flops_utilization(baseline.configuration, 1.2, baseline.peak_tflops)
+        if baseline.key.gpu in PEAKS:
+            assert baseline.peak_tflops == PEAKS[baseline.key.gpu]
+            assert 0 < found < 1
+        else:
+            assert math.isnan(found)
+
+
+def test_a_gpu_that_is_not_in_the_list_is_two_lines(recipe: Path, tmp_path: Path) -> None:
+    """Those of README."""
+    peak, row = re.findall(r"^  (?:- \{.*)?rtxa6000.*\n", (recipe / "README.md").read_text(), re.MULTILINE)
+    text = (recipe / "tiny_llama.yaml").read_text()
+    text = text.replace("peak_tflops:\n", f"peak_tflops:\n{peak}").replace(
+        "configurations:\n", f"configurations:\n{row}"
+    )
+    (tmp_path / "tiny_llama.yaml").write_text(text)
+    baselines = read_recipe(tmp_path / "tiny_llama.yaml").baselines
+    (own,) = (baseline for baseline in baselines if baseline.key.id == "tiny_llama_250m-1.0-rtxa6000-bf16-1")
+    assert math.isnan(own.peak_tflops)
