@@ -9,6 +9,7 @@ from itertools import pairwise
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
 from pytest_llmbench.core.dialects import DIALECTS, GROUPS, REGEX, REQUIRED, compile_pattern, find_named_groups
 from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.gpus import PEAK_TFLOPS, find_peak
 from pytest_llmbench.core.yamlfile import Report, YamlMapping
 
 ROUNDED = 5e-4
@@ -30,6 +31,7 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     those of its configurations, in their order."""
     _check_log(entry, report)
     _check_window(entry, report)
+    _check_peaks(entry, report)
     _check_models(entry, report)
     lines: dict[str, int] = {}
     for name, row in zip(ids, entry["configurations"], strict=True):
@@ -102,6 +104,16 @@ def _check_window(entry: YamlMapping, report: Report) -> None:
         report(window.line, f"found a window from step {first} to {last}, expected first <= last")
     elif first < start or last > end:
         report(window.line, f"found a window from step {first} to {last}, expected it within {start} to {end}")
+
+
+def _check_peaks(entry: YamlMapping, report: Report) -> None:
+    """Report a peak that is known to be another GPU's: MFU would be of no use."""
+    for gpu, peaks in entry["peak_tflops"].values.items():
+        for dtype, text in peaks.values.items():
+            own = find_peak(gpu, dtype)
+            others = [other for other in PEAK_TFLOPS if str(find_peak(other, dtype)) == text]
+            if own is not None and others and str(own) != text:
+                report(peaks.lines[dtype], f"found a peak of {text} of {gpu}, expected {own}: {text} is {others[0]}'s")
 
 
 def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import metric_definitions
+from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.models import (
     Baseline,
     Note,
@@ -86,6 +87,7 @@ def _find_misstated(choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
     """Yield what the judged part of a log states that is not so in the baseline's configuration."""
     for text, line in (
         *_check_gpus(choice.segment, baseline),
+        *_check_gpu_type(choice.segment, baseline),
         *_check_sizes(choice.segment, baseline),
         *_check_precision(choice.segment, baseline),
         *_check_model(choice.segment, baseline),
@@ -113,6 +115,17 @@ def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int
     for statement in stated:
         if int(statement.value) != baseline.key.gpus:
             yield f"the log states {statement.value} GPUs, the baseline has {baseline.key.gpus}", statement.line
+
+
+def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield GPUs of another type, also where only their form differs: H100 PCIe and NVL have peaks of their own. What
+    a machine has says nothing of a run on its CPU."""
+    if baseline.key.gpu == "cpu":
+        return
+    stated = (statement for statement in segment.stated if statement.field == StatedField.GPU_TYPE)
+    for statement in stated:
+        if statement.value != read_gpu_type(baseline.key.gpu):
+            yield f"the log states {statement.value} GPUs, the baseline is of {baseline.key.gpu}", statement.line
 
 
 def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:

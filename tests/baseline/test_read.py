@@ -177,6 +177,7 @@ BAD_VALUES = {
     "a text for a mapping": ('{bf16: "989"}', "bf16", "14: found 'bf16'", "expected a mapping"),
     "infinite peak": ('"989"', '"inf"', "14: found 'inf'", "a peak in TFLOP/s"),
     "zero peak": ('"989"', '"0"', "14: found '0'", "a peak in TFLOP/s"),
+    "the peak of PCIe cards": ('"989"', '"756"', "14: found a peak of 756 of h100", "expected 989: 756 is h100pcie's"),
     "negative factor": ("steps: 50", "steps: 50\nlogged_tflops_factor: -1", "13: found -1", "a number from 0.5 to 2"),
     "infinite factor": (
         "steps: 50",

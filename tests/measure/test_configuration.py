@@ -16,11 +16,13 @@ TOKENS = 8192 * 256
 INDEX = np.arange(50)
 
 
-def stating(*pairs: tuple[StatedField, str], recipe: str = "grok1", dtype: str = "bf16", **columns: Any) -> Measurement:
+def stating(
+    *pairs: tuple[StatedField, str], recipe: str = "grok1", dtype: str = "bf16", gpu: str = "gb200", **columns: Any
+) -> Measurement:
     """Return what is measured of a run whose log states fields and values, one a line."""
     statements = tuple(Statement(*pair, line) for line, pair in enumerate(pairs, start=1))
     configuration = BASELINE.configuration
-    key = replace(configuration.key, recipe=recipe, dtype=dtype)
+    key = replace(configuration.key, recipe=recipe, dtype=dtype, gpu=gpu)
     baseline = at(BASELINE, configuration=replace(configuration, key=key))
     arrays: dict[str, Any] = {
         name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()
@@ -30,6 +32,10 @@ def stating(*pairs: tuple[StatedField, str], recipe: str = "grok1", dtype: str =
 
 
 OTHERS = {
+    "gpu type": stating((StatedField.GPU_TYPE, "h100")),
+    "form of the gpu": stating((StatedField.GPU_TYPE, "h100pcie"), gpu="h100"),
+    "the other form": stating((StatedField.GPU_TYPE, "h100"), gpu="h100pcie"),
+    "gpu type beside the own": stating((StatedField.GPU_TYPE, "h100"), (StatedField.GPU_TYPE, "h100nvl"), gpu="h100"),
     "gpus": stating((StatedField.GPUS, "160")),
     "gpus, last": stating((StatedField.GPUS, "128"), (StatedField.GPUS, "64")),
     "fp8": stating((StatedField.QUANTIZATION, "fp8")),
@@ -56,6 +62,8 @@ def test_another_configuration_is_invalid(measurement: Measurement) -> None:
 
 
 SAME = {
+    "gpu type": stating((StatedField.GPU_TYPE, "h100pcie"), gpu="h100_pcie"),
+    "gpus of a machine whose cpu is measured": stating((StatedField.GPU_TYPE, "h100"), gpu="cpu"),
     "gpus": stating((StatedField.GPUS, "1"), (StatedField.GPUS, "128")),
     "fp8": stating((StatedField.QUANTIZATION, "fp8"), dtype="fp8"),
     "mxfp8": stating((StatedField.QUANTIZATION, "fp8"), dtype="mxfp8"),

@@ -17,6 +17,7 @@ from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.formatting import escape
+from pytest_llmbench.core.gpus import find_peak
 
 _PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
 _CONSTANT = re.compile(r"model flops for .*? is (\d\.\d+[eE]\+?\d+)", re.ASCII)
@@ -236,7 +237,9 @@ def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Ite
             if dtype in peaks:
                 yield _render_value(dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value))
             else:
-                yield f'    {dtype}: null   {FILL_IN} peak TFLOP/s of {gpu} in {dtype}, or "NA"'
+                known = find_peak(gpu, dtype)
+                hint = f", such as NVIDIA's {known}" if known else ""
+                yield f'    {dtype}: null   {FILL_IN} peak TFLOP/s of {gpu} in {dtype}{hint}, or "NA"'
 
 
 def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:

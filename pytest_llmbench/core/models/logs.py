@@ -103,6 +103,7 @@ class StatedField(StrEnum):
     """What a log may state of its run."""
 
     GPUS = "gpus"
+    GPU_TYPE = "gpu type"
     LAYERS = "layers"
     SEQUENCE = "sequence length"
     BATCH = "global batch size"

@@ -15,7 +15,7 @@ from functools import lru_cache
 TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
 SIZE = r"\d+(?:\.\d+)?[bmt](?:_a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b"
 PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
-GPU = r"a100|h20|h100|h200|h800|gh200|b100|b200|b300|gb200|gb300|mi300x|mi325x|mi355x"
+GPU = r"a100|h20|h100(?:pcie|nvl)?|h200(?:nvl)?|h800|gh200|b100|b200|b300|gb200|gb300|mi300x|mi325x|mi355x"
 _IGNORE = re.IGNORECASE | re.DOTALL
 
 _TYPE_WORD = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _IGNORE)

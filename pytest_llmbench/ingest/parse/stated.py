@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
 from pytest_llmbench.core.models import Segment, StatedField, Statement
 from pytest_llmbench.ingest.parse.scan import Hit, find_line_begin
 
@@ -86,6 +87,12 @@ def _read_switch(match: re.Match[bytes]) -> str:
     return NOT_FP8 if match[1].lower() == b"false" else "fp8"
 
 
+def _read_gpu(match: re.Match[bytes]) -> str:
+    """Return the type of a GPU, empty for a name that does not begin with one: an RTX may drive a screen."""
+    name = match[1].decode("utf-8", "replace").lower().removeprefix("nvidia ")
+    return read_gpu_type(name) if KNOWN.match(name) else ""
+
+
 def _return_always(value: str) -> ValueReader:
     return lambda _: value
 
@@ -118,6 +125,15 @@ NAMED_RULES = (
             _multiply_axes,
         ),
         (b"device mesh with", rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]", _multiply_sizes),
+    ),
+    *_compile_rules(
+        StatedField.GPU_TYPE,
+        # torchtitan, `nvidia-smi -L`, its table, NCCL's tests, MLPerf's description of a system
+        (b"NVIDIA ", rb"CUDA capacity: (NVIDIA [\w -]{2,60}?) with [\d.]{1,12}GiB memory", _read_gpu),
+        (b"NVIDIA ", rb"GPU \d{1,3}: (NVIDIA [\w -]{2,60}?) \(UUID: ", _read_gpu),
+        (b"NVIDIA ", rb"\| {1,4}\d{1,3} {1,4}(NVIDIA [\w -]{2,60}?) {2,40}(?:On|Off) +\|", _read_gpu),
+        (b"NVIDIA ", rb"\[(?:[0-9a-f]{4}:)?[0-9a-fx:]{2,8}\] (NVIDIA [\w -]{2,60}?)[ \t]*[\r\n]", _read_gpu),
+        (b"NVIDIA ", rb"\"accelerator_model_name\": ?\"(NVIDIA [\w -]{2,60}?)\"", _read_gpu),
     ),
     *_compile_rules(
         StatedField.QUANTIZATION,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -29,7 +30,6 @@ LLMB_RUN_FILE = "cluster_config.yaml"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _WORKLOAD = re.compile(r"(?:pretrain|pretraining|finetune|finetuning|inference)_(.+)")
-_GPU = re.compile(r"\b(g?[abhlv]\d{2,3}s?)\b")
 
 
 def _expect_text(expected: str, pattern: str) -> Text:
@@ -275,10 +275,3 @@ def describe_machine(run: Runner) -> Cluster:
     types = Counter(map(read_gpu_type, names))
     gpu, count = types.most_common(1)[0] if types else ("cpu", 1)
     return Cluster(gpu=gpu, gpus_per_node=count, largest=count)
-
-
-def read_gpu_type(name: str) -> str:
-    """Return `h100` for `NVIDIA H100 80GB HBM3`; a name without a known type is joined to one word."""
-    lower = name.lower()
-    match = _GPU.search(lower)
-    return match[1] if match else re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia")) or "gpu"

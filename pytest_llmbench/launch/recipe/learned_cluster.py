@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_llmbench.core.formatting import count_noun, join_first
+from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.models.jobs import Cluster
-from pytest_llmbench.launch.recipe.cluster import read_gpu_type
 from pytest_llmbench.launch.slurm import Partition
 
 

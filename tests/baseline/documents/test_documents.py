@@ -60,7 +60,7 @@ def test_of_values_that_contradict_each_other_in_the_text_none_is_taken() -> Non
     again = "The peak theoretical throughput for H100 FP8 is 989 TFLOPS. Analyze iterations 11-44 for the mean.\n"
     found = imported(f"{again}<!-- training will run for the first 70 steps -->\n{DOCUMENT}")
     (draft,) = found.drafts
-    assert [what for _, what in draft.fill_in][1:] == ['peak TFLOP/s of h100 in fp8, or "NA"']
+    assert [what for _, what in draft.fill_in][1:] == ['peak TFLOP/s of h100 in fp8, such as NVIDIA\'s 1979, or "NA"']
     assert "\nsteps: 60   # line 4\n" in draft.text
     told = "the text gives several values of peak h100 fp8: 989, 1979"
     assert [(one.line, one.text, one.reason) for one in found.unread] == [(1, "989", told), (3, "1979", told)]

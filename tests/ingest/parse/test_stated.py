@@ -26,6 +26,21 @@ STATED = {
         "4",
     ),
     "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n": (StatedField.GPUS, "8"),
+    "[titan] 2026-05-24 - root - INFO - CUDA capacity: NVIDIA H100 with 79.11GiB memory\n": (
+        StatedField.GPU_TYPE,
+        "h100",
+    ),
+    "[titan] - INFO - CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n": (StatedField.GPU_TYPE, "h100pcie"),
+    "GPU 0: NVIDIA H100 NVL (UUID: GPU-9ad78c4b-3eaf-2fbb-dd0d-d4507d825d4f)\n": (StatedField.GPU_TYPE, "h100nvl"),
+    "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:8F:00.0 Off |                    0 |\n": (
+        StatedField.GPU_TYPE,
+        "h100",
+    ),
+    "#  Rank  0 Group  0 Pid  64904 on       mew0 device  0 [0000:17:00] NVIDIA H100 PCIe\n": (
+        StatedField.GPU_TYPE,
+        "h100pcie",
+    ),
+    ':::SYSJSON {"accelerator_model_name":"NVIDIA H100 80GB HBM3","x":""}\n': (StatedField.GPU_TYPE, "h100"),
     "Config param quantization: \n": (StatedField.QUANTIZATION, "none"),
     "Config param quantization: QuantizationType.NONE\n": (StatedField.QUANTIZATION, "none"),
     "Config param quantization: te_fp8_delayedscaling\n": (StatedField.QUANTIZATION, "fp8"),
@@ -77,6 +92,9 @@ def test_a_line_states_it(line: str, expected: tuple[str, str]) -> None:
         "  grpo_iterations ................................. 2\n",
         "not supported by PPOLIB, see GRPO_NOTES\n",
         "run_name: x, filename: y.txt z\n",
+        "GPU 0: NVIDIA RTX A400 (UUID: GPU-9ad78c4b)\n",
+        "we compare with the NVIDIA H100 PCIe of [1]\n",
+        "NVIDIA Release 25.01 (build 134983853)\n",
     ],
 )
 def test_what_only_looks_like_it_states_nothing(line: str) -> None:

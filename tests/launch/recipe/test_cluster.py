@@ -283,6 +283,7 @@ def test_a_folder_without_the_file_is_named(tmp_path: Path) -> None:
         (0, "", "cpu", 1),
         (0, "NVIDIA H100 80GB HBM3\n", "h100", 1),
         (0, "NVIDIA H100 80GB HBM3\n" * 8, "h100", 8),
+        (0, "NVIDIA H100 PCIe\n" * 4, "h100pcie", 4),
         (0, "NVIDIA H200\nNVIDIA H200\n", "h200", 2),
         (0, "NVIDIA GB200\n" * 4, "gb200", 4),
         (0, "NVIDIA B200\n", "b200", 1),

@@ -45,7 +45,12 @@ def test_a_cluster_of_one_type() -> None:
 
 @pytest.mark.parametrize(
     ("gres_type", "gpu"),
-    [("nvidia_h100_80gb_hbm3", "h100"), ("NVIDIA-A100-SXM4-80GB", "a100"), ("gb200", "gb200"), ("mi300x", "mi300x")],
+    [
+        ("nvidia_h100_80gb_hbm3", "h100"),
+        ("NVIDIA-A100-SXM4-80GB", "a100"),
+        ("gb200", "gb200"),
+        ("nvidia_h100_pcie", "h100pcie"),
+    ],
 )
 def test_a_type_is_read_as_gres_spells_it(gres_type: str, gpu: str) -> None:
     assert learn(part("batch", (gres_type, 4, 2))).gpu == gpu

@@ -1,0 +1,33 @@
+"""Types of GPUs: how they are called, and the peaks of those that share a name and not their speed."""
+
+from __future__ import annotations
+
+import re
+
+PEAK_TFLOPS = {
+    "h100": {"bf16": 989, "fp8": 1979},
+    "h100pcie": {"bf16": 756, "fp8": 1513},
+    "h100nvl": {"bf16": 835, "fp8": 1671},
+    "h200": {"bf16": 989, "fp8": 1979},
+    "h200nvl": {"bf16": 835, "fp8": 1671},
+}
+"""Dense TFLOP/s of one GPU; docs/flops.md has the sources. `h100` and `h200` are those of the SXM socket."""
+
+KNOWN = re.compile(r"\b(g?[abhlv]\d{2,3}s?)\b")
+_FORM = re.compile(r"\b(pcie|nvl)\b")
+
+
+def read_gpu_type(name: str) -> str:
+    """Return `h100` for `NVIDIA H100 80GB HBM3` and `h100pcie` for `NVIDIA H100 PCIe`; a name without a known type is
+    joined to one word. A form is told where it has a peak of its own."""
+    lower = name.lower()
+    match, form = KNOWN.search(lower), _FORM.search(lower)
+    if match is None:
+        return re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia")) or "gpu"
+    variant = f"{match[1]}{form[1]}" if form else ""
+    return variant if variant in PEAK_TFLOPS else match[1]
+
+
+def find_peak(gpu: str, dtype: str) -> int | None:
+    """Return the dense TFLOP/s of a GPU type in a precision; None where they are not listed here."""
+    return PEAK_TFLOPS.get(read_gpu_type(gpu), {}).get("fp8" if dtype.startswith("fp8") else dtype)
