@@ -244,6 +244,14 @@ LAUNCH_OPTIONS = (
     Option("--llmb-resume", "Go on with an earlier session that was interrupted; nothing is submitted twice"),
     Option("--llmb-session=ID", "The session that is collected or resumed", shown="the newest unfinished one"),
     Option(
+        "--llmb-journal=DIR",
+        "Folder in which sessions and their jobs are written down",
+        shown=".llmbench here",
+        ini="paths",
+        resolve="find_journal",
+        more="journal.md",
+    ),
+    Option(
         "--llmb-cluster=FILE",
         "What this cluster is and where its recipes are: a cluster.yaml, or llmb-run's cluster_config.yaml",
         shown="cluster.yaml here, if there is one",
@@ -349,5 +357,8 @@ LAUNCH_OPTIONS = (
 
 LAUNCHING = ("--llmb-launch", "--llmb-dry-run", "--llmb-submit-only", "--llmb-collect", "--llmb-resume")
 """The options with which a session launches, or goes on with what was launched."""
+
+GOING_ON = ("--llmb-collect", "--llmb-resume")
+"""Those of them with which it goes on."""
 
 OPTIONS = (*JUDGING_OPTIONS, *LAUNCH_OPTIONS)

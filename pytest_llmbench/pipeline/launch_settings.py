@@ -44,6 +44,7 @@ class LaunchSettings:
     collect: bool = declare_option("--llmb-collect")
     resume: bool = declare_option("--llmb-resume")
     session: str = declare_option("--llmb-session", unset="")
+    journal: Path | None = declare_option("--llmb-journal")  # a folder, perhaps to be made; None: `.llmbench` here
     purpose: Purpose = Purpose.MEASURE
     profile: str = declare_option("--llmb-profile", unset="")  # the text of the option
     checkpoint: str = declare_option("--llmb-load-checkpoint", unset="")  # the folder to load
@@ -60,11 +61,20 @@ class LaunchSettings:
 
     def to_note(self) -> dict[str, Any]:
         """Return what a session that goes on with this one has to know of it."""
-        return {name: getattr(self, name) for name in KEPT}
+        places = {
+            "cluster": str(self.cluster.absolute()) if self.cluster else None,
+            "recipes": [(name, str(folder.absolute())) for name, folder in self.recipes],
+        }
+        return {name: getattr(self, name) for name in (*KEPT, *DESCRIBING)} | places
 
     def restore_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
         """Return these settings with what was noted of the session that they go on with."""
         kept = {name: noted[name] for name in KEPT if name in noted}
+        kept |= {name: noted[name] for name in DESCRIBING if name in noted and not getattr(self, name)}
+        if noted.get("cluster") and self.cluster is None:
+            kept["cluster"] = Path(noted["cluster"])
+        if not self.recipes:
+            kept["recipes"] = tuple((name, Path(folder)) for name, folder in noted.get("recipes", ()))
         return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
 
     def describe(self, directory: Path) -> Iterator[str]:
@@ -111,6 +121,10 @@ KEPT = (
     "launcher",
     "profile_on_regression",
 )
+
+
+# what describes its cluster, where the one that goes on with it says nothing: it may be started in another folder
+DESCRIBING = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hours")
 
 
 def _choose_purpose(values: Mapping[str, Any]) -> Purpose:

@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import HistoryError, SettingsError, did_you_mea
 from pytest_llmbench.core.models import ToleranceSource
 from pytest_llmbench.core.option import Option, name_destination
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
-from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.options import GOING_ON, OPTIONS
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
 from pytest_llmbench.core.yamlfile import read_text_if_file
 from pytest_llmbench.pipeline import option_parsers
@@ -213,13 +213,33 @@ def list_recipes(values: Mapping[str, Any], flag: str, directory: Path) -> tuple
 
 def find_file(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
     """Return a file that exists, None where none was given."""
+    value = _get_single(values, flag)
+    return find_existing(state_value(values, flag, value), value, directory) if value else None
+
+
+def _get_single(values: Mapping[str, Any], flag: str) -> Any:
+    """Return the one path that was given, None for none; SettingsError for several."""
     value = values.get(name_destination(flag))
     # Pytest's only type for one path is a list of them, which are relative to the configuration file.
-    paths = value if isinstance(value, list) else [value] if value else []
+    paths = value if isinstance(value, list) else [value] if value is not None else []
     if len(paths) > 1:
         stated = state_value(values, flag, " ".join(map(str, paths)))
         raise SettingsError(f"{stated}: found {len(paths)} paths, expected one")
-    return find_existing(state_value(values, flag, paths[0]), paths[0], directory) if paths else None
+    return next(iter(paths), None)
+
+
+def find_journal(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
+    """Return the folder of the journal, None where none was given. A new session makes it; one that goes on with an
+    earlier session needs one that is there."""
+    value = _get_single(values, flag)
+    if value is None:
+        return None
+    what = state_value(values, flag, value)
+    path = _make_path(what, value, directory)
+    if any(values.get(name_destination(going_on)) for going_on in GOING_ON):
+        return _find_folder(what, value, directory)
+    _require_writable(what, path, folder=True)
+    return path
 
 
 def find_cluster(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:
@@ -238,15 +258,19 @@ def find_output(values: Mapping[str, Any], flag: str, directory: Path) -> Path |
     if text is None:
         return None
     path = _make_path(f"{flag}={text}", text, directory)
-    folder_wanted = flag == "--llmb-record"
-    # os.path.exists, since Path.exists raises PermissionError for what may not be looked at.
-    if os.path.exists(path) and path.is_dir() is not folder_wanted:
-        raise SettingsError(f"{flag}={text}: {path} is a {'file' if folder_wanted else 'folder'}")
-    above = (path, *path.parents)
-    parent = next(place for place in above if os.path.exists(place) and (place != path or folder_wanted))
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise SettingsError(f"{flag}={text}: cannot write below {parent}; give another place, or ask for permission")
+    _require_writable(f"{flag}={text}", path, folder=flag == "--llmb-record")
     return path
+
+
+def _require_writable(what: str, path: Path, *, folder: bool) -> None:
+    """Raise SettingsError where no such file, or folder, can be written; `what` was given as it was written."""
+    # os.path.exists, since Path.exists raises PermissionError for what may not be looked at.
+    if os.path.exists(path) and path.is_dir() is not folder:
+        raise SettingsError(f"{what}: {path} is a {'file' if folder else 'folder'}")
+    above = (path, *path.parents)
+    parent = next(place for place in above if os.path.exists(place) and (place != path or folder))
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise SettingsError(f"{what}: cannot write below {parent}; give another place, or ask for permission")
 
 
 def find_page(values: Mapping[str, Any], flag: str, directory: Path) -> Path | None:

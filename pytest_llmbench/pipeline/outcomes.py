@@ -29,7 +29,7 @@ from pytest_llmbench.core.models import (
     UnmatchedRun,
     Verdict,
 )
-from pytest_llmbench.core.models.jobs import LaunchedJob
+from pytest_llmbench.core.models.jobs import LaunchedJob, Resumption
 from pytest_llmbench.pipeline.catalog import is_required
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -49,6 +49,8 @@ class ConfigurationResult:
     """What is said of the nodes on which the jobs ran."""
     done: str = ""
     """What a job did that was not to be judged, such as a profile; empty for all others."""
+    resumption: Resumption | None = None
+    """How to go on with its session, where that only collected."""
 
     def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
         """Return which evidence, of that against each baseline, the verdict that decides was reached from."""
@@ -140,7 +142,7 @@ def decide_outcomes(results: SessionResults, selected: Collection[str], settings
     for result in chosen:
         status = Status.FAILED if nothing else _decide_status(result, judged, results, settings)
         outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
-        outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes))
+        outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes, resumption=result.resumption))
     return tuple(outcomes)
 
 

@@ -158,6 +158,7 @@ class Session:
         import sys
         import time
 
+        from pytest_llmbench.launch.journal.database import FOLDER
         from pytest_llmbench.launch.slurm import run
         from pytest_llmbench.pipeline.launch import Host
         from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
@@ -165,7 +166,17 @@ class Session:
         if self.settings.launch is None:
             raise ValueError("the session launches nothing")
         environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
-        host = Host(self._clock, time.sleep, run, environment, tell, self.directory / ".llmbench")
+        host = Host(
+            self._clock,
+            time.sleep,
+            run,
+            environment,
+            tell,
+            self.settings.launch.journal or self.directory / FOLDER,
+            self.directory,
+            self.settings.cache / "sessions.jsonl" if self.settings.cache else None,
+            self.command,
+        )
         past = self.history.past if self.history else None
         return LaunchSession(self.settings, self.settings.launch, self.catalog, host, past)
 

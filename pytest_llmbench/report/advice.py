@@ -23,6 +23,10 @@ EXPIRED = (
 )
 
 ONE_STEP = "one step says little of a run: judge its window, without --llmb-timed=document"
+COLLECTED = (
+    "collecting starts nothing; what goes on with this session{secrets} makes the runs that are due, and judges "
+)
+COLLECTED += "them together with these: `{command}`"
 NOT_ONE_LEVEL = (
     "find what differs between the runs: nodes, steps, what else ran there; record those of one level, or say why all "
     'count, where they are at most 10 % apart, with --llmb-accept-levels="the reason"'
@@ -129,6 +133,8 @@ def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
     places = described.get("baselines") or ["DIR"]  # with which later sessions judge against what was recorded
     baselines = " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
+    if (described.get("resume") or {}).get("due"):
+        return _advise_resumption(described["resume"])
     advice = _choose_advice(described).format(id=described["id"], baselines=baselines)
     return _advise_on_machine(described, advice) if described["reason"] in SLOW_HERE else advice
 
@@ -144,6 +150,11 @@ def _advise_on_machine(described: dict[str, Any], advice: str) -> str:
     )
     times = " and ".join(", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1))
     return RAN_HERE.format(times=times, first=BESIDE if apart else ALIKE, then=advice)
+
+
+def _advise_resumption(resume: dict[str, Any]) -> str:
+    secrets = f", with {', '.join(resume['secrets'])} set," if resume["secrets"] else ""
+    return COLLECTED.format(secrets=secrets, command=resume["command"])
 
 
 def _choose_advice(described: dict[str, Any]) -> str:
@@ -195,5 +206,5 @@ def _is_unfinished(outcome: dict[str, Any]) -> bool:
 
 def advise_repeats(described: dict[str, Any]) -> str:
     """Return how many runs would settle what is inconclusive, as the end of a sentence; empty where none would."""
-    runs = count_repeats_needed(described)
+    runs = count_repeats_needed(described) if not (described.get("resume") or {}).get("due") else ""
     return f"; about {runs} would settle it" if runs else ""

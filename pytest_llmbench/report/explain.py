@@ -37,6 +37,9 @@ FILLER = "\ue000"
 GLUE = "\ue001"
 """Stands for the blank between a number and its unit while a text is wrapped: they stay on one line."""
 
+COPIED = re.compile(r"`(pytest [^`]+)`")
+"""A command in a text."""
+
 COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
 """Where GitHub Actions, which reads the output, would take what follows for a command: `::error::`, `##[error]`."""
 
@@ -234,7 +237,11 @@ def count_columns(text: str) -> int:
 
 
 def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
-    """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must."""
+    """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must. A
+    command of pytest gets a line of its own, whole, to be copied."""
+    before, command, behind = (*COPIED.split(text, maxsplit=1), "", "")[:3]
+    if command:
+        return [*wrap(before.rstrip(), indent, first=first), f"{indent}{command}", *wrap(behind.strip(), indent)]
     # textwrap counts signs; a Chinese one takes two columns.
     filled = text if text.isascii() else "".join(sign + FILLER * (_count_sign_columns(sign) - 1) for sign in text)
     # `7.3` at the end of a line and `s` at the beginning of the next is read as two things.

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import AttemptSummary
-from pytest_llmbench.core.models.jobs import LaunchedJob
+from pytest_llmbench.core.models.jobs import LaunchedJob, Resumption
 
 MEASURE = "measure"
 """The purpose of the jobs that are judged for speed."""
@@ -44,6 +44,13 @@ def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
         "submission": str(job.submission),
         "ended_by": str(job.ended_by),
     }
+
+
+def describe_resumption(resumption: Resumption | None) -> dict[str, Any] | None:
+    """Return how to go on with a session as plain values, None for one that did not only collect."""
+    if resumption is None:
+        return None
+    return {**pick(resumption, "command", "due"), "secrets": list(resumption.secrets)}
 
 
 def list_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:

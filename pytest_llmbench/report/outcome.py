@@ -61,6 +61,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "others": [of_judgement.describe(other, now, directory) for other in outcome.others],
         "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
         "nodes": outcome.nodes,
+        "resume": jobs.describe_resumption(outcome.resumption),
         **_describe_steps_and_excerpt(outcome, directory),
         **of_judgement.describe_daily_runs(judgement),
     }

@@ -208,7 +208,8 @@ def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLin
             yield TerminalLine(f"{ADVICE_INDENT}log: {locate_log(group[0])}")  # whole, to be copied
     red = [outcome for outcome in judged if outcome["status"] == "failed"]
     launched = any(outcome.get("jobs") for outcome in described)
-    if any(not (launched and outcome["kind"] == "check") for outcome in red):  # what a launch shows cannot be asked for
+    collected = any(outcome.get("resume") for outcome in described)  # its session is judged again by its name alone
+    if any(not (launched and outcome["kind"] == "check") for outcome in red) and not collected:
         yield from _format_advice("only what is red again: the same command with --lf")
     absent = [outcome for outcome in judged if outcome["reason"] == "no-run"]
     if absent and not advised:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections import ChainMap
 from dataclasses import fields
@@ -345,6 +346,47 @@ def test_an_ini_file_names_one_file_of_acknowledged_changes(folder: Path) -> Non
     assert resolve(both({}, {"acknowledged": [folder / "known.yaml"]}), folder).acknowledged == folder / "known.yaml"
     with pytest.raises(SettingsError, match="found 2 paths, expected one"):
         resolve(both({}, {"acknowledged": ["known.yaml", "known.yaml"]}), folder)
+
+
+def test_the_folder_of_the_journal_is_made_by_a_launch_and_has_to_be_there_for_what_goes_on(folder: Path) -> None:
+    def find(**values: Any) -> Path | None:
+        launch = resolve({f"llmb_{name}": value for name, value in values.items()}, folder).launch
+        assert launch is not None
+        return launch.journal
+
+    assert find(launch=True) is None
+    assert find(launch=True, journal="new/place") == folder / "new/place"
+    assert not (folder / "new").exists()
+    assert find(collect=True, journal=[folder / "experiments"]) == folder / "experiments"
+    for values, problem in (
+        (
+            {"collect": True, "journal": "experiment"},
+            r"--llmb-journal=experiment does not exist.*did you mean 'experim",
+        ),
+        ({"resume": True, "journal": "file.txt"}, r"--llmb-journal=file\.txt: .* is a file"),
+        ({"launch": True, "journal": "file.txt"}, r"--llmb-journal=file\.txt: .* is a file"),
+        ({"launch": True, "journal": "file.txt/below"}, r"cannot write below .*file\.txt"),
+        ({"launch": True, "journal": "/proc/1/below"}, r"cannot write below /proc/1"),
+        ({"launch": True, "journal": ""}, "--llmb-journal= is empty"),
+        ({"launch": True, "journal": ["a", "b"]}, "found 2 paths, expected one"),
+    ):
+        with pytest.raises(SettingsError, match=problem):
+            find(**values)
+
+
+def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_the_one_before(folder: Path) -> None:
+    (folder / "cluster.yaml").touch()
+    values = {"llmb_launch": True, "llmb_max_gpus": "64", "llmb_recipe": ["grok1=experiments"], "llmb_gpu_hours": "9"}
+    begun = resolve(values, folder).launch
+    there = resolve({"llmb_resume": True, "llmb_max_gpus": "8"}, folder / "experiments").launch
+    assert begun is not None
+    assert there is not None
+    noted = json.loads(json.dumps(begun.to_note()))
+    going_on = there.restore_begun(noted)
+    assert going_on.cluster == folder / "cluster.yaml"
+    assert going_on.recipes == begun.recipes
+    assert (going_on.largest, going_on.gpu_hours) == (8, 9.0)
+    assert going_on.restore_begun({}) == going_on
 
 
 def test_an_ini_file_names_one_file_of_the_cluster(folder: Path) -> None:

@@ -234,7 +234,9 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
         (["--llmb-resume", "--llmb-ignore=image"], "--llmb-ignore is for a new session"),
         (["--llmb-launch", "--llmb-selftest"], "--llmb-selftest with a launch"),
         (["--llmb-launch", "--llmb-runs=each"], "--llmb-runs=each with a launch"),
-        (["--llmb-resume"], "there is no session to resume"),
+        (["--llmb-resume"], "no session here: "),
+        (["--llmb-collect", "--llmb-journal=llmb"], "--llmb-journal=llmb does not exist: "),
+        (["--llmb-launch", "--llmb-journal=cluster.yaml"], "cluster.yaml is a file"),
     ],
 )
 def test_what_cannot_be_is_a_usage_error_before_anything_is_started(

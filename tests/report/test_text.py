@@ -169,6 +169,17 @@ def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(measured: bool)
     assert ("makes the noise known" in told) is not measured
 
 
+def test_what_a_session_only_collected_says_the_command_that_repeats_it_whole() -> None:
+    command = "pytest -k 'grok1 and fp8' --llmb-resume --llmb-session=20261121-0545-3f9a --junitxml=/reports/junit.xml"
+    resume = {"command": command, "due": True, "secrets": ["HF_TOKEN"]}
+    told = {**outcome(SLOW), "resume": resume}
+    lines = explain(told, short=False).splitlines()
+    assert f"      {command}" in lines
+    assert "HF_TOKEN" in advise(told)
+    assert advise(told).endswith(f": `{command}`")
+    assert command not in explain({**told, "resume": {**resume, "due": False}}, short=False)
+
+
 def test_what_a_message_begins_with_is_no_note_as_well() -> None:
     described = outcome(SLOW)
     notes = [{"code": "acknowledged", "text": text, "line": 0} for text in ("known by all", "uniform shift")]

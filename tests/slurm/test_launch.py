@@ -3,8 +3,10 @@ verdicts are right."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -369,6 +371,56 @@ def test_the_night_in_two_halves(gate: Gate) -> None:
     assert len(gate.submitted()) == 2  # collecting starts nothing
 
 
+WAITED = (
+    'steps 1.0 0 20; echo "[rank3]: Watchdog caught collective operation timeout: $HF_TOKEN"; srun --ntasks=1 false'
+)
+"""A job that dies as NCCL gives up, and prints its token."""
+
+
+def test_the_night_in_two_folders_of_which_the_second_has_no_token(gate: Gate, tmp_path: Path) -> None:
+    close = f"{COUNTED}; steps 1.045"
+    write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "close": close, "waited": WAITED})
+    cluster = gate.folder / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("environment: {", 'environment: {HF_TOKEN: "${HF_TOKEN}", '))
+    elsewhere = Gate(tmp_path / "morning", gate.cluster)
+    elsewhere.folder.mkdir()
+    os.environ["HF_TOKEN"] = "hf_53cr3t"
+    try:
+        assert gate.run("--llmb-submit-only") == 0, gate.output
+        begin = gate.output.index("pytest -k fake --llmb-collect")
+        collect = shlex.split(gate.output[begin : gate.output.index("\n\n", begin)].replace("\\\n", ""))[1:]
+        del os.environ["HF_TOKEN"]
+        assert elsewhere.run("--llmb-collect", "-q") == 4
+        assert f"    --llmb-journal={gate.folder}/.llmbench" in elsewhere.output
+        reports = ("--junitxml=junit.xml", "--llmb-json=a.json", "--llmb-html=a.html")
+        assert elsewhere.run(*collect, *reports) == 1, elsewhere.output
+        assert elsewhere.outcomes == {
+            "one": "PASS within-tolerance",
+            "close": "INCONCLUSIVE cannot-tell",
+            "waited": "INVALID job-failed",
+        }
+        for name in ("out.txt", "junit.xml", "a.json", "a.html"):
+            text = (elsewhere.folder / name).read_text()
+            assert "NCCL gave up" in " ".join(text.split()), name
+            assert "hf_53cr3t" not in text
+        assert "exit code 1" in elsewhere.output
+        [outcome] = [
+            one for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"] if "close" in one["id"]
+        ]
+        again = shlex.split(outcome["resume"]["command"])[1:]
+        assert outcome["resume"]["secrets"] == ["HF_TOKEN"]
+        os.environ["HF_TOKEN"] = "hf_53cr3t"
+        assert elsewhere.run(*again) == 1, elsewhere.output
+    finally:
+        os.environ.pop("HF_TOKEN", None)
+    made = len(gate.submitted())
+    assert made > 2, "what cannot tell was repeated"
+    jobs = [
+        one["jobs"] for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"] if "close" in one["id"]
+    ]
+    assert len(jobs[0]) == made - 1
+
+
 def test_a_finished_session_is_judged_again_by_its_name_alone(gate: Gate) -> None:
     """The report may be lost although the session is finished."""
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}"})
@@ -376,7 +428,7 @@ def test_a_finished_session_is_judged_again_by_its_name_alone(gate: Gate) -> Non
     [session] = [path.name for path in (gate.folder / ".llmbench" / "jobs").iterdir()]
     (gate.folder / "junit.xml").unlink()
     assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 4
-    assert gate.run("--llmb-resume", f"--llmb-session={session}") == 4
+    assert gate.run("--llmb-resume", f"--llmb-session={session}") == 0, gate.output  # nothing is due
     assert gate.run("--llmb-collect", f"--llmb-session={session}", "--junitxml=junit.xml") == 0, gate.output
     assert gate.outcomes == {"one": "PASS within-tolerance"}
     assert len(gate.submitted()) == 1

@@ -336,6 +336,15 @@ class JobEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """How to go on with a session that only collected."""
+
+    command: str  # whole, for a shell
+    due: bool  # whether it would start something for this configuration: a repeat, or what was never submitted
+    secrets: tuple[str, ...] = ()  # the names of the variables that it needs for that
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchedJob:
     """One job behind a verdict, for the reports: what it was, where it ran, how it ended, which files it left."""
 

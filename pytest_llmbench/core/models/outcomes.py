@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.models.baselines import BaselineKind, Key
     from pytest_llmbench.core.models.codes import Reason, Verdict
-    from pytest_llmbench.core.models.jobs import LaunchedJob
+    from pytest_llmbench.core.models.jobs import LaunchedJob, Resumption
     from pytest_llmbench.core.models.judgements import Judgement
 
 
@@ -133,6 +133,7 @@ class Outcome:
     message: str = ""  # the text of the item
     jobs: tuple[LaunchedJob, ...] = ()  # those that were launched for it, in order
     nodes: str = ""  # what the jobs tell of the nodes
+    resumption: Resumption | None = None  # how to go on with its session, where that only collected
     baselines: tuple[Path, ...] = ()  # the folders with which later sessions judge against what was recorded
 
     @property

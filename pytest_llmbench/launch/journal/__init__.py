@@ -20,7 +20,7 @@ from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
 from pytest_llmbench.launch import find_secret_values, redact
-from pytest_llmbench.launch.journal import database
+from pytest_llmbench.launch.journal import database, places
 from pytest_llmbench.launch.journal.database import JournalEntry
 from pytest_llmbench.launch.slurm.statuses import drop_passing
 from pytest_llmbench.launch.submit.process import Process
@@ -45,9 +45,13 @@ class Journal:
     same: a submitted job whose number did not reach the disk must still be found by whoever cancels.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, index: Path | None = None) -> None:
+        """Open the journal in `folder`, made if there is none; `index` is the file that says where sessions lie."""
         self.folder = folder
+        self._index = index
         self.session = ""
+        self.was_finished = False
+        """Whether the session was finished when it was resumed."""
         self._entries: dict[int, JournalEntry] = {}
         self._hidden: set[str] = set()
         self._lock: int | None = None
@@ -67,25 +71,25 @@ class Journal:
                 self._database.execute("INSERT INTO note (session, name, value) VALUES (?, ?, ?)", note)
             self._lock = self._lock_session(session)
         self.session = session
+        places.note_session(self._index, session, self.folder)
         return session
 
-    def resume(self, session: str = "", *, finished: bool = False) -> str:
-        """Go on with an unfinished session, the newest without a name, and return its id; with `finished` also with one
-        that is finished, if it is named.
+    def resume(self, session: str = "") -> str:
+        """Go on with a session, the newest unfinished one without a name, and return its id. One that is finished stays
+        so until another job of it is intended.
 
-        LaunchError: there is no such session, it is finished, or a process still has it.
+        LaunchError: there is no such session, or a process still has it.
         """
         self._check_free()
         with database.open_transaction(self._database):
             rows = self._database.execute("SELECT id, finished IS NULL FROM session ORDER BY rowid DESC").fetchall()
             unfinished = [identifier for identifier, is_open in rows if is_open]
-            allowed = [identifier for identifier, is_open in rows if is_open or finished]
             chosen = session or next(iter(unfinished), "")
-            if not chosen or chosen not in allowed:
+            if chosen not in [identifier for identifier, _ in rows]:
                 raise LaunchError(self._explain_absent(session, unfinished))
             self._lock = self._lock_session(chosen)
             self._entries = database.read_jobs(self._database, self.folder, chosen)
-        self.session = chosen
+        self.session, self.was_finished = chosen, chosen not in unfinished
         return chosen
 
     def list_unfinished(self) -> tuple[UnfinishedSession, ...]:
@@ -124,6 +128,7 @@ class Journal:
         self.hide(find_secret_values(spec))
         token, text = secrets.token_hex(8), database.encode_spec(spec, self._hidden)
         with database.open_transaction(self._database):
+            self._database.execute("UPDATE session SET finished = NULL WHERE id = ?", (self.session,))
             number = database.insert_job(self._database, (self.session, token, text, attempt, repeat, now.isoformat()))
             folder = database.find_job_folder(self.folder, self.session, number, spec.case_id)
             _make(folder)
@@ -266,11 +271,8 @@ class Journal:
         rest = "none is unfinished"
         if unfinished:
             rest = f"unfinished are {join_first(unfinished)}{did_you_mean(session, unfinished)}"
-        if not session:
-            return f"there is no session to resume in {self.folder}: {rest}"
-        row = self._database.execute("SELECT finished FROM session WHERE id = ?", (session,)).fetchone()
-        what = f"was finished on {row[0]}" if row else f"is not in {self.folder}"
-        return f"session {session} {what}: {rest}"
+        what = f"session {session} is not in" if session else "there is no session to resume in"
+        return f"{what} {self.folder}: {rest}\n{places.explain_elsewhere(self._index, session, self.folder)}"
 
     def _check_session(self) -> None:
         if not self.session:
@@ -322,10 +324,8 @@ def take_lock(path: Path) -> int | None:
         return None
     except OSError as error:
         os.close(handle)
-        text = (
-            f"{path} cannot be locked: {error.strerror}; start pytest in a folder whose file system has locks and room"
-        )
-        raise LaunchError(text) from None
+        where = "name a folder whose file system has locks and room: --llmb-journal=DIR"
+        raise LaunchError(f"{path} cannot be locked: {error.strerror}; {where}") from None
     return handle
 
 

@@ -28,6 +28,7 @@ from pytest_llmbench.launch.slurm.statuses import OWN
 from pytest_llmbench.launch.submit.process import Process
 from pytest_llmbench.launch.submit.submissions import find_state
 
+FOLDER = ".llmbench"  # where nobody names another
 NAME = "launch.db"
 SCHEMA = 1
 PATIENCE_SECONDS = 20.0  # how long another process may hold the file
@@ -56,27 +57,28 @@ MOVE = "move it away; jobs that it followed may still run: look with squeue --me
 REMEDIES = {
     "READONLY": "make the file and its folder writable, and see that nothing removes them while pytest runs",
     "FULL": "the disk or the quota is full: make room",
-    "IOERR": "the disk or the quota may be full, or the file system has a fault: make room, or use another folder",
+    "IOERR": "the disk or the quota may be full, or the file system has a fault: make room, or name another "
+    "folder with --llmb-journal=DIR",
     "CANTOPEN": "see that the folder exists, and that it and the file can be read and written",
     "PERM": "see that the file can be read and written",
     "BUSY": f"another process held it for {PATIENCE_SECONDS:g} s: try again",
-    "PROTOCOL": "the file system does not lock files as it should: start pytest in a folder on another one",
-    "NOLFS": "the file system does not hold files of this size: start pytest in a folder on another one",
+    "PROTOCOL": "the file system does not lock files as it should: name a folder on another one: --llmb-journal=DIR",
+    "NOLFS": "the file system does not hold files of this size: name a folder on another one: --llmb-journal=DIR",
     "CORRUPT": f"the file is damaged: {MOVE}",
     "NOTADB": f"the file is damaged, or not a journal: {MOVE}",
 }
 
 
 def open_database(folder: Path) -> sqlite3.Connection:
-    """Return the journal below `folder`, made with its folder if there is none; LaunchError if it cannot be used."""
+    """Return the journal in `folder`, made with its folder if there is none; LaunchError if it cannot be used."""
     try:
         (folder / "sessions").mkdir(parents=True, exist_ok=True)
         ignore = folder / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n", encoding="ascii")
     except OSError as error:
-        text = f"{folder} cannot be made: {error.strerror}; start pytest in a folder that can be written and has room"
-        raise LaunchError(text) from None
+        where = "name a folder that can be written and has room: --llmb-journal=DIR"
+        raise LaunchError(f"{folder} cannot be made: {error.strerror}; {where}") from None
     file = folder / NAME
     with explain_errors(file):
         database = sqlite3.connect(file, timeout=PATIENCE_SECONDS, isolation_level=None)

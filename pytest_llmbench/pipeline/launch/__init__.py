@@ -32,7 +32,10 @@ class Host:
     run: Runner  # short commands
     environment: Mapping[str, str]  # the caller's
     tell: Callable[[str], None]  # the terminal
-    folder: Path  # `.llmbench`
+    folder: Path  # of the journal
+    directory: Path = Path()  # where pytest was started
+    index: Path | None = None  # the file that says in which folders sessions lie
+    command: tuple[str, ...] = ()  # the arguments of pytest
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class Planner:
 
         baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
-        checkpoint = self.host.folder.parent / asked.checkpoint if asked.checkpoint else None
+        checkpoint = self.host.directory / asked.checkpoint if asked.checkpoint else None
         profile = parse_profile(asked.profile if purpose is Purpose.PROFILE else "")
         spec = build_job(
             baseline,

@@ -19,6 +19,7 @@ from pytest_llmbench.core.models.jobs import Purpose, SubmissionState
 from pytest_llmbench.judge.stop_rule import choose_look
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
+from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -121,6 +122,7 @@ class LaunchSession:
         no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
         noted = json.loads(journal.read_note(PLAN) or "{}")
         self.launch = self.planner.launch = self.launch.restore_begun(noted)
+        self.planner.gpu = self.planner.gpu or noted.get("gpu", "")
         self._cases = cases = set(noted.get("cases", ()))
         self.overruled = tuple(noted.get("overruled", ()))
         before = {job.spec.case_id: job.spec for job in reversed(journal.list_jobs())}
@@ -164,13 +166,14 @@ class LaunchSession:
     def _begin(self, plan: Plan) -> Iterator[Journal]:
         from pytest_llmbench.launch.journal import Journal
 
-        with closing(Journal(self.host.folder)) as journal:
+        with closing(Journal(self.host.folder, self.host.index)) as journal:
             for past in journal.list_unfinished():
                 if past.waiting and not past.alive:
                     jobs = formatting.count_noun(past.waiting, "job")
                     self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
             self._cases = {job.spec.case_id for job in plan.jobs}
-            noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **self.launch.to_note()}
+            asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
+            noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **asked}
             self.overruled = noted["overruled"] = self.planner.overruled
             self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
             yield journal
@@ -178,9 +181,11 @@ class LaunchSession:
     @contextmanager
     def _resume(self) -> Iterator[Journal]:
         from pytest_llmbench.launch.journal import Journal
+        from pytest_llmbench.launch.journal.places import require_journal
 
-        with closing(Journal(self.host.folder)) as journal:
-            self.session = journal.resume(self.launch.session, finished=self.launch.collect)
+        require_journal(self.host.index, self.launch.session, self.host.folder)
+        with closing(Journal(self.host.folder, self.host.index)) as journal:
+            self.session = journal.resume(self.launch.session)
             self.host.tell(f"llmbench: going on with session {self.session}")
             yield journal
 
@@ -227,12 +232,14 @@ class LaunchSession:
             self.problems = bool(left) or any(job.submission is not SubmissionState.SUPERSEDED for job in refused)
             for spec in left:
                 self.host.tell(f"not submitted, for want of room: {spec.case_id}")
-            self.host.tell(f"llmbench: submitted; pytest --llmb-collect follows and judges session {self.session}")
+            collect = format_collect(self.session, self.host.folder, self.settings.baselines, self.host.command)
+            self.host.tell(f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}")
             return
         follow = engine.resume if self.launch.goes_on else engine.run
         follow(specs, progress.take_ended)
         judged = {key.id for key in progress.list_results()}
-        if self._cases - judged or not journal.finish(self.host.now()):
+        unjudged = bool(self._cases - judged) and not journal.was_finished  # where it was, the others were judged then
+        if unjudged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _build_engine(self, journal: Journal) -> Engine:
@@ -288,6 +295,10 @@ class LaunchSession:
             baseline = self.catalog.baselines[result.case.key][0]
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
+        if self.launch.collect:
+            specs = {job.spec.case_id: job.spec for job in plan.jobs}
+            command = format_resume(self.session, self.host.command)
+            results = add_resumptions(results, specs, progress.list_held_back(), command)
         of_key = {each.spec.key: list(each.runs.values()) for each in progress.configurations.values()}
         return dataclasses.replace(
             self.results,

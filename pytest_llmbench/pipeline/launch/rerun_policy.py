@@ -75,6 +75,7 @@ class ConfigurationProgress:
     notes: str = ""
     profiled: bool = False
     nowhere_else: bool = False  # the cluster had no other nodes for a repeat
+    held_back: set[tuple[int, int]] = field(default_factory=set)  # (repeat, attempt) that only collecting left out
     result: ConfigurationResult | None = None
 
 
@@ -146,7 +147,7 @@ class LaunchProgress:
         if refused and job.spec.exclude != own:
             progress.nowhere_else = True
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
-        if not self._may_retry(job, end) or self._settings.collect:
+        if not self._may_retry(job, end) or self._holds_back(job.spec, {(job.repeat, job.attempt + 1)}):
             return None
         if not self._affordable(job.spec.gpu_hours):
             return None
@@ -160,6 +161,12 @@ class LaunchProgress:
             return self._settings.retries > 0 and sum(other.blame is Blame.HUNG for _, other in ends) == 1
         failures = [other for tried, other in ends if tried.repeat == job.repeat and other.blame is end.blame]
         return end.blame is Blame.INFRASTRUCTURE and len(failures) <= self._settings.retries
+
+    def _holds_back(self, spec: JobSpec, following: set[tuple[int, int]]) -> bool:
+        """Whether the session only collects: these jobs (repeat and attempt) are left to one that goes on with it."""
+        if self._settings.collect:
+            self.configurations[spec.case_id].held_back |= following
+        return self._settings.collect
 
     def _take(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
         key = job.spec.key
@@ -230,18 +237,18 @@ class LaunchProgress:
         from pytest_llmbench.launch.follow import NextJob
 
         done = len(progress.runs) + len(progress.failures)
-        more = self._count_next_runs(progress, result, done)
-        if progress.failures or self._settings.collect or not more:
+        wanted = range(done + 1, done + self._count_next_runs(progress, result, done) + 1)
+        if progress.failures or self._holds_back(progress.spec, {(repeat, 1) for repeat in wanted}) or not wanted:
             return []
-        if not self._affordable(progress.spec.gpu_hours * more):
+        if not self._affordable(progress.spec.gpu_hours * len(wanted)):
             progress.notes = "not repeated: the limit of GPU-hours is reached"
             return []
         used = [node for nodes in progress.nodes.values() for node in nodes]
-        progress.waiting = set(range(done + 1, done + more + 1))
+        progress.waiting = set(wanted)
         nothing_to_learn = self._always or result.judgement.verdict in GREEN  # of its nodes
         anywhere = nothing_to_learn or progress.nowhere_else
         spec = progress.spec if anywhere else _avoid_nodes(progress.spec, used)
-        return [NextJob(spec, 1, repeat) for repeat in sorted(progress.waiting)]
+        return [NextJob(spec, 1, repeat) for repeat in wanted]
 
     def _count_next_runs(self, progress: ConfigurationProgress, result: ConfigurationResult, done: int) -> int:
         if self._always:
@@ -268,6 +275,14 @@ class LaunchProgress:
             return [NextJob(spec, 1, 1)]
         progress.notes = _join(progress.notes, "not profiled: the limit of GPU-hours is reached")
         return []
+
+    def list_held_back(self) -> frozenset[str]:
+        """Return the ids of the configurations for which a session that goes on with this one would start a job."""
+        return frozenset(
+            case
+            for case, progress in self.configurations.items()
+            if progress.held_back - {(job.repeat, job.attempt) for job, _ in progress.jobs}
+        )
 
     def list_results(self) -> dict[Key, ConfigurationResult]:
         """Return the verdicts with the jobs behind them; a configuration that was cut short has none."""

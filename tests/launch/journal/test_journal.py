@@ -315,13 +315,33 @@ def test_the_newest_unfinished_session_is_resumed(folder: Path) -> None:
     journal = Journal(folder)
     found = [(past.session, past.waiting, past.alive) for past in journal.list_unfinished()]
     assert found == [(ids[1], 1, False), (ids[0], 1, False)]
-    with pytest.raises(LaunchError, match=rf"{ids[2]} was finished on 2026-11-21.*unfinished are {ids[1]}, {ids[0]}"):
-        journal.resume(ids[2])
-    with pytest.raises(LaunchError, match=rf"is not in .*did you mean '{ids[0]}'"):
+    with pytest.raises(LaunchError, match=rf"is not in .*unfinished are {ids[1]}, {ids[0]} \(did you mean '{ids[0]}'"):
         journal.resume(ids[0][:-1])
     assert journal.resume() == ids[1]
     with pytest.raises(LaunchError, match="holds session"):
         journal.begin("another", NOW)
+    journal.close()
+
+
+def test_a_finished_session_is_gone_on_with_by_its_name_alone_and_stays_finished_until_a_job_follows(
+    folder: Path,
+) -> None:
+    first = Journal(folder)
+    session = first.begin("first", NOW)
+    first.record_failure(first.intend(SPEC, NOW).number, "no", NOW)
+    assert not first.was_finished
+    assert first.finish(NOW)
+    first.close()
+    journal = Journal(folder)
+    with pytest.raises(LaunchError, match=r"no session to resume in .*none is unfinished"):
+        journal.resume()
+    assert journal.resume(session) == session
+    assert journal.was_finished
+    assert journal.list_unfinished() == ()
+    number = journal.intend(SPEC, NOW, repeat=2).number
+    assert [past.session for past in journal.list_unfinished()] == [session]
+    journal.record_failure(number, "no", NOW)
+    assert journal.finish(NOW)
     journal.close()
 
 
@@ -417,7 +437,7 @@ def test_a_row_that_cannot_be_read_is_an_error_and_frees_the_session(journal: Jo
 def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
-        with pytest.raises(LaunchError, match=r"\.llmbench cannot be made: .*; start pytest in a folder"):
+        with pytest.raises(LaunchError, match=r"\.llmbench cannot be made: .*; name a folder"):
             Journal(place)
 
 

@@ -220,9 +220,27 @@ def test_repeats_are_limited_by_the_option_and_by_gpu_hours() -> None:
 
 
 def test_what_only_collects_starts_nothing() -> None:
-    course = Course(Verdict.REGRESSION, collect=True)
-    assert course.end() == []
-    assert Course(Verdict.PASS, collect=True).end(BROKEN) == []
+    for verdict, end, held_back in (
+        (Verdict.REGRESSION, WELL, True),
+        (Verdict.PASS, BROKEN, True),
+        (Verdict.PASS, WELL, False),
+        (Verdict.INVALID, WELL, False),
+    ):
+        course = Course(verdict, collect=True)
+        assert course.end(end) == []
+        assert bool(course.sequences.list_held_back()) is held_back, (verdict, end)
+    settled = Course(Verdict.REGRESSION, collect=True, repeats=1)
+    assert settled.end() == []
+    assert settled.sequences.list_held_back() == frozenset()
+
+
+def test_what_was_repeated_before_it_was_collected_holds_nothing_back() -> None:
+    course = Course(Verdict.INCONCLUSIVE, collect=True)
+    for repeat in (1, 2, 3):
+        assert course.sequences.list_held_back() == (frozenset({KEY.id}) if repeat > 1 else frozenset())
+        course.end(repeat=repeat)
+    assert course.sequences.list_held_back() == frozenset()
+    assert course.looks[-1] == 3
 
 
 def test_a_failure_of_the_infrastructure_is_retried_on_other_nodes_and_counted() -> None:

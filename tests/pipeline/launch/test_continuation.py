@@ -1,0 +1,51 @@
+"""The commands that a session prints so that somebody goes on with it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.pipeline.launch.continuation import format_collect, format_resume
+
+SESSION = "20261121-0545-3f9a"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["--llmb-submit-only"], []),
+        (["-k", "grok1 and fp8", "--llmb-submit-only", "--llmb-gpu=h100"], ["-k", "grok1 and fp8"]),
+        (["-kgrok1", "-m", "llmb(gpus=128)", "--llmb-resume"], ["-kgrok1", "-m", "llmb(gpus=128)"]),
+    ],
+)
+def test_what_was_submitted_is_collected_from_anywhere(command: list[str], words: list[str]) -> None:
+    told = format_collect(SESSION, Path("/lustre/the journal"), [Path("/lustre/" + 40 * "b")], command)
+    assert shlex.split(told.replace("\\\n", "")) == [
+        "pytest",
+        *words,
+        "--llmb-collect",
+        f"--llmb-session={SESSION}",
+        "--llmb-journal=/lustre/the journal",
+        f"--llmb-baselines=/lustre/{40 * 'b'}",
+    ]
+    assert all(len(line) < 80 for line in told.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["--llmb-collect", "-k", "fake", "--junitxml=a b.xml"], ["-k", "fake", "--junitxml=a b.xml"]),
+        (["--llmb-collect", f"--llmb-session={SESSION}", "-q"], ["-q"]),
+        (["--llmb-collect", "--llmb-session", SESSION, "-q"], ["-q"]),
+        (["--llmb-collect", "--llmb-history=postgresql://me:pw@db/x"], ["--llmb-history=postgresql://me:***@db/x"]),
+    ],
+)
+def test_what_was_collected_is_gone_on_with_in_the_same_words(command: list[str], words: list[str]) -> None:
+    assert shlex.split(format_resume(SESSION, command)) == [
+        "pytest",
+        *words,
+        "--llmb-resume",
+        f"--llmb-session={SESSION}",
+    ]
