@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -200,20 +201,29 @@ class NodeFinding:
     """What runs say of their nodes."""
 
     text: str = ""  # empty where they say nothing
-    exclude: tuple[str, ...] = ()  # the nodes that further runs should not get
+    exclude: tuple[str, ...] = ()  # the nodes that were slow twice: further runs should not get them
+    suspects: tuple[str, ...] = ()  # those that were slow once
+    again: tuple[str, ...] = ()  # the nodes of the slowest run with suspects: a run there confirms them, or clears them
 
 
-def judge_nodes(judgement: Judgement, evidence: Evidence, nodes: Mapping[str, Sequence[str]]) -> NodeFinding:
+def judge_nodes(
+    judgement: Judgement,
+    evidence: Evidence,
+    nodes: Mapping[str, Sequence[str]],
+    confirmations: Sequence[Measurement] = (),
+) -> NodeFinding:
     """Return what the runs behind a verdict say of their nodes, which `nodes` gives by the id of a run.
 
-    Nothing where the verdict compared nothing.
+    `confirmations` are runs that were made on suspect nodes, and count for no verdict. Nothing where the verdict
+    compared nothing.
     """
     if judgement.measurement is None or judgement.estimate is None:
         return NodeFinding()
     runs = judgement.runs
     # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
     sigma = estimate_sigma(runs, estimate_noise(evidence, list_previous_daily_runs(runs, evidence)))
-    node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in runs]
+    told = (*runs, *(run for run in confirmations if run.valid))
+    node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in told]
     return find_slow_nodes(node_runs, sigma, judgement.bound_seconds)
 
 
@@ -222,8 +232,9 @@ def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: flo
 
     `sigma` is the standard deviation of log(step time) from run to run, `bound_seconds` the largest step time that
     passes. Nodes are named only where a run is slower than one on other nodes by more than 3 sigma sqrt(2), and only
-    those that no fast run had. Where all are slow and no node was in all of them, it is not the nodes. With a run on
-    unknown nodes, or without a step time, nothing is said.
+    those that no fast run had: to be left out are those of two slow runs, suspect those of one. Where all are slow and
+    no node was in all of them, it is not the nodes. With a run on unknown nodes, or without a step time, nothing is
+    said.
     """
     is_known = all(nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs)
     if len(runs) < 2 or not is_known or not (math.isfinite(sigma) and sigma > 0):
@@ -256,20 +267,41 @@ def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound
     sound = set(_list_nodes(fast))
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
         times = f"{_list_times(slow)}, {_list_times(fast)}"
-        return NodeFinding(f"slow and fast on the same nodes ({times}): not the nodes alone")
-    suspects = tuple(dict.fromkeys(node for node in _list_nodes(slow) if node not in sound))
-    named = f"the nodes {formatting.fold_nodes(suspects)} are" if len(suspects) > 1 else f"the node {suspects[0]} is"
-    where = f"{_list_times(slow)} there, {_list_times(fast)} on {formatting.fold_nodes(sound)}"
-    text = f"{named} slow ({where}): {format_exclude_option(suspects)}"
+        return NodeFinding(f"slow and fast on the same nodes ({times}): not the nodes alone, nothing to leave out")
+    counts = Counter(node for _, _, nodes in slow for node in nodes if node not in sound)
+    exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
+    suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
+    slowest = max((run for run in slow if not counts.keys().isdisjoint(run[2])), key=lambda run: run[1])
+    fast_times = f"{_list_times(fast)} on {formatting.fold_nodes(sound)}"
+    texts = [
+        f"{_name_nodes(exclude)} slow each time ({_list_times(slow)}; {fast_times}): {format_exclude_option(exclude)}"
+    ]
+    again: tuple[str, ...] = ()
+    if suspects:
+        again = tuple(sorted(slowest[2]))
+        option = format_nodes_option("--llmb-nodelist", again)
+        text = f"{_name_nodes(suspects, may_be=True)} slow ({_list_times(slow)} there, {fast_times})"
+        texts = [*(texts if exclude else []), f"{text}: one run does not tell, {option} confirms it"]
     if all(seconds > bound_seconds for _, seconds, _ in fast):
-        text += "; the others are slow as well: the software, or the whole cluster"
-    return NodeFinding(text, suspects)
+        texts.append("the others are slow as well: the software, or the whole cluster")
+    return NodeFinding("; ".join(texts), exclude, suspects, again)
+
+
+def _name_nodes(nodes: Sequence[str], *, may_be: bool = False) -> str:
+    if len(nodes) == 1:
+        return f"the node {nodes[0]} {'may be' if may_be else 'is'}"
+    return f"the nodes {formatting.fold_nodes(nodes)} {'may be' if may_be else 'are'}"
 
 
 def format_exclude_option(nodes: Collection[str]) -> str:
     """Return the option of a launch that leaves nodes out, whatever submits it: `--llmb-exclude=n1,n2`."""
+    return format_nodes_option("--llmb-exclude", nodes)
+
+
+def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
+    """Return an option with a list of nodes, folded and quoted where it is long."""
     plain = ",".join(nodes)
-    return f"--llmb-exclude={plain}" if len(plain) <= SHORT else f"--llmb-exclude='{formatting.fold_nodes(nodes)}'"
+    return f"{flag}={plain}" if len(plain) <= SHORT else f"{flag}='{formatting.fold_nodes(nodes)}'"
 
 
 def _list_nodes(runs: Sequence[RunOnNodes]) -> list[str]:

@@ -138,8 +138,17 @@ def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
     write_recipe(gate.folder, {"node": slow})
     assert gate.run(*LAUNCH) == 1
     assert "REGRESSION" not in gate.outcomes["node"], gate.output
-    assert len(gate.submitted()) == 3
+    assert len(gate.submitted()) == 4  # the last one confirms that n1 is slow
+    assert "the node n1 is slow each time" in " ".join(gate.output.split()), gate.output
     assert "--llmb-exclude=n1" in gate.output
+
+
+def test_a_node_that_was_slow_once_is_not_to_be_left_out(gate: Gate) -> None:
+    once = f"{COUNTED}; if [ $(wc -l <$STAGE_PATH/started) = 1 ]; then steps 1.3; else steps 1.0; fi"
+    write_recipe(gate.folder, {"node": once})
+    assert gate.run(*LAUNCH) == 1
+    assert "slow and fast on the same nodes" in " ".join(gate.output.split()), gate.output
+    assert "--llmb-exclude" not in gate.output
 
 
 def test_where_there_are_no_other_nodes_two_runs_on_the_same_ones_do(gate: Gate) -> None:

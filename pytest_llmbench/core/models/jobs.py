@@ -24,6 +24,7 @@ class Purpose(StrEnum):
     NCCL_TRACE = "nccl-trace"
     SAVE_CHECKPOINT = "checkpoint-save"
     LOAD_CHECKPOINT = "checkpoint-load"
+    CONFIRM_NODES = "node-confirmation"  # one more run on nodes that may be slow
 
 
 PURPOSE_FLAGS = {

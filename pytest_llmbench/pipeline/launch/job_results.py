@@ -32,6 +32,7 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigu
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_llmbench.judge.cluster import NodeFinding
     from pytest_llmbench.pipeline.evaluate import Measured
 
 
@@ -158,18 +159,23 @@ class LaunchedRuns:
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
 
-    def explain_nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> str:
-        """Return what the runs behind a verdict tell of their nodes, which are given by run id."""
+    def judge_nodes(
+        self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
+    ) -> NodeFinding:
+        """Return what the runs behind a verdict tell of their nodes, which are given by run id; `confirmations` are
+        runs on suspect nodes, which count for nothing else."""
         from pytest_llmbench.judge.cluster import judge_nodes
+        from pytest_llmbench.measure import measure
 
         evidence = result.pick_deciding(self._evidence[result.case.key])
-        return judge_nodes(result.judgement, evidence, nodes).text
+        measured = [measure(run, evidence.baseline, self.now()) for run in confirmations]
+        return judge_nodes(result.judgement, evidence, nodes, measured)
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""
         from pytest_llmbench.launch.recipe.purpose import find_outputs
 
-        if job.spec.purpose is Purpose.MEASURE or not job.job_id:
+        if job.spec.purpose in (Purpose.MEASURE, Purpose.CONFIRM_NODES) or not job.job_id:
             return ()
         began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
         folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))))

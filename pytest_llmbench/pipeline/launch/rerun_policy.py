@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -19,15 +18,23 @@ from pytest_llmbench.core.models.jobs import (
     JobEnd,
     JobSpec,
     JobStatus,
-    LaunchedJob,
     Phase,
     Purpose,
     SubmissionState,
 )
 from pytest_llmbench.judge.stop_rule import GREEN, count_next_runs
+from pytest_llmbench.pipeline.launch.configuration_progress import (
+    ConfigurationProgress,
+    describe_hung,
+    describe_job,
+    get_nodes,
+    join_texts,
+)
+from pytest_llmbench.pipeline.launch.node_checks import plan_confirmation
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
+    from pytest_llmbench.judge.cluster import NodeFinding
     from pytest_llmbench.launch.follow import NextJob
     from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 
@@ -51,32 +58,17 @@ class RunJudge(Protocol):
     def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job whose speed was not judged."""
 
-    def explain_nodes(self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]]) -> str:
-        """Return what the runs behind a verdict tell of their nodes, which are given by run id."""
+    def judge_nodes(
+        self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
+    ) -> NodeFinding:
+        """Return what the runs behind a verdict tell of their nodes, which are given by run id; `confirmations` are
+        runs on suspect nodes, which count for nothing else."""
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log."""
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run is, and what its log says of it."""
-
-
-@dataclass(slots=True)
-class ConfigurationProgress:
-    """What has become of one configuration so far."""
-
-    spec: JobSpec
-    waiting: set[int]  # the repeats that have not ended
-    jobs: list[tuple[Job, JobEnd]] = field(default_factory=list)  # in the order in which they ended
-    runs: dict[int, Run] = field(default_factory=dict)  # by repeat, as are the failures
-    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by run id
-    failures: dict[int, Judgement] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)
-    notes: str = ""
-    profiled: bool = False
-    nowhere_else: bool = False  # the cluster had no other nodes for a repeat
-    held_back: set[tuple[int, int]] = field(default_factory=set)  # (repeat, attempt) that only collecting left out
-    result: ConfigurationResult | None = None
 
 
 class LaunchProgress:
@@ -116,6 +108,9 @@ class LaunchProgress:
         end = self._explain(job, end, run)
         progress.jobs.append((job, end))
         progress.files += self._judge.list_files(job)
+        if job.spec.purpose is Purpose.CONFIRM_NODES:
+            self._take_confirmation(progress, job, end, run)
+            return []
         if job.spec.purpose is not progress.spec.purpose:  # the profile of a configuration that regressed
             return []
         again = self._start_again(job, end)
@@ -132,7 +127,7 @@ class LaunchProgress:
         if end.blame is Blame.HUNG and blame is Blame.CANCELLED:  # by us, for that
             return end
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
-        return dataclasses.replace(end, blame=blame, text=_join(end.text, text))
+        return dataclasses.replace(end, blame=blame, text=join_texts(end.text, text))
 
     def _start_again(self, job: Job, end: JobEnd) -> NextJob | None:
         """Return the same job once more, on other nodes, where the infrastructure failed."""
@@ -151,7 +146,7 @@ class LaunchProgress:
             return None
         if not self._affordable(job.spec.gpu_hours):
             return None
-        return NextJob(_avoid_nodes(job.spec, _get_nodes(job)), job.attempt + 1, job.repeat)
+        return NextJob(_avoid_nodes(job.spec, get_nodes(job)), job.attempt + 1, job.repeat)
 
     def _may_retry(self, job: Job, end: JobEnd) -> bool:
         """Whether what ended a job is tried again: failures of the infrastructure as often as was allowed for each run,
@@ -177,17 +172,17 @@ class LaunchProgress:
             progress.failures[job.repeat] = self._judge.judge_invalid(key, reason, text, run)
             return
         progress.runs[job.repeat] = _date_run(run, job)
-        progress.nodes[run.id] = _get_nodes(job)
+        progress.nodes[run.id] = get_nodes(job)
 
     def _find_problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
         """Return why a job has no run that could be judged."""
         if job.refused:
             return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
         if end.blame is Blame.HUNG:
-            return Reason.HUNG, _describe_hung(self.configurations[job.spec.case_id])
+            return Reason.HUNG, describe_hung(self.configurations[job.spec.case_id])
         if end.blame is not Blame.NONE and not _is_purged(job):
             reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
-            never = reason is Reason.CANCELLED and not _get_nodes(job)  # sacct gives it a start all the same
+            never = reason is Reason.CANCELLED and not get_nodes(job)  # sacct gives it a start all the same
             return (Reason.NEVER_STARTED if never else reason), end.text
         if run is None:
             reason = Reason.JOB_LOST if _is_purged(job) else Reason.LOG_MISSING
@@ -215,9 +210,33 @@ class LaunchProgress:
         more = self._plan_repeats(progress, result)
         if more:
             return more
-        progress.notes = _join(progress.notes, self._judge.explain_nodes(result, progress.nodes))
         progress.result = _add_failures(result, progress.failures)
-        return self._plan_profile(progress)
+        progress.finding = self._judge.judge_nodes(progress.result, progress.nodes, progress.confirmations)
+        return [*self._plan_confirmation(progress), *self._plan_profile(progress)]
+
+    def _plan_confirmation(self, progress: ConfigurationProgress) -> list[NextJob]:
+        """Return one more run on nodes that may be slow: nobody is told to leave them out for one slow run."""
+        from pytest_llmbench.launch.follow import NextJob
+
+        spec = plan_confirmation(progress.spec, progress.finding) if progress.finding else None
+        if spec is None or progress.confirming or progress.failures or self._settings.collect or self._always:
+            return []
+        progress.confirming = True
+        if self._affordable(spec.gpu_hours):
+            return [NextJob(spec)]
+        progress.notes = join_texts(progress.notes, "not confirmed: the limit of GPU-hours is reached")
+        return []
+
+    def _take_confirmation(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
+        problem = self._find_problem(job, end, run)
+        if problem is not None or run is None:
+            reason = problem[1] if problem else "no log"
+            progress.notes = join_texts(progress.notes, f"not confirmed: {reason}")
+            return
+        progress.confirmations.append(run)
+        progress.nodes[run.id] = get_nodes(job)
+        if progress.result is not None:
+            progress.finding = self._judge.judge_nodes(progress.result, progress.nodes, progress.confirmations)
 
     def _conclude_purpose(self, progress: ConfigurationProgress) -> ConfigurationResult:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
@@ -269,11 +288,11 @@ class LaunchProgress:
         try:
             spec = self._profile(progress.spec)
         except LaunchError as error:  # its document has no profiles; the verdict stands all the same
-            progress.notes = _join(progress.notes, f"not profiled: {error}")
+            progress.notes = join_texts(progress.notes, f"not profiled: {error}")
             return []
         if self._affordable(spec.gpu_hours):
             return [NextJob(spec, 1, 1)]
-        progress.notes = _join(progress.notes, "not profiled: the limit of GPU-hours is reached")
+        progress.notes = join_texts(progress.notes, "not profiled: the limit of GPU-hours is reached")
         return []
 
     def list_held_back(self) -> frozenset[str]:
@@ -296,8 +315,9 @@ class LaunchProgress:
         result = progress.result
         if result is None:
             raise ValueError(f"{progress.spec.case_id} has not ended")
-        jobs = tuple(_describe_job(progress, job, end, result) for job, end in progress.jobs)
-        return dataclasses.replace(result, jobs=jobs, nodes=progress.notes)
+        jobs = tuple(describe_job(progress, job, end, result) for job, end in progress.jobs)
+        finding = progress.finding.text if progress.finding else ""
+        return dataclasses.replace(result, jobs=jobs, nodes=join_texts(finding, progress.notes))
 
 
 def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
@@ -318,28 +338,9 @@ def _is_over_budget(result: ConfigurationResult) -> bool:
     return result.judgement.reason is Reason.OVER_BUDGET
 
 
-def _describe_hung(progress: ConfigurationProgress) -> str:
-    """Return which jobs of a configuration stood still, on which nodes, and where in their runs."""
-    texts = [f"job {job.job_id}{_name_nodes(job)}: {end.text}" for job, end in progress.jobs if end.blame is Blame.HUNG]
-    return _join(*texts)
-
-
-def _name_nodes(job: Job) -> str:
-    nodes = formatting.fold_nodes(_get_nodes(job))
-    return f" on {nodes}" if nodes else ""
-
-
-def _join(*texts: str) -> str:
-    return "; ".join(filter(None, texts))
-
-
 def _is_purged(job: Job) -> bool:
     """Whether the record of a job is gone, which does not mean that the job failed: its log tells."""
     return job.status is not None and job.status.phase is Phase.UNKNOWN
-
-
-def _get_nodes(job: Job) -> tuple[str, ...]:
-    return job.status.nodes if job.status else ()
 
 
 def _is_given_up(status: JobStatus) -> bool:
@@ -370,20 +371,3 @@ def _add_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]
     sentences = (*first.sentences, f"{result.judgement.text} without it")
     judgement = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=first.reason, sentences=sentences)
     return dataclasses.replace(result, judgement=judgement)
-
-
-def _describe_job(progress: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
-    seconds = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
-    return LaunchedJob(
-        job_id=job.job_id,
-        purpose=job.spec.purpose,
-        attempt=job.attempt,
-        repeat=job.repeat,
-        state=job.status.state if job.status else "",
-        nodes=_get_nodes(job),
-        step_seconds=seconds.get(job.job_id),
-        text=job.problem or end.text,
-        files=tuple(progress.files) if job.spec.purpose is not Purpose.MEASURE else (),
-        submission=job.submission,
-        ended_by=job.status.ended_by if job.status else EndedBy.OTHERS,
-    )

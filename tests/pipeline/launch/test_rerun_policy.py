@@ -22,6 +22,8 @@ from pytest_llmbench.core.models.jobs import (
     Purpose,
     SubmissionState,
 )
+from pytest_llmbench.judge.cluster import NodeFinding
+from pytest_llmbench.pipeline.launch.node_checks import plan_confirmation
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
@@ -58,6 +60,7 @@ class Course:
         self.looks: list[int] = []
         self.reason = Reason.CANNOT_TELL
         self.ending = Blame.NONE, ""
+        self.finding = NodeFinding()
         self.left = budget
         self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
         self.sequences = LaunchProgress(
@@ -86,8 +89,11 @@ class Course:
     def judge_invalid(self, _key: Key, reason: Reason, text: str, _run: Run | None) -> Judgement:
         return replace(judgement(Verdict.INVALID, reason), sentences=(text,))
 
-    def explain_nodes(self, _result: ConfigurationResult, _nodes: Mapping[str, tuple[str, ...]]) -> str:
-        return ""
+    def judge_nodes(
+        self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
+    ) -> NodeFinding:
+        self.asked_nodes = [nodes[one.id] for one in confirmations]
+        return NodeFinding("slow twice", exclude=self.finding.suspects) if confirmations else self.finding
 
     def list_files(self, _job: Job) -> tuple[Path, ...]:
         return ()
@@ -487,3 +493,56 @@ def test_a_job_of_another_session_or_configuration_changes_nothing() -> None:
     course = Course(Verdict.PASS)
     assert course.end(spec=replace(SPEC, case_id="other")) == []
     assert not course.sequences.list_results()
+
+
+# --- nodes that may be slow -------------------------------------------------------------------------------
+
+SUSPECT = NodeFinding("n1 may be slow", suspects=("n1",), again=("n1", "n9"))
+
+
+def look_apart(**settings: Any) -> tuple[Course, list[Any]]:
+    """Return a launch whose runs make nodes suspect, and what follows from its last one."""
+    course = Course(Verdict.INCONCLUSIVE, **settings)
+    course.finding = SUSPECT
+    course.end()
+    course.end(repeat=2)
+    return course, course.end(repeat=3)
+
+
+def test_nodes_that_were_slow_once_get_one_run_more_that_counts_for_no_verdict() -> None:
+    course, [again] = look_apart()
+    assert (again.spec.purpose, again.spec.sbatch_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n1,n9",))
+    assert course.result.nodes == "n1 may be slow"
+    assert course.end(spec=again.spec) == []
+    assert course.looks == [1, 2, 3]
+    assert course.asked_nodes == [("n4",)]
+    assert course.result.nodes == "slow twice"
+    assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
+    assert [job.purpose for job in course.result.jobs][-2:] == [Purpose.MEASURE, Purpose.CONFIRM_NODES]
+
+
+def test_a_run_that_was_to_confirm_and_failed_confirms_nothing_and_is_not_started_again() -> None:
+    for end in (CRASHED, BROKEN):
+        course, [again] = look_apart()
+        assert course.end(end, spec=again.spec) == []
+        assert course.result.nodes == f"n1 may be slow; not confirmed: {end.text}"
+        assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
+
+
+def test_nodes_are_not_confirmed_without_gpu_hours_or_by_a_session_that_only_collects() -> None:
+    poor, more = look_apart(budget=25.0)
+    assert more == []
+    assert poor.result.nodes == "n1 may be slow; not confirmed: the limit of GPU-hours is reached"
+    for settings in ({"collect": True}, {"repeats": 1}):
+        course = Course(Verdict.INCONCLUSIVE, **settings)
+        course.finding = SUSPECT if "collect" in settings else NodeFinding()
+        assert course.end() == []
+
+
+def test_other_options_of_the_job_stay_and_its_own_list_of_nodes_gives_way() -> None:
+    spec = replace(SPEC, sbatch_options=("--qos=high", "--nodelist=n[1-9]"))
+    pinned = plan_confirmation(spec, SUSPECT)
+    assert pinned is not None
+    assert pinned.sbatch_options == ("--qos=high", "--nodelist=n1,n9")
+    assert plan_confirmation(spec, NodeFinding()) is None
+    assert plan_confirmation(replace(SPEC, nodes=3), SUSPECT) is None

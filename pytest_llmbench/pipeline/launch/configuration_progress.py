@@ -1,0 +1,75 @@
+"""What has become of one launched configuration, and of each of its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models import Judgement, Run
+from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobSpec, LaunchedJob, Purpose
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+
+if TYPE_CHECKING:
+    from pytest_llmbench.judge.cluster import NodeFinding
+
+
+@dataclass(slots=True)
+class ConfigurationProgress:
+    """What has become of one configuration so far."""
+
+    spec: JobSpec
+    waiting: set[int]  # the repeats that have not ended
+    jobs: list[tuple[Job, JobEnd]] = field(default_factory=list)  # in the order in which they ended
+    runs: dict[int, Run] = field(default_factory=dict)  # by repeat, as are the failures
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by run id
+    failures: dict[int, Judgement] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+    notes: str = ""
+    profiled: bool = False
+    nowhere_else: bool = False  # the cluster had no other nodes for a repeat
+    held_back: set[tuple[int, int]] = field(default_factory=set)  # (repeat, attempt) that only collecting left out
+    confirmations: list[Run] = field(default_factory=list)  # runs on suspect nodes, beside the verdict
+    confirming: bool = False  # such a run was asked for
+    finding: NodeFinding | None = None  # what all runs tell of their nodes
+    result: ConfigurationResult | None = None
+
+
+def describe_hung(progress: ConfigurationProgress) -> str:
+    """Return which jobs of a configuration stood still, on which nodes, and where in their runs."""
+    texts = [f"job {job.job_id}{_name_nodes(job)}: {end.text}" for job, end in progress.jobs if end.blame is Blame.HUNG]
+    return join_texts(*texts)
+
+
+def _name_nodes(job: Job) -> str:
+    nodes = formatting.fold_nodes(get_nodes(job))
+    return f" on {nodes}" if nodes else ""
+
+
+def join_texts(*texts: str) -> str:
+    """Return what several have to say as one text."""
+    return "; ".join(filter(None, texts))
+
+
+def get_nodes(job: Job) -> tuple[str, ...]:
+    """Return the nodes of a job, none before it started."""
+    return job.status.nodes if job.status else ()
+
+
+def describe_job(progress: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
+    """Return a job behind a verdict, for the reports."""
+    seconds = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
+    return LaunchedJob(
+        job_id=job.job_id,
+        purpose=job.spec.purpose,
+        attempt=job.attempt,
+        repeat=job.repeat,
+        state=job.status.state if job.status else "",
+        nodes=get_nodes(job),
+        step_seconds=seconds.get(job.job_id),
+        text=job.problem or end.text,
+        files=tuple(progress.files) if job.spec.purpose is not Purpose.MEASURE else (),
+        submission=job.submission,
+        ended_by=job.status.ended_by if job.status else EndedBy.OTHERS,
+    )
