@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         discard_output()
         print(f"llmbench: the output cannot be written: {error.strerror}", file=sys.stderr)
         return 2
+    except MemoryError:
+        print("llmbench: it takes more memory than there is: give fewer or smaller files", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("llmbench: interrupted", file=sys.stderr)
         return 130

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.yamlfile import read_bytes
 from pytest_llmbench.history.record import SCHEMA
 
 NAME = "llmb-history-unsaved-{}.json"
+
+LARGEST_BYTES = 1 << 30  # of a file that is read
 
 GIVE = f"give a file that {NAME.format('*')} names"
 
@@ -39,11 +42,10 @@ def write_unsaved(document: dict[str, Any], folders: Iterable[Path]) -> Path:
 
 def read_unsaved(path: Path) -> dict[str, Any]:
     """Return the document in a file; HistoryError, with the place in it, for what no session left."""
+    data = read_bytes(path, f"file that {NAME.format('*')} names", LARGEST_BYTES, HistoryError)
     try:
-        document = json.loads(path.read_bytes(), parse_constant=lambda _: None)
-    except OSError as error:
-        raise HistoryError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+        document = json.loads(data, parse_constant=lambda _: None)
+    except (ValueError, RecursionError, MemoryError) as error:
         raise HistoryError(f"{path}: no JSON ({error}): {GIVE}") from None
     if not isinstance(document, dict) or not {"session", "verdicts"} <= document.keys():
         raise HistoryError(f"{path}: no session with verdicts: {GIVE}")

@@ -23,6 +23,9 @@ EXACT_SKEW = timedelta(minutes=10)
 # A launch this young need not have a log yet.
 FRESH = timedelta(minutes=10)
 
+# Digits: Slurm counts to 67 million.
+LONGEST_JOB_NUMBER = 18
+
 LEFT = {
     None: "no log is left of this job",
     Remains.METADATA: "only the metadata is left of this job",
@@ -77,7 +80,7 @@ def _measure_slowness(run: Run) -> float:
 
 def _read_job_number(run: Run) -> tuple[int, str]:
     job = run.found.job_id
-    return (int(job), job) if job.isdecimal() else (0, job)
+    return (int(job), job) if job.isdecimal() and len(job) <= LONGEST_JOB_NUMBER else (0, job)
 
 
 def _date_by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:

@@ -13,6 +13,7 @@ from pytest_llmbench.core.models import (
     JUDGED,
     Case,
     Check,
+    EndingCode,
     Evidence,
     Identity,
     IgnoredFile,
@@ -258,7 +259,7 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
             yield UnmatchedRun(
                 run.id,
                 reason,
-                identity.because,
+                "; ".join((identity.because, *_list_unreadable(run)[:1])),
                 path,
                 identity.candidates if serious else (),
                 identity.nearest,
@@ -267,6 +268,12 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
                 summary=identity.summary,
                 advice=identity.advice,
             )
+
+
+def _list_unreadable(run: Run) -> list[str]:
+    """Return why logs of a run could not be read."""
+    endings = (attempt.log.ending for attempt in run.attempts)
+    return [ending.problem for ending in endings if ending and ending.code is EndingCode.UNREADABLE]
 
 
 def _list_fingerprints(run: Run) -> set[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Caution
+from pytest_llmbench.core.yamlfile import read_bytes
 from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
 
 SCHEMA = 1
@@ -24,6 +25,9 @@ SCHEMA = 1
 
 PARTS = ("context_begin", "remainder")
 """The parts of a text that the terminal shows alone: no schema promises them."""
+
+LARGEST_BYTES = 1 << 30
+"""Bytes of a document that is read: 5000 configurations with a year of nights each take a third of that."""
 
 KEYS = ("schema", "version", "started", "exit_code", "green", "count", "counts", "failures", "outcomes")
 """What has to stand in a document that is read."""
@@ -110,12 +114,11 @@ def _dump(value: Any) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     """Return the document in a file; ReportError where there is none that this version understands."""
+    data = read_bytes(path, "file that --llmb-json wrote", LARGEST_BYTES, ReportError)
     try:
         # Python would take NaN, which no other reader of JSON does.
-        session = json.loads(path.read_bytes(), parse_constant=_refuse)
-    except OSError as error:
-        raise ReportError(f"{path}: {error.strerror}; give the file that --llmb-json wrote") from None
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
+        session = json.loads(data, parse_constant=_refuse)
+    except (ValueError, RecursionError, MemoryError) as error:  # also bytes that are no UTF-8
         raise ReportError(f"{path}: no JSON ({error}); give the file that --llmb-json wrote") from None
     missing = [key for key in KEYS if key not in session] if isinstance(session, dict) else list(KEYS)
     if missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -290,9 +291,26 @@ def test_add_takes_what_a_version_without_hashes_left(command: Command) -> None:
         ("[]", "no session with verdicts"),
         ('{"schema": 2, "session": {}, "verdicts": []}', "found schema 2, expected 1"),
         ('{"schema": 1, "session": {}, "verdicts": [{}]}', "session.id: not there: nothing of it was stored"),
+        pytest.param(f'{{"schema": {"9" * 5000}}}', "no JSON (Exceeds the limit", id="5000-digits"),
+        pytest.param("[" * 100_000, "no JSON (maximum recursion depth", id="deep"),
     ],
 )
 def test_add_refuses_what_no_session_left(command: Command, tmp_path: Path, content: str, told: str) -> None:
     (tmp_path / "other.json").write_text(content)
     assert told in command("add", "other.json", code=2)
     assert "No such file" in command("add", "nothing.json", code=2)
+
+
+def test_add_waits_for_nothing_and_reads_no_device(command: Command, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("pipe.json", "/dev/zero"):
+        assert "no regular file" in command("add", name, code=2)
+
+
+def test_a_number_that_no_database_takes_stores_nothing(command: Command) -> None:
+    file = Path(__file__).parents[1] / "history" / "unsaved_1.json"
+    document = json.loads(file.read_text())
+    document["verdicts"][0]["window"]["first"] = 10**30
+    Path("large.json").write_text(json.dumps(document))
+    assert "nothing of it was stored" in command("add", "large.json", code=2)
+    assert "1 verdict stored" in command("add", str(file))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import io
 import json
+import os
+import shutil
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +16,7 @@ from nccl_traces import record, run
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.ingest.nccl import read_saved, read_trace
+from pytest_llmbench.ingest.sources import files
 
 PAGE = """\
 damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below
@@ -114,3 +121,67 @@ def test_a_saved_trace_that_cannot_be_read_says_why(
     assert error.startswith(f"llmbench: {kept} is no saved trace: ")
     assert why in error
     assert "save it again with `llmbench nccl LOG --save kept.json`" in error
+
+
+def test_what_has_no_end_is_refused(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", "/dev/zero"):
+        assert "not a regular file" in told(capsys, 2, place)
+        assert "not a regular file" in told(capsys, 2, trace, "--against", place)
+
+
+@pytest.mark.parametrize("form", ["file", "archive", "input"])
+def test_few_bytes_that_make_many_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(files, "UNSUSPECTED", 1 << 24)
+    zeros = bytes(1 << 25)
+    head = tarfile.TarInfo("n1.7")
+    head.size = len(zeros)
+    data = bz2.compress((head.tobuf() if form == "archive" else b"") + zeros)
+    (tmp_path / "trace.bz2").write_bytes(data)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    place = "-" if form == "input" else tmp_path / "trace.bz2"
+    assert "no log is compressed like that" in told(capsys, 2, place)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("ranks", int("9" * 4000), "expected a number from 0 on"),
+        ("ranks", -2, "expected a number from 0 on"),
+        ("damaged", [["AllReduce", 10**4000]], "expected a number from 0 on"),
+        ("records", 0, "expected a number from 1 on"),
+        ("records", 10**400, "expected a number from 1 on"),
+        ("bytes", 1e300, "expected int"),
+    ],
+)
+def test_numbers_that_are_no_counts_are_refused(
+    capsys: pytest.CaptureFixture[str], trace: Path, key: str, value: object, expected: str
+) -> None:
+    values = json.loads(told(capsys, 0, trace, "--format", "json"))
+    (values["rows"][0] if key == "records" else values)[key] = value
+    saved = trace.with_name("saved.json")
+    saved.write_text(json.dumps(values))
+    message = told(capsys, 2, trace, "--against", saved)
+    assert expected in message
+    assert len(message) < 500
+
+
+def test_a_number_of_5000_digits_is_no_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "saved.json").write_text(f'{{"llmbench_nccl": {"9" * 5000}}}')
+    assert "no whole JSON text" in told(capsys, 2, tmp_path / "saved.json")
+
+
+def test_folders_of_any_depth_are_read(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
+    below = tmp_path
+    for _ in range(1500):
+        below = below / "d"
+        below.mkdir()
+    shutil.move(trace, below / "n1.7")
+    assert "60 records" in told(capsys, 0, tmp_path)
+    shutil.move(below / "n1.7", trace)
+    for folder in (below, *below.parents):  # shutil.rmtree calls itself
+        if folder == tmp_path:
+            break
+        folder.rmdir()

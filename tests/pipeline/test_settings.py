@@ -333,6 +333,18 @@ def test_a_file_of_patterns_that_is_no_text_is_refused(folder: Path) -> None:
         resolve({"llmb_require": ["wanted"]}, folder)
 
 
+def test_what_has_no_end_is_no_file_of_patterns(folder: Path) -> None:
+    """A device never ends, and a FIFO waits for somebody who writes it."""
+    os.mkfifo(folder / "pipe")
+    (folder / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        with pytest.raises(SettingsError, match=f"--llmb-require={name}: no regular file, expected a file"):
+            resolve({"llmb_require": [name]}, folder)
+    (folder / "large").write_bytes(b"x\n" * (1 << 24))
+    with pytest.raises(SettingsError, match="--llmb-require=large: more than 16 MiB, expected a file"):
+        resolve({"llmb_require": ["large"]}, folder)
+
+
 def test_suite_files_are_told_from_patterns(folder: Path) -> None:
     (folder / "exemplar.yaml").write_text("config: {}\n")
     settings = resolve({"llmb_require": ["grok1*", "exemplar.yaml"]}, folder)

@@ -87,9 +87,13 @@ def _merge(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> Claim:
     return Claim(claim.field, value, (*claim.sources, *other.sources))
 
 
+# Digits of a number that means something; of thousands Python makes no number at all.
+LONGEST_NUMBER = 18
+
+
 def _normalise(value: str) -> str:
     """Return a value as it is compared: without case, numbers without leading zeros."""
-    return str(int(value)) if value.isdecimal() else value.casefold()
+    return str(int(value)) if value.isdecimal() and len(value) <= LONGEST_NUMBER else value.casefold()
 
 
 _FIRST_WORKLOADS_RELEASE = (25, 5)
@@ -194,7 +198,8 @@ def find_possible(matches: Sequence[Match], gpus: str, dtype: str = "") -> tuple
 
 def _measure_distance(match: Match, gpus: str, dtype: str) -> tuple[bool, float, float, bool]:
     fields = match.differences
-    apart = abs(math.log2(match.key.gpus / int(gpus))) if gpus.isdecimal() and int(gpus) else 0.0
+    number = _read_count(gpus)
+    apart = abs(math.log2(match.key.gpus / number)) if number else 0.0
     other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
     return "size" in fields, len(fields) - ("layout" in fields) / 2, apart, other_precision
 
@@ -250,5 +255,11 @@ def _accept_precision(key: Key, claims: Mapping[str, Claim]) -> dict[str, Collec
 
 def _count_nodes(key: Key, claims: Mapping[str, Claim]) -> int:
     """Return how many nodes a configuration fills; unless it is said, GB200 and GB300 nodes have 4 GPUs, others 8."""
-    each = int(claims["gpus_per_node"].value) if "gpus_per_node" in claims else 4 if key.gpu.startswith("gb") else 8
+    usual = 4 if key.gpu.startswith("gb") else 8
+    each = _read_count(claims["gpus_per_node"].value) if "gpus_per_node" in claims else usual
     return math.ceil(key.gpus / max(each, 1))
+
+
+def _read_count(text: str) -> int:
+    """Return a number of GPUs, 0 for what is none."""
+    return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else 0

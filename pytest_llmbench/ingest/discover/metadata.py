@@ -28,6 +28,8 @@ SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 20
 # Letters of a value of the environment.
 LONGEST = 200
+# Letters of any other value that counts: it stands in ids and messages.
+LONGEST_VALUE = 1000
 FILE_NAME = re.compile(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
 
 _TEXTS = {
@@ -239,9 +241,10 @@ def _read_job_config(tree: Tree, key: str, odd: list[str]) -> Tree:
 
 def _read_text(tree: Tree, section: str, key: str, odd: list[str]) -> str:
     value = _get_section(tree, section).get(key, "")
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= LONGEST_VALUE:
         return "" if value.strip().lower() in _NOTHING else value.strip()
-    odd.append(f"{section}.{key} is not a single value")
+    what = f"has {len(value)} letters, more than {LONGEST_VALUE}" if isinstance(value, str) else "is not a single value"
+    odd.append(f"{section}.{key} {what}")
     return ""
 
 

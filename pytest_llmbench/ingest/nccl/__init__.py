@@ -105,7 +105,10 @@ def read_trace(paths: Sequence[Path]) -> Trace:
     Below a folder every file counts but copies of a launcher's output (`sbatch_*`) and hidden ones; a file that is
     given twice counts once.
     """
-    counts = _count_all(paths)
+    try:
+        counts = _count_all(paths)
+    except MemoryError as error:
+        raise LogError(f"{_format_paths(paths)}: it takes more memory than there is") from error
     trace = sum_counts(counts)
     if not trace.begun:
         raise LogError(f"{_format_paths(paths)}: {_explain_nothing(counts)}")
@@ -190,12 +193,15 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
-    for entry in stores.scan(folder):
-        if entry.is_dir():
-            if not entry.is_symlink():
-                yield from _walk_folder(stores, Path(entry.path))
-        elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(entry.stat().st_mode):
-            yield Path(entry.path)
+    waiting = [folder]
+    while waiting:
+        below = []
+        for entry in stores.scan(waiting.pop()):
+            if entry.is_dir():
+                below += [] if entry.is_symlink() else [Path(entry.path)]
+            elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(entry.stat().st_mode):
+                yield Path(entry.path)
+        waiting += reversed(below)
 
 
 def _format_paths(paths: Sequence[Path]) -> str:
@@ -217,6 +223,9 @@ SCHEMA = 1
 # Bytes of a saved trace: its KINDS rows take less.
 LARGEST = 1 << 25
 
+# Larger numbers are no counts, and no float holds a share of them.
+LARGEST_NUMBER = 1 << 256
+
 _HEAD = re.compile(rb'\s*\{\s*"llmbench_nccl"')
 _KIND = {"operation": str, "nranks": int, "datatype": str, "from_bytes": int}
 _SCALARS = {"ranks": int, "hosts": int, "limited": bool, "unnamed": int, "calls": int, "from_calls": bool}
@@ -235,16 +244,16 @@ def read_saved(paths: Sequence[Path]) -> Trace:
 def _parse_trace(path: Path, text: bytes) -> Trace:
     try:
         values = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         _refuse(path, f"no whole JSON text ({error})")
     if values["llmbench_nccl"] != SCHEMA:
-        _refuse(path, f"schema {values['llmbench_nccl']!r}, and this version reads {SCHEMA}")
+        _refuse(path, f"schema {values['llmbench_nccl']!r:.40}, and this version reads {SCHEMA}")
     try:
         return Trace(
             rows=tuple(
                 TraceRow(
-                    Kind(*(_check_type(kind, row[name]) for name, kind in _KIND.items())),
-                    _check_type(int, row["records"]),
+                    Kind(*(_check_type(kind, row[name], least=-1) for name, kind in _KIND.items())),
+                    _check_type(int, row["records"], least=1),
                     _check_type(int, row["bytes"]),
                 )
                 for row in values["rows"]
@@ -259,9 +268,11 @@ def _parse_trace(path: Path, text: bytes) -> Trace:
         _refuse(path, f"a value that is missing or of another type ({type(error).__name__}: {error})")
 
 
-def _check_type(kind: type[Any], value: object) -> Any:
+def _check_type(kind: type[Any], value: object, least: int = 0) -> Any:
     if type(value) is not kind:  # not isinstance: True is an int
         raise TypeError(f"found {str(value)[:40]!r}, expected {kind.__name__}")
+    if isinstance(value, int) and not least <= value <= LARGEST_NUMBER:
+        raise ValueError(f"found {str(value)[:40]}, expected a number from {least} on")
     return value
 
 

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import TypeAlias
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.formatting import clip
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.ingest.sources.files import Stream, read_state, select_numbers
@@ -25,6 +26,8 @@ from pytest_llmbench.ingest.sources.files import Stream, read_state, select_numb
 # What changed this shortly before it was read may change again and look the same: there are file systems that keep
 # times in steps of two seconds.
 SETTLED_NS = 2_000_000_000
+
+LONGEST_MESSAGE = 200  # of what Python says of a file that no parser can read
 
 READY = b"+"  # a worker's first answer: its interpreter and its imports work
 # Each worker is a new interpreter that runs this module and nothing else: no fork, since the session may have threads,
@@ -62,6 +65,17 @@ def parse(source: Path | Stream, definitions: Sequence[RegexDialect], *, is_log:
         return read_log(source, definitions) if is_log else read_ending(source)
     except LogError as error:
         return error
+    # One bad file costs that file, never the session: what no parser foresaw is why this one cannot be read.
+    except (ArithmeticError, MemoryError, OSError, RecursionError, ValueError) as error:
+        path = source.path if isinstance(source, Stream) else source
+        return LogError(f"cannot read {path}: {_describe_failure(error)}")
+
+
+def _describe_failure(error: Exception) -> str:
+    """Return why a file could not be read, in words."""
+    if isinstance(error, MemoryError):
+        return "it takes more memory than there is"
+    return clip(f"{type(error).__name__}: {error}", LONGEST_MESSAGE)
 
 
 def _read_status(path: str) -> os.stat_result | None:

@@ -12,9 +12,13 @@ from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
 from types import TracebackType
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pytest_llmbench.core.errors import LogError
+
+if TYPE_CHECKING:
+    from bz2 import BZ2Decompressor
+    from lzma import LZMADecompressor
 
 BLOCK = 1 << 20
 
@@ -151,8 +155,12 @@ def select_numbers(status: os.stat_result) -> FileState:
 
 # --- compressed data ---------------------------------------------------------------------------------------
 
-# Compressed bytes that are decompressed at once. No method makes more than 128 MiB of them, whatever they say.
+# Compressed bytes that are decompressed at once: of them gzip makes at most 4 MiB of text, and zstd 32 MiB.
 SLICE = 4096
+ZSTD_SLICE = 1024
+
+# Bytes of text that xz and bzip2 give at once. They can make any number of a slice: of 3 kB bzip2 makes 4 GiB.
+LARGEST_PART = 1 << 20
 
 # Bytes that may come out of a file at any ratio.
 UNSUSPECTED = 1 << 30
@@ -192,6 +200,27 @@ class Decoder(Protocol):
         """Return the text of more data."""
 
 
+class LimitedDecoder:
+    """A decoder of bzip2 or xz that gives its text in parts: what is left of it comes for no more data."""
+
+    def __init__(self, decoder: BZ2Decompressor | LZMADecompressor) -> None:
+        self._decoder = decoder
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end was reached."""
+        return self._decoder.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        """What stands behind the end."""
+        return self._decoder.unused_data
+
+    def decompress(self, data: bytes, /) -> bytes:
+        """Return the next part of the text."""
+        return self._decoder.decompress(data, LARGEST_PART)
+
+
 class Stream:
     """The text of a file in blocks, to be read once. After that `method` says how the file was compressed (empty: it
     was not), and `cut` whether its compressed data end before their end. Iterating raises LogError for damaged data.
@@ -217,26 +246,39 @@ class Stream:
         """Yield the text of every member of the data; zeros between members are padding."""
         taken = produced = 0
         decoder: Decoder | None = None
-        for piece in _slice_blocks(blocks):
+        for piece in _slice_blocks(blocks, ZSTD_SLICE if self.method == "zstd" else SLICE):
             taken += len(piece)
             rest = piece
             while rest := rest if decoder else rest.lstrip(b"\0"):
                 decoder = decoder or _make_decoder(self.method)
-                text = self._decompress_piece(decoder, rest, produced)
-                produced += len(text)
-                self._refuse_bomb(taken, produced)
-                yield text
+                for text in self._iterate_parts(decoder, rest, produced):
+                    produced += len(text)
+                    self._refuse_bomb(taken, produced)
+                    yield text
                 rest = decoder.unused_data if decoder.eof else b""
                 decoder = None if decoder.eof else decoder
         self.cut = decoder is not None
 
-    def _decompress_piece(self, decoder: Decoder, data: bytes, place: int) -> bytes:
+    def _iterate_parts(self, decoder: Decoder, data: bytes, place: int) -> Iterator[bytes]:
+        """Yield the text of more data, which begins at a place of the whole text."""
+        text = self._decompress_part(decoder, data, place)
+        while text and isinstance(decoder, LimitedDecoder) and not decoder.eof:
+            yield text
+            place += len(text)
+            text = self._decompress_part(decoder, b"", place)
+        yield text
+
+    def _decompress_part(self, decoder: Decoder, data: bytes, place: int) -> bytes:
         try:
             return decoder.decompress(data)
         except _list_errors() as error:
             raise LogError(
                 f"the {self.method} data of {self.path} are damaged after {place} bytes of text: {error}; "
                 "copy or compress it again"
+            ) from error
+        except MemoryError as error:
+            raise LogError(
+                f"the {self.method} data of {self.path} ask for more memory than there is, after {place} bytes of text"
             ) from error
 
     def _refuse_bomb(self, taken: int, produced: int) -> None:
@@ -269,13 +311,13 @@ def _make_zstd() -> Decoder:
 def _make_xz() -> Decoder:
     import lzma
 
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW)
+    return LimitedDecoder(lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW))
 
 
 def _make_bzip2() -> Decoder:
     import bz2
 
-    return bz2.BZ2Decompressor()
+    return LimitedDecoder(bz2.BZ2Decompressor())
 
 
 _DECODERS: dict[str, Callable[[], Decoder]] = {
@@ -295,8 +337,8 @@ def _list_errors() -> tuple[type[Exception], ...]:
     return zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError
 
 
-def _slice_blocks(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    return (block[begin : begin + SLICE] for block in blocks for begin in range(0, len(block), SLICE))
+def _slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    return (block[begin : begin + size] for block in blocks for begin in range(0, len(block), size))
 
 
 def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:

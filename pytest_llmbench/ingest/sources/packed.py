@@ -26,8 +26,8 @@ ALL_SMALL = 1 << 28
 # Folders with logs or metadata that an archive may have.
 FOLDERS = 200_000
 
-# Characters and folders of a member's name: Linux has no longer paths, and no run lies deeper.
-LONGEST, DEPTH = 4096, 64
+# Characters of a member's name and of each folder in it, and folders: Linux has no longer ones, and no run lies deeper.
+LONGEST, LONGEST_PART, DEPTH = 4096, 255, 64
 
 _METADATA = (".yaml", ".yml")
 
@@ -178,7 +178,9 @@ def read_unlisted(
 def _place_below(archive: Path, member: ArchiveMember) -> Path | None:
     """Return the path of a member below the archive's; None where its name leads elsewhere."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
-    if member.name.startswith("/") or ".." in parts or not 0 < len(parts) <= DEPTH or len(member.name) > LONGEST:
+    if member.name.startswith("/") or ".." in parts or not 0 < len(parts) <= DEPTH:
+        return None
+    if len(member.name) > LONGEST or max(map(len, parts)) > LONGEST_PART:
         return None
     return archive.joinpath(*parts)
 

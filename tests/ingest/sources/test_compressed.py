@@ -113,10 +113,37 @@ def test_a_file_is_stopped_by_its_size_whatever_its_ratio(monkeypatch: pytest.Mo
         b"".join(stream(gzip.compress(TEXT)))
 
 
-def test_nothing_that_is_decompressed_at_once_is_large() -> None:
-    """The most that a slice makes: blocks of zstd that repeat one byte."""
-    data = zstandard.ZstdCompressor(level=1).compress(bytes(1 << 28))
-    assert max(map(len, stream(data))) <= 1 << 27
+@pytest.mark.parametrize(
+    ("method", "most"), [("gzip", 1 << 23), ("zstd", 1 << 25), ("xz", 1 << 21), ("bzip2", 1 << 21)]
+)
+def test_nothing_that_is_decompressed_at_once_is_large(method: str, most: int) -> None:
+    """The most that a slice makes: blocks of zstd that repeat one byte; bzip2 makes any number of bytes of one."""
+    data = METHODS[method](bytes(1 << 27))
+    blocks = [len(block) for block in stream(data)]
+    assert max(blocks) <= most
+    assert sum(blocks) == 1 << 27
+
+
+@pytest.mark.parametrize("method", ["xz", "bzip2"])
+@pytest.mark.parametrize("missing", [0, 1, 5])
+def test_of_data_that_end_early_all_text_counts_that_is_there(method: str, missing: int) -> None:
+    """Of a few bytes come many parts, the last of which no more data follow."""
+    data = METHODS[method](bytes(1 << 24))
+    found = stream(data[: len(data) - missing])
+    assert sum(map(len, found)) == 1 << 24
+    assert found.cut is (missing > 0)
+
+
+def test_a_decoder_without_memory_is_an_error_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Greedy:
+        eof, unused_data = False, b""
+
+        def decompress(self, data: bytes, /) -> bytes:
+            raise MemoryError
+
+    monkeypatch.setitem(files._DECODERS, "bzip2", Greedy)
+    with pytest.raises(LogError, match=r"the bzip2 data of x\.log ask for more memory than there is"):
+        b"".join(stream(bz2.compress(TEXT)))
 
 
 @pytest.mark.parametrize(("head", "method"), [(b"", ""), (b"\x1f\x8b\x08", "gzip"), (b"BZh9", ""), (SKIPPED, "zstd")])
