@@ -58,8 +58,7 @@ elif ((JOB_TOTAL_GPUS > 1)); then
 else
   training=("$PYTHON" -u "${run[@]}")
 fi
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((JOB_TOTAL_GPUS > 1 ? 1 : 0))}
-((OMP_NUM_THREADS)) || unset OMP_NUM_THREADS  # one process may take several cores
+((JOB_TOTAL_GPUS == 1)) || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # as torchrun would, with a warning
 
 if [[ -z ${SLURM_JOB_ID:-} ]]; then
   exec "${training[@]}"

@@ -318,7 +318,7 @@ def device_of(gpu: str) -> torch.device:
         raise SystemExit(f"tiny_llama: process {number + 1} of this node has no GPU: PyTorch finds {visible}")
     found = torch.cuda.get_device_name(number)
     if not is_of_type(found, gpu):
-        raise SystemExit(f"tiny_llama: GPU_TYPE={gpu}: found {found}")
+        raise SystemExit(f"tiny_llama: GPU_TYPE={gpu}: found {found}; README says how to add a GPU of another type")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
