@@ -122,7 +122,8 @@ def _format_result(job: dict[str, Any]) -> str:
     name = f"job {job['job_id']}" if job["job_id"] else "a job that was not submitted"
     where = f" on {formatting.fold_nodes(job['nodes'])}" if job["nodes"] else ""
     measured = formatting.format_seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]
-    ended = " ".join(filter(None, (measured, f"({job['text']})" if job["text"] else "")))
+    text = job["text"].removeprefix(f"{job['state']}: ")
+    ended = " ".join(filter(None, (measured, f"({text})" if text else "")))
     return f"{name}{where}: {ended}" if ended else f"{name}{where}"
 
 

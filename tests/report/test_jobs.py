@@ -52,7 +52,7 @@ def job(job_id: str, nodes: str = "", state: str = "COMPLETED", **fields: Any) -
 
 ONE = (job("14", "n1 n2 n3 n4", step_seconds=7.911),)
 RETRIED = (
-    job("12", "n1 n2", "NODE_FAIL", text="a node failed"),
+    job("12", "n1 n2", "NODE_FAIL", text="NODE_FAIL: a node failed"),
     job("14", "n3 n4", attempt=2, step_seconds=7.33),
 )
 SEQUENCE = (

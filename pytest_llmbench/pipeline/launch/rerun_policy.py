@@ -20,6 +20,7 @@ from pytest_llmbench.core.models.jobs import (
     JobStatus,
     Phase,
     Purpose,
+    StallPlace,
     SubmissionState,
 )
 from pytest_llmbench.judge.stop_rule import GREEN, count_next_runs
@@ -124,7 +125,9 @@ class LaunchProgress:
         if run is None or end.blame is Blame.NONE:
             return end
         blame, text = self._judge.read_ending(job, run)
-        if end.blame is Blame.HUNG and blame is Blame.CANCELLED:  # by us, for that
+        # by us, for that; or its last line is a step that is told
+        told = blame is Blame.CANCELLED or (blame is Blame.NONE and _has_stepped(job))
+        if end.blame is Blame.HUNG and told:
             return end
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
         return dataclasses.replace(end, blame=blame, text=join_texts(end.text, text))
@@ -336,6 +339,12 @@ def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
 def _is_over_budget(result: ConfigurationResult) -> bool:
     """Whether a checkpoint took too long, of which neither a repeat nor a profile of the steps tells more."""
     return result.judgement.reason is Reason.OVER_BUDGET
+
+
+def _has_stepped(job: Job) -> bool:
+    """Whether a job that stood still had come to a step, which its end names."""
+    stall = job.status.stall if job.status else None
+    return stall is not None and stall.place is not StallPlace.START
 
 
 def _is_purged(job: Job) -> bool:

@@ -20,6 +20,8 @@ from pytest_llmbench.core.models.jobs import (
     JobStatus,
     Phase,
     Purpose,
+    Stall,
+    StallPlace,
     SubmissionState,
 )
 from pytest_llmbench.judge.cluster import NodeFinding
@@ -351,6 +353,15 @@ def test_that_it_was_cancelled_for_it_is_not_told_twice() -> None:
     course.ending = Blame.RUN, "a process died of an exception: ValueError: x (x.out:3)"
     course.end(HUNG)
     assert "ValueError" in course.result.judgement.text, "the others waited for it"
+
+
+@pytest.mark.parametrize(("place", "told"), [(StallPlace.STEPS, False), (StallPlace.START, True)])
+def test_its_last_line_is_told_where_that_is_no_step(place: StallPlace, told: bool) -> None:
+    course = Course(Verdict.PASS, retries=0)
+    course.ending = Blame.NONE, "the last line of x.out: waiting for rank 3"
+    stall = Stall(place, 1200.0, 5, 50, "x.out")
+    course.end(HUNG, status=JobStatus(Phase.ENDED, "CANCELLED", nodes=("n1",), stall=stall))
+    assert ("rank 3" in course.result.judgement.text) is told
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVEMENT])
