@@ -79,13 +79,14 @@ class LaunchSettings:
 
     def describe(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
-        cluster = (
-            formatting.format_place(self.cluster, directory) if self.cluster else "this machine, or what its Slurm has"
-        )
+        here = "the cluster of the session" if self.goes_on else "this machine, or what its Slurm has"
+        cluster = formatting.format_place(self.cluster, directory) if self.cluster else here
         limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
         if self.repeats > 2:
             limits += ", all but the first at once" if self.repeats_at_once else ", one after the other"
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
+        if self.journal:
+            yield f"journal: {formatting.format_place(self.journal, directory)}"
         yield f"stalls: {_describe_stall_limit(self.stall_limit)}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged for speed"

@@ -128,6 +128,14 @@ def test_a_folder_without_the_session_says_where_it_lies(night: Night, capfd: py
     assert list(night.morning.glob(".llmbench*")) == []
 
 
+def test_a_job_of_which_no_baseline_file_is_given_is_an_error_and_not_left_out(
+    night: Night, capfd: pytest.CaptureFixture[str]
+) -> None:
+    collect = [word for word in night.submit(WELL) if not word.startswith("--llmb-baselines")]
+    assert night.run(*collect[2:]).ret == pytest.ExitCode.USAGE_ERROR
+    assert f"no baseline file has (any more) {CASE}: give --llmb-baselines=DIR" in capfd.readouterr().err
+
+
 def test_the_ini_file_names_the_folder_for_both_parts(night: Night) -> None:
     journal = night.evening.parent / "journal"
     write_recipe(night.morning, {"job": WELL}, kind="local")

@@ -72,9 +72,10 @@ REMEDIES = {
 def open_database(folder: Path) -> sqlite3.Connection:
     """Return the journal in `folder`, made with its folder if there is none; LaunchError if it cannot be used."""
     try:
+        own = folder.name == FOLDER or not folder.exists()  # a folder of somebody else may hold what git is to see
         (folder / "sessions").mkdir(parents=True, exist_ok=True)
         ignore = folder / ".gitignore"
-        if not ignore.exists():
+        if own and not ignore.exists():
             ignore.write_text("*\n", encoding="ascii")
     except OSError as error:
         where = "name a folder that can be written and has room: --llmb-journal=DIR"

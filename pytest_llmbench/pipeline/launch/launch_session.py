@@ -125,6 +125,12 @@ class LaunchSession:
         self.planner.gpu = self.planner.gpu or noted.get("gpu", "")
         self._cases = cases = set(noted.get("cases", ()))
         self.overruled = tuple(noted.get("overruled", ()))
+        unknown = cases - {key.id for key in self.catalog.baselines}
+        if unknown:  # left out, a job that somebody submitted would be judged by nobody
+            names = formatting.join_first(sorted(unknown))
+            raise LaunchError(
+                f"session {self.session}: no baseline file has (any more) {names}: give --llmb-baselines=DIR"
+            )
         before = {job.spec.case_id: job.spec for job in reversed(journal.list_jobs())}
         jobs, skipped = [], {}
         for key in selected:

@@ -97,6 +97,14 @@ def test_a_session_has_a_readable_id_and_a_folder_that_git_ignores(folder: Path)
     journal.close()
 
 
+def test_a_folder_that_was_there_is_not_hidden_from_git(tmp_path: Path) -> None:
+    for folder, hidden in ((tmp_path, False), (tmp_path / "made", True), (tmp_path / ".llmbench", True)):
+        (tmp_path / ".llmbench").mkdir(exist_ok=True)
+        Journal(folder).close()
+        Journal(folder).close()
+        assert (folder / ".gitignore").exists() is hidden, folder
+
+
 def test_a_job_is_on_disk_with_its_folder_before_anything_is_submitted(journal: Journal) -> None:
     job = journal.intend(SPEC, NOW, attempt=2, repeat=3)
     assert job == Job(1, job.token, SPEC, journal.folder / f"jobs/{journal.session}/1-{SPEC.case_id}", 2, 3)
