@@ -92,6 +92,11 @@ def format_age(elapsed: timedelta) -> str:
     return f"{days:.0f}d" if days < 500 else f"{days / 365.25:.1f}y"
 
 
+def format_hours(hours: float) -> str:
+    """Return GPU-hours as `1,234.5`, `0.25` or `0.0`."""
+    return f"{hours:,.1f}" if hours >= 1 or hours < 0.0005 else f"{hours:.2g}"
+
+
 def format_seconds(value: float | None) -> str:
     """Return a step time with four significant digits: `10.00 s`, `7.325 s`."""
     if value is None or not math.isfinite(value):

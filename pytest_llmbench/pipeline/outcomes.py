@@ -30,7 +30,7 @@ from pytest_llmbench.core.models import (
     UnmatchedRun,
     Verdict,
 )
-from pytest_llmbench.core.models.jobs import LaunchedJob, Resumption
+from pytest_llmbench.core.models.jobs import LaunchedJob, PlannedHours, Resumption
 from pytest_llmbench.pipeline.catalog import is_required
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -127,6 +127,8 @@ class SessionResults:
     """Lines for the summary."""
     required: frozenset[Key] = frozenset()
     """The configurations that a suite file asks for."""
+    planned_hours: PlannedHours | None = None
+    """The GPU-hours that were known before a launch; None without one, and for one that is only collected."""
 
 
 # --- what becomes of an item --------------------------------------------------------------------------------

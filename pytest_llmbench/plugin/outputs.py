@@ -79,6 +79,9 @@ def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
 
 def _list_remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
+    from pytest_llmbench.report.costs import format_cost, sum_session
+    from pytest_llmbench.report.verdicts import select_worst
+
     results, since = session.results, session.settings.since
     remarks = []
     if results.runs_before_since and since:
@@ -90,6 +93,8 @@ def _list_remarks(session: Session) -> list[str]:
     remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}" for stray in untold[:5]]
     if len(untold) > 5:
         remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
+    if cost := sum_session(select_worst(session.described), results.planned_hours):
+        remarks.append(f"GPU-hours: {format_cost(cost)}")
     return remarks
 
 
@@ -189,7 +194,9 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
 def _render_page(session: Session, outcomes: list[dict[str, Any]]) -> bytes:
     from pytest_llmbench.report.html import render
 
-    return render(outcomes, session.now, session.cautions).encode("utf-8", "backslashreplace")
+    return render(outcomes, session.now, session.cautions, session.results.planned_hours).encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def _render_document(session: Session, outcomes: list[dict[str, Any]], exit_code: int) -> bytes:
@@ -203,7 +210,7 @@ def _render_document(session: Session, outcomes: list[dict[str, Any]], exit_code
         "timed": str(session.settings.timed),
     }
     ending = SessionEnding(exit_code, session.failures, session.cautions)
-    return render(make_document(outcomes, asked, ending, session.now))
+    return render(make_document(outcomes, asked, ending, session.now, session.results.planned_hours))
 
 
 def _tell_github(session: Session, exit_code: int) -> None:

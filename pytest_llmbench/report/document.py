@@ -17,7 +17,9 @@ from typing import Any
 
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Caution
+from pytest_llmbench.core.models.jobs import PlannedHours
 from pytest_llmbench.core.yamlfile import read_bytes
+from pytest_llmbench.report.costs import sum_session
 from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
 
 SCHEMA = 1
@@ -55,7 +57,11 @@ class SessionEnding:
 
 
 def make_document(
-    described: Sequence[dict[str, Any]], asked: Mapping[str, Any], ending: SessionEnding, started: datetime
+    described: Sequence[dict[str, Any]],
+    asked: Mapping[str, Any],
+    ending: SessionEnding,
+    started: datetime,
+    planned: PlannedHours | None = None,
 ) -> dict[str, Any]:
     """Return a session as plain values, each id once, its worst outcome, sorted; `asked`: the version and settings."""
     outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], outcome["suite"], outcome["id"]))
@@ -70,6 +76,7 @@ def make_document(
         "counts": count_verdicts(described),
         "failures": list(ending.failures),
         "cautions": [{"code": str(caution.code), "text": caution.text} for caution in ending.cautions],
+        "gpu_hours": sum_session(outcomes, planned) or None,
         "outcomes": [_drop_repeated_environments(_drop_parts(outcome)) for outcome in outcomes],
     }
 

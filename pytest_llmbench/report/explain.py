@@ -13,6 +13,7 @@ from pytest_llmbench.core.metric_definitions import list_rows
 from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report.advice import advise, advise_repeats
+from pytest_llmbench.report.costs import format_cost, sum_configuration
 from pytest_llmbench.report.verdicts import locate_log, make_headline
 
 LABELS = {
@@ -95,7 +96,7 @@ def compare_metrics(described: dict[str, Any]) -> list[tuple[str, str, str, str]
 
 def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of what the verdict rests on: bound, statistics, baseline, window, run, jobs, attempts."""
-    run, baseline = described.get("run"), described.get("baseline")
+    baseline = described.get("baseline")
     if baseline and described["bound_seconds"] is not None:
         factor = described["bound_seconds"] / described["expected_seconds"]
         source = described["tolerance_source"]
@@ -118,10 +119,7 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         last = formatting.format_seconds(described["last_step_seconds"])
         count += f"{spread}{_format_other_statistic(described)}"
         yield "window", f"{described['window']['text']} ({count}); last step {last}"
-    if run:
-        job = f"job {run['job_id']}, " if run["job_id"] else ""
-        started = run["started"][:16].replace("T", " ") if run["started"] else "at an unknown time"
-        yield "run", f"{job}started {started} ({run['started_from']}), {run['age']} old"
+    yield from _list_run_facts(described)
     if ran_on := format_environment(described.get("environment") or {}):
         yield "software", ran_on
     for change in described.get("changes", []):
@@ -134,6 +132,16 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "also", format_note(problem)
     for text in list_others(described):
         yield "also", text
+
+
+def _list_run_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    run, (age, begun) = described.get("run"), jobs.find_age(described)
+    started = begun[:16].replace("T", " ") if begun else "at an unknown time"
+    if run:
+        job = f"job {run['job_id']}, " if run["job_id"] else ""
+        yield "run", f"{job}started {started} ({run['started_from']}), {age} old"
+    elif begun:
+        yield "run", f"none; its job started {started}, {age} old"
 
 
 def format_baseline(baseline: dict[str, Any]) -> str:
@@ -165,6 +173,8 @@ def _list_job_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield where the runs were, what that tells of the nodes, each job where there are several, and their files."""
     for text in filter(None, (jobs.format_nodes(described), described.get("nodes"))):
         yield "nodes", text
+    if cost := sum_configuration(described):
+        yield "GPU-hours", format_cost(cost)
     launched, files = described.get("jobs", ()), jobs.list_files(described)
     for job in launched if len(launched) > 1 else ():
         yield "job", jobs.format_job(described, job)

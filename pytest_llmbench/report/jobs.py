@@ -6,12 +6,14 @@ All but `describe` and `describe_log_attempt` take those values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import AttemptSummary
 from pytest_llmbench.core.models.jobs import LaunchedJob, Resumption
+from pytest_llmbench.report.costs import describe_job_cost, list_cost_properties
 
 MEASURE = "measure"
 """The purpose of the jobs that are judged for speed."""
@@ -31,7 +33,7 @@ def pick(record: object, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
+def describe(job: LaunchedJob, now: datetime, directory: Path) -> dict[str, Any]:
     """Return a job as plain values; files below `directory` are shown relative to it."""
     return {
         "job_id": job.job_id,
@@ -43,6 +45,9 @@ def describe(job: LaunchedJob, directory: Path) -> dict[str, Any]:
         "files": [formatting.format_place(path, directory) for path in job.files],
         "submission": str(job.submission),
         "ended_by": str(job.ended_by),
+        "started": job.started.isoformat() if job.started else None,
+        "age": formatting.format_age(now - job.started) if job.started else "-",
+        "gpu_hours": describe_job_cost(job.cost),
     }
 
 
@@ -74,6 +79,14 @@ def list_failed_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
     return [job for job in list_attempts(described) if job not in last]
 
 
+def find_age(described: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the age of what an outcome rests on and when it started: of its run, where it has none of the job that
+    ran last."""
+    started = [job for job in described.get("jobs", ()) if job["started"]]
+    last = described.get("run") or max(started, key=lambda job: str(job["started"]), default=None)
+    return (last["age"], last["started"]) if last else ("-", None)
+
+
 def format_nodes(described: dict[str, Any]) -> str:
     """Return the nodes of the runs that count, folded; empty where none is known."""
     return formatting.fold_nodes({node for job in list_last_attempts(described) for node in job["nodes"]})
@@ -89,7 +102,7 @@ def list_properties(described: dict[str, Any]) -> dict[str, str]:
     lost = "; ".join(_format_result(job) for job in list_failed_attempts(described))
     counts = str(len(list_attempts(described))), str(len(runs))
     values = dict(zip(PROPERTIES, (judged, format_nodes(described), *counts, lost), strict=True))
-    return {name: value for name, value in values.items() if value}
+    return {name: value for name, value in values.items() if value} | list_cost_properties(described)
 
 
 def summarize(described: dict[str, Any]) -> str:

@@ -94,6 +94,8 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "context", outcome.get("context")
     if outcome.get("run"):
         yield from _list_run_values(outcome["run"])
+    elif (begun := jobs.find_age(outcome))[1]:
+        yield "started", f"{begun[1]} (its job), {begun[0]} old"
     yield "environment", format_environment(outcome.get("environment") or {})
     if outcome.get("line"):
         yield "log_line", outcome["line"]

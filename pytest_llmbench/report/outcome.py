@@ -24,6 +24,7 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.robust import find_stragglers
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
+from pytest_llmbench.report.costs import sum_configuration
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
@@ -59,12 +60,18 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "environment": _describe_environment(judgement.measurement, commit),
         **_describe_recorded(outcome, directory),
         "others": [of_judgement.describe(other, now, directory) for other in outcome.others],
-        "jobs": [jobs.describe(job, directory) for job in outcome.jobs],
+        **_describe_jobs(outcome, now, directory),
         "nodes": outcome.nodes,
         "resume": jobs.describe_resumption(outcome.resumption),
         **_describe_steps_and_excerpt(outcome, directory),
         **of_judgement.describe_daily_runs(judgement),
     }
+
+
+def _describe_jobs(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]:
+    described = {"jobs": [jobs.describe(job, now, directory) for job in outcome.jobs]}
+    cost = sum_configuration(described)
+    return {**described, **({"gpu_hours": cost} if cost else {})}
 
 
 def _describe_steps_and_excerpt(outcome: Outcome, directory: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_recipe import WELL, write_recipe
+from outcomes import faults
 from sessions import Judge, Judged, until
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,31 @@ def test_a_configuration_is_launched_and_judged_on_its_own_log(launch: Launch, r
     assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
     assert ran() == 1
     assert told.ret == pytest.ExitCode.OK
+
+
+def test_gpu_hours_are_told_before_and_after_in_every_report(
+    launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = ("--llmb-json=s.json", "--junitxml=j.xml", "--llmb-junit=l.xml", "--llmb-html=p.html")
+    bad = "sleep 1; steps 1.0 0 20; exit 3"
+    told = launch("--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=f"sleep 1; {WELL}", bad=bad)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2 jobs, 0.2 GPU-hours of steps; 1,000 are allowed" in text
+    assert "at most 1.1 GPU-hours: 2 runs of each, 2 starts of each run, 1 on slow nodes" in text
+    document = json.loads((pytester.path / "s.json").read_text())
+    assert faults(document) == []
+    used, lost = document["gpu_hours"]["used"], document["gpu_hours"]["lost"]["failed"]
+    assert 2 * 8 / 3600 <= used < 1
+    assert 8 / 3600 <= lost < used
+    assert document["gpu_hours"]["limit"] == 1000
+    head = f"GPU-hours: {used:.2g} used"
+    assert f"{head} (0.22 estimated, 1,000 allowed); {lost:.2g} of them lost: failed" in text
+    failed = told.described["fake_bad-24.11-h100-bf16-8"]
+    assert failed["gpu_hours"]["lost"]["failed"] == lost
+    assert (failed["run"]["started_from"], failed["run"]["age"]) == ("job 1", failed["jobs"][0]["age"])
+    for name in ("j.xml", "l.xml"):
+        assert "gpu_hours_lost_failed" in (pytester.path / name).read_text()
+    assert head in (pytester.path / "p.html").read_text()
 
 
 def test_a_slow_one_runs_twice_and_fails(launch: Launch, ran: Callable[[], int]) -> None:

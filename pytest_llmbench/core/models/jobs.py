@@ -101,7 +101,16 @@ class SubmissionState(StrEnum):
     SUBMITTED = "submitted"
     NOT_SUBMITTED = "not-submitted"
     UNCERTAIN = "uncertain"  # nothing tells, so it may run and is not submitted again
+    UNAFFORDABLE = "unaffordable"  # the GPU-hours of its session are used up
     SUPERSEDED = "superseded"  # it came to nothing, and another job of the session took its place
+
+
+class Loss(StrEnum):
+    """Why GPU-hours of a job brought nothing."""
+
+    FAILED = "failed"  # nothing of it was used: it was started again, or its run could not be judged
+    HUNG = "hung"  # the same, since it stood still
+    REQUEUED = "requeued"  # Slurm put it back into its queue, and it began anew
 
 
 class EndedBy(StrEnum):
@@ -240,6 +249,7 @@ class JobSpec:
     nodes: int
     gpus: int
     gpu_hours: float  # the estimate for its steps
+    gpus_per_node: int = 0  # of the nodes that it gets whole
     log_folders: tuple[Path, ...] = ()  # where its log will lie; the folder that a launcher prints comes first
     experiment: str = ""  # a name for files of its own
     exclude: tuple[str, ...] = ()  # nodes that it must not get
@@ -300,6 +310,7 @@ class JobStatus:
     ended: datetime | None = None
     cancelled_by: str = ""  # the uid of a CANCELLED by
     restarts: int = 0  # how often it was requeued
+    earlier_seconds: tuple[float, ...] = ()  # how long each start before that ran, as far as sacct tells
     seen_by: str = ""  # what said so: sacct, squeue, process
     ended_by: EndedBy = EndedBy.OTHERS
     limit_seconds: float | None = None  # its time limit, None: it has none, or nobody says it
@@ -346,6 +357,26 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True)
+class JobCost:
+    """GPU-hours of a job: the GPUs of its nodes times how long it had them."""
+
+    estimated: float = 0.0  # for its steps, before it was submitted
+    used: float = 0.0  # of all its starts, as far as it is known
+    requeued: float = 0.0  # of these, the starts before it was requeued
+    exact: bool = True  # False: it may have used more than is known
+    loss: Loss | None = None  # why its last start brought nothing
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHours:
+    """GPU-hours that were known before the first job of a session was submitted."""
+
+    estimated: float  # for the steps of the runs that are made in any case
+    most: float  # with all repeats and new starts that the settings allow
+    limit: float  # what the session may use
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchedJob:
     """One job behind a verdict, for the reports: what it was, where it ran, how it ended, which files it left."""
 
@@ -360,3 +391,5 @@ class LaunchedJob:
     files: tuple[Path, ...] = ()
     submission: SubmissionState = SubmissionState.SUBMITTED
     ended_by: EndedBy = EndedBy.OTHERS
+    started: datetime | None = None  # None: it never ran, or nothing tells when
+    cost: JobCost = JobCost()

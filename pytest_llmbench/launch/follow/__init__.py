@@ -60,12 +60,15 @@ class Engine:
         progress: Progress | None = None,
         read_progress: ReadProgress | None = None,
         follow_only: bool = False,
+        admit: Callable[[Job], str] = lambda _job: "",
     ) -> None:
+        """Take a stand-in for each part; `admit` says why a job may not be submitted, or nothing."""
         self._journal = journal
         self._launchers = launchers
         self._now, self._sleep, self._limits = now, sleep, limits
         self._progress = progress or Progress(tell)
         self._follow_only = follow_only
+        self._admit = admit
         self._finished: Finished = lambda job, end: ()
         self._queue: deque[NextJob] = deque()
         self._intended: deque[Job] = deque()
@@ -126,7 +129,7 @@ class Engine:
         jobs = [
             self._restore_secrets(job)
             for job in self._journal.list_jobs()
-            if job.submission is not SubmissionState.SUPERSEDED
+            if job.submission not in (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE)
         ]
         self._identities = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
         self._resumed_identities = frozenset(self._identities)
@@ -201,6 +204,10 @@ class Engine:
     def _submit(self, job: Job, spec: JobSpec) -> None:
         job = replace(job, spec=spec)  # the journal's has no secrets
         self._jobs[job.number] = job
+        if why := self._admit(job):
+            self._identities.discard(NextJob(spec, job.attempt, job.repeat).identity)  # it may be planned once more
+            self._hand_on(self._record_failure(job, SubmissionState.UNAFFORDABLE, f"not submitted: {why}"))
+            return
         try:
             self._note_submission(job, self._find_launcher(spec).submit(job))
         except SlurmAway as error:

@@ -271,7 +271,9 @@ def decode_status(text: str) -> JobStatus:
     codes = {"phase": Phase(fields["phase"]), "ended_by": EndedBy(fields.get("ended_by", by_words))}
     stall = fields.get("stall")  # a journal of an earlier version says nothing of it
     stall = stall and Stall(**{**stall, "place": StallPlace(stall["place"])})
-    return JobStatus(**{**fields, **times, **codes, "nodes": tuple(fields["nodes"]), "stall": stall})
+    earlier = tuple(fields.get("earlier_seconds", ()))
+    tuples = {"nodes": tuple(fields["nodes"]), "earlier_seconds": earlier}
+    return JobStatus(**{**fields, **times, **codes, **tuples, "stall": stall})
 
 
 def _write_value(value: object) -> str:

@@ -21,6 +21,15 @@ SHOWN = 5  # so many configurations are named; the rest is counted
 
 WIDTH = 79
 
+
+@dataclass(frozen=True, slots=True)
+class Reruns:
+    """How often a session may run a configuration, and start each of these runs again."""
+
+    repeats: int = 1
+    retries: int = 0
+
+
 Runs = Mapping[str, int]  # by configuration id how many runs are asked for, where that is more than one
 
 ONCE: Runs = {}
@@ -123,7 +132,7 @@ def format_plan(
     planned: Sequence[PlannedJob],
     problems: Sequence[LaunchProblem],
     limit: float | None = None,
-    repeats: int = 1,
+    reruns: Reruns = Reruns(),
     runs: Runs = ONCE,
 ) -> str:
     """Return every job as it would be submitted, the GPU-hours, and the problems; secrets read `***`.
@@ -137,19 +146,22 @@ def format_plan(
         kind = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
         parts.append(_format_job(job.spec, environment, before.get(kind)))
         before[kind] = environment
-    parts.append("\n".join([*format_budget(planned, limit, repeats, runs), "Nothing was submitted."]))
+    parts.append("\n".join([*format_budget(planned, limit, reruns, runs), "Nothing was submitted."]))
     return "\n\n".join([*parts, *filter(None, [describe_problems(problems)])])
 
 
 def format_budget(
-    planned: Sequence[PlannedJob], limit: float | None = None, repeats: int = 1, runs: Runs = ONCE
+    planned: Sequence[PlannedJob],
+    limit: float | None = None,
+    reruns: Reruns = Reruns(),
+    runs: Runs = ONCE,
 ) -> list[str]:
-    """Return lines with the jobs and GPU-hours by recipe, the total, what repeats may add, and the limit if any.
+    """Return lines with the jobs and GPU-hours by recipe, the total, what they may come to, and the limit if any.
 
     A configuration of which several runs are asked for counts so many times.
     """
-    measured = [job.spec for job in planned if job.spec.purpose is Purpose.MEASURE]
-    more = [spec.gpu_hours * (repeats - runs.get(spec.case_id, 1)) for spec in measured]
+    most = estimate_most([job.spec for job in planned], reruns)
+    measured = any(job.spec.purpose is Purpose.MEASURE for job in planned)
     planned = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
     recipes = dict.fromkeys((job.facts.recipe, job.facts.release) for job in planned)
     lines = []
@@ -157,14 +169,28 @@ def format_budget(
         own = [job.spec for job in planned if (job.facts.recipe, job.facts.release) == (recipe, release)]
         lines.append(f"{recipe} {release}: {_format_hours(own)}")
     specs = [job.spec for job in planned]
-    most = f"; {limit:,.10g} are allowed" if limit is not None else ""
-    lines.append(f"{_format_hours(specs)}{most}")
+    allowed = f"; {limit:,.10g} are allowed" if limit is not None else ""
+    lines.append(f"{_format_hours(specs)}{allowed}")
     hours = sum(spec.gpu_hours for spec in specs)
     if limit is not None and hours > limit:
         lines.append(fill(f"more than allowed: {advise_hours(hours)}", WIDTH, break_on_hyphens=False))
-    if any(more):
-        lines.append(f"at most {hours + sum(more):,.1f} GPU-hours if every configuration needs {repeats} runs")
+    if most > hours:
+        repeated = measured and reruns.repeats > 1
+        parts = [f"{reruns.repeats} runs of each"] if repeated else []
+        parts += [f"{reruns.retries + 1} starts of each {'run' if repeated else 'job'}"] if reruns.retries else []
+        parts += ["1 on slow nodes"] if repeated else []
+        lines.append(fill(f"at most {most:,.1f} GPU-hours: {', '.join(parts)}", WIDTH))
+        if limit is not None and most > limit:
+            lines.append(f"what would go beyond the {limit:,.10g} that are allowed is not started")
     return lines
+
+
+def estimate_most(specs: Sequence[JobSpec], reruns: Reruns) -> float:
+    """Return the GPU-hours of steps if every configuration is run as often as the settings allow, and each of these
+    runs fails as often as it may."""
+    starts = 1 + reruns.retries
+    repeated = starts * reruns.repeats + (reruns.repeats > 1)  # the one that confirms nodes is not started again
+    return sum(spec.gpu_hours * (repeated if spec.purpose is Purpose.MEASURE else starts) for spec in specs)
 
 
 def _format_hours(specs: Sequence[JobSpec]) -> str:

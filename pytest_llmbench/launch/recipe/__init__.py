@@ -100,6 +100,7 @@ def build_job(
         nodes=nodes,
         gpus=key.gpus,
         gpu_hours=fit.estimate_gpu_hours(baseline, fit.count_steps(baseline, facts, purpose, environment)),
+        gpus_per_node=fit.count_gpus_per_node(key, facts, cluster),
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
         exclude=tuple(dict.fromkeys(cluster.exclude)),

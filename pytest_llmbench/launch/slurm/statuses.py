@@ -103,7 +103,12 @@ def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
     latest = {}
     for job_id, unsorted in rows.items():
         starts = sorted(unsorted, key=_find_submission)
-        latest[job_id] = replace(starts[-1], submitted=starts[0].submitted, restarts=len(starts) - 1)
+        latest[job_id] = replace(
+            starts[-1],
+            submitted=starts[0].submitted,
+            restarts=len(starts) - 1,
+            earlier_seconds=_list_seconds(starts[:-1]),
+        )
     return latest
 
 
@@ -130,12 +135,15 @@ def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> Job
     if accounting is None:
         return queue
     same = accounting.state == queue.state
+    # its row of the start that slurmctld knows is not there yet, or never comes since it did not start
+    behind = not same and accounting.restarts < queue.restarts
     return replace(
         queue,
         derived_exit_code=_choose_worse(queue.derived_exit_code, accounting.derived_exit_code if same else SUCCESS),
         submitted=min((status.submitted for status in (accounting, queue) if status.submitted), default=None),
         cancelled_by=accounting.cancelled_by if same else "",
         restarts=max(accounting.restarts, queue.restarts),
+        earlier_seconds=(*accounting.earlier_seconds, *(_list_seconds([accounting]) if behind else ())),
     )
 
 
@@ -192,6 +200,10 @@ def _read_rows(
 
 def _find_submission(status: JobStatus) -> datetime:
     return status.submitted or datetime.max.replace(tzinfo=UTC)
+
+
+def _list_seconds(starts: Sequence[JobStatus]) -> tuple[float, ...]:
+    return tuple(start.elapsed_seconds for start in starts if start.elapsed_seconds is not None)
 
 
 def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Judgement, Run
-from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobSpec, LaunchedJob, Purpose
+from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobSpec, LaunchedJob, Loss, Purpose
+from pytest_llmbench.pipeline.launch.costs import measure_cost
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class ConfigurationProgress:
     confirmations: list[Run] = field(default_factory=list)  # runs on suspect nodes, beside the verdict
     confirming: bool = False  # such a run was asked for
     finding: NodeFinding | None = None  # what all runs tell of their nodes
+    unjudged: bool = False  # its jobs ended well, and yet there is no verdict on them
     result: ConfigurationResult | None = None
 
 
@@ -60,16 +63,29 @@ def get_nodes(job: Job) -> tuple[str, ...]:
 def describe_job(progress: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
     """Return a job behind a verdict, for the reports."""
     seconds = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
+    status = job.status
     return LaunchedJob(
         job_id=job.job_id,
         purpose=job.spec.purpose,
         attempt=job.attempt,
         repeat=job.repeat,
-        state=job.status.state if job.status else "",
+        state=status.state if status else "",
         nodes=get_nodes(job),
         step_seconds=seconds.get(job.job_id),
         text=job.problem or end.text,
         files=tuple(progress.files) if job.spec.purpose is not Purpose.MEASURE else (),
         submission=job.submission,
-        ended_by=job.status.ended_by if job.status else EndedBy.OTHERS,
+        ended_by=status.ended_by if status else EndedBy.OTHERS,
+        started=status.started if status and status.nodes else None,
+        cost=dataclasses.replace(measure_cost(job), loss=_find_loss(progress, job, end)),
     )
+
+
+def _find_loss(progress: ConfigurationProgress, job: Job, end: JobEnd) -> Loss | None:
+    """Return why a job brought nothing: another one took its place, or its run could not be judged."""
+    mine = job.spec.purpose is progress.spec.purpose
+    later = mine and any(other.repeat == job.repeat and other.attempt > job.attempt for other, _ in progress.jobs)
+    failed = job.repeat in progress.failures or progress.unjudged if mine else end.blame is not Blame.NONE
+    if not (later or failed):
+        return None
+    return Loss.HUNG if end.blame is Blame.HUNG else Loss.FAILED

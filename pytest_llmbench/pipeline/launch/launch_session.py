@@ -7,7 +7,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.judge.stop_rule import choose_look
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
+from pytest_llmbench.pipeline.launch.costs import Budget
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -30,6 +31,7 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine
     from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.preflight.plan import Reruns
 
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
@@ -86,7 +88,6 @@ class LaunchSession:
         self.overruled: tuple[str, ...] = ()
         self.secrets: frozenset[str] = frozenset()
         self._cases: set[str] = set()
-        self._hours = 0.0
 
     def run(self, selected: Sequence[Key]) -> bool:
         """Launch the selected configurations and judge them; whether the session ends without running its items.
@@ -152,7 +153,7 @@ class LaunchSession:
         from pytest_llmbench.launch.preflight import plan as text
 
         problems = self.planner.find_problems(plan)
-        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, self.launch.repeats, plan.runs))
+        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, self._reruns, plan.runs))
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
@@ -162,6 +163,21 @@ class LaunchSession:
         if self.overruled:
             text = f"preflight found and was overruled: {', '.join(self.overruled)} (--llmb-ignore)"
             yield Caution(CautionCode.PREFLIGHT, text)
+
+    @property
+    def _reruns(self) -> Reruns:
+        from pytest_llmbench.launch.preflight.plan import Reruns
+
+        return Reruns(self.launch.repeats, self.launch.retries)
+
+    def _plan_hours(self, plan: Plan) -> PlannedHours:
+        """Return the GPU-hours of a plan before its first job, and say them."""
+        from pytest_llmbench.launch.preflight.plan import estimate_most, format_budget
+
+        for line in format_budget(plan.jobs, plan.limit, self._reruns, plan.runs):
+            self.host.tell(line)
+        most = max(estimate_most([job.spec for job in plan.jobs], self._reruns), plan.hours)
+        return PlannedHours(plan.hours, most, plan.limit)
 
     def _tell_skipped(self, plan: Plan) -> None:
         reasons = Counter(plan.skipped.values())
@@ -199,6 +215,8 @@ class LaunchSession:
         from pytest_llmbench.launch import find_secret_values
 
         self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
+        if not self.launch.collect:
+            self.results = dataclasses.replace(self.results, planned_hours=self._plan_hours(plan))
         facts = {job.spec.case_id: job.facts for job in plan.jobs}
         now = self.host.now
         runs = LaunchedRuns(
@@ -210,12 +228,13 @@ class LaunchSession:
             facts=facts,
             past=self.past,
         )
-        engine = self._build_engine(journal)
+        budget = self._count_budget(plan, journal)
+        engine = self._build_engine(journal, budget)
         progress = LaunchProgress(
             [job.spec for job in plan.jobs],
             runs,
             self.launch,
-            affordable=self._limit_hours(plan),
+            budget=budget,
             profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,
             always=self.settings.record is not None,
             asked=plan.runs,
@@ -248,7 +267,7 @@ class LaunchSession:
         if unjudged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
-    def _build_engine(self, journal: Journal) -> Engine:
+    def _build_engine(self, journal: Journal, budget: Budget) -> Engine:
         from pytest_llmbench.launch.follow import Engine
         from pytest_llmbench.launch.follow.progress import Progress
         from pytest_llmbench.launch.follow.watch import Limits
@@ -270,18 +289,15 @@ class LaunchSession:
             progress=Progress(host.tell, logs.read_last_step),
             read_progress=logs.read_progress,
             follow_only=self.launch.collect,
+            admit=budget.admit,
         )
 
-    def _limit_hours(self, plan: Plan) -> Callable[[float], bool]:
-        self._hours = sum(job.spec.gpu_hours for job in plan.jobs)  # without repeats, which follow
-
-        def reserve_hours(hours: float) -> bool:
-            if self._hours + hours > plan.limit:
-                return False
-            self._hours += hours
-            return True
-
-        return reserve_hours
+    def _count_budget(self, plan: Plan, journal: Journal) -> Budget:
+        """Return the GPU-hours that may be used, with what this session used before it was interrupted."""
+        budget = Budget(plan.limit)
+        budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
+        budget.plan(job.spec for job in plan.jobs)
+        return budget
 
     def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
         from pytest_llmbench.pipeline.evaluate import add_fleet_findings

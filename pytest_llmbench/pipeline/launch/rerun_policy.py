@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -31,6 +32,7 @@ from pytest_llmbench.pipeline.launch.configuration_progress import (
     get_nodes,
     join_texts,
 )
+from pytest_llmbench.pipeline.launch.costs import Budget
 from pytest_llmbench.pipeline.launch.node_checks import plan_confirmation
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
@@ -84,12 +86,12 @@ class LaunchProgress:
         judge: RunJudge,
         settings: LaunchSettings,
         *,
-        affordable: Callable[[float], bool],
+        budget: Budget,
         profile: Callable[[JobSpec], JobSpec],
         always: bool = False,
         asked: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Take the jobs that start, what judges them, whether GPU-hours are left, and how to profile a configuration;
+        """Take the jobs that start, what judges them, the GPU-hours that are left, and how to profile a configuration;
         with `always` all runs are made whatever the first says, as recording needs it, with `asked` (by configuration
         id) so many."""
         self.configurations = {spec.case_id: ConfigurationProgress(spec, {1}) for spec in specs}
@@ -97,14 +99,17 @@ class LaunchProgress:
         self._asked = asked
         self._judge = judge
         self._settings = settings
-        self._affordable = affordable
+        self._budget = budget
         self._profile = profile
 
     def take_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
         """Take a job that ended, and return what has to be started now."""
+        self._budget.settle(job)
         progress = self.configurations.get(job.spec.case_id)
         if progress is None:
             return []
+        if job.submission is SubmissionState.UNAFFORDABLE and (job.attempt, job.repeat) != (1, 1):
+            return self._take_unaffordable(progress, job)
         run = self._judge.find_run(job) if job.job_id else None
         end = self._explain(job, end, run)
         progress.jobs.append((job, end))
@@ -147,9 +152,26 @@ class LaunchProgress:
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if not self._may_retry(job, end) or self._holds_back(job.spec, {(job.repeat, job.attempt + 1)}):
             return None
-        if not self._affordable(job.spec.gpu_hours):
-            return None
-        return NextJob(_avoid_nodes(job.spec, get_nodes(job)), job.attempt + 1, job.repeat)
+        again = NextJob(_avoid_nodes(job.spec, get_nodes(job)), job.attempt + 1, job.repeat)
+        return again if self._reserve([again], "not started again") else None
+
+    def _reserve(self, following: Sequence[NextJob], otherwise: str) -> bool:
+        """Whether GPU-hours are left for jobs that are to follow; where not, say `otherwise` with the numbers."""
+        why = self._budget.reserve(following)
+        if why:
+            progress = self.configurations[following[0].spec.case_id]
+            progress.notes = join_texts(progress.notes, f"{otherwise}: {why}")
+        return not why
+
+    def _take_unaffordable(self, progress: ConfigurationProgress, job: Job) -> list[NextJob]:
+        """Take a job that was planned and not submitted, since those before it used more than was estimated: what is
+        known without it stands."""
+        before = [(other, end) for other, end in progress.jobs if other.repeat == job.repeat]
+        for last, end in before[-1:]:  # it was to take the place of this one
+            progress.notes = join_texts(progress.notes, job.problem)
+            self._take(progress, last, end, self._judge.find_run(last) if last.job_id else None)
+        progress.waiting.discard(job.repeat)
+        return [] if progress.waiting or progress.result else self._decide(progress)
 
     def _may_retry(self, job: Job, end: JobEnd) -> bool:
         """Whether what ended a job is tried again: failures of the infrastructure as often as was allowed for each run,
@@ -172,7 +194,8 @@ class LaunchProgress:
         problem = self._find_problem(job, end, run)
         if problem is not None or run is None:
             reason, text = problem or (Reason.LOG_MISSING, "no log")
-            progress.failures[job.repeat] = self._judge.judge_invalid(key, reason, text, run)
+            dated = run and _date_run(run, job)  # how old it is, its job tells
+            progress.failures[job.repeat] = self._judge.judge_invalid(key, reason, text, dated)
             return
         progress.runs[job.repeat] = _date_run(run, job)
         progress.nodes[run.id] = get_nodes(job)
@@ -213,6 +236,8 @@ class LaunchProgress:
         more = self._plan_repeats(progress, result)
         if more:
             return more
+        judgement = result.judgement
+        progress.unjudged = judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
         progress.result = _add_failures(result, progress.failures)
         progress.finding = self._judge.judge_nodes(progress.result, progress.nodes, progress.confirmations)
         return [*self._plan_confirmation(progress), *self._plan_profile(progress)]
@@ -225,10 +250,8 @@ class LaunchProgress:
         if spec is None or progress.confirming or progress.failures or self._settings.collect or self._always:
             return []
         progress.confirming = True
-        if self._affordable(spec.gpu_hours):
-            return [NextJob(spec)]
-        progress.notes = join_texts(progress.notes, "not confirmed: the limit of GPU-hours is reached")
-        return []
+        again = NextJob(spec)
+        return [again] if self._reserve([again], "not confirmed") else []
 
     def _take_confirmation(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
         problem = self._find_problem(job, end, run)
@@ -247,6 +270,7 @@ class LaunchProgress:
         proof = _find_proof(progress.spec.purpose, progress.files, run)
         if proof and not progress.files:
             progress.files += [attempt.files.log for attempt in run.attempts]  # the log is what was asked for
+        progress.unjudged = not proof
         reason = Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED
         text = f"{progress.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
         if progress.spec.purpose is Purpose.SAVE_CHECKPOINT:
@@ -262,15 +286,17 @@ class LaunchProgress:
         wanted = range(done + 1, done + self._count_next_runs(progress, result, done) + 1)
         if progress.failures or self._holds_back(progress.spec, {(repeat, 1) for repeat in wanted}) or not wanted:
             return []
-        if not self._affordable(progress.spec.gpu_hours * len(wanted)):
-            progress.notes = "not repeated: the limit of GPU-hours is reached"
-            return []
         used = [node for nodes in progress.nodes.values() for node in nodes]
-        progress.waiting = set(wanted)
         nothing_to_learn = self._always or result.judgement.verdict in GREEN  # of its nodes
         anywhere = nothing_to_learn or progress.nowhere_else
         spec = progress.spec if anywhere else _avoid_nodes(progress.spec, used)
-        return [NextJob(spec, 1, repeat) for repeat in wanted]
+        made = progress.runs.keys() | progress.failures.keys()
+        free = (number for number in count(1) if number not in made)  # one that was not submitted left a gap
+        repeats = [NextJob(spec, 1, number) for number in islice(free, len(wanted))]
+        if not self._reserve(repeats, "not repeated"):
+            return []
+        progress.waiting = {each.repeat for each in repeats}
+        return repeats
 
     def _count_next_runs(self, progress: ConfigurationProgress, result: ConfigurationResult, done: int) -> int:
         if self._always:
@@ -293,10 +319,8 @@ class LaunchProgress:
         except LaunchError as error:  # its document has no profiles; the verdict stands all the same
             progress.notes = join_texts(progress.notes, f"not profiled: {error}")
             return []
-        if self._affordable(spec.gpu_hours):
-            return [NextJob(spec, 1, 1)]
-        progress.notes = join_texts(progress.notes, "not profiled: the limit of GPU-hours is reached")
-        return []
+        profile = NextJob(spec, 1, 1)
+        return [profile] if self._reserve([profile], "not profiled") else []
 
     def list_held_back(self) -> frozenset[str]:
         """Return the ids of the configurations for which a session that goes on with this one would start a job."""

@@ -18,6 +18,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution
 from pytest_llmbench.report import explain, jobs
 from pytest_llmbench.report.advice import advise, list_advice
+from pytest_llmbench.report.costs import format_cost, format_job_cost, sum_session
 from pytest_llmbench.report.html.charts import draw_curve, draw_distribution, draw_history, draw_steps, format_change
 from pytest_llmbench.report.verdicts import (
     BY_DOCUMENT,
@@ -36,6 +37,8 @@ from pytest_llmbench.report.verdicts import (
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from pytest_llmbench.core.models.jobs import PlannedHours
 
 HERE = Path(__file__).parent
 
@@ -86,12 +89,18 @@ ShownTable = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A small table: what it is of, its heads, and its rows of texts."""
 
 
-def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequence[Caution] = ()) -> str:
+def render(
+    described: Sequence[dict[str, Any]],
+    now: datetime,
+    cautions: Sequence[Caution] = (),
+    planned: PlannedHours | None = None,
+) -> str:
     """Return the page: the same text for the same outcomes and time, in whatever order they came.
 
     Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
     """
     outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], _rank_outcome(outcome)))
+    cost = sum_session(outcomes, planned)
     style, script = (_read(name) for name in ("style.css", "script.js"))
     return (
         _make_environment()
@@ -99,6 +108,7 @@ def render(described: Sequence[dict[str, Any]], now: datetime, cautions: Sequenc
         .render(
             **_collect_content(outcomes),
             cautions=list_all_texts(outcomes, cautions),
+            cost=format_cost(cost) if cost else "",
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             style=style,
             script=script,
@@ -273,16 +283,16 @@ def _describe(shown: Mapping[str, Any]) -> dict[str, Any]:
 
 def _list_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the texts of cells, and the values that they are sorted by: what has none sorts last."""
-    (measured, difference), run = get_step_time(outcome), outcome.get("run") or {}
+    (measured, difference), (age, begun) = get_step_time(outcome), jobs.find_age(outcome)
     expected, gpus = outcome["expected_seconds"], outcome["configuration"]["gpus"]
     # A younger run is smaller; that of an unknown start has no value.
-    started = datetime.fromisoformat(run["started"]).timestamp() if run.get("started") else None
+    started = datetime.fromisoformat(begun).timestamp() if begun else None
     return [
         (format_step_time(outcome)[1], _format_value(difference)),
         (format_step_time(outcome)[0], _format_value(measured)),
         (formatting.format_seconds(expected), _format_value(expected)),
         (str(gpus), _format_value(gpus)),
-        (run.get("age", "-"), "" if started is None else f"{-started:.0f}"),
+        (age, "" if started is None else f"{-started:.0f}"),
         (outcome["reason"], outcome["reason"]),
     ]
 
@@ -298,11 +308,16 @@ def _list_tables(outcome: dict[str, Any]) -> Iterator[ShownTable]:
     attempts = [_list_attempt(attempt) for attempt in outcome.get("tries", ())]
     yield "Attempts in the logs", ("attempt", "steps", "end", "log"), attempts if len(attempts) > 1 else ()
     launched = [
-        (job["job_id"] or "not submitted", job["purpose"], formatting.fold_nodes(job["nodes"]) or "-", result)
+        (
+            job["job_id"] or "not submitted",
+            job["purpose"],
+            formatting.fold_nodes(job["nodes"]) or "-",
+            format_job_cost(job),
+            jobs.format_job(outcome, job),
+        )
         for job in outcome.get("jobs", ())
-        for result in [jobs.format_job(outcome, job)]
     ]
-    yield "Jobs", ("job", "purpose", "nodes", "result"), launched
+    yield "Jobs", ("job", "purpose", "nodes", "GPU-hours", "result"), launched
     yield "Files", ("file",), [(file,) for file in jobs.list_files(outcome)]
     environment = outcome.get("environment") or {}
     first = [name for name in ENVIRONMENT_FIRST if name in environment]

@@ -590,6 +590,33 @@ def test_secrets_come_from_the_session_that_resumes(session: Session) -> None:
     assert b"verysecret" not in (session.folder / ".llmbench" / "launch.db").read_bytes()
 
 
+def test_a_job_that_is_not_admitted_is_not_submitted_and_handed_on_with_the_reason(session: Session) -> None:
+    session.make(Limits(max_jobs=1), admit=lambda job: "too much" if job.spec.case_id == "b" else "")
+    session.run("a", "b", "c")
+    assert session.world.cases == ["a", "c"]
+    refused = {job.spec.case_id: job for job, _ in session.ends}["b"]
+    assert (refused.submission, refused.problem) == (SubmissionState.UNAFFORDABLE, "not submitted: too much")
+    assert session.journal.list_live() == ()
+    assert "not submitted: too much" in session.text
+
+
+def test_a_job_that_was_not_admitted_is_submitted_by_a_session_that_goes_on_where_it_is_then(session: Session) -> None:
+    session.make(admit=lambda job: "too much")
+    session.run("a")
+    session.again().resume([session.spec("a")], session.finished)
+    assert states(session) == {"a": "COMPLETED"}
+    session.again(admit=lambda job: "too much").resume([session.spec("a")], session.finished)
+    assert session.world.cases == ["a"]
+
+
+def test_a_job_that_was_not_admitted_may_be_planned_once_more(session: Session) -> None:
+    answers = iter(["too much", ""])
+    session.following["a"] = [NextJob(session.spec("a"))]
+    session.make(admit=lambda job: next(answers))
+    session.run("a")
+    assert [job.submission for job, _ in session.ends] == [SubmissionState.UNAFFORDABLE, SubmissionState.SUBMITTED]
+
+
 def test_collecting_submits_nothing_and_says_what_it_leaves_out(session: Session) -> None:
     killed_at(session, 15.0, "a")
     session.journal.intend(session.spec("b"), START)

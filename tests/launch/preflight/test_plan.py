@@ -9,7 +9,14 @@ from pathlib import Path
 from planned import planned
 
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, format_budget, format_command, format_plan
+from pytest_llmbench.launch.preflight.plan import (
+    LaunchProblem,
+    PlannedJob,
+    Reruns,
+    format_budget,
+    format_command,
+    format_plan,
+)
 
 
 def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:
@@ -24,7 +31,7 @@ def test_golden_plan(tmp_path: Path) -> None:
     first = at(planned(tmp_path, 8, via="sbatch", command=command), {**shared, "A": "x", "B": "y"})
     second = at(planned(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"})
     problem = LaunchProblem("no container image", "run setup", ("a", "b"))
-    assert format_plan([first, second], [problem], limit=50, repeats=3) == (
+    assert format_plan([first, second], [problem], limit=50, reruns=Reruns(3)) == (
         "llama3.1_8b-25.04-h100-bf16-8  (sbatch)\n"
         "  1 node, 8 GPUs, 1.60 GPU-hours\n"
         "  cd /recipe\n"
@@ -43,7 +50,7 @@ def test_golden_plan(tmp_path: Path) -> None:
         "    without B\n"
         "\n"
         "2 jobs, 4.8 GPU-hours of steps; 50 are allowed\n"
-        "at most 14.4 GPU-hours if every configuration needs 3 runs\n"
+        "at most 19.2 GPU-hours: 3 runs of each, 1 on slow nodes\n"
         "Nothing was submitted.\n"
         "\n"
         "1 problem to solve first:\n"
@@ -112,7 +119,7 @@ def test_more_than_is_allowed_says_what_to_do(tmp_path: Path) -> None:
 
 def test_repeats_are_counted_for_what_is_measured_only(tmp_path: Path) -> None:
     profile = planned(tmp_path, 8, purpose=Purpose.PROFILE)
-    assert format_budget([profile], repeats=3) == ["1 job, 1.6 GPU-hours of steps"]
+    assert format_budget([profile], reruns=Reruns(3)) == ["1 job, 1.6 GPU-hours of steps"]
     assert "1.60 GPU-hours, profile: not judged for speed" in format_plan([profile], [])
 
 
@@ -120,10 +127,24 @@ def test_the_runs_that_are_asked_for_are_counted_and_further_ones_are_not_counte
     one = planned(tmp_path, 8)
     hours = one.spec.gpu_hours
     told = [f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed", "more than allowed: "]
-    lines = format_budget([one], 3, 3, {one.spec.case_id: 2})
+    lines = format_budget([one], 3, Reruns(3), {one.spec.case_id: 2})
     assert [line[: len(start)] for line, start in zip(lines, told, strict=False)] == told
-    assert lines[-1] == f"at most {3 * hours:.1f} GPU-hours if every configuration needs 3 runs"
-    assert format_budget([one], None, 3, {one.spec.case_id: 3}) == [f"3 jobs, {3 * hours:.1f} GPU-hours of steps"]
+    assert lines[-2] == f"at most {4 * hours:.1f} GPU-hours: 3 runs of each, 1 on slow nodes"
+    everything = format_budget([one], None, Reruns(3), {one.spec.case_id: 3})
+    assert everything[0] == f"3 jobs, {3 * hours:.1f} GPU-hours of steps"
+
+
+def test_the_most_counts_repeats_of_what_is_measured_and_new_starts_of_everything(tmp_path: Path) -> None:
+    one, profile = planned(tmp_path, 8), planned(tmp_path, 8, purpose=Purpose.PROFILE)
+    hours = one.spec.gpu_hours
+    assert format_budget([one, profile], 10, Reruns(3, 1))[1:] == [
+        f"at most {hours * 9:.1f} GPU-hours: 3 runs of each, 2 starts of each run, 1 on slow nodes",
+        "what would go beyond the 10 that are allowed is not started",
+    ]
+    assert format_budget([profile], 100, Reruns(3, 1))[1:] == [
+        f"at most {hours * 2:.1f} GPU-hours: 2 starts of each job"
+    ]
+    assert len(format_budget([one], 100)) == 1
 
 
 def test_different_launchers_and_purposes_show_their_whole_environment(tmp_path: Path) -> None:

@@ -145,6 +145,24 @@ def test_the_latest_start_counts_in_whatever_order_sacct_lists_them() -> None:
         assert (status.state, status.restarts, status.submitted) == ("RUNNING", 1, SUBMITTED)
 
 
+@pytest.mark.parametrize(
+    ("job_id", "answers", "restarts", "earlier"),
+    [
+        ("5", {"sacct": SACCT}, 1, (204.0,)),
+        ("5", {"sacct": SACCT, "squeue": QUEUE["running"]}, 1, (204.0,)),
+        ("5", {"sacct": NO_ACCOUNTING, "squeue": QUEUE["running"]}, 1, ()),
+        ("13", {"sacct": SACCT, "squeue": QUEUE["again"]}, 1, (2.0,)),
+        ("1", {"sacct": SACCT}, 0, ()),
+    ],
+    ids=["ended", "in-the-queue", "without-accounting", "waits-again", "never-requeued"],
+)
+def test_how_long_a_requeued_job_ran_before(
+    job_id: str, answers: Mapping[str, str | CommandOutput], restarts: int, earlier: tuple[float, ...]
+) -> None:
+    status = Fake(**answers).status(job_id)
+    assert (status.restarts, status.earlier_seconds) == (restarts, earlier)
+
+
 def test_details_of_a_status() -> None:
     status = Fake(sacct=SACCT, squeue=QUEUE["cancelled"]).status("8")
     assert (status.cancelled_by, status.nodes) == ("1000", ())

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models.jobs import (
     JobEnd,
     JobSpec,
     JobStatus,
+    Loss,
     Phase,
     Purpose,
     Stall,
@@ -25,6 +26,7 @@ from pytest_llmbench.core.models.jobs import (
     SubmissionState,
 )
 from pytest_llmbench.judge.cluster import NodeFinding
+from pytest_llmbench.pipeline.launch.costs import Budget
 from pytest_llmbench.pipeline.launch.node_checks import plan_confirmation
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -60,16 +62,18 @@ class Course:
     ) -> None:
         self.verdicts = list(verdicts)
         self.looks: list[int] = []
+        self.invalid: list[Run | None] = []
         self.reason = Reason.CANNOT_TELL
         self.ending = Blame.NONE, ""
         self.finding = NodeFinding()
-        self.left = budget
+        self.budget = Budget(SPEC.gpu_hours + budget)
+        self.budget.plan([SPEC])
         self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
         self.sequences = LaunchProgress(
             [SPEC],
             self,
             LaunchSettings(**settings),
-            affordable=self.affordable,
+            budget=self.budget,
             profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
             always=always,
             asked={KEY.id: asked},
@@ -88,7 +92,8 @@ class Course:
             Case(key.id, key), judgement(verdict, self.reason, measurement=newest, repeats=repeats)
         )
 
-    def judge_invalid(self, _key: Key, reason: Reason, text: str, _run: Run | None) -> Judgement:
+    def judge_invalid(self, _key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+        self.invalid.append(run)
         return replace(judgement(Verdict.INVALID, reason), sentences=(text,))
 
     def judge_nodes(
@@ -102,10 +107,6 @@ class Course:
 
     def read_ending(self, _job: Job, _run: Run) -> tuple[Blame, str]:
         return self.ending
-
-    def affordable(self, hours: float) -> bool:
-        self.left -= hours
-        return self.left >= 0
 
     def end(self, end: JobEnd = WELL, *, spec: JobSpec = SPEC, **fields: Any) -> list[Any]:
         """Let a job end on nodes of its own, and return what follows."""
@@ -220,7 +221,7 @@ def test_repeats_are_limited_by_the_option_and_by_gpu_hours() -> None:
     poor = Course(Verdict.REGRESSION, budget=9.0)
     assert poor.end() == []
     assert poor.result.judgement.verdict is Verdict.REGRESSION
-    assert poor.result.nodes == "not repeated: the limit of GPU-hours is reached"
+    assert poor.result.nodes == ("not repeated: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used")
     for two in (Course(Verdict.INCONCLUSIVE, repeats=2), Course(Verdict.INCONCLUSIVE, budget=15.0)):
         two.end()
         assert two.end(repeat=2) == []
@@ -486,7 +487,7 @@ def test_a_regression_is_profiled_once_where_that_was_asked_for() -> None:
     assert Course(Verdict.PASS, profile_on_regression=True).end() == []
     poor = Course(Verdict.REGRESSION, budget=0.0, repeats=1, profile_on_regression=True)
     assert poor.end() == []
-    assert poor.result.nodes == "not profiled: the limit of GPU-hours is reached"
+    assert poor.result.nodes == ("not profiled: 1 run takes 10.0 GPU-hours, and of the 10 allowed 10.0 are used")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.INVALID])
@@ -543,7 +544,9 @@ def test_a_run_that_was_to_confirm_and_failed_confirms_nothing_and_is_not_starte
 def test_nodes_are_not_confirmed_without_gpu_hours_or_by_a_session_that_only_collects() -> None:
     poor, more = look_apart(budget=25.0)
     assert more == []
-    assert poor.result.nodes == "n1 may be slow; not confirmed: the limit of GPU-hours is reached"
+    assert poor.result.nodes == (
+        "n1 may be slow; not confirmed: 1 run takes 10.0 GPU-hours, and of the 35 allowed 30.0 are used"
+    )
     for settings in ({"collect": True}, {"repeats": 1}):
         course = Course(Verdict.INCONCLUSIVE, **settings)
         course.finding = SUSPECT if "collect" in settings else NodeFinding()
@@ -557,3 +560,97 @@ def test_other_options_of_the_job_stay_and_its_own_list_of_nodes_gives_way() -> 
     assert pinned.sbatch_options == ("--qos=high", "--nodelist=n1,n9")
     assert plan_confirmation(spec, NodeFinding()) is None
     assert plan_confirmation(replace(SPEC, nodes=3), SUSPECT) is None
+
+
+# --- GPU-hours --------------------------------------------------------------------------------------------
+
+
+def test_what_a_job_used_is_lost_where_another_took_its_place_or_its_run_could_not_be_judged() -> None:
+    course = Course(Verdict.REGRESSION, Verdict.REGRESSION)
+    course.end(BROKEN)
+    course.end(attempt=2)
+    course.end(repeat=2)
+    course.end(CRASHED, repeat=3)
+    assert [job.cost.loss for job in course.result.jobs] == [Loss.FAILED, None, None, Loss.FAILED]
+    for verdict in (Verdict.PASS, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE):
+        judged = Course(verdict, repeats=1)
+        judged.end()
+        assert [job.cost.loss for job in judged.result.jobs] == [None]
+
+
+def test_runs_without_a_verdict_are_lost_and_one_that_only_lacks_a_baseline_is_not() -> None:
+    for reason, loss in ((Reason.NO_STEPS, Loss.FAILED), (Reason.NO_BASELINE, None)):
+        course = Course(Verdict.INVALID)
+        course.reason = reason
+        course.end()
+        assert [job.cost.loss for job in course.result.jobs] == [loss]
+
+
+def test_a_profile_is_lost_where_it_failed() -> None:
+    for end, loss in ((WELL, None), (CRASHED, Loss.FAILED)):
+        course = Course(Verdict.REGRESSION, repeats=1, profile_on_regression=True)
+        [profile] = course.end()
+        course.end(end, spec=profile.spec)
+        assert [job.cost.loss for job in course.result.jobs] == [None, loss]
+
+
+def test_what_was_used_and_not_the_estimate_decides_about_repeats() -> None:
+    for hours, repeats in ((0.1, 1), (2.0, 0)):
+        course = Course(Verdict.REGRESSION, budget=15.0)
+        status = JobStatus(Phase.ENDED, "COMPLETED", nodes=("n1",), elapsed_seconds=hours * 3600, started=NOW)
+        assert len(course.end(status=status)) == repeats
+
+
+def test_a_retry_without_gpu_hours_says_so_with_the_numbers() -> None:
+    course = Course(Verdict.PASS, budget=5.0)
+    assert course.end(BROKEN) == []
+    assert course.result.nodes == ("not started again: 1 run takes 10.0 GPU-hours, and of the 15 allowed 10.0 are used")
+
+
+UNAFFORDABLE: dict[str, Any] = {
+    "submission": SubmissionState.UNAFFORDABLE,
+    "problem": "not submitted: why",
+    "job_id": "",
+    "status": None,
+}
+
+
+def test_a_repeat_that_was_planned_and_found_no_gpu_hours_left_does_not_spoil_the_verdict() -> None:
+    course = Course(Verdict.REGRESSION, budget=30.0)
+    assert [each.repeat for each in course.end()] == [2]
+    other = JobStatus(Phase.ENDED, "COMPLETED", elapsed_seconds=10 * 3600)
+    course.budget.settle(Job(9, "token", replace(SPEC, case_id="other"), Path("/jobs"), job_id="9", status=other))
+    assert course.end(repeat=2, **UNAFFORDABLE) == []
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+    assert course.result.nodes == "not repeated: 1 run takes 10.0 GPU-hours, and of the 40 allowed 90.0 are used"
+    assert len(course.result.jobs) == 1
+
+
+def test_a_repeat_for_which_there_is_room_again_is_made_after_all() -> None:
+    course = Course(Verdict.REGRESSION, budget=30.0)
+    course.end()
+    assert [each.repeat for each in course.end(repeat=2, **UNAFFORDABLE)] == [2]
+
+
+def test_a_new_start_that_found_no_gpu_hours_left_leaves_the_failure_before_it() -> None:
+    course = Course(Verdict.PASS)
+    course.end(BROKEN)
+    assert course.end(attempt=2, **UNAFFORDABLE) == []
+    assert (course.result.judgement.text, course.result.nodes) == ("node n1 failed", "not submitted: why")
+
+
+def test_a_first_run_without_gpu_hours_is_red_with_the_numbers() -> None:
+    course = Course(Verdict.PASS)
+    assert course.end(CRASHED, **UNAFFORDABLE) == []
+    judged = course.result.judgement
+    assert (judged.reason, judged.text) == (Reason.NOT_SUBMITTED, "not submitted: why")
+
+
+def test_an_invalid_run_is_as_old_as_its_job() -> None:
+    course = Course(Verdict.PASS)
+    course.found = lambda job: run(id="run-1", job_id="1", started=None)
+    course.end(CRASHED)
+    [dated] = course.invalid
+    assert dated
+    assert (dated.started, dated.started_from) == (NOW, "job 1")
+    assert [job.started for job in course.result.jobs] == [NOW]

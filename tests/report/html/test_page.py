@@ -219,13 +219,16 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
         "acknowledged": {"reason": "new driver", "by": "ops", "expires": "2026-01-01"},
         "text": "",
     }
-    job = {"job_id": "12", "purpose": "measure", "attempt": 1, "repeat": 1, "state": "NODE_FAIL", "nodes": ["n1", "n2"]}
-    jobs = [{**job, "step_seconds": None, "text": "", "files": ["out/profile.nsys-rep"]}]
+    job = {"job_id": "12", "purpose": "measure", "attempt": 1, "repeat": 1, "state": "NODE_FAIL"}
+    hours = {"estimated": 10.0, "used": 12.25, "requeued": 0.25, "exact": True, "lost": "failed"}
+    job |= {"nodes": ["n1", "n2"], "step_seconds": None, "text": "", "started": NOW.isoformat(), "age": "3h"}
+    jobs = [{**job, "gpu_hours": hours, "files": ["out/profile.nsys-rep"]}]
     text = Parsed(render([told(jobs=jobs, changes=[change], environment={"nccl": "2.26"})], NOW)).words
     assert "2025-11-01 +3.1 % +2.0 % to +4.0 % driver: 560 to 570 acknowledged by ops until 2026-01-01: new dr" in text
     gone = {**change, "stands": False, "acknowledged": None}
     assert "driver: 560 to 570 taken back since" in Parsed(render([told(changes=[gone])], NOW)).words
-    assert "12 measure n[1-2] job 12 on n[1-2]: NODE_FAIL" in text
+    assert "12 measure n[1-2] 12.2, lost: failed, 0.25 lost: requeued job 12 on n[1-2]: NODE_FAIL" in text
+    assert "GPU-hours: 12.2 used; 12.2 of them lost: 12.0 failed, 0.25 requeued" in text
     assert "Files file out/profile.nsys-rep" in text
     assert "nccl 2.26" in text
 

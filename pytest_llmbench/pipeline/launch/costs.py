@@ -1,0 +1,125 @@
+"""GPU-hours of a session that launches: what its jobs used, what they may still use, and whether another may start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobCost, JobSpec, Phase, SubmissionState
+from pytest_llmbench.launch.slurm.statuses import find_phase
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.follow import JobIdentity, NextJob
+
+SECONDS = 3600.0
+
+ROUNDING = 1e-9  # sums of GPU-hours that differ by less are equal
+
+
+def measure_cost(job: Job) -> JobCost:
+    """Return what a job that is over has used, without a word on what was lost of it.
+
+    Nothing is made up: a start of which nobody knows how long it took counts nothing, and the cost is not exact.
+    """
+    spec, status = job.spec, job.status
+    if job.refused or status is None:
+        certain = job.refused and job.submission is not SubmissionState.UNCERTAIN
+        return JobCost(spec.gpu_hours, exact=certain)
+    hours_each = count_gpus(spec) / SECONDS
+    requeued = sum(status.earlier_seconds) * hours_each
+    exact = len(status.earlier_seconds) >= status.restarts
+    if status.phase is not Phase.ENDED:  # purged or lost: it may have run for any time
+        return JobCost(spec.gpu_hours, requeued, requeued, exact=False)
+    seconds = status.elapsed_seconds
+    if seconds is None and status.started and status.ended:
+        seconds = (status.ended - status.started).total_seconds()
+    given_up = status.ended_by is EndedBy.PYTEST and find_phase(status.state) is not Phase.ENDED  # it runs on
+    used = requeued + max(seconds or 0.0, 0.0) * hours_each
+    return JobCost(spec.gpu_hours, used, requeued, exact=exact and seconds is not None and not given_up)
+
+
+def count_gpus(spec: JobSpec) -> int:
+    """Return the GPUs that nobody else can use while a job runs: those of all its nodes, which it gets whole."""
+    return spec.gpus if spec.via == "local" else max(spec.gpus, spec.nodes * spec.gpus_per_node)
+
+
+class Budget:
+    """The GPU-hours that a session may use: those that its ended jobs used, and the estimates of the others.
+
+    An estimate is reserved for a job when it is planned, and replaced by what it used when it has ended; of a job of
+    which that is not known at least the estimate is counted.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._used: dict[JobIdentity, float] = {}
+        self._reserved: dict[JobIdentity, float] = {}
+        self._submitted: set[JobIdentity] = set()
+
+    @property
+    def used(self) -> float:
+        """What the jobs that are over have used."""
+        return sum(self._used.values())
+
+    def take_up(self, jobs: Iterable[Job], live: Collection[int]) -> None:
+        """Count the jobs of a session that goes on; `live` are the numbers of those that are not over."""
+        for job in jobs:
+            if job.number in live:
+                self._reserved[_identify(job)] = job.spec.gpu_hours
+                self._submitted.add(_identify(job))
+            else:
+                self.settle(job)
+
+    def plan(self, specs: Iterable[JobSpec]) -> None:
+        """Reserve the estimates of first runs, which were held against the limit together before."""
+        for spec in specs:
+            identity = (spec.case_id, spec.purpose.value, 1, 1)
+            if identity not in self._used:
+                self._reserved.setdefault(identity, spec.gpu_hours)
+
+    def reserve(self, jobs: Sequence[NextJob]) -> str:
+        """Reserve the estimates of jobs that are to follow; or return why they do not fit, with the numbers. What was
+        planned or made before, in a session that goes on, is not counted twice."""
+        new = {_identify(job): job.spec.gpu_hours for job in jobs if not self._has(job)}
+        reserved = sum(self._reserved.values())
+        if new and self._exceeds(reserved + sum(new.values())):
+            return self._explain(formatting.count_noun(len(new), "run"), sum(new.values()), reserved)
+        self._reserved |= new
+        return ""
+
+    def admit(self, job: Job) -> str:
+        """Return why a job that is about to be submitted may not start (any more); empty where it may."""
+        identity = _identify(job)
+        others = sum(hours for other, hours in self._reserved.items() if other in self._submitted - {identity})
+        if self._exceeds(others + job.spec.gpu_hours):
+            self._reserved.pop(identity, None)
+            return self._explain("it", job.spec.gpu_hours, others)
+        self._reserved[identity] = job.spec.gpu_hours
+        self._submitted.add(identity)
+        return ""
+
+    def settle(self, job: Job) -> None:
+        """Count what a job that is over has used, in place of its estimate."""
+        self._reserved.pop(_identify(job), None)
+        self._submitted.discard(_identify(job))
+        if job.submission in (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE):
+            return  # it may be planned once more
+        cost = measure_cost(job)
+        self._used[_identify(job)] = cost.used if cost.exact else max(cost.used, cost.estimated)
+
+    def _has(self, job: NextJob) -> bool:
+        return _identify(job) in self._used or _identify(job) in self._reserved
+
+    def _exceeds(self, more: float) -> bool:
+        return self.used + more > self.limit + ROUNDING
+
+    def _explain(self, what: str, hours: float, reserved: float) -> str:
+        takes = "takes" if what == "it" or what.startswith("1 ") else "take"
+        needed, used, under_way = map(formatting.format_hours, (hours, self.used, reserved))
+        rest = f" and {under_way} reserved" if reserved else ""
+        return f"{what} {takes} {needed} GPU-hours, and of the {self.limit:,.10g} allowed {used} are used{rest}"
+
+
+def _identify(job: Job | NextJob) -> JobIdentity:
+    return job.spec.case_id, job.spec.purpose.value, job.attempt, job.repeat
