@@ -93,6 +93,9 @@ WRONG = {
     "members": Wrong(GROK, replaced(r"MEMBER: (\d+)/128", r"MEMBER: \1/160"), "states 160 GPUs"),
     "members-nemo-1": Wrong(NEMO1, replaced(r"MEMBER: (\d+)/512", r"MEMBER: \1/256"), "states 256 GPUs"),
     "devices": Wrong(MAXTEXT, replaced(r"Num_devices: 64, shape", "Num_devices: 32, shape"), "states 32 GPUs"),
+    "pcie-cards": Wrong(
+        MAXTEXT, first_line("GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)"), "states h100pcie GPUs, the baseline is of h100"
+    ),
     "half-the-target-tokens": Wrong(
         MAXTEXT, replaced("total_weights: 524288", "total_weights: 262144"), "262144 tokens a step"
     ),
@@ -124,6 +127,8 @@ def test_a_run_of_another_configuration_is_invalid(judged: Judge, generated: Wri
 
 
 SAME = {
+    "sxm-modules": Wrong(MAXTEXT, first_line("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)"), ""),
+    "a-card-for-a-screen": Wrong(MAXTEXT, first_line("GPU 8: NVIDIA RTX A400 (UUID: GPU-1)"), ""),
     "world-size-of-a-later-process": Wrong(
         GROK, replaced(r"(?=Initializing distributed: GLOBAL_RANK: 0)", "GLOBAL_RANK: 0, MEMBER: 1/1\n"), ""
     ),

@@ -58,7 +58,7 @@ def planned(folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: 
     for path in (recipe, stage):
         path.mkdir(exist_ok=True)
     program(recipe / "launch.sh")
-    for name in ("sbatch", "llmb-run", "bash"):
+    for name in ("sbatch", "llmb-run", "bash", "python3"):
         program(folder / "bin" / name)
     program(virtual / "bin" / "python")
     (stage / "nemo.sqsh").write_text("image")

@@ -42,7 +42,7 @@ def check_virtual_environment(planned: PlannedJob, machine: LocalMachine) -> Ite
 def check_python_version(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield that a job would run another Python than its recipe asks for."""
     facts = planned.facts
-    if not facts.python or _brings_its_own(planned) or any(check_virtual_environment(planned, machine)):
+    if not facts.python or _brings_its_own(planned):
         return
     name, python = f"{facts.recipe} {facts.release}", _find_python(planned)
     if not python:

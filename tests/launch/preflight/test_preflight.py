@@ -111,9 +111,9 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str]] = {
     "no venv": (
         lambda _, job: without(job, "VIRTUAL_ENV"),
         "a virtual environment of its own",
-        "there is no Python 3.10.12 or newer on the PATH: install one (with conda, say, python=3.10)",
+        "/bin/python3 -m venv DIR, and `virtual_environment: DIR`",
     ),
-    "broken venv": (remove("venv/bin/python"), "has no bin/python", "`virtual_environment: DIR`"),
+    "broken venv": (remove("venv/bin/python"), "has no bin/python", "/bin/python3 -m venv DIR"),
     "no sbatch": (remove("bin/sbatch"), "no Slurm on this machine", "--llmb-launcher=local"),
     "account": (
         lambda _, job: with_(job, SBATCH_ACCOUNT="reserch"),
@@ -240,6 +240,12 @@ def test_the_wrong_python_is_named_with_its_place(tmp_path: Path) -> None:
     assert f"needs Python 3.10.12 or newer; {tmp_path}/venv/bin/python is Python 3.9.2" in line
     (line,) = found(planned(tmp_path), on=machine("Segmentation fault"))
     assert "something that does not tell its version" in line
+
+
+def test_a_virtual_environment_that_is_overruled_hides_no_old_python(tmp_path: Path) -> None:
+    job = without(planned(tmp_path), "VIRTUAL_ENV")
+    problems = check_launch([job], CLUSTER, FakeSlurm(), machine("Python 3.9.2\n"))
+    assert [problem.check for problem in problems] == ["virtual-environment", "python-version"]
 
 
 def answer(**versions: str) -> LocalMachine:
