@@ -43,7 +43,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
+from pytest_llmbench.core.yamlfile import Report, YamlMapping, leads_up, read_document, read_entry
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -112,14 +112,17 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         raise BaselineError(f"{error.filename}: {error.strerror}, expected a readable folder") from error
 
     visited = set()
-    for folder, folders, names in os.walk(directory, onerror=fail, followlinks=True):
-        # A link to a folder above itself would be followed for ever.
-        real = Path(folder).resolve()
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
+    waiting = [directory]
+    while waiting:
+        for folder, folders, names in os.walk(waiting.pop(0), onerror=fail):
+            real = Path(folder).resolve()
+            if real in visited:
+                folders.clear()
+                continue
+            visited.add(real)
+            links = [link for name in folders if os.path.islink(link := os.path.join(folder, name))]
+            waiting += [Path(os.path.realpath(link)) for link in links if not leads_up(link)]
+            yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
 
 
 def holds_recorded(path: Path) -> bool:

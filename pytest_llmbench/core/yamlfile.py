@@ -91,6 +91,12 @@ def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str
     raise raises(f"{what}: {why}, {expected}")
 
 
+def leads_up(link: str | Path) -> bool:
+    """Whether a link to a folder leads to one that holds the link itself: all of that would be read, and it again."""
+    target, home = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    return os.path.commonpath((target, home)) == target
+
+
 def read_document(
     path: Path, *, what: str = "baseline file", raises: type[LlmbenchError] = BaselineError
 ) -> yaml.MappingNode:

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.baseline import schema
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
+from pytest_llmbench.baseline.read import (
+    find_baseline_files,
+    find_shipped_baselines,
+    read_file,
+    read_recipe,
+    read_recipes,
+)
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.metric_definitions import FORMULAS
@@ -539,6 +545,14 @@ def test_every_yaml_and_yml_below_a_folder_is_read_in_order(tmp_path: Path, vali
 def test_a_folder_given_twice_or_linked_is_read_once(valid_file: Path) -> None:
     (valid_file.parent / "again").symlink_to(valid_file.parent, target_is_directory=True)
     assert len(read_recipes([valid_file.parent, valid_file.parent])) == 1
+
+
+def test_a_link_to_a_folder_above_is_not_followed(valid_file: Path) -> None:
+    inner = valid_file.parent / "inner"
+    inner.mkdir()
+    (inner / "own.yaml").write_bytes(valid_file.read_bytes())
+    (inner / "up").symlink_to("..")
+    assert find_baseline_files([inner]) == (inner / "own.yaml",)
 
 
 def test_a_linked_folder_is_not_passed_over(tmp_path: Path, valid_file: Path) -> None:

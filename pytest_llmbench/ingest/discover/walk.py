@@ -6,14 +6,15 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from errno import ELOOP, ENOENT
+from errno import EFBIG, ELOOP, ENOENT
 from functools import cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
+from pytest_llmbench.core.yamlfile import leads_up
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.sources.listing import FolderEntry
+from pytest_llmbench.ingest.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
 
 # Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
@@ -49,6 +50,9 @@ KEPT = (
 
 # Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told.
 RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
+
+# Folders that are read; a walk of as many takes a minute, and half a gigabyte of memory.
+MOST_FOLDERS = 1_000_000
 
 Notes = list[tuple[Path, str]]
 FileId = tuple[int, int]
@@ -107,6 +111,7 @@ class Walk:
     _inside_runs: set[str] = field(default_factory=set)
     _archives: dict[Path, Path] = field(default_factory=dict)
     _opened: set[FileId] = field(default_factory=set)
+    _full: bool = False  # not all folders were read
 
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""
@@ -115,7 +120,7 @@ class Walk:
         for root in self._find_roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
             links += self._read_tree(_make_folder(root, root))
         while links:  # links come last: a run is known by the names of its real folders
-            links += self._read_tree(links.pop(0), linked=True)
+            links = self._follow(links)
         for path, given_path in self._archives.items():
             self._unpack(path, given_path)
         for identity, (path, _) in self._chosen.items():
@@ -141,16 +146,36 @@ class Walk:
                 self.unreadable.append((path, _explain(error)))
         return roots
 
-    def _read_tree(self, root: Folder, *, linked: bool = False) -> list[Folder]:
+    def _follow(self, links: Sequence[Path]) -> list[Path]:
+        """Read the folders that links lead to, those that hold others first; return the links that were met there."""
+        further = []
+        for link in sorted(links, key=lambda link: (len(Path(os.path.realpath(link)).parts), link)):
+            target = Path(os.path.realpath(link))
+            if leads_up(link):
+                self.ignored.append((link, "a link to a folder that holds the link itself"))
+            elif self._is_seen(target):
+                self.ignored.append((link, "a link to a folder that is read already"))
+            else:
+                self._inside_runs |= {str(target)} if str(link.parent) in self._inside_runs else set()
+                further += self._read_tree(_make_folder(target, target))
+        return further
+
+    def _is_seen(self, path: Path) -> bool:
+        try:
+            return _identify(self.stores.stat(path)) in self._seen
+        except OSError:  # reading it says why
+            return False
+
+    def _read_tree(self, root: Folder) -> list[Path]:
         """Read a folder and all below it; return the links to folders that were met."""
         links = []
         waiting = [root]
-        while waiting:
+        while waiting and not self._full:
             folder = waiting.pop()
             try:
                 identity = _identify(self.stores.stat(folder.text))
             except OSError as error:
-                self.unreadable.append((folder.path, _explain(error)))
+                self._note_unread(folder, error)
                 continue
             if identity not in self._seen:
                 self._seen.add(identity)
@@ -158,18 +183,23 @@ class Walk:
                 below, linking = self._scan(folder)
                 waiting += reversed(below)
                 links += linking
-            elif linked:
-                self.ignored.append((folder.path, "a link to a folder that is read already"))
         return links
 
-    def _scan(self, folder: Folder) -> tuple[list[Folder], list[Folder]]:
+    def _note_unread(self, folder: Folder, error: OSError) -> None:
+        """Note a folder that cannot be read, and for all that lie beyond the limit of folders the first alone."""
+        self._full = self._full or error.errno == EFBIG
+        self.unreadable.append((folder.path, str(error.strerror) if error.errno == EFBIG else _explain(error)))
+
+    def _scan(self, folder: Folder) -> tuple[list[Folder], list[Path]]:
         """Take stock of one folder; return the folders and the links to folders in it."""
         below: list[Folder] = []
-        links: list[Folder] = []
+        links: list[Path] = []
         try:
+            if len(self.folders) >= MOST_FOLDERS:
+                raise OSError(EFBIG, describe_limit(MOST_FOLDERS, "folders"))
             entries = self.stores.scan(folder.text)
         except OSError as error:
-            self.unreadable.append((folder.path, _explain(error)))
+            self._note_unread(folder, error)
             return [], []
         self.folders.append(folder)
         if self._is_inside_run(folder, [entry.name for entry in entries]):
@@ -179,8 +209,10 @@ class Walk:
                 if not entry.is_dir():
                     self._add_file(folder, entry)
                 elif not (_is_special(entry.name) and self._close(folder, Path(entry.path))):
-                    inner = Folder(entry.path, (*folder.parts, entry.name), folder.given_path)
-                    (links if entry.is_symlink() else below).append(inner)
+                    if entry.is_symlink():
+                        links.append(Path(entry.path))
+                    else:
+                        below.append(Folder(entry.path, (*folder.parts, entry.name), folder.given_path))
             except OSError as error:
                 if folder.only_chosen and entry.name not in folder.chosen:
                     continue  # nobody asked for what stands beside a given file

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
+from pytest_llmbench.core.yamlfile import leads_up
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
 from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
@@ -194,11 +195,16 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
 
 def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
     waiting = [folder]
+    seen = set()
     while waiting:
         below = []
-        for entry in stores.scan(waiting.pop()):
+        status = stores.stat(place := waiting.pop())
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for entry in stores.scan(place):
             if entry.is_dir():
-                below += [] if entry.is_symlink() else [Path(entry.path)]
+                below += [] if entry.is_symlink() and leads_up(entry.path) else [Path(entry.path)]
             elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(entry.stat().st_mode):
                 yield Path(entry.path)
         waiting += reversed(below)

@@ -31,6 +31,11 @@ class FolderEntry(Protocol):
         """Return what is known of it; OSError where nothing is."""
 
 
+def describe_limit(most: int, what: str) -> str:
+    """Return why nothing more is read."""
+    return f"not read, nor what comes after it: a newer run may lie beyond {most:,} {what}; give --llmb-logs fewer"
+
+
 def make_status(kind: int, device: int, number: int, modified: float) -> os.stat_result:
     """Return the status of what only this program knows, as the system gives those of its files; a time of 0 is
     unknown."""

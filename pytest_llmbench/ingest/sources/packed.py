@@ -141,7 +141,9 @@ class Archive:
         elif not self.wanted(place.name):
             return
         elif len(self.listing) > FOLDERS:
-            raise LogError(f"files in more than {FOLDERS} folders: give a part of the archive")
+            raise LogError(
+                f"a newer run may lie beyond {FOLDERS:,} folders with files: give --llmb-logs a part of them"
+            )
         elif not self.listing.add(place, max(member.modified, 0.0)):
             self._leave(place, member, "is a file and a folder in the archive")
         else:

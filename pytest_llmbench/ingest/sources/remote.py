@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import URL, to_path, to_url
-from pytest_llmbench.ingest.sources.listing import ListedEntry, make_status
+from pytest_llmbench.ingest.sources.listing import ListedEntry, describe_limit, make_status
 
 BLOCK = 1 << 20
 # Files and folders that are listed.
@@ -106,7 +106,7 @@ class Remote:
     def _read_status(self, path: Path, record: Mapping[str, Any]) -> os.stat_result:
         number = self._numbers.setdefault(path, len(self._numbers))
         if number >= ENTRIES:
-            raise OSError(errno.EFBIG, f"more than {ENTRIES} files and folders: give a part of them")
+            raise OSError(errno.EFBIG, describe_limit(ENTRIES, "files and folders"))
         return make_status(_KINDS.get(str(record.get("type")), 0), self.device, number, _read_modified(record))
 
 

@@ -14,7 +14,7 @@ from shared_data import shared
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Discovery, Reason, Remains, RunFiles
-from pytest_llmbench.ingest.discover import find_runs
+from pytest_llmbench.ingest.discover import find_runs, walk
 
 NAME = "pretrain_grok1_314b_bf16_256"
 INNER = f"{NAME}/{NAME}_1744407969/{NAME}"
@@ -362,14 +362,65 @@ def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(t
     (root / "outside").symlink_to(elsewhere)
     (root / "latest.out").symlink_to(root / LOG)
     discovery = find_runs([root])
-    assert [run.attempts[0].log for run in discovery.runs] == [root / LOG, root / "outside/far/log-y_9_0.out"]
+    assert {run.attempts[0].log for run in discovery.runs} == {root / LOG, elsewhere / "far/log-y_9_0.out"}
     assert reasons(discovery) == {
         "a_link": "a link to a folder that is read already",
-        "loop": "a link to a folder that is read already",
+        "loop": "a link to a folder that holds the link itself",
         "latest.out": f"another name of {root / LOG}",
     }
     assert discovery.unreadable == ()
     assert only(find_runs([root / "latest.out"])).attempts[0].log.name == "latest.out"
+
+
+def test_a_link_upwards_leads_nowhere_unless_it_was_given(tree: Tree) -> None:
+    """What lies beside the given folder was not asked for."""
+    root = tree(["wanted/a/log-x_8_0.out", "beside/log-y_9_0.out"])
+    (root / "wanted/a/up").symlink_to("../..")
+    (root / "wanted/itself").symlink_to(".")
+    discovery = find_runs([root / "wanted"])
+    assert only(discovery).job_id == "8"
+    expected = "a link to a folder that holds the link itself"
+    assert reasons(discovery) == {"up": expected, "itself": expected}
+    assert {run.job_id for run in find_runs([root / "wanted/a/up"]).runs} == {"8", "9"}
+
+
+def test_what_several_links_lead_to_is_read_once_whatever_they_are_called(tree: Tree) -> None:
+    root, elsewhere = tree([LOG]), tree(["far/near/log-y_9_0.out", "far/log-z_7_0.out"])
+    for inner, outer in (("a", "b"), ("d", "c")):
+        for name, target in ((inner, "far/near"), (outer, "far")):
+            (root / name).symlink_to(elsewhere / target)
+        discovery = find_runs([root])
+        assert {run.attempts[0].log for run in discovery.runs} == {
+            root / LOG,
+            elsewhere / "far/near/log-y_9_0.out",
+            elsewhere / "far/log-z_7_0.out",
+        }
+        assert {run.id for run in discovery.runs if run.job_id == "9"} == {"near/9"}
+        for name in (inner, outer):
+            (root / name).unlink()
+
+
+def test_links_that_lead_to_each_other_end(tree: Tree) -> None:
+    root, elsewhere = tree([LOG]), tree(["log-y_9_0.out"])
+    (root / "there").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(root)
+    discovery = find_runs([root])
+    assert len(discovery.runs) == 2
+    assert reasons(discovery) == {"back": "a link to a folder that is read already"}
+
+
+def test_where_the_number_of_folders_reaches_its_limit_one_item_says_so(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree([f"{letter}/log-x_{number}_0.out" for number, letter in enumerate("abcdef")])
+    monkeypatch.setattr(walk, "MOST_FOLDERS", 7)
+    assert len(find_runs([root]).runs) == 6
+    monkeypatch.setattr(walk, "MOST_FOLDERS", 4)
+    discovery = find_runs([root])
+    assert [run.job_id for run in discovery.runs] == ["0", "1", "2"]
+    ((path, why),) = discovery.unreadable
+    assert path == root / "d"
+    assert "a newer run may lie beyond 4 folders; give --llmb-logs fewer" in why
 
 
 def test_a_given_link_comes_after_the_real_folder(tree: Tree) -> None:

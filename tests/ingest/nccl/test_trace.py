@@ -49,6 +49,16 @@ def test_copies_of_a_launcher_and_hidden_files_below_a_folder_are_left_out(folde
     assert read_trace([below / "sbatch_train_7.out"]).records == 1
 
 
+def test_a_linked_folder_of_ranks_counts_once_and_one_above_does_not(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "n1.9").write_text("".join(run(ranks=1, pid=9)))
+    for name in ("a", "b"):
+        (folder / name).symlink_to(tmp_path / "other")
+    (folder / "up").symlink_to(tmp_path)
+    trace = read_trace([folder])
+    assert (trace.files, trace.records) == (3, 90)
+
+
 @pytest.mark.parametrize("name", ["all.tar", "all.tar.gz", "unnamed"])
 def test_an_archive_and_compressed_files_hold_the_same(folder: Path, tmp_path: Path, name: str) -> None:
     with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
