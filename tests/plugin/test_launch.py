@@ -113,6 +113,15 @@ def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Call
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_a_job_that_stands_still_is_ended_and_started_once_more(launch: Launch, ran: Callable[[], int]) -> None:
+    commands = "echo ran >> $STAGE_PATH/ran; steps 1.0 0 4; sleep 300"
+    told = launch("--llmb-launch", "--llmb-stall-limit=0.02m", "-k", "fake", hangs=commands)
+    described = told.described["fake_hangs-24.11-h100-bf16-8"]
+    assert (described["verdict"], described["reason"]) == ("INVALID", "hung")
+    assert described["text"].count("after step 5/50") == 2
+    assert ran() == 2
+
+
 def test_a_job_that_ends_well_without_a_complete_run_is_invalid(launch: Launch) -> None:
     told = launch("--llmb-launch", "-k", "fake", half="steps 1.0 0 20")
     assert told.verdicts == {"fake_half-24.11-h100-bf16-8": "INVALID"}

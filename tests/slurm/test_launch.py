@@ -204,7 +204,7 @@ def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
     assert process.wait(timeout=170) == 0, gate.output
     assert gate.outcomes == {"again": "PASS within-tolerance"}
     assert gate.submitted() == [job, job]
-    assert f"job {job} was requeued, and starts again" in gate.plain
+    assert f"job {job} was requeued, and starts again" in gate.plain, gate.output
 
 
 def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: Gate) -> None:
@@ -254,7 +254,7 @@ def test_a_hang_is_seen_retried_on_another_node_and_hung(gate: Gate) -> None:
     assert "stalls: told after 0.1 min, cancelled after 0.2 min" in gate.plain
     for job, node in zip((first, second), nodes, strict=True):
         assert f"job {job} stands still on {node}" in gate.plain
-        assert re.search(rf"job {job} on {node}: CANCELLED: it stood still for \d+ s after step 5/50", gate.plain)
+        assert re.search(rf"job {job} on {node}: it stood still for \d+ s after step 5/50", gate.plain)
     assert "give it more time" not in gate.plain
     assert "py-spy" in gate.plain
 
@@ -264,7 +264,7 @@ def test_a_hang_that_another_node_does_not_have_is_told_beside_the_pass(gate: Ga
     assert gate.run(*LAUNCH, STALL) == 0, gate.output
     first, _ = gate.submitted()
     assert gate.outcomes == {"node": "PASS within-tolerance"}
-    assert f"2 attempts: job {first} on n1: CANCELLED (CANCELLED: it stood still" in gate.plain
+    assert f"2 attempts: job {first} on n1: CANCELLED (it stood still" in gate.plain
 
 
 def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(gate: Gate) -> None:
@@ -279,7 +279,9 @@ def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(ga
     assert gate.run("--llmb-resume", "--junitxml=junit.xml", STALL) == 1, gate.output
     assert gate.outcomes == {"hangs": "INVALID hung"}
     assert len(gate.submitted()) == 2
-    assert "TIMEOUT: it stood still" in gate.plain
+    assert re.search(
+        rf"job {first} on n\d: it stood still for \d+ s after step 5/50 \(.*?\), until its time limit", gate.plain
+    )
     assert gate.cluster.jobs() == []
 
 

@@ -330,6 +330,7 @@ class Engine:
             self._jobs[job.number] = replace(
                 self._journal.record_end(job.number, step.status, text, now), spec=job.spec
             )
+            self._progress.tell_change(self._jobs[job.number], job.status, now)  # a requeue that no poll saw
             return True, None
         if differs(job.status, step.status) and step.status:
             before, job = job.status, replace(self._journal.record_status(job.number, step.status), spec=job.spec)

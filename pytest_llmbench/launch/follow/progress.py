@@ -47,8 +47,8 @@ class Progress:
         if status is None:
             return
         ran, runs = (known is not None and known.phase is Phase.RUNNING for known in (before, status))
-        again = ran and before is not None and status.restarts > before.restarts
-        if ran and (again or status.phase is Phase.WAITING):
+        again = before is not None and status.restarts > before.restarts
+        if again:
             self.say(f"job {job.job_id} was requeued, and starts again: {_name_job(job)}", now)
         if runs and (again or not ran):
             self.say(f"job {job.job_id} runs{_name_nodes(status)}: {_name_job(job)}", now)

@@ -44,7 +44,7 @@ class Limits:
 
     max_jobs: int = 100
     pending_seconds: float | None = None
-    running_seconds: float | None = None  # None: by the job's own estimate
+    running_seconds: float | None = None  # None: by the job's own estimate, where stalls cancel
     stalls: StallLimits = field(default_factory=StallLimits)
     away_seconds: float = 1800.0  # so long Slurm may not answer
     lost_seconds: float = 600.0  # so long nothing may know a job
@@ -138,9 +138,13 @@ class Watch:
         """Return why a job is not to be waited for any longer, or nothing."""
         seconds = (now - memory.since).total_seconds()
         pending, running = self._limits.pending_seconds, self._limits.running_seconds
-        running = limit_running(job.spec, status) if running is None else running
-        if status.phase is Phase.RUNNING and seconds > running:
-            return f"it ran for {format_duration(seconds)}, allowed are {format_duration(running)}"
+        if running is None and self._limits.stalls.cancels:
+            running = limit_running(job.spec, status)
+        if status.phase is Phase.RUNNING and running is not None and seconds > running:
+            return (
+                f"it ran for {format_duration(seconds)}, allowed are {format_duration(running)}: a longer `time_limit` "
+                "in the cluster file, or --llmb-stall-limit=none, allows more"
+            )
         if status.phase is not Phase.WAITING:
             return ""
         why = explain_stuck(status)
@@ -209,7 +213,8 @@ def explain_end(job: Job) -> JobEnd:
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")
     if job.status.stall and job.status.phase is Phase.ENDED:
-        return JobEnd(Blame.HUNG, f"{job.status.state}: it {describe_stall(job.status.stall)}")
+        until = ", until its time limit" if job.status.state == "TIMEOUT" else ""
+        return JobEnd(Blame.HUNG, f"it {describe_stall(job.status.stall)}{until}")
     if job.status.ended_by is EndedBy.PYTEST:
         blame = Blame.CANCELLED if job.status.state == "CANCELLED" else Blame.RUN
         return JobEnd(blame, job.status.reason.removeprefix(OWN))

@@ -321,7 +321,7 @@ def test_a_job_that_was_cancelled_for_it_ended_so() -> None:
     assert done.status.ended_by is EndedBy.PYTEST
     found = explain_end(done)
     assert found.blame is Blame.HUNG
-    assert found.text == "CANCELLED: it stood still for 20 min after step 11/50 (log-x_1_0.out)"
+    assert found.text == "it stood still for 20 min after step 11/50 (log-x_1_0.out)"
 
 
 def test_so_it_did_for_a_session_that_was_killed_meanwhile() -> None:
@@ -345,6 +345,7 @@ def test_a_time_limit_after_a_stall_is_a_stall(steps: list[float], blame: Blame,
     found = explain_end(end(job, ended("TIMEOUT", elapsed_seconds=1100.0), 1100.0))
     assert found.blame is blame
     assert ("more time" in found.text) is (blame is Blame.RUN)
+    assert found.text.endswith("until its time limit") is (blame is Blame.HUNG)
 
 
 @pytest.mark.parametrize(
@@ -374,6 +375,15 @@ def test_how_long_a_job_may_run_where_nobody_says() -> None:
     assert limit_running(spec, running()) == 5 * 3600
     assert limit_running(replace(spec, gpu_hours=0.1), running()) == 2 * 3600
     assert limit_running(spec, running(limit_seconds=86400.0)) == 86400.0
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_a_job_that_runs_for_too_long_by_its_own_estimate_is_cancelled(cancels: bool) -> None:
+    lives = RunningJob(every(60.0, 60.0, 3 * 3600), limits=StallLimits(cancels=cancels))
+    lives.job = replace(lives.job, spec=job_spec(HERE, gpu_hours=0.1))
+    lives.run(3 * 3600)
+    assert lives.cancelled == (2 * 3600 + 30 if cancels else None)
+    assert lives.told == []
 
 
 def test_texts() -> None:

@@ -352,3 +352,11 @@ def test_a_margin_for_clocks_that_differ() -> None:
     fake = Fake(sacct=SACCT)
     later = SUBMITTED + timedelta(minutes=20)
     assert Slurm(fake, {}).poll({"1": later})["1"].state == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("shown", "seconds"), [("30:00|", 1800.0), ("1-00:00:00|", 86400.0), ("UNLIMITED|", None), ("", None)]
+)
+def test_the_time_limit_of_a_job_comes_with_its_state(shown: str, seconds: float | None) -> None:
+    status = Fake(sacct=SACCT, squeue=QUEUE["running"] + shown).status("5")
+    assert (status.state, status.limit_seconds) == ("RUNNING", seconds)
