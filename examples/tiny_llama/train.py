@@ -293,15 +293,19 @@ def line(step: int, steps: int, values: dict[str, float]) -> str:
     return f"Training epoch 0, iteration {step}/{steps - 1}{fields}"
 
 
-OTHER_PRODUCTS = frozenset(("pcie", "nvl", "laptop", "super", "ti", "d", "max"))
-"""Words behind a GPU's name that make it another one, of another speed: `NVIDIA H100 PCIe` is no `h100`."""
+FORMS = ("h100pcie", "h100nvl", "h200nvl")
+"""GPUs that share a name with a faster one."""
 
 
-def is_of_type(name: str, gpu: str) -> bool:
-    """Tell whether a device's name, such as `NVIDIA H100 80GB HBM3`, is of a GPU type: some of its words, joined."""
-    words = re.findall("[a-z0-9]+", name.lower())
-    parts = ((begin, end) for begin in range(len(words)) for end in range(begin + 1, len(words) + 1))
-    return any("".join(words[begin:end]) == gpu and not OTHER_PRODUCTS & {*words[end:]} for begin, end in parts)
+def type_of(name: str) -> str:
+    """Return the type of a device as pytest-llmbench calls it: `NVIDIA H100 80GB HBM3` is an `h100`, `NVIDIA H100 PCIe`
+    an `h100pcie`, and a name that is not known is joined, `geforcertx4090`."""
+    lower = name.lower()
+    known, form = (re.search(pattern, lower) for pattern in (r"\b(g?[abhlv]\d{2,3}s?)\b", r"\b(pcie|nvl)\b"))
+    if known is None:
+        return re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia"))
+    joined = known[1] + (form[1] if form else "")
+    return joined if joined in FORMS else known[1]
 
 
 def device_of(gpu: str) -> torch.device:
@@ -317,8 +321,8 @@ def device_of(gpu: str) -> torch.device:
     if number >= visible:
         raise SystemExit(f"tiny_llama: process {number + 1} of this node has no GPU: PyTorch finds {visible}")
     found = torch.cuda.get_device_name(number)
-    if not is_of_type(found, gpu):
-        raise SystemExit(f"tiny_llama: GPU_TYPE={gpu}: found {found}; README says how to add a GPU of another type")
+    if type_of(found) != gpu:
+        raise SystemExit(f"tiny_llama: GPU_TYPE={gpu}: found {found}, which is of type {type_of(found)}")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
@@ -378,7 +382,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="15m")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
-    parser.add_argument("--gpu", default="cpu", help="cpu, or a part of the GPU's name such as h100")
+    parser.add_argument("--gpu", default="cpu", help="cpu, or the type of the GPU such as h100")
     parser.add_argument("--gpus", type=int, default=1, help="processes, each with a GPU of its own")
     parser.add_argument("--compile", action="store_true", help="the model is compiled before its first step")
     parser.add_argument("--steps", type=int, default=50)

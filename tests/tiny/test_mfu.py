@@ -27,7 +27,18 @@ def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
     assert math.isnan(cpu.peak_tflops)
 
 
-PEAKS = {"a100": 312, "h100": 989, "h200": 989, "b200": 2250, "gb200": 2450, "l4": 121, "l40s": 362}
+PEAKS = {
+    "a100": 312,
+    "h100": 989,
+    "h200": 989,
+    "h100pcie": 756,
+    "h100nvl": 835,
+    "h200nvl": 835,
+    "b200": 2250,
+    "gb200": 2450,
+    "l4": 121,
+    "l40s": 362,
+}
 
 
 @pytest.mark.parametrize("file", ["tiny_llama.yaml", "tiny_llama_compiled.yaml"])

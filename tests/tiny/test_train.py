@@ -10,6 +10,7 @@ import pytest
 from written_logs import parse
 
 from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.metric_definitions import count_model_flops
 
 pytestmark = pytest.mark.slow
@@ -183,36 +184,39 @@ def test_two_runs_see_the_same_tokens(train: ModuleType, torch: Any, small: Any)
     assert 0 <= tokens.min() <= tokens.max() < small.vocabulary
 
 
-@pytest.mark.parametrize(
-    ("gpu", "name", "fits"),
-    [
-        ("h100", "NVIDIA H100 80GB HBM3", True),
-        ("h100", "NVIDIA H100 PCIe", False),
-        ("h100pcie", "NVIDIA H100 PCIe", True),
-        ("h100", "NVIDIA H100 NVL", False),
-        ("h100", "NVIDIA A100-SXM4-80GB", False),
-        ("a100", "NVIDIA A100-SXM4-80GB", True),
-        ("h200", "NVIDIA H200", True),
-        ("h200", "NVIDIA GH200 480GB", False),
-        ("b200", "NVIDIA GB200", False),
-        ("l4", "NVIDIA L40S", False),
-        ("geforcertx4090", "NVIDIA GeForce RTX 4090", True),
-        ("geforcertx4090", "NVIDIA GeForce RTX 4090 Laptop GPU", False),
-    ],
-)
-def test_a_gpu_of_another_type_is_refused(
-    train: ModuleType, monkeypatch: pytest.MonkeyPatch, gpu: str, name: str, fits: bool
+NAMES = {
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H100 PCIe": "h100pcie",
+    "NVIDIA H100 NVL": "h100nvl",
+    "NVIDIA H200": "h200",
+    "NVIDIA H200 NVL": "h200nvl",
+    "NVIDIA GH200 480GB": "gh200",
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA A100 80GB PCIe": "a100",
+    "NVIDIA B200": "b200",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA L4": "l4",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA GeForce RTX 4090": "geforcertx4090",
+    "NVIDIA GeForce RTX 4090 Laptop GPU": "geforcertx4090laptopgpu",
+    "NVIDIA RTX A6000": "rtxa6000",
+}
+
+
+@pytest.mark.parametrize(("name", "gpu"), NAMES.items())
+def test_a_device_is_called_as_a_launch_calls_it_and_one_of_another_type_is_refused(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, gpu: str
 ) -> None:
-    """Each would be judged against the baseline of another one, with another peak."""
+    """It would be judged against the baseline of another one, with another peak."""
     monkeypatch.setattr(train.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(train.torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(train.torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(train.torch.cuda, "get_device_name", lambda _: name)
-    if fits:
-        assert train.device_of(gpu).type == "cuda"
-    else:
-        with pytest.raises(SystemExit, match=f"GPU_TYPE={gpu}: found {name}"):
-            train.device_of(gpu)
+    assert read_gpu_type(name) == gpu
+    assert train.device_of(gpu).type == "cuda"
+    for other in {*NAMES.values()} - {gpu}:
+        with pytest.raises(SystemExit, match=f"GPU_TYPE={other}: found {name}, which is of type {gpu}$"):
+            train.device_of(other)
 
 
 def test_a_process_without_a_gpu_of_its_own_says_so(train: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

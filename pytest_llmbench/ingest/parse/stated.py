@@ -128,7 +128,8 @@ NAMED_RULES = (
     ),
     *_compile_rules(
         StatedField.GPU_TYPE,
-        # torchtitan, `nvidia-smi -L`, its table, NCCL's tests, MLPerf's description of a system
+        # any script (facts.py), torchtitan, `nvidia-smi -L`, its table, NCCL's tests, MLPerf's description of a system
+        (b"NVIDIA ", rb"llmb environment: device: (NVIDIA [\w -]{2,60}?)[ \t]*[\r\n]", _read_gpu),
         (b"NVIDIA ", rb"CUDA capacity: (NVIDIA [\w -]{2,60}?) with [\d.]{1,12}GiB memory", _read_gpu),
         (b"NVIDIA ", rb"GPU \d{1,3}: (NVIDIA [\w -]{2,60}?) \(UUID: ", _read_gpu),
         (b"NVIDIA ", rb"\| {1,4}\d{1,3} {1,4}(NVIDIA [\w -]{2,60}?) {2,40}(?:On|Off) +\|", _read_gpu),

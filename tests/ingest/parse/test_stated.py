@@ -30,6 +30,7 @@ STATED = {
         StatedField.GPU_TYPE,
         "h100",
     ),
+    "llmb environment: device: NVIDIA H100 NVL\n": (StatedField.GPU_TYPE, "h100nvl"),
     "[titan] - INFO - CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n": (StatedField.GPU_TYPE, "h100pcie"),
     "GPU 0: NVIDIA H100 NVL (UUID: GPU-9ad78c4b-3eaf-2fbb-dd0d-d4507d825d4f)\n": (StatedField.GPU_TYPE, "h100nvl"),
     "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:8F:00.0 Off |                    0 |\n": (
