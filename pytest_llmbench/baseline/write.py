@@ -177,6 +177,8 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     # A link that leads nowhere is something: it is read, and refused, and never replaced.
     if not os.path.lexists(path):
         return {}, SharedKeys()
+    if path.is_symlink() and path.exists():
+        raise RecordError(f"{path}: a link to the file {os.path.realpath(path)}: record into the folder of that file")
     try:
         file = read_file(path)
     except BaselineError as error:

@@ -19,7 +19,7 @@ from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.report.document import write_whole
+from pytest_llmbench.report.files import EXPORT, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,10 +210,8 @@ def _export(place: StoreLocation, arguments: argparse.Namespace) -> str:
     if output is None:
         return _format_rows(rows, kind)
     try:
-        if kind == "parquet":
-            _make_table(rows).to_parquet(output, index=False)
-        else:
-            write_whole(output, f"{_format_rows(rows, kind)}\n".encode(), make_folders=False)
+        content = _render_parquet(rows) if kind == "parquet" else f"{_format_rows(rows, kind)}\n".encode()
+        write_whole(output, content, EXPORT, make_folders=False)
     except OSError as error:
         raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
     return f"{formatting.count_noun(len(rows), 'verdict')} written to {output}"
@@ -244,6 +242,11 @@ def _flatten(row: dict[str, Any]) -> dict[str, Any]:
 
 def _format_rows(rows: Sequence[dict[str, Any]], kind: str) -> str:
     return json.dumps(rows, indent=1) if kind == "json" else str(_make_table(rows).to_csv(index=False)).rstrip("\n")
+
+
+def _render_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    content: bytes = _make_table(rows).to_parquet(None, index=False)
+    return content
 
 
 def _make_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.cli import WIDTH, Output, Subparsers, rename_flags
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.formatting import clip, count_noun, escape
-from pytest_llmbench.report.document import write_whole
+from pytest_llmbench.report.files import TRACE, write_whole
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.nccl import Trace, TraceRow
@@ -77,7 +77,7 @@ def _save(document: dict[str, Any], path: Path) -> None:
     import json
 
     try:
-        write_whole(path, (json.dumps(document, indent=1) + "\n").encode("ascii"), make_folders=False)
+        write_whole(path, (json.dumps(document, indent=1) + "\n").encode("ascii"), TRACE, make_folders=False)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -209,7 +209,9 @@ def explain_errors(place: StoreLocation) -> Iterator[None]:
         raise HistoryError(f"{place.shown}: {_format_error(error)}; {_find_remedy(error, place)}") from None
     except (SQLAlchemyError, *UNEXPECTED) as error:
         text = " ".join(repr(error).split())
-        raise HistoryError(f"{place.shown}: holds what no session stored ({text}): {_advise_saving(place)}") from None
+        raise HistoryError(
+            f"{place.shown}: holds what this version cannot read ({text}): {_advise_saving(place)}"
+        ) from None
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,7 @@ from pytest_llmbench.core.options import GOING_ON, OPTIONS
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
 from pytest_llmbench.core.yamlfile import read_text_if_file
 from pytest_llmbench.pipeline import option_parsers
+from pytest_llmbench.report.files import is_stream
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Tolerance
@@ -267,6 +268,8 @@ def _require_writable(what: str, path: Path, *, folder: bool) -> None:
     # os.path.exists, since Path.exists raises PermissionError for what may not be looked at.
     if os.path.exists(path) and path.is_dir() is not folder:
         raise SettingsError(f"{what}: {path} is a {'file' if folder else 'folder'}")
+    if not folder and os.path.exists(path) and is_stream(path):
+        return
     above = (path, *path.parents)
     parent = next(place for place in above if os.path.exists(place) and (place != path or folder))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):

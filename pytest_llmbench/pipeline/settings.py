@@ -26,6 +26,7 @@ from pytest_llmbench.pipeline.option_values import (
     resolve_fields,
     split_layers,
 )
+from pytest_llmbench.report.files import REPORTS, find_obstacle, is_stream
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
@@ -50,6 +51,10 @@ UNUSED = {
     "--llmb-acknowledged": "the tables know of no acknowledged change",
 }
 """What it has no use for: refused where it was typed, left out where it stands in the ini file."""
+
+
+ENDINGS = {"--llmb-json": "json", "--llmb-html": "html", "--llmb-history": "db"}
+"""How files that are no logs may be called; JUnit reports are XML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,10 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     settings = _time_by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
     _refuse_contradictions(settings, typed)
     _refuse_idle_trend(settings, typed)
-    refuse_shared(_list_inputs(settings, values, directory), list_outputs(settings))
+    outputs = list_outputs(settings)
+    refuse_shared(_list_inputs(settings, values, directory), outputs)
+    refuse_logs(settings.logs, outputs)
+    _refuse_replacing(outputs)
     return _restrict_to_certificate(settings, typed) if settings.certify else settings
 
 
@@ -275,6 +283,35 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
     return Path(above) / "pytest-llmbench" if os.path.isabs(above) else None
 
 
+def _refuse_replacing(written: Mapping[str, Path | None]) -> None:
+    """Refuse a report in the place of something else of the user's. Raises SettingsError."""
+    for flag, path in written.items():
+        if path is None or flag not in REPORTS:
+            continue
+        try:
+            obstacle = find_obstacle(path, REPORTS[flag])
+        except OSError as error:
+            obstacle = f"cannot be read: {error.strerror}; give another name"
+        if obstacle:
+            raise SettingsError(f"{flag}={path}: {obstacle}")
+
+
+def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> None:
+    """Refuse to write what is one of the logs, or would be read as one by the next session. Raises SettingsError."""
+    from pytest_llmbench.ingest.discover.group import is_read
+
+    refuse_shared({f"--llmb-logs={place}": place for place in logs}, written)
+    folders = [Path(os.path.realpath(place)) for place in logs if os.path.isdir(place)]
+    for flag, path in written.items():
+        if path is None or is_stream(path) or not is_read(path.name):
+            continue
+        if not {Path(os.path.realpath(path.parent)), *Path(os.path.realpath(path)).parents}.isdisjoint(folders):
+            raise SettingsError(
+                f"{flag}={path}: below --llmb-logs a file of this name is read as a log: give it another name, such as "
+                f"{path.stem}.{ENDINGS.get(flag, 'xml')}, or another folder"
+            )
+
+
 def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
     """Refuse one file under two options where the session would write it: what is written last replaces the other.
 
@@ -282,7 +319,7 @@ def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | 
     """
     seen = {os.path.realpath(path): flag for flag, path in read.items() if path is not None}
     for flag, path in written.items():
-        if path is None or (path.exists() and not path.is_file()):
+        if path is None or is_stream(path):
             continue
         other = seen.setdefault(os.path.realpath(path), flag)  # a loop of links is itself
         if other != flag:

@@ -32,7 +32,7 @@ from pytest_llmbench.core.option_origins import (
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS
 from pytest_llmbench.ingest.reading.reader import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
-from pytest_llmbench.pipeline.settings import list_outputs, refuse_shared
+from pytest_llmbench.pipeline.settings import list_outputs, refuse_logs, refuse_shared
 from pytest_llmbench.plugin.collection import register_check_fixtures
 from pytest_llmbench.plugin.hooks import Collector
 from pytest_llmbench.plugin.session import Session
@@ -49,6 +49,10 @@ from pytest_llmbench.plugin.stash import (
 
 # Imported by name: pytester forgets modules that a session imported, but their package would still have them.
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
+
+
+WRITTEN_BY_PYTEST = {"--junitxml": "xmlpath", "--log-file": "log_file"}
+"""Files that pytest writes by itself, whatever stands there, and the names of their options."""
 
 
 def start(config: pytest.Config) -> None:
@@ -72,8 +76,10 @@ def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
     made: Session = raise_usage_errors(lambda: Session.from_options(_read_values(config), config.invocation_params.dir))
-    xml = config.getoption("xmlpath", None)
-    raise_usage_errors(lambda: refuse_shared({"--junitxml": Path(xml) if xml else None}, list_outputs(made.settings)))
+    written = {flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()}
+    others = {flag: Path(os.path.expanduser(os.path.expandvars(path))) for flag, path in written.items() if path}
+    raise_usage_errors(lambda: refuse_shared(others, list_outputs(made.settings)))
+    raise_usage_errors(lambda: refuse_logs(made.settings.logs, others))
     made.noticed += _find_shadowed(config)
     made.tell_reading = _make_progress(config)
     made.command = tuple(map(str, config.invocation_params.args))

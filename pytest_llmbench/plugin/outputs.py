@@ -177,13 +177,13 @@ def _locate_excerpt(session: Session, excerpt: dict[str, Any]) -> tuple[Path, in
 
 def _write(session: Session, name: str, label: str, content: Callable[[], bytes]) -> bool:
     """Write one report, if it was asked for; False where that failed."""
-    from pytest_llmbench.report.document import write_whole
+    from pytest_llmbench.report.files import REPORTS, write_whole
 
     path = getattr(session.settings, name)
     if path is None:
         return True
     try:
-        write_whole(path, content())
+        write_whole(path, content(), REPORTS[f"--llmb-{name}"])
     except OSError as error:
         session.failures.append(f"--llmb-{name}={path}: the report was not written: {error.strerror}")
         return False

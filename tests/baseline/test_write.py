@@ -291,6 +291,22 @@ def test_an_unreadable_file_is_not_written_over(tmp_path: Path) -> None:
     assert path.read_text() == "schema: 1\nkind: recorded\n"
 
 
+def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """The file may be shared, and the link would be gone; links among the folders are followed."""
+    ((real, _),) = write.write_recorded(tmp_path / "shared", [(GROK[0], recording())])
+    before = real.read_bytes()
+    link = tmp_path / "own" / "grok1" / real.name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    with pytest.raises(RecordError, match=r"25\.05\.yaml: a link to the file .*: record into the folder of that file"):
+        write.write_recorded(tmp_path / "own", [(GROK[1], recording())])
+    assert link.is_symlink()
+    assert real.read_bytes() == before
+    (tmp_path / "again").symlink_to("shared")
+    write.write_recorded(tmp_path / "again", [(GROK[1], recording())])
+    assert len(read_recipe(real).baselines) == 2
+
+
 @pytest.mark.parametrize(
     "broken",
     [

@@ -37,6 +37,15 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.
     assert (tmp_path / "cluster.yaml").read_text() == "mine"
 
 
+def test_an_empty_file_is_written_to_and_a_link_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.yaml").touch()
+    (tmp_path / "link.yaml").symlink_to("empty.yaml")
+    assert main(["cluster", "-o", "link.yaml"]) == 2
+    assert "link.yaml: there is one already" in capsys.readouterr().err
+    assert main(["cluster", "-o", "empty.yaml"]) == 0
+    assert "gpu: h100" in (tmp_path / "empty.yaml").read_text()
+
+
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "-o", "no/cluster.yaml"]) == 2
     assert "no/cluster.yaml: cannot be written: No such file or directory" in capsys.readouterr().err

@@ -145,6 +145,30 @@ def test_the_ending_of_the_file_says_which_format_is_meant(command: Command, tmp
     assert (tmp_path / "other.json").read_text() == (tmp_path / "h.txt").read_text()
 
 
+@pytest.mark.parametrize("name", ["h.csv", "h.json", "h.parquet"])
+def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
+    command: Command, history: StoreLocation, tmp_path: Path, name: str
+) -> None:
+    """Also that of a store that was still empty."""
+    path = tmp_path / name
+    path.touch()
+    command("export", "-o", name)
+    before = path.read_bytes()
+    prune(history, datetime.now(UTC), dry_run=False)
+    command("export", "-o", name)
+    assert path.read_bytes() != before
+    write(history, document(outcome(7.4)))
+    command("export", "-o", name)
+    assert len(path.read_bytes()) > 100
+    (tmp_path / "mine").write_text("a table of mine\n")
+    (tmp_path / f"link-{name}").symlink_to(path)
+    format_name = name.partition(".")[2]
+    told = command("export", "--format", format_name, "-o", "mine", code=2)
+    assert "mine: cannot be written: a file that is no export of a history, and is not replaced" in told
+    assert "a link to the file" in command("export", "-o", f"link-{name}", code=2)
+    assert (tmp_path / "mine").read_text() == "a table of mine\n"
+
+
 def test_export_tells_the_hashes(command: Command, history: StoreLocation, tmp_path: Path) -> None:
     write(history, document({**outcome(7.4), "log_sha256": ["ab" * 32, None]}))
     rows = json.loads(command("export", "--format", "json"))

@@ -72,7 +72,7 @@ def test_json_holds_the_same_and_can_be_held_against(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("printed", [True, False], ids=["printed", "saved"])
 def test_what_was_saved_is_the_trace(capsys: pytest.CaptureFixture[str], trace: Path, printed: bool) -> None:
     kept = trace.with_name("grok1-25.05.nccl.json")
-    kept.write_text("older")
+    kept.write_text('{\n "llmbench_nccl": 1}\n')
     text = told(capsys, 0, trace, *(["--format", "json"] if printed else ["--save", kept]))
     if printed:
         kept.write_text(text)
@@ -80,6 +80,12 @@ def test_what_was_saved_is_the_trace(capsys: pytest.CaptureFixture[str], trace: 
     assert sorted(path.name for path in trace.parent.iterdir()) == ["grok1-25.05.nccl.json", "log.out"]
     assert told(capsys, 0, trace, "--against", kept).endswith("nothing changed\n")
     assert told(capsys, 0, kept) == told(capsys, 0, trace)
+
+
+def test_a_trace_is_not_saved_over_its_log_or_another_file(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+    before = trace.read_bytes()
+    assert "log.out: a file that is no saved NCCL trace, and is not r" in told(capsys, 2, trace, "--save", trace)
+    assert trace.read_bytes() == before
 
 
 def test_a_change_is_told_and_is_exit_code_1(capsys: pytest.CaptureFixture[str], trace: Path) -> None:

@@ -259,6 +259,86 @@ def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
         resolve({"llmb_launch": True, "llmb_html": "cluster.yaml"}, folder)
 
 
+REPORTS = pytest.mark.parametrize("name", ["junit", "json", "html"])
+
+
+@REPORTS
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("notes.md", "notes.md: a file that is no .*, and is not replaced: give another name, or remove it"),
+        ("experiments/notes.md", "experiments/notes.md: a file that is no "),
+        ("link", "link: a link to the file .*/empty: give the name of the file itself"),
+        (
+            "experiments/log-x_1_0.out",
+            "below --llmb-logs a file of this name is read as a log: give it another name, s",
+        ),
+        ("experiments/a/run.LOG.gz", "read as a log"),
+        ("experiments/x.err", "read as a log"),
+        ("experiments/llmb-config_7.yaml", "read as a log"),
+        ("experiments/night.tar.gz", "read as a log"),
+        ("experiments/x.nsys-rep", "read as a log"),
+        ("also/x_stdout.txt", "read as a log"),
+        ("given.txt", "--llmb-logs=.*given.txt is the same file, one would replace the other"),
+        ("hard.txt", "a file that is no "),
+    ],
+)
+def test_a_report_replaces_nothing_of_the_user(folder: Path, name: str, place: str, told: str) -> None:
+    """Neither what is there, nor what the next session would read."""
+    (folder / "notes.md").write_text("mine")
+    (folder / "experiments" / "notes.md").write_text("mine")
+    (folder / "empty").touch()
+    (folder / "link").symlink_to("empty")
+    (folder / "also").symlink_to("experiments")
+    (folder / "given.txt").write_text("step 1")
+    (folder / "hard.txt").hardlink_to(folder / "given.txt")
+    with pytest.raises(SettingsError, match=f"^--llmb-{name}=.*{told}"):
+        resolve({"llmb_logs": ["experiments", "given.txt"], f"llmb_{name}": place}, folder)
+
+
+@REPORTS
+@pytest.mark.parametrize(
+    "place",
+    [
+        "experiments/report.html",
+        "experiments/new/report.xml",
+        "experiments/report.txt",
+        "experiments/.night.out",
+        "also/report.json",
+        "elsewhere/log-x_1_0.out",
+        "mktemp",
+        "/dev/stdout",
+        "/dev/null",
+        "nowhere",
+        "pipe",
+    ],
+)
+def test_a_report_may_be_new_empty_or_no_file_at_all(folder: Path, name: str, place: str) -> None:
+    (folder / "also").symlink_to("experiments")
+    (folder / "mktemp").touch()
+    (folder / "nowhere").symlink_to("gone")
+    os.mkfifo(folder / "pipe")
+    settings = resolve({"llmb_logs": ["experiments"], f"llmb_{name}": place}, folder)
+    assert getattr(settings, name) == folder / place
+
+
+def test_standard_output_may_be_written_by_whom_its_folder_may_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert resolve({"llmb_json": "/dev/stdout"}, folder).json == Path("/dev/stdout")
+    with pytest.raises(SettingsError, match="ask for permission"):
+        resolve({"llmb_json": "x.json"}, folder)
+
+
+def test_a_store_that_would_be_read_as_a_log_is_refused(folder: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"--llmb-history=.*history.log: below --llmb-logs .*, such as history.db, or"
+    ):
+        resolve({"llmb_logs": ["experiments"], "llmb_history": "experiments/history.log"}, folder)
+    assert resolve({"llmb_logs": ["experiments"], "llmb_history": "experiments/history.db"}, folder).history
+
+
 def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
     assert resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json == folder / "loop"

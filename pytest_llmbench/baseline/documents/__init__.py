@@ -135,8 +135,10 @@ def write_drafts(imported: ImportedDocument, output: Path, *, force: bool) -> tu
 
 
 def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
+    if path.is_symlink() and path.exists():
+        raise BaselineError(f"{path}: a link to the file {os.path.realpath(path)}: give the name of the file itself")
     try:
-        before = path.read_text(encoding="utf-8") if os.path.lexists(path) else None
+        before = (path.read_text(encoding="utf-8") or None) if os.path.lexists(path) else None
         if before == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
         if before is not None and holds_recorded(path):

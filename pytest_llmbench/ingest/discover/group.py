@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import AttemptFiles, Remains
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import Layout, find_layout, read_stamp
 from pytest_llmbench.ingest.discover.metadata import FILE_NAME
-from pytest_llmbench.ingest.discover.walk import RENAMED, Folder, Notes, Walk, WalkedFile
+from pytest_llmbench.ingest.discover.walk import RENAMED, REPORT, Folder, Notes, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import is_called_archive
 
 # How the name of a log ends; the last one is what GPT-NeoX writes.
@@ -106,6 +106,15 @@ def _find_logless(
             by_name[name] = by_job.setdefault(job, draft)
             by_name[name].modified = max(by_name[name].modified, files[name].modified)
     return by_name
+
+
+def is_read(name: str) -> bool:
+    """Whether a file of this name in a folder would be read, as a log or standard error, metadata, or an archive, or is
+    evidence of a profile."""
+    plain = names.strip_compression(name).lower()
+    if name.startswith("."):
+        return False
+    return plain.endswith((*_LOG_ENDS, ".err", REPORT)) or is_called_archive(name) or bool(FILE_NAME.fullmatch(name))
 
 
 def _is_log(name: str, folder: Folder) -> bool:

@@ -156,6 +156,17 @@ def test_a_document_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert read_document(path) == "a"
 
 
+def test_an_empty_file_takes_a_draft_and_a_link_to_a_file_does_not(tmp_path: Path) -> None:
+    empty, link = tmp_path / "empty.yaml", tmp_path / "link.yaml"
+    empty.touch()
+    link.symlink_to(empty)
+    with pytest.raises(BaselineError, match=r"link.yaml: a link to the file .*: give the name of the file itself"):
+        write_drafts(imported(), link, force=True)
+    assert empty.read_bytes() == b""
+    (file,) = write_drafts(imported(), empty, force=False)
+    assert file.fate == "created"
+
+
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("stated", ["kind: recorded", "'kind' : \"recorded\"", "kind: recorded\nbroken: ["])
 def test_a_document_never_replaces_what_was_recorded(tmp_path: Path, force: bool, stated: str) -> None:

@@ -1,0 +1,111 @@
+"""The files that users name for reports: what may stand there, and how one is put in the place of an older one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+LOOKED_AT = 1 << 18
+"""Bytes at either end of a file that tell what it is: Parquet names its columns at the end."""
+
+
+class FileKind(NamedTuple):
+    """What a command or an option writes: a file of the same kind may be replaced, and no other."""
+
+    name: str
+    pattern: re.Pattern[bytes]
+    """Found at both ends of each such file, also of those that earlier versions wrote."""
+
+
+JUNIT = FileKind(
+    "JUnit report", re.compile(rb"\A\s*(?:<\?xml[^>]*\?>)?\s*(?:<!--.*?-->\s*)*<testsuites?[\s>/]", re.DOTALL)
+)
+HTML = FileKind(
+    "HTML report of llmbench", re.compile(rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL)
+)
+JSON = FileKind("JSON document of llmbench", re.compile(rb'\A\s*\{\s*"schema"\s*:\s*\d+,\s*"version"\s*:'))
+EXPORT = FileKind(
+    "export of a history",
+    re.compile(
+        rb'\A(?:number,|""\s*\Z|\[\s*\]\s*\Z|\[\s*\{\s*"number"|PAR1.*(?:number.*log_fingerprints|"columns": \[\]))',
+        re.DOTALL,
+    ),
+)
+TRACE = FileKind("saved NCCL trace", re.compile(rb'\A\s*\{\s*"llmbench_nccl"\s*:'))
+NEW = FileKind("new file", re.compile(rb"(?!)"))
+"""For what replaces nothing."""
+
+REPORTS = {"--llmb-junit": JUNIT, "--llmb-json": JSON, "--llmb-html": HTML}
+
+
+def find_obstacle(path: Path, kind: FileKind) -> str:
+    """Return why a file may not be written there, as it would replace something of the user's; empty where it may.
+
+    An empty file may be replaced (`mktemp` makes one), a device or pipe is written to. OSError for what cannot be
+    looked at.
+    """
+    if is_stream(path) or not os.path.isfile(path):
+        return ""
+    if path.is_symlink():
+        return f"a link to the file {os.path.realpath(path)}: give the name of the file itself"
+    with path.open("rb") as file:
+        ends = file.read(LOOKED_AT)
+        file.seek(max(len(ends), path.stat().st_size - LOOKED_AT))
+        ends += file.read(LOOKED_AT)
+    if not ends.strip() or kind.pattern.match(ends):
+        return ""
+    return f"a file that is no {kind.name}, and is not replaced: give another name, or remove it"
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a standard output, a device or a pipe: what is written there replaces nothing."""
+    return find_descriptor(path) is not None or (
+        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    )
+
+
+def find_descriptor(path: Path) -> int | None:
+    """Return the descriptor of this process that a name such as /dev/stdout is; None for any other."""
+    # Opened by its name, a standard output that goes to a file would be written from its beginning.
+    for _ in range(8):
+        match = re.fullmatch(r"(?:/dev|/proc/(?:self|\d+))/fd/(\d+)", str(path))
+        if match:
+            return int(match[1])
+        if str(path.parent) != "/dev" or not path.is_symlink():
+            return None
+        path = path.parent / os.readlink(path)
+    return None
+
+
+def write_whole(path: Path, content: bytes, kind: FileKind, *, make_folders: bool = True) -> None:
+    """Write a file beside its place and move it there.
+
+    Raises OSError where that is impossible, or where something of the user's would be replaced; what stood at `path` is
+    then still there.
+    """
+    if obstacle := find_obstacle(path, kind):
+        raise FileExistsError(errno.EEXIST, obstacle, str(path))
+    if make_folders:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = find_descriptor(path)
+    if descriptor is not None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # what was said before stands before it
+        with open(os.dup(descriptor), "wb") as file:
+            file.write(content)
+        return
+    if is_stream(path):
+        path.write_bytes(content)  # /dev/null or a pipe: must not be replaced by a file
+        return
+    target = Path(os.path.realpath(path))  # a link to nothing stays one; Path.resolve raises for one to itself
+    temporary = target.with_name(f".llmb-{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""Sessions and the files that their users named: nothing of theirs is overwritten, nothing written is read as a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
+from sessions import Judge, Write
+
+pytestmark = pytest.mark.slow
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+
+
+def log_of(folder: Path) -> Path:
+    (log,) = folder.rglob("log-*.out")
+    return log
+
+
+@pytest.mark.parametrize("flag", ["--llmb-json", "--llmb-html", "--llmb-junit", "--junitxml", "--log-file"])
+def test_a_log_is_never_overwritten(pytester: pytest.Pytester, generated: Write, flag: str) -> None:
+    """Also by what pytest writes itself; and by no file that the next session would read as a log."""
+    folder = generated(GROK)
+    log = log_of(folder)
+    before = log.read_bytes()
+    for place in (log, log.with_name("log-new_7_0.out")):
+        ended = pytester.runpytest(f"--llmb-logs={folder}", "-k", GROK, f"{flag}={place}")
+        assert ended.ret == pytest.ExitCode.USAGE_ERROR
+        ended.stderr.fnmatch_lines([f"*{flag}={place}: below --llmb-logs a file of this name is read as a log*"])
+    ended = pytester.runpytest(f"--llmb-logs={log}", "-k", GROK, f"{flag}={log}")
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    ended.stderr.fnmatch_lines([f"*{flag}={log}: --llmb-logs={log} is the same file*"])
+    assert log.read_bytes() == before
+    assert log_of(folder) == log
+
+
+def test_what_is_written_below_the_logs_is_no_run_of_the_next_session(
+    judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reports, the store, and what pytest writes: each may stand there, and is replaced by the next one."""
+    folder = generated(GROK)
+    names = {"--llmb-json": "n.json", "--llmb-html": "n.html", "--llmb-junit": "n.xml", "--llmb-history": "n.db"}
+    written = [f"{flag}={folder / name}" for flag, name in {**names, "--junitxml": "pytest.xml"}.items()]
+    for _ in range(3):
+        ended = judged(f"--llmb-logs={folder}", "-k", GROK, "-v", *written)
+        assert (ended.ret, ended.verdicts) == (pytest.ExitCode.OK, {GROK: "PASS"})
+        assert "skipped " not in capsys.readouterr().out
+    assert json.loads((folder / "n.json").read_text())["count"] == "1 green: 1 PASS"
+
+
+def test_a_file_that_came_while_the_session_ran_stays(
+    judged: Judge, generated: Write, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A launched job may write its log where the report was to be: the session is red, and the log is there."""
+    place = pytester.path / "night.json"
+    pytester.makepyfile(f"""
+        from pathlib import Path
+        def test_one(llmb_measurement):
+            Path({str(place)!r}).write_text("step 1")
+    """)
+    ended = judged(f"--llmb-logs={generated(GROK)}", "-k", GROK, f"--llmb-json={place}", str(pytester.path))
+    assert ended.ret == pytest.ExitCode.TESTS_FAILED
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the report was not written: a file that is no JSON document of llmbench, and is not replaced" in told
+    assert place.read_text() == "step 1"
+
+
+def test_a_document_on_standard_output_stands_in_what_the_session_said(
+    generated: Write, pytester: pytest.Pytester
+) -> None:
+    """Where that goes to a file, neither takes the place of the other."""
+    command = [sys.executable, "-m", "pytest", f"--llmb-logs={generated(GROK)}", "-k", GROK, "--llmb-json=/dev/stdout"]
+    path = pytester.path / "out.txt"
+    with path.open("w") as file:
+        subprocess.run(command, check=True, stdout=file, cwd=pytester.path)
+    said = path.read_text()
+    start, end = said.index('{\n "schema"'), said.index("\n}\n") + 3
+    assert json.loads(said[start:end])["green"] is True
+    assert said.startswith("=")
+    assert "1 green: 1 PASS" in said[end:]
+
+
+def test_the_job_summary_is_added_to(
+    judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pytester.path / "summary.md"
+    path.write_text("# of another step\n")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    assert judged(f"--llmb-logs={generated(GROK)}", "-k", GROK).ret == pytest.ExitCode.OK
+    assert path.read_text().startswith("# of another step\n### llmbench: green")
