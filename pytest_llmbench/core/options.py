@@ -319,6 +319,13 @@ LAUNCH_OPTIONS = (
         shown="one after the other",
     ),
     Option(
+        "--llmb-node-checks=COMMAND",
+        "Command that a job runs on nodes which a launch names as slow, and quotes: nccl-tests, dcgmi",
+        shown="none",
+        ini="string",
+        more="launching.md#when-a-launch-stops",
+    ),
+    Option(
         "--llmb-retries=N",
         "How often a job is started again after a failure of the infrastructure",
         default="1",

@@ -10,10 +10,11 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.models import Look
 from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose, StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
-from pytest_llmbench.judge.stop_rule import RunPlan
+from pytest_llmbench.judge.stop_rule import RunPlan, choose_look
 from pytest_llmbench.pipeline.option_values import declare_option, get_text, resolve_fields
 
 
@@ -35,6 +36,7 @@ class LaunchSettings:
     max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
     repeats: int = declare_option("--llmb-repeats")
     repeats_at_once: bool = declare_option("--llmb-repeats-at-once")
+    node_checks: str = declare_option("--llmb-node-checks", unset="")  # a command of the site
     retries: int = declare_option("--llmb-retries")
     pending_limit: timedelta = declare_option("--llmb-pending-limit")
     stall_limit: StallLimits = declare_option("--llmb-stall-limit")
@@ -58,6 +60,10 @@ class LaunchSettings:
     def plan_runs(self, asked: int = 1) -> RunPlan:
         """Return how many runs a configuration may have of which a suite file asks for so many."""
         return RunPlan(self.repeats, asked, self.repeats_at_once)
+
+    def choose_look(self, asked: int) -> Look:
+        """Return how its runs are looked at."""
+        return choose_look(self.plan_runs(asked))
 
     def to_note(self) -> dict[str, Any]:
         """Return what a session that goes on with this one has to know of it."""
@@ -118,6 +124,7 @@ KEPT = (
     "checkpoint",
     "repeats",
     "repeats_at_once",
+    "node_checks",
     "retries",
     "launcher",
     "profile_on_regression",

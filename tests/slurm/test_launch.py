@@ -143,6 +143,21 @@ def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
     assert "--llmb-exclude=n1" in gate.output
 
 
+def test_the_check_of_the_site_runs_on_the_slow_node_and_is_quoted_with_what_slurm_says(gate: Gate) -> None:
+    slow = "echo 'NVRM: Xid (PCI:0a): 63'; if [ $SLURM_JOB_NODELIST = n1 ]; then steps 1.3; else steps 1.0; fi"
+    write_recipe(gate.folder, {"node": slow})
+    check = "echo bandwidth of $SLURM_JOB_NODELIST; scontrol update NodeName=n1 State=DRAIN Reason=nvlink; exit 3"
+    try:
+        assert gate.run(*LAUNCH, f"--llmb-node-checks={check}") == 1
+    finally:
+        gate.cluster.ask("scontrol", "update", "NodeName=n1", "State=RESUME")
+    told = " ".join(gate.output.split())
+    assert "the node n1 is slow each time" in told, gate.output
+    assert "exit code 3; it printed: bandwidth of n1" in told, gate.output
+    assert "sinfo -R: n1: nvlink (" in told, gate.output
+    assert ".out:1: NVRM: Xid (PCI:0a): 63" in told, gate.output
+
+
 def test_a_node_that_was_slow_once_is_not_to_be_left_out(gate: Gate) -> None:
     once = f"{COUNTED}; if [ $(wc -l <$STAGE_PATH/started) = 1 ]; then steps 1.3; else steps 1.0; fi"
     write_recipe(gate.folder, {"node": once})

@@ -25,6 +25,7 @@ class Purpose(StrEnum):
     SAVE_CHECKPOINT = "checkpoint-save"
     LOAD_CHECKPOINT = "checkpoint-load"
     CONFIRM_NODES = "node-confirmation"  # one more run on nodes that may be slow
+    CHECK_NODES = "node-check"  # the site's own check of them
 
 
 PURPOSE_FLAGS = {
@@ -65,6 +66,10 @@ NEVER_IGNORED = {
     PreflightCheck.SLURM: "while Slurm does not answer nothing tells what was submitted, and a job could start twice",
 }
 """The checks that nobody can overrule, with the reason."""
+
+
+BESIDE = (Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
+"""What jobs are for that no verdict waits for."""
 
 
 class Phase(StrEnum):

@@ -174,6 +174,7 @@ class Ending:
     problem: str = ""  # what is wrong with a file that is CUT or UNREADABLE
     file: str = ""  # the name of the file of that line where it is not the log itself
     rank: str = ""  # which process wrote it, in words
+    nodes: str = ""  # the nodes that the line says failed, as Slurm writes nodes
     beside: Ending | None = None  # what else happened, before it or because of it
     went_on: bool = False  # steps follow, so it may be no more than a warning
     before_training: bool = False  # a standard error shows that training began behind it

@@ -203,6 +203,11 @@ WORDS = (
 # A line that goes on beyond what can be seen is read again as far back as this: a pattern may begin there.
 LONGEST_PATTERN = 512
 
+# The nodes that a line itself says failed. `ON n1` in `*** STEP 7.0 ON n1 CANCELLED` is only where Slurm wrote it.
+_FAILED_NODES = re.compile(
+    rb"srun: error: Node failure on ([\w.,\[\]-]{1,99})|(?:^|\s)([\w.-]{1,64}) kernel: .{0,99}NVRM: Xid"
+)
+
 _PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values()))
 _CODES = tuple(PATTERNS)
 
@@ -299,7 +304,9 @@ class Endings:
         codes = _find_codes(line) if any(word in line for word in WORDS) else ()
         if codes:
             code = min(codes, key=_CODES.index)
-            ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=_format_rank(read_rank(hit)))
+            rank, named = _format_rank(read_rank(hit)), _FAILED_NODES.search(line)
+            nodes = (named[1] or named[2]).decode() if named else ""
+            ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=rank, nodes=nodes)
             self._by_code.setdefault(code, deque(maxlen=KEPT)).append(ending)
 
 

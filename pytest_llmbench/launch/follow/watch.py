@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import (
+    BESIDE,
     Blame,
     EndedBy,
     Job,
@@ -22,7 +24,7 @@ from pytest_llmbench.core.models.jobs import (
 from pytest_llmbench.launch.follow.progress import LastStep, find_no_step, format_duration
 from pytest_llmbench.launch.follow.stalls import StallWatch, describe_stall, limit_running
 from pytest_llmbench.launch.slurm import SlurmAway
-from pytest_llmbench.launch.slurm.statuses import OWN, drop_passing, explain_status, explain_stuck
+from pytest_llmbench.launch.slurm.statuses import OWN, drop_passing, explain_status, explain_stuck, explain_unavailable
 from pytest_llmbench.launch.submit import Launcher, group_by_scheduler
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Limits:
 
     max_jobs: int = 100
     pending_seconds: float | None = None
+    beside_seconds: float = 3600.0  # the same of a job that no verdict waits for
     running_seconds: float | None = None  # None: by the job's own estimate, where stalls cancel
     stalls: StallLimits = field(default_factory=StallLimits)
     away_seconds: float = 1800.0  # so long Slurm may not answer
@@ -138,6 +141,9 @@ class Watch:
         """Return why a job is not to be waited for any longer, or nothing."""
         seconds = (now - memory.since).total_seconds()
         pending, running = self._limits.pending_seconds, self._limits.running_seconds
+        beside = job.spec.purpose in BESIDE
+        if beside:
+            pending = min(self._limits.beside_seconds, pending or math.inf)
         if running is None and self._limits.stalls.cancels:
             running = limit_running(job.spec, status)
         if status.phase is Phase.RUNNING and running is not None and seconds > running:
@@ -147,7 +153,7 @@ class Watch:
             )
         if status.phase is not Phase.WAITING:
             return ""
-        why = explain_stuck(status)
+        why = explain_stuck(status) or (explain_unavailable(status) if beside else "")
         memory.blocked = (memory.blocked or now) if why else None
         if memory.blocked and (now - memory.blocked).total_seconds() >= BLOCKED_SECONDS:
             return f"never started: {why}"

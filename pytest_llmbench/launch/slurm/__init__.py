@@ -16,6 +16,7 @@ from pytest_llmbench.launch.slurm.statuses import (
     SQUEUE_FIELDS,
     Statuses,
     count_gpus,
+    expand_hosts,
     list_gpus,
     merge_statuses,
     parse_duration,
@@ -169,6 +170,19 @@ class Slurm:
                 gpu_nodes=(*before.gpu_nodes, *((kind, count, int(nodes)) for kind, count in list_gpus(gres))),
             )
         return tuple(partitions.values())
+
+    def list_node_reasons(self, nodes: Collection[str]) -> dict[str, str]:
+        """Return what `sinfo -R` says of nodes, with who set it and when; of most it says nothing. SlurmAway if Slurm
+        does not answer."""
+        options = ("--list-reasons", "--noheader", f"--nodes={','.join(nodes)}", "--format=%N|%u|%H|%E")
+        reasons = {}
+        for line in self._answer("sinfo", *options).splitlines():
+            names, *told = line.split("|", 3)
+            if len(told) == 3:
+                user, moment, reason = (text.strip() for text in told)
+                named = (name for name in expand_hosts(names.strip()) if name in nodes)
+                reasons.update(dict.fromkeys(named, f"{reason} ({user}, {moment})"))
+        return reasons
 
     def list_accounts(self) -> tuple[str, ...] | None:
         """Return the accounts that the caller may use; None where Slurm does not insist on one, or cannot tell."""

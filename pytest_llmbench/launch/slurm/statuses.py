@@ -338,6 +338,12 @@ def explain_stuck(status: JobStatus) -> str:
     return text and f"{reason}: {text}"
 
 
+def explain_unavailable(status: JobStatus) -> str:
+    """Return that the nodes which a job names are out of service or reserved, which others may undo; else nothing."""
+    out = status.phase is Phase.WAITING and "ReqNodeNotAvail" in status.reason
+    return f"{status.reason}: its nodes are down, drained or reserved" if out else ""
+
+
 def find_blame(ending_code: EndingCode) -> Blame:
     """Return whose failure it is that a log ends with this code."""
     return _CODES.get(ending_code, Blame.RUN)

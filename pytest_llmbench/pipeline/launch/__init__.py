@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -179,6 +179,19 @@ class Planner:
             launcher=self.launch.launcher,
         )
         return PlannedJob(self._use_installed_subcommand(spec), facts)
+
+    def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
+        """Return the job of the site's own check of nodes that a configuration was slow on."""
+        from pytest_llmbench.launch.recipe.node_check import build_node_check
+
+        return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
+
+    def list_node_reasons(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Return why nodes are out of service, by name. Where Slurm does not answer verdicts stand without it."""
+        try:
+            return self.slurm.list_node_reasons(nodes)
+        except LaunchError:
+            return {}
 
     def _use_installed_subcommand(self, spec: JobSpec) -> JobSpec:
         """Return a job with `llmb-run submit` for the `single` of its document where that is installed: 25.12 calls

@@ -33,7 +33,7 @@ class ConfigurationProgress:
     nowhere_else: bool = False  # the cluster had no other nodes for a repeat
     held_back: set[tuple[int, int]] = field(default_factory=set)  # (repeat, attempt) that only collecting left out
     confirmations: list[Run] = field(default_factory=list)  # runs on suspect nodes, beside the verdict
-    confirming: bool = False  # such a run was asked for
+    nodes_checked: bool = False  # such a run was asked for, and the site's check
     finding: NodeFinding | None = None  # what all runs tell of their nodes
     unjudged: bool = False  # its jobs ended well, and yet there is no verdict on them
     result: ConfigurationResult | None = None

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.pipeline.evaluate import Measured
 
 
+QUOTED = 3  # so many lines are quoted of what the nodes of a run say
+
 STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder of a recipe's results
 
 
@@ -175,7 +177,7 @@ class LaunchedRuns:
         """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""
         from pytest_llmbench.launch.recipe.purpose import find_outputs
 
-        if job.spec.purpose in (Purpose.MEASURE, Purpose.CONFIRM_NODES) or not job.job_id:
+        if job.spec.purpose in (Purpose.MEASURE, Purpose.CONFIRM_NODES, Purpose.CHECK_NODES) or not job.job_id:
             return ()
         began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
         folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))))
@@ -200,6 +202,34 @@ class LaunchedRuns:
             )
         blame = Blame.RUN if ending.went_on else find_blame(ending.code)
         return blame, formatting.describe_ending(ending, log.name)
+
+    def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
+        """Return the nodes of a job that its log itself says failed; empty where it names none."""
+        from pytest_llmbench.launch.slurm.statuses import expand_hosts
+
+        ending = run.attempts[-1].log.ending if run.attempts else None
+        own = job.status.nodes if job.status else ()
+        return tuple(node for node in expand_hosts(ending.nodes) if node in own) if ending and own else ()
+
+    def find_driver_errors(self, job: Job, run: Run) -> str:
+        """Return the last lines in which the driver of a GPU complains in the log of a run, with their numbers."""
+        from pytest_llmbench.ingest.parse.quoted_lines import DRIVER_ERROR, find_lines
+        from pytest_llmbench.launch import hide_in_quote
+
+        logs = [attempt.files.log for attempt in run.attempts]
+        lines = [(log, number, text) for log in logs for number, text in find_lines(log, DRIVER_ERROR, QUOTED)]
+        return "; ".join(
+            f"{log.name}:{number}: {hide_in_quote(text, job.spec)}" for log, number, text in lines[-QUOTED:]
+        )
+
+    def read_check(self, job: Job) -> str:
+        """Return the last lines that a check of nodes printed."""
+        from pytest_llmbench.ingest.parse.quoted_lines import read_last_lines
+        from pytest_llmbench.launch import hide_in_quote
+        from pytest_llmbench.launch.recipe.node_check import OUTPUT
+
+        lines = read_last_lines(job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED)
+        return " | ".join(hide_in_quote(line, job.spec) for line in lines)
 
 
 def _hide_quotes(run: Run, spec: JobSpec) -> Run:

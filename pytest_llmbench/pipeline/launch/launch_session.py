@@ -16,7 +16,6 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import PlannedHours, Purpose, SubmissionState
-from pytest_llmbench.judge.stop_rule import choose_look
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
@@ -218,13 +217,12 @@ class LaunchSession:
         if not self.launch.collect:
             self.results = dataclasses.replace(self.results, planned_hours=self._plan_hours(plan))
         facts = {job.spec.case_id: job.facts for job in plan.jobs}
-        now = self.host.now
         runs = LaunchedRuns(
             self.settings,
             self.catalog,
             self.session,
-            lambda key: choose_look(self.launch.plan_runs(plan.runs.get(key.id, 1))),
-            now,
+            lambda key: self.launch.choose_look(plan.runs.get(key.id, 1)),
+            self.host.now,
             facts=facts,
             past=self.past,
         )
@@ -238,6 +236,7 @@ class LaunchSession:
             profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,
             always=self.settings.record is not None,
             asked=plan.runs,
+            build_check=self.planner.plan_node_check if self.launch.node_checks else None,
         )
         with handle_stop():
             try:
@@ -247,6 +246,7 @@ class LaunchSession:
             except Exception:
                 tell_left(journal, self.host)
                 raise
+        progress.add_node_remarks(self.planner.list_node_reasons)
         self.results = self._judge(plan, progress, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:

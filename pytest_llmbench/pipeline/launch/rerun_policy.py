@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Verdict
 from pytest_llmbench.core.models.jobs import (
+    BESIDE,
     Blame,
     EndedBy,
     Job,
@@ -33,11 +34,10 @@ from pytest_llmbench.pipeline.launch.configuration_progress import (
     join_texts,
 )
 from pytest_llmbench.pipeline.launch.costs import Budget
-from pytest_llmbench.pipeline.launch.node_checks import plan_confirmation
+from pytest_llmbench.pipeline.launch.node_checks import NodeChecks, NodeJudge
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.cluster import NodeFinding
     from pytest_llmbench.launch.follow import NextJob
     from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 
@@ -49,7 +49,7 @@ REASONS = {
 }
 
 
-class RunJudge(Protocol):
+class RunJudge(NodeJudge, Protocol):
     """What `LaunchProgress` asks about the runs of jobs that have ended."""
 
     def find_run(self, job: Job) -> Run | None:
@@ -61,17 +61,14 @@ class RunJudge(Protocol):
     def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job whose speed was not judged."""
 
-    def judge_nodes(
-        self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
-    ) -> NodeFinding:
-        """Return what the runs behind a verdict tell of their nodes, which are given by run id; `confirmations` are
-        runs on suspect nodes, which count for nothing else."""
-
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log."""
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run is, and what its log says of it."""
+
+    def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
+        """Return the nodes of a job that its log itself says failed; empty where it names none."""
 
 
 class LaunchProgress:
@@ -90,10 +87,11 @@ class LaunchProgress:
         profile: Callable[[JobSpec], JobSpec],
         always: bool = False,
         asked: Mapping[str, int] = MappingProxyType({}),
+        build_check: Callable[[JobSpec, Sequence[str]], JobSpec] | None = None,
     ) -> None:
         """Take the jobs that start, what judges them, the GPU-hours that are left, and how to profile a configuration;
         with `always` all runs are made whatever the first says, as recording needs it, with `asked` (by configuration
-        id) so many."""
+        id) so many; `build_check` makes the job of the site's own check of nodes."""
         self.configurations = {spec.case_id: ConfigurationProgress(spec, {1}) for spec in specs}
         self._always = always
         self._asked = asked
@@ -101,6 +99,7 @@ class LaunchProgress:
         self._settings = settings
         self._budget = budget
         self._profile = profile
+        self._node_checks = NodeChecks(judge, self._reserve, build_check)
 
     def take_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
         """Take a job that ended, and return what has to be started now."""
@@ -110,16 +109,18 @@ class LaunchProgress:
             return []
         if job.submission is SubmissionState.UNAFFORDABLE and (job.attempt, job.repeat) != (1, 1):
             return self._take_unaffordable(progress, job)
-        run = self._judge.find_run(job) if job.job_id else None
+        has_run = job.job_id and job.spec.purpose is not Purpose.CHECK_NODES
+        run = self._judge.find_run(job) if has_run else None
         end = self._explain(job, end, run)
         progress.jobs.append((job, end))
         progress.files += self._judge.list_files(job)
-        if job.spec.purpose is Purpose.CONFIRM_NODES:
-            self._take_confirmation(progress, job, end, run)
+        if job.spec.purpose in BESIDE:
+            problem = self._find_problem(job, end, run)
+            self._node_checks.take(progress, job, end, run, problem[1] if problem else "")
             return []
         if job.spec.purpose is not progress.spec.purpose:  # the profile of a configuration that regressed
             return []
-        again = self._start_again(job, end)
+        again = self._start_again(job, end, run)
         if again is not None:
             return [again]
         self._take(progress, job, end, run)
@@ -137,8 +138,9 @@ class LaunchProgress:
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
         return dataclasses.replace(end, blame=blame, text=join_texts(end.text, text))
 
-    def _start_again(self, job: Job, end: JobEnd) -> NextJob | None:
-        """Return the same job once more, on other nodes, where the infrastructure failed."""
+    def _start_again(self, job: Job, end: JobEnd, run: Run | None) -> NextJob | None:
+        """Return the same job once more, on other nodes, where the infrastructure failed: without the node that its log
+        names, else without all of them."""
         from pytest_llmbench.launch.follow import NextJob
         from pytest_llmbench.launch.slurm.statuses import is_refused
 
@@ -152,7 +154,8 @@ class LaunchProgress:
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         if not self._may_retry(job, end) or self._holds_back(job.spec, {(job.repeat, job.attempt + 1)}):
             return None
-        again = NextJob(_avoid_nodes(job.spec, get_nodes(job)), job.attempt + 1, job.repeat)
+        named = self._judge.name_failed_nodes(job, run) if run and end.blame is Blame.INFRASTRUCTURE else ()
+        again = NextJob(_avoid_nodes(job.spec, named or get_nodes(job)), job.attempt + 1, job.repeat)
         return again if self._reserve([again], "not started again") else None
 
     def _reserve(self, following: Sequence[NextJob], otherwise: str) -> bool:
@@ -239,30 +242,9 @@ class LaunchProgress:
         judgement = result.judgement
         progress.unjudged = judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
         progress.result = _add_failures(result, progress.failures)
-        progress.finding = self._judge.judge_nodes(progress.result, progress.nodes, progress.confirmations)
-        return [*self._plan_confirmation(progress), *self._plan_profile(progress)]
-
-    def _plan_confirmation(self, progress: ConfigurationProgress) -> list[NextJob]:
-        """Return one more run on nodes that may be slow: nobody is told to leave them out for one slow run."""
-        from pytest_llmbench.launch.follow import NextJob
-
-        spec = plan_confirmation(progress.spec, progress.finding) if progress.finding else None
-        if spec is None or progress.confirming or progress.failures or self._settings.collect or self._always:
-            return []
-        progress.confirming = True
-        again = NextJob(spec)
-        return [again] if self._reserve([again], "not confirmed") else []
-
-    def _take_confirmation(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
-        problem = self._find_problem(job, end, run)
-        if problem is not None or run is None:
-            reason = problem[1] if problem else "no log"
-            progress.notes = join_texts(progress.notes, f"not confirmed: {reason}")
-            return
-        progress.confirmations.append(run)
-        progress.nodes[run.id] = get_nodes(job)
-        if progress.result is not None:
-            progress.finding = self._judge.judge_nodes(progress.result, progress.nodes, progress.confirmations)
+        self._node_checks.judge(progress)
+        alone = progress.failures or self._settings.collect or self._always
+        return [*([] if alone else self._node_checks.plan(progress)), *self._plan_profile(progress)]
 
     def _conclude_purpose(self, progress: ConfigurationProgress) -> ConfigurationResult:
         """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
@@ -321,6 +303,10 @@ class LaunchProgress:
             return []
         profile = NextJob(spec, 1, 1)
         return [profile] if self._reserve([profile], "not profiled") else []
+
+    def add_node_remarks(self, list_reasons: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+        """Add what is known of the nodes that are named; `list_reasons` is asked once, for all of them."""
+        self._node_checks.add_remarks(self.configurations.values(), list_reasons)
 
     def list_held_back(self) -> frozenset[str]:
         """Return the ids of the configurations for which a session that goes on with this one would start a job."""

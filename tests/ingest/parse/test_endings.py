@@ -36,6 +36,24 @@ from pytest_llmbench.ingest.parse.read import read_ending, read_log
 from pytest_llmbench.ingest.parse.records import make_printable
 
 
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ("srun: error: Node failure on jean-zay-iam37", "jean-zay-iam37"),
+        ("srun: error: Node failure on n[1-2,07]", "n[1-2,07]"),
+        ("n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", "n7"),
+        ("Nov 21 05:54:27 n7 kernel: [99.1] NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off", "n7"),
+        ("NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", ""),
+        ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE ***", ""),
+    ],
+)
+def test_the_nodes_that_a_line_says_failed(line: str, nodes: str) -> None:
+    """Slurm writes `ON n1` on whatever node it is, the first of the job."""
+    ending = parse(f"{line}\n").ending
+    assert ending is not None
+    assert ending.nodes == nodes
+
+
 @pytest.mark.parametrize(("line", "code"), LINES)
 def test_every_line_has_its_code(line: str, code: str | None) -> None:
     ending = parse("before\n" + line + "\nafter\n").ending

@@ -294,6 +294,15 @@ def test_partitions() -> None:
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_partitions()
 
 
+def test_why_nodes_are_out_of_service() -> None:
+    output = "n[1-2]|root|2026-11-21T05:54:27|bad nvlink | again\nn7|alice|Unknown|not asked for\ngarbage\n"
+    slurm = Fake(sinfo=output)
+    told = "bad nvlink | again (root, 2026-11-21T05:54:27)"
+    assert Slurm(slurm, {}).list_node_reasons(["n1", "n2", "n3"]) == {"n1": told, "n2": told}
+    with pytest.raises(SlurmAway):
+        Slurm(Fake(sinfo=UNREACHABLE), {}).list_node_reasons(["n1"])
+
+
 @pytest.mark.parametrize(
     ("enforced", "listed", "accounts"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders import log, run, segment, steps
-from job_specs import KEY, START, job, running
+from job_specs import KEY, START, job, job_spec, running
 from written_logs import parse
 
 from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Look, Run
@@ -18,6 +18,27 @@ from pytest_llmbench.pipeline.find_runs import ingest_job
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
 from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 from pytest_llmbench.pipeline.settings import Settings
+
+XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus. hf_secretvalue"
+
+
+def test_what_the_log_of_a_job_says_of_its_nodes_is_quoted_without_its_secrets(tmp_path: Path) -> None:
+    settings = Settings()
+    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
+    secret = job_spec(tmp_path, environment=(("HF_TOKEN", "hf_secretvalue"),), secrets=("HF_TOKEN",))
+    ended = job(tmp_path, spec=secret, status=running("n6", "n7"))
+    log = tmp_path / "log-x_1_0.out"
+    log.write_text(f"step 1\n{XID}\n")
+    found = run(parse(log.read_text()))
+    found = replace(found, attempts=tuple(replace(one, files=replace(one.files, log=log)) for one in found.attempts))
+    assert runs.name_failed_nodes(ended, found) == ("n7",)
+    assert runs.name_failed_nodes(replace(ended, status=running("n1")), found) == ()
+    assert runs.name_failed_nodes(ended, run()) == ()
+    assert runs.find_driver_errors(ended, found) == f"log-x_1_0.out:2: {XID.replace('hf_secretvalue', '***')}"
+    (tmp_path / f"llmbench-node-check-{ended.job_id}.out").write_text("first\nhf_secretvalue\n\nFAIL\n")
+    assert runs.read_check(ended) == "first | *** | FAIL"
+    assert runs.read_check(replace(ended, job_id="1")) == ""
+
 
 LINE = (
     "Training epoch 0, iteration {0}/49 | lr: 1e-05 | global_batch_size: 128 | global_step: {0} |"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,21 @@ def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL, **fields: A
     return Judgement(verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05), **fields)
 
 
+def plan_check(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
+    return replace(spec, purpose=Purpose.CHECK_NODES, nodes=len(nodes), gpu_hours=1.0)
+
+
 class Course:
     """A configuration whose verdicts, look by look, are given; remembers how many runs each look judged."""
 
     def __init__(
-        self, *verdicts: Verdict, budget: float = 1e9, always: bool = False, asked: int = 1, **settings: Any
+        self,
+        *verdicts: Verdict,
+        budget: float = 1e9,
+        always: bool = False,
+        asked: int = 1,
+        checks: bool = False,
+        **settings: Any,
     ) -> None:
         self.verdicts = list(verdicts)
         self.looks: list[int] = []
@@ -68,6 +78,8 @@ class Course:
         self.finding = NodeFinding()
         self.budget = Budget(SPEC.gpu_hours + budget)
         self.budget.plan([SPEC])
+        self.failed_nodes: tuple[str, ...] = ()
+        self.xid = ""
         self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
         self.sequences = LaunchProgress(
             [SPEC],
@@ -77,6 +89,7 @@ class Course:
             profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
             always=always,
             asked={KEY.id: asked},
+            build_check=plan_check if checks else None,
         )
         self.count = 0
 
@@ -104,6 +117,15 @@ class Course:
 
     def list_files(self, _job: Job) -> tuple[Path, ...]:
         return ()
+
+    def name_failed_nodes(self, _job: Job, _run: Run) -> tuple[str, ...]:
+        return self.failed_nodes
+
+    def find_driver_errors(self, job: Job, _run: Run) -> str:
+        return f"log-{job.job_id}.out:7: NVRM: Xid" if job.job_id == self.xid else ""
+
+    def read_check(self, _job: Job) -> str:
+        return "bandwidth 3 GB/s | FAIL"
 
     def read_ending(self, _job: Job, _run: Run) -> tuple[Blame, str]:
         return self.ending
@@ -259,6 +281,13 @@ def test_a_failure_of_the_infrastructure_is_retried_on_other_nodes_and_counted()
     assert course.end(WELL, spec=again.spec, attempt=2) == []
     assert course.result.judgement.verdict is Verdict.PASS
     assert [(job.attempt, job.text) for job in course.result.jobs] == [(1, "node n1 failed"), (2, "")]
+
+
+def test_only_the_node_that_a_log_names_is_left_out() -> None:
+    course = Course(Verdict.PASS, retries=1)
+    course.failed_nodes = ("n7",)
+    [again] = course.end(BROKEN, status=JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n6", "n7"), started=NOW))
+    assert again.spec.exclude == ("n7",)
 
 
 def test_retries_end() -> None:
@@ -654,3 +683,61 @@ def test_an_invalid_run_is_as_old_as_its_job() -> None:
     assert dated
     assert (dated.started, dated.started_from) == (NOW, "job 1")
     assert [job.started for job in course.result.jobs] == [NOW]
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "note"),
+    [
+        (WELL, {}, "node check on n5 (job 5): exit code 0; it printed: bandwidth 3 GB/s | FAIL"),
+        (
+            JobEnd(Blame.RUN, "FAILED: exit code 127"),
+            {},
+            "node check on n5 (job 5): FAILED: exit code 127; it printed: bandwidth 3 GB/s | FAIL",
+        ),
+        (
+            JobEnd(Blame.RUN, "TIMEOUT: give it more time"),
+            {"status": JobStatus(Phase.ENDED, "TIMEOUT", nodes=("n1",))},
+            "node check on n1 (job 5): it did not end within 15 minutes; it printed: bandwidth 3 GB/s | FAIL",
+        ),
+        (
+            CRASHED,
+            {"job_id": "", "status": None, "problem": "no nodes", "submission": SubmissionState.NOT_SUBMITTED},
+            "node check: not submitted: no nodes",
+        ),
+    ],
+    ids=["done", "failed", "hung", "refused"],
+)
+def test_the_check_of_the_site_runs_on_the_nodes_and_changes_no_verdict(
+    end: JobEnd, fields: dict[str, Any], note: str
+) -> None:
+    course, more = look_apart(checks=True)
+    assert [one.spec.purpose for one in more] == [Purpose.CONFIRM_NODES, Purpose.CHECK_NODES]
+    course.end(spec=more[0].spec)
+    assert course.end(end, spec=more[1].spec, **fields) == []
+    assert course.result.nodes == f"slow twice; {note}"
+    assert (course.looks, course.result.judgement.verdict) == ([1, 2, 3], Verdict.INCONCLUSIVE)
+
+
+def test_a_check_that_no_gpu_hours_are_left_for_is_told() -> None:
+    course, more = look_apart(checks=True, budget=30.5)
+    assert [one.spec.purpose for one in more] == [Purpose.CONFIRM_NODES]
+    assert course.result.nodes.startswith("n1 may be slow; not checked: 1 run takes 1.0 GPU-hours")
+
+
+def test_what_slurm_and_the_drivers_say_of_named_nodes_is_quoted() -> None:
+    asked: list[list[str]] = []
+
+    def list_reasons(nodes: Collection[str]) -> dict[str, str]:
+        asked.append(list(nodes))
+        return {"n1": "bad nvlink (root, 2025-11-20)", "n3": "not asked for"}
+
+    course, _ = look_apart()
+    course.xid = "1"
+    course.sequences.add_node_remarks(list_reasons)
+    assert asked == [["n1"]]
+    told = "n1 may be slow; sinfo -R: n1: bad nvlink (root, 2025-11-20); log-1.out:7: NVRM: Xid"
+    assert course.result.nodes == told
+    fast = Course(Verdict.PASS)
+    fast.end()
+    fast.sequences.add_node_remarks(list_reasons)
+    assert (fast.result.nodes, len(asked)) == ("", 1)

@@ -1,0 +1,39 @@
+"""The job that runs a site's own check on nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from job_specs import job_spec
+
+from pytest_llmbench.core.models.jobs import Cluster, Purpose
+from pytest_llmbench.launch.recipe.node_check import build_node_check
+
+
+def test_a_check_runs_on_exactly_the_nodes_with_the_account_and_gpus_of_the_configuration(tmp_path: Path) -> None:
+    measured = replace(
+        job_spec(tmp_path),
+        nodes=4,
+        gpus=32,
+        exclude=("n9",),
+        sbatch_options=("--qos=high", "--segment=4", "--nodelist=n[1-9]"),
+    )
+    cluster = Cluster(account="research", partition="batch", gres="gpu:8")
+    check = build_node_check("srun dcgmi diag -r 1; echo $?", measured, cluster, ["n1", "n2"])
+    assert (check.purpose, check.via, check.nodes, check.gpus) == (Purpose.CHECK_NODES, "sbatch", 2, 16)
+    assert check.gpu_hours == 4.0  # a quarter of an hour
+    assert check.command == (
+        "sbatch",
+        "--account=research",
+        "--partition=batch",
+        "--gres=gpu:8",
+        "--time=00:15:00",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--nodelist=n1,n2",
+        f"--output={measured.directory}/llmbench-node-check-%j.out",
+        "--wrap=srun dcgmi diag -r 1; echo $?",
+    )
+    assert (check.exclude, check.sbatch_options) == ((), ("--qos=high",))
+    assert "--account=" not in " ".join(build_node_check("true", measured, Cluster(), ["n1"]).command)
