@@ -48,7 +48,7 @@ def problems(found: ParsedLog) -> list[str]:
             for one in found.segments
         ),
         "a step that is the mean of none": any((one.steps.mean_of < 1).any() for one in found.segments),
-        "an example that cannot be printed": any(not each.example.isprintable() for each in found.dropped),
+        "an example that cannot be printed": any(not each.shown.isprintable() for each in found.dropped),
         "something dropped no times or nowhere": any(each.count < 1 or each.first_line < 1 for each in found.dropped),
         "an ending outside the log": found.ending is not None and not 1 <= found.ending.line <= max(found.lines, 1),
     }

@@ -180,7 +180,7 @@ def test_no_heap_of_scraps_is_an_error(scraps: list[bytes]) -> None:
     for each in log.dropped:
         assert each.count > 0
         assert each.first_line >= 1
-        assert each.example.isprintable()
+        assert each.shown.isprintable()
 
 
 @pytest.mark.parametrize("lost", [b"\x00", b"\x1f", b"\x28\xb5\x2f", b"x\x1f\x8b\x08", b"\xff\xfe", b"\xef\xbb\xbf"])

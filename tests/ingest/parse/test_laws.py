@@ -182,7 +182,7 @@ def assert_consistent(log: ParsedLog) -> None:
     for each in log.dropped:
         assert each.count > 0
         assert each.first_line >= 1
-        assert each.example.isprintable()
+        assert each.shown.isprintable()
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

@@ -192,7 +192,7 @@ def test_of_two_lines_of_a_step_that_contradict_each_other_the_slower_counts(slo
     assert row.learning_rate.tolist() == [3e-5] * 3
     assert row.skipped_steps.tolist() == [0] * 3
     assert dropped(log) == {"repeat-disagrees": 1}
-    assert "step 2: 2 s in line 3" in log.dropped[0].example
+    assert "step 2: 2 s in line 3" in log.dropped[0].shown
 
 
 def test_a_step_time_without_its_iteration_line_is_of_an_unknown_step() -> None:

@@ -161,8 +161,8 @@ def test_a_bar_with_a_bracket_missing_is_torn() -> None:
     assert dropped(log) == {"torn": 1}
     (torn,) = log.dropped
     assert torn.first_line == 2
-    assert torn.example.startswith("Epoch 0: :  10%|█         | 2/50")
-    assert len(torn.example) == 80
+    assert torn.shown.startswith("Epoch 0: :  10%|█         | 2/50")
+    assert len(torn.shown) == 80
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_torn_record_is_dropped_and_counted(text: str) -> None:
     assert 7 not in [step for segment in steps(log) for step in segment]
     assert dropped(log) == {"torn": 1}
     assert log.dropped[0].first_line == 2
-    assert log.dropped[0].example.startswith("Training epoch 0, iter")
+    assert log.dropped[0].shown.startswith("Training epoch 0, iter")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_lines_of_several_processes_that_nothing_tells_apart_are_not_counted() -
     log = parse((INITIAL.format(0) + LOOP) * 8 + took() * 80)
     assert log.segments == ()
     assert dropped(log) == {"unknown-step": 80}
-    assert "8 processes" in log.dropped[0].example
+    assert "8 processes" in log.dropped[0].shown
     assert steps(parse(INITIAL.format(0) * 2 + took() * 4)) == []
 
 

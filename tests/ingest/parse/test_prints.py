@@ -97,11 +97,11 @@ def test_a_step_that_is_printed_as_a_float_is_a_step(group: str, step: str, expe
 
 def test_the_group_that_failed_is_named() -> None:
     log = parse("step 1 took 11.5x ms\n")
-    assert log.dropped[0].example == "group seconds reads 11.5: step 1 took 11.5x ms"
+    assert log.dropped[0].shown == "group seconds reads 11.5: step 1 took 11.5x ms"
     log = parse("step 12K took 5 ms\n", r"step (?P<step>\d+).*? took (?P<seconds>\d+) ms")
-    assert log.dropped[0].example.startswith("group step reads 12: step 12K")
+    assert log.dropped[0].shown.startswith("group step reads 12: step 12K")
     log = parse("step 1 is over\n", r"step (?P<step>\d+)( took (?P<seconds>\S+) ms)?")
-    assert log.dropped[0].example == "group seconds is missing: step 1 is over"
+    assert log.dropped[0].shown == "group seconds is missing: step 1 is over"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_times_in_two_units_are_not_mixed() -> None:
     times[7] = "980.00 ms"
     log = parse(run(times, ","))
     assert steps(log) == [[step for step in range(30) if step != 7]]
-    assert log.dropped[0].example == "step 7: its time is in ms, others are in s"
+    assert log.dropped[0].shown == "step 7: its time is in ms, others are in s"
     bars = [f"{1.1 + step / 1000:.2f}s/it" for step in range(30)]
     bars[3] = "1.02it/s"
     assert dropped(parse(run(bars, "]"))) == {"torn": 1}

@@ -38,7 +38,7 @@ def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
         log = parse(text)
         assert (log.dialect, steps(log)) == ("nemo2", [list(range(10))])
         assert dropped(log) == {"other-dialect": 2}
-        assert log.dropped[0].example == "maxtext: step 0"
+        assert log.dropped[0].shown == "maxtext: step 0"
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -223,9 +223,9 @@ def test_what_cannot_be_read_is_named_with_the_reason(read: object, tmp_path: Pa
 
 def test_dropped_examples_are_short_and_printable() -> None:
     log = parse(b"Training epoch 0, iteration 7/49 | \x1b[31m\x00\xff" + "ü".encode() * 200 + b"\n")
-    (torn,) = parse(nemo2(0) + log.dropped[0].example).dropped or log.dropped
-    assert len(log.dropped[0].example) == 80
-    assert log.dropped[0].example.isprintable()
+    (torn,) = parse(nemo2(0) + log.dropped[0].shown).dropped or log.dropped
+    assert len(log.dropped[0].shown) == 80
+    assert log.dropped[0].shown.isprintable()
     assert torn.reason == "torn"
 
 

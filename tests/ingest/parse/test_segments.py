@@ -213,7 +213,7 @@ def test_a_disagreement_is_told_with_both_lines() -> None:
     log = parse(nemo2(0) + nemo2(1, "6.000") + nemo2(1, "6.100"))
     assert log.segments[0].steps.line.tolist() == [1, 3]
     (disagreement,) = log.dropped
-    assert (disagreement.first_line, disagreement.example) == (3, "step 1 again: 6.1 s, but 6 s in line 2")
+    assert (disagreement.first_line, disagreement.shown) == (3, "step 1 again: 6.1 s, but 6 s in line 2")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -24,7 +24,7 @@ def together(late: int, mine: str = "6.061", other: str = "6.261", *, last: int 
 def test_two_processes_at_different_steps(late: int) -> None:
     text = parse(together(late))
     assert dropped(text) == {"interleaved": 100}
-    assert text.dropped[0].example == f"step 0 after step {late}, and back to step {late + 1}"
+    assert text.dropped[0].shown == f"step 0 after step {late}, and back to step {late + 1}"
     assert text.dropped[0].first_line == late + 2
 
 
