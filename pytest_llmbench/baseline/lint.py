@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
-from pytest_llmbench.baseline.schema import DERIVED, NOT_GIVEN
+from pytest_llmbench.baseline.schema import COLUMNS, CONFIGURATION, DERIVED, NOT_GIVEN
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.metric_definitions import METRICS, count_flops_per_token, count_model_flops
 from pytest_llmbench.core.models import Architecture, Baseline, Erratum
@@ -126,6 +128,22 @@ def _find_unfounded_errata(file: RecipeFile, mismatches: Sequence[_Mismatch]) ->
             yield f"{what}: found printed {erratum.printed}, expected {mismatch.printed} as in the configuration"
         elif mismatch.expected != erratum.corrected:
             yield f"{what}: found corrected {erratum.corrected}, expected {mismatch.expected}"
+
+
+def correct_columns(published: Baseline, errata: Iterable[Erratum]) -> Baseline:
+    """Return a baseline with the columns that errata correct: a recording states what ran, not what was printed."""
+    for erratum in (erratum for erratum in errata if erratum.configuration == published.key.id):
+        for key in CONFIGURATION:
+            wrong = key.name in COLUMNS and str(attrgetter(key.field)(published)) == erratum.printed
+            if key.name == erratum.cell and wrong and re.fullmatch(r"[1-9]\d{0,8}", erratum.corrected, re.ASCII):
+                published = _replace_field(published, key.field, int(erratum.corrected))
+    return published
+
+
+def _replace_field(record: Any, path: str, value: object) -> Any:
+    """Return a record with another value at a path such as `configuration.parallelism.dp`."""
+    name, _, rest = path.partition(".")
+    return replace(record, **{name: _replace_field(getattr(record, name), rest, value) if rest else value})
 
 
 def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:

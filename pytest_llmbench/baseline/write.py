@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_llmbench.baseline.lint import correct_columns
 from pytest_llmbench.baseline.read import merge_budgets, read_file, read_recipe
 from pytest_llmbench.baseline.schema import (
     CONFIGURATION,
@@ -69,7 +70,9 @@ def write_recorded(
     """
     # All files are rendered before the first is written: what cannot be merged leaves none half done.
     files = []
-    for path, baselines in sorted(_group_by_file(directory, recorded).items()):
+    errata = [erratum for recipe in recipes for erratum in recipe.errata]
+    corrected = [(correct_columns(published, errata), recording) for published, recording in recorded]
+    for path, baselines in sorted(_group_by_file(directory, corrected).items()):
         existing, shared = _read_existing(path)
         shared = _add_drift_budget(_add_names(shared, next(iter(baselines)), recipes), baselines.values())
         replaced = {

@@ -268,3 +268,16 @@ def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_test
 
 def shipped_errata(name: str) -> tuple[Erratum, ...]:
     return read_recipe(find_shipped_baselines() / f"{name}.yaml").errata
+
+
+def test_what_is_recorded_of_every_shipped_configuration_passes(tmp_path: Path) -> None:
+    """A document's wrong cells stay in its file, with their errata: a recording states what ran."""
+    recipes = read_recipes([find_shipped_baselines()])
+    published = [baseline for recipe in recipes for baseline in recipe.baselines]
+    recording = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), ())
+    write_recorded(tmp_path, [(baseline, recording) for baseline in published], recipes)
+    paths = sorted(tmp_path.rglob("*.yaml"))
+    assert len(paths) == 5
+    assert [finding for path in paths for finding in lint_file(read_file(path)).findings] == []
+    (grok,) = (base for base in read_file(paths[0]).recipe.baselines if base.key.id == "grok1_314b-24.11-h100-bf16-8")
+    assert grok.configuration.gradient_accumulation == 512
