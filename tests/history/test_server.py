@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 import builders
 import pytest
-from databases import missing, new_database, running
+from databases import SCRIPT, missing, new_database, running
 from remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
@@ -97,3 +100,17 @@ def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: p
     assert len(list(tmp_path.glob("llmb-history-unsaved-*.json"))) == 1
     with pytest.raises(HistoryError, match="see that the server runs"):
         SessionHistory(place, [builders.KEY])
+
+
+@pytest.mark.skipif(bool(missing()), reason="needs PostgreSQL")
+def test_a_server_that_does_not_start_prints_its_log() -> None:
+    """Found with the PATH of cron, too; the path of its socket is too long."""
+    folder = Path(tempfile.mkdtemp(prefix=f"llmb-pg-{'x' * 100}", dir="/tmp"))
+    folder.chmod(0o755)
+    environment = {**os.environ, "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [SCRIPT, "serve", folder], env=environment, input="", capture_output=True, text=True, check=False, timeout=90
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "could not create any Unix-domain sockets" in done.stderr
+    assert not folder.exists()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import clusters
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -45,3 +48,22 @@ def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
     while Path(folder).exists() or processes_with(folder):
         assert time.monotonic() < end, processes_with(folder)
         time.sleep(0.2)
+
+
+def test_a_cluster_that_does_not_start_prints_its_logs() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp"))
+    folder.chmod(0o755)
+    environment = {**os.environ, "GPU_TYPE": " =", "DATABASE": "0"}  # Slurm cannot parse that
+    done = subprocess.run(
+        [clusters.SCRIPT, "serve", folder, "31900"],
+        env=environment,
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Unable to process configuration file" in done.stderr
+    assert "Starting munge" in done.stderr
+    assert not folder.exists()

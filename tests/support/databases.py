@@ -19,8 +19,9 @@ SCRIPT = Path(__file__).parent / "postgresql" / "server"
 
 def missing() -> str:
     """Return what is not installed here, empty where a server can be started."""
-    path = os.pathsep.join((os.environ.get("PATH", ""), *glob("/usr/lib/postgresql/*/bin")))
-    absent = [name for name in ("initdb", "postgres") if not shutil.which(name, path=path)]
+    path = os.pathsep.join((os.environ.get("PATH", ""), *glob("/usr/lib/postgresql/*/bin"), "/usr/sbin", "/sbin"))
+    programs = ("initdb", "postgres", *(["runuser"] if os.geteuid() == 0 else []))
+    absent = [name for name in programs if not shutil.which(name, path=path)]
     if not absent:
         return ""
     return f"needs PostgreSQL, but {', '.join(absent)} is not installed: tests/support/postgresql/server install"
