@@ -218,7 +218,7 @@ def test_a_configuration_that_regressed_is_profiled_once(launch: Launch, pyteste
     told = launch("--llmb-profile-on-regression", behaviour=f"{PURPOSED}steps 1.2")
     assert told.verdicts == {CONFIGURATION: "REGRESSION"}
     jobs = told.described[CONFIGURATION]["jobs"]
-    assert [job["purpose"] for job in jobs] == ["measure"] * 3 + ["profile"]
+    assert [job["purpose"] for job in jobs] == ["measure"] * 2 + ["profile"]
     assert jobs[-1]["files"] == [REPORT]
     assert REPORT in told.messages[CONFIGURATION]
     assert told.ret == pytest.ExitCode.TESTS_FAILED
