@@ -7,8 +7,10 @@ never reach a file, an output or a message, and text without them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import secrets
 import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, quote_plus
@@ -17,6 +19,8 @@ from pytest_llmbench.core.models.jobs import JobSpec, Pairs
 from pytest_llmbench.core.models.logs import Quote
 
 MASK = "***"
+
+_SALT = 8  # characters of the salt of a digest
 
 WITHHELD = Quote("(not shown: it may hold a secret)")
 """What stands for a quote where nothing can tell what to hide in it."""
@@ -62,8 +66,19 @@ def redact(text: str, secrets: JobSpec | Iterable[str]) -> str:
 
 
 def has_unknown_secrets(spec: JobSpec) -> bool:
-    """Whether a job has secrets of an earlier session, which the journal did not keep: nothing can hide them."""
-    return MASK in find_secret_values(spec)
+    """Whether a job has secrets of an earlier session, which the journal did not keep, nor has this one the same: a
+    token may live for a night. Nothing can hide them."""
+    environment = dict(spec.environment)
+    changed = (make_digest(environment.get(name, ""), text[:_SALT]) != text for name, text in spec.digests)
+    return MASK in find_secret_values(spec) or any(changed)
+
+
+def make_digest(value: str, salt: str = "") -> str:
+    """Return a text that tells a value from another one, too short to find the value by it; the salt stands first."""
+    salt = salt or secrets.token_hex(_SALT // 2)
+    return (
+        salt + hashlib.blake2b(value.encode("utf-8", "surrogateescape"), key=salt.encode(), digest_size=2).hexdigest()
+    )
 
 
 def hide_in_quote(quote: Quote, spec: JobSpec) -> Quote:

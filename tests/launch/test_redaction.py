@@ -18,6 +18,7 @@ from pytest_llmbench.launch import (
     find_secret_names,
     find_secret_values,
     hide_in_quote,
+    make_digest,
     mask_environment,
     redact,
 )
@@ -87,6 +88,16 @@ def test_a_quote_that_was_cut_within_a_secret_does_not_begin_it(left: str) -> No
     job = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "hf_secret-of-mine"),))
     assert hide_in_quote(Quote(f"token: {left}"), job) == "token: ***"
     assert hide_in_quote(Quote("nothing of it…"), job) == "nothing of it…"
+
+
+def test_a_token_that_is_another_one_than_that_of_the_job_hides_nothing_in_what_the_job_printed() -> None:
+    fresh = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "hf_new"),))
+    for had, shown in (("hf_new", "token: ***"), ("hf_old", WITHHELD)):
+        job = replace(fresh, digests=(("HF_TOKEN", make_digest(had)),))
+        assert hide_in_quote(Quote(f"token: {had}"), job) == shown
+    assert make_digest("hf_new") != make_digest("hf_new"), "equal secrets of two jobs are not seen to be equal"
+    gone = replace(fresh, environment=(), digests=(("HF_TOKEN", make_digest("hf_old")),))
+    assert hide_in_quote(Quote("token: hf_old"), gone) == WITHHELD
 
 
 def test_without_its_secrets_nothing_that_a_job_printed_is_shown() -> None:

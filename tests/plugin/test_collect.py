@@ -12,7 +12,7 @@ from sessions import Judge, Judged
 
 pytestmark = pytest.mark.slow
 
-TOKEN = "hf_53cr3t-of-m1ne"
+TOKEN, NEXT = "hf_53cr3t-of-m1ne", "hf_n3w-0f-t0day"
 
 WAITED = (
     "steps 1.0 0 20; "
@@ -102,6 +102,21 @@ def test_what_cannot_tell_says_the_command_that_repeats_it_and_all_runs_count(ni
     assert night.run(*again, token=TOKEN).verdicts == told.verdicts
     assert night.run(*collect).described[CASE]["resume"]["due"] is False
     assert night.count_runs() == made, "a sequence has its number of looks, however often it is gone on with"
+
+
+def test_a_token_that_lives_for_a_night_is_hidden_by_the_next_one_too(night: Night) -> None:
+    collect = night.submit(WAITED)
+    again = [word for word in collect if not word.startswith("--llmb-collect")]
+    reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml")
+    told = night.run(*again, "--llmb-resume", *reports, token=NEXT)
+    first, second = told.described[CASE]["jobs"]
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert "(not shown: it may hold a secret)" in first["text"]
+    assert "https://***@hub" in second["text"]
+    shown = [told.messages[CASE], *((night.morning / name.partition("=")[2]).read_text() for name in reports)]
+    for text in shown:
+        assert TOKEN not in text
+        assert NEXT not in text
 
 
 def test_a_repeat_needs_the_token_that_collecting_did_not(night: Night, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -260,6 +260,8 @@ class JobSpec:
     exclude: tuple[str, ...] = ()  # nodes that it must not get
     sbatch_options: tuple[str, ...] = ()  # what sbatch gets besides what the command says: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
+    # of the secrets of a job of the journal: they tell another value, and no value
+    digests: Pairs = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

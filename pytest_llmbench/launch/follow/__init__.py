@@ -202,7 +202,7 @@ class Engine:
         return len(self._live) < self._limits.max_jobs and not self._find_absence(spec).lasts
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
-        job = replace(job, spec=spec)  # the journal's has no secrets
+        job = replace(job, spec=replace(spec, digests=()))  # the journal's has no secrets
         self._jobs[job.number] = job
         if why := self._admit(job):
             self._identities.discard(NextJob(spec, job.attempt, job.repeat).identity)  # it may be planned once more

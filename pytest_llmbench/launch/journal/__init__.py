@@ -125,6 +125,7 @@ class Journal:
         """Write down a job that is about to be submitted, and make its folder. Its spec keeps its secrets in memory."""
         self._check_session()
         _check_case(spec.case_id)
+        spec = replace(spec, digests=())  # those of a job that it takes the place of
         self.hide(find_secret_values(spec))
         token, text = secrets.token_hex(8), database.encode_spec(spec, self._hidden)
         with database.open_transaction(self._database):

@@ -23,7 +23,7 @@ from pytest_llmbench.core.models.jobs import (
     StallPlace,
     SubmissionState,
 )
-from pytest_llmbench.launch import MASK, find_secret_values, redact
+from pytest_llmbench.launch import MASK, find_secret_values, make_digest, redact
 from pytest_llmbench.launch.slurm.statuses import OWN
 from pytest_llmbench.launch.submit.process import Process
 from pytest_llmbench.launch.submit.submissions import find_state
@@ -238,7 +238,9 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
         (name, MASK if name in spec.secrets and value else redact(value, long)) for name, value in spec.environment
     ]
     command = [redact(argument, long) for argument in spec.command]
-    return json.dumps({**asdict(spec), "environment": environment, "command": command}, default=_write_value)
+    digests = [(name, make_digest(value)) for name, value in spec.environment if name in spec.secrets and value]
+    changed = {"environment": environment, "command": command, "digests": digests}
+    return json.dumps({**asdict(spec), **changed}, default=_write_value)
 
 
 def decode_spec(text: str) -> JobSpec:
@@ -251,6 +253,7 @@ def decode_spec(text: str) -> JobSpec:
         "environment": tuple((name, value) for name, value in fields["environment"]),
         "log_folders": tuple(map(Path, fields["log_folders"])),
         **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
+        "digests": tuple((name, text) for name, text in fields.get("digests", ())),  # nor has it these
         "sbatch_options": tuple(fields.get("sbatch_options", ())),  # a journal of an earlier version has none
     }
     return JobSpec(**{**fields, **decoded})

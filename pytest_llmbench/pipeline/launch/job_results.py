@@ -72,9 +72,12 @@ class LaunchedRuns:
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
         self._own: RunKeys = frozenset()
+        self.withheld = False
+        """Whether a log was found whose secrets nobody knows."""
 
     def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
+        from pytest_llmbench.launch import has_unknown_secrets
         from pytest_llmbench.launch.recipe import find_named_image
         from pytest_llmbench.launch.submit import estimate_submission
         from pytest_llmbench.pipeline.find_runs import ingest_job
@@ -85,6 +88,7 @@ class LaunchedRuns:
             return None
         self._own |= run.same_run_keys
         run = _hide_quotes(run, job.spec)
+        self.withheld |= has_unknown_secrets(job.spec)
         launch = f"{self.session} {job.spec.case_id}"
         ran_on = {**find_named_image(job.spec), **dict(run.found.environment)}
         files = dataclasses.replace(

@@ -211,7 +211,7 @@ class LaunchSession:
             yield journal
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        from pytest_llmbench.launch import find_secret_values
+        from pytest_llmbench.launch import MASK, find_secret_values
 
         self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
         if not self.launch.collect:
@@ -247,6 +247,7 @@ class LaunchSession:
                 tell_left(journal, self.host)
                 raise
         progress.add_node_remarks(self.planner.list_node_reasons)
+        self.secrets |= {MASK} if runs.withheld else set()
         self.results = self._judge(plan, progress, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:
