@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import Reason
 from pytest_llmbench.core.models.jobs import JobSpec, Resumption
 from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+
+if TYPE_CHECKING:
+    from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 
 SESSION = "--llmb-session"
 WIDTH = 79  # columns of the terminal
@@ -61,14 +65,13 @@ def _drop_launching(command: Sequence[str]) -> Iterator[str]:
 
 
 def add_resumptions(
-    results: Mapping[str, ConfigurationResult],
-    specs: Mapping[str, JobSpec],
-    held_back: Collection[str],
-    command: str,
+    results: Mapping[str, ConfigurationResult], progress: LaunchProgress, command: str
 ) -> dict[str, ConfigurationResult]:
     """Return the results of a session that only collects, those of its own configurations with the command that goes on
-    with it, and whether that would start something: what was held back, or never submitted. `specs` are its jobs."""
+    with it, and whether that would start something: what was held back, or never submitted."""
     added = dict(results)
+    held_back = progress.list_held_back()
+    specs = {case: each.spec for case, each in progress.configurations.items()}
     for case, result in results.items():
         never = result.judgement.reason is Reason.NOT_SUBMITTED and not result.jobs
         if never or case in specs:

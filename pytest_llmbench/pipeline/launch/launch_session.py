@@ -319,9 +319,7 @@ class LaunchSession:
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
         if self.launch.collect:
-            specs = {job.spec.case_id: job.spec for job in plan.jobs}
-            command = format_resume(self.session, self.host.command)
-            results = add_resumptions(results, specs, progress.list_held_back(), command)
+            results = add_resumptions(results, progress, format_resume(self.session, self.host.command))
         of_key = {each.spec.key: list(each.runs.values()) for each in progress.configurations.values()}
         return dataclasses.replace(
             self.results,
