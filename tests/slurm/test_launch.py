@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -69,6 +70,12 @@ class Gate:
             found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = f"{told['verdict']} {told['reason']}"
         return found
 
+    @property
+    def gpu_hours(self) -> dict[str, Any]:
+        """Return what the last session used, from its document."""
+        hours: dict[str, Any] = json.loads((self.folder / "session.json").read_text())["gpu_hours"]
+        return hours
+
     def go(self) -> None:
         """Let waiting jobs go on."""
         (self.folder / "stage" / "go").touch()
@@ -100,7 +107,7 @@ def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
     gate.end()
 
 
-LAUNCH = ("--llmb-launch", "--junitxml=junit.xml")
+LAUNCH = ("--llmb-launch", "--junitxml=junit.xml", "--llmb-json=session.json")
 
 
 def test_every_way_to_end_has_its_verdict(gate: Gate) -> None:
@@ -219,17 +226,21 @@ def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
     assert process.wait(timeout=170) == 0, gate.output
     assert gate.outcomes == {"again": "PASS within-tolerance"}
     assert gate.submitted() == [job, job]
+    hours = gate.gpu_hours
+    assert 0 < hours["lost"]["requeued"] <= hours["used"]  # the second start may take less than a second
+    assert (hours["lost"]["failed"], hours["unknown_jobs"]) == (0, [])
     assert f"job {job} was requeued, and starts again" in gate.plain, gate.output
 
 
 def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: Gate) -> None:
     write_recipe(
         gate.folder,
-        {"ok": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; {WELL}"},
+        {"ok": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; sleep 2; {WELL}"},
         directives="#SBATCH --no-requeue\n",
     )
     process = gate.start(*LAUNCH)
     first = running(gate)
+    time.sleep(2)  # Slurm counts whole seconds
     gate.cluster.run("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test")
     try:
         assert process.wait(timeout=90) == 0, gate.output
@@ -238,6 +249,9 @@ def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: 
     assert gate.outcomes == {"ok": "PASS within-tolerance"}
     assert len(gate.submitted()) == 2
     assert f"2 attempts: job {first} on n1: NODE_FAIL" in " ".join(gate.output.split())
+    hours = gate.gpu_hours
+    assert 0 < hours["lost"]["failed"] < hours["used"]
+    assert hours["lost"]["requeued"] == 0
 
 
 STALL = "--llmb-stall-limit=0.1m"
@@ -370,7 +384,7 @@ def test_stopping_a_session_cancels_exactly_its_own_jobs(gate: Gate, number: sig
     process.send_signal(number)
     assert process.wait(timeout=60) == 2, gate.output
     assert gate.cluster.jobs() == [other]
-    assert "2 jobs cancelled" in gate.output
+    assert re.search(r"2 jobs cancelled, [0-9.]+ GPU-hours used", " ".join(gate.output.split()))
     gate.cluster.run("scancel", other)
     gate.wait_for(lambda: not gate.cluster.jobs())
 
@@ -392,9 +406,12 @@ def test_the_night_in_two_halves(gate: Gate) -> None:
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "slow": f"{COUNTED}; steps 1.2"})
     assert gate.run("--llmb-submit-only") == 0, gate.output
     gate.wait_for(lambda: len(gate.submitted()) == 2)
-    assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 1, gate.output
+    assert gate.run("--llmb-collect", "--junitxml=junit.xml", "--llmb-json=session.json") == 1, gate.output
     assert gate.outcomes == {"one": "PASS within-tolerance", "slow": "INCONCLUSIVE unconfirmed"}
     assert len(gate.submitted()) == 2  # collecting starts nothing
+    assert sum(gate.gpu_hours["lost"].values()) == 0
+    assert gate.gpu_hours["limit"] is None
+    assert gate.output.count("GPU-hours of steps") == 1
 
 
 WAITED = (

@@ -117,6 +117,7 @@ def test_a_requeued_job(cluster: Cluster) -> None:
     assert (waiting.restarts, waiting.seen_by, explain_stuck(waiting)) == (1, "squeue", "")
     status = until(cluster, job, lambda status: status.phase is Phase.ENDED, since)
     assert (status.state, status.restarts, status.submitted) == ("COMPLETED", 1, first.submitted)
+    assert len(status.earlier_seconds) == 1
 
 
 @pytest.mark.parametrize(

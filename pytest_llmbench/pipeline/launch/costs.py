@@ -39,6 +39,13 @@ def measure_cost(job: Job) -> JobCost:
     return JobCost(spec.gpu_hours, used, requeued, exact=exact and seconds is not None and not given_up)
 
 
+def describe_used(jobs: Iterable[Job]) -> str:
+    """Return what jobs have used, as `12.3 GPU-hours used`; at least so many where it is not known of all."""
+    costs = [measure_cost(job) for job in jobs]
+    at_least = "" if all(cost.exact for cost in costs) else "at least "
+    return f"{at_least}{formatting.format_hours(sum(cost.used for cost in costs))} GPU-hours used"
+
+
 def count_gpus(spec: JobSpec) -> int:
     """Return the GPUs that nobody else can use while a job runs: those of all its nodes, which it gets whole."""
     return spec.gpus if spec.via == "local" else max(spec.gpus, spec.nodes * spec.gpus_per_node)

@@ -19,7 +19,7 @@ from pytest_llmbench.core.models.jobs import PlannedHours, Purpose, SubmissionSt
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
-from pytest_llmbench.pipeline.launch.costs import Budget
+from pytest_llmbench.pipeline.launch.costs import Budget, describe_used
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -298,6 +298,8 @@ class LaunchSession:
         budget = Budget(plan.limit)
         budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
         budget.plan(job.spec for job in plan.jobs)
+        if budget.used and not self.launch.collect:
+            self.host.tell(f"{formatting.format_hours(budget.used)} GPU-hours were used before")
         return budget
 
     def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
@@ -378,7 +380,7 @@ def stop_jobs(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> st
         return f"{error}\n{describe_left(journal)}"
     if left:
         return f"could not be cancelled: {formatting.join_first(left)}; {describe_left(journal)}"
-    return f"{formatting.count_noun(before, 'job')} cancelled"
+    return f"{formatting.count_noun(before, 'job')} cancelled, {describe_used(journal.list_jobs())}"
 
 
 def tell_left(journal: Journal, host: Host) -> None:

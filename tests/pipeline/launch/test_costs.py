@@ -12,7 +12,7 @@ from builders import KEY, NOW
 
 from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.follow import NextJob
-from pytest_llmbench.pipeline.launch.costs import Budget, measure_cost
+from pytest_llmbench.pipeline.launch.costs import Budget, describe_used, measure_cost
 
 SPEC = JobSpec(
     case_id=KEY.id,
@@ -81,6 +81,13 @@ def test_what_was_not_submitted_used_nothing_and_what_perhaps_was_is_not_known(r
 )
 def test_a_job_is_charged_for_all_gpus_of_its_nodes(fields: dict[str, Any], hours: float) -> None:
     assert measure_cost(job(spec=replace(SPEC, **fields), elapsed_seconds=HOUR)).used == hours
+
+
+def test_what_the_jobs_of_a_session_used_together() -> None:
+    ended = job(elapsed_seconds=HOUR)
+    assert describe_used([ended, job(refused="not-submitted")]) == "16.0 GPU-hours used"
+    assert describe_used([ended, job(phase=Phase.RUNNING, state="RUNNING")]) == "at least 16.0 GPU-hours used"
+    assert describe_used([]) == "0.0 GPU-hours used"
 
 
 # --- the budget -------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from night import NOW
 from outcomes import told
 
+from pytest_llmbench.core.models.jobs import PlannedHours
 from pytest_llmbench.report.html import render
 
 pytestmark = pytest.mark.slow
@@ -164,6 +165,17 @@ def test_no_word_of_a_note_is_too_long_for_a_phone(opened: Open, tmp_path: Path)
     shown = opened(path=page, viewport={"width": 390, "height": 800})
     shown.locator("summary").first.click()
     assert shown.get_by_role("listitem").inner_text() == "x" * 10_000
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_gpu_hours_of_a_launch_wrap_on_a_phone(opened: Open, tmp_path: Path) -> None:
+    page = tmp_path / "launched.html"
+    hours = {"estimated": 10.0, "used": 15.0, "requeued": 4.0, "exact": False, "lost": "failed"}
+    job = {"job_id": "41", "purpose": "measure", "attempt": 1, "repeat": 1, "state": "NODE_FAIL", "nodes": ["n1"]}
+    job |= {"step_seconds": None, "text": "", "files": [], "started": None, "age": "-", "gpu_hours": hours}
+    page.write_text(render([told(jobs=[job])], NOW, planned=PlannedHours(10.0, 90.0, 50.0)))
+    shown = opened(path=page, viewport={"width": 390, "height": 800})
+    assert "at least 15.0 used (10.0 estimated, 50 allowed)" in shown.locator("header").inner_text()
     assert shown.evaluate("document.documentElement.scrollWidth") <= 390
 
 
