@@ -161,10 +161,11 @@ def _fetch_rows(place: StoreLocation, query: Select[Any], convert: Callable[[Row
 
 
 def _refuse_other_types(row: Mapping[Any, Any], kinds: Mapping[str, type[Any]]) -> None:
-    """Raise TypeError for a value that its column is not for."""
+    """Raise TypeError for a value that its column is not for, or that is no number."""
     for name, kind in kinds.items():
-        if row[name] is not None and not isinstance(row[name], kind):
-            raise TypeError(f"{name} is {row[name]!r}")
+        value = row[name]
+        if value is not None and not (isinstance(value, kind) and (kind is not float or math.isfinite(value))):
+            raise TypeError(f"{name} is {value!r}")
 
 
 def _mark_utc(row: Row) -> Row:
@@ -200,6 +201,9 @@ def _decode(row: Row) -> Row:
     packed = bytes(row["step_seconds"])
     steps = struct.unpack(f"<{len(packed) // 8}d", packed)
     metrics = json.loads(row["metrics"])
+    if row["environment"] is not None:
+        _parse_environment(row["environment"])
+    _refuse_no_time(row["counts"], row["run_seconds"])
     return {
         **row,
         **{name: json.loads(row[name]) if row[name] is not None else None for name in NESTED},
@@ -319,8 +323,12 @@ def _refuse_strange(runs: Iterable[StoredRun]) -> None:
             raise ValueError(f"run of {run.started}: {numbers}")
         if not all(type(text) is str for text in texts):
             raise ValueError(f"run of {run.started}: {texts}")
-        if run.valid and not (run.statistic_seconds and run.statistic_seconds > 0):
-            raise ValueError(f"run of {run.started}: it counts, and took {run.statistic_seconds} s")
+        _refuse_no_time(run.valid, run.statistic_seconds)
+
+
+def _refuse_no_time(counts: bool, seconds: float | None) -> None:
+    if counts and not (seconds and seconds > 0):
+        raise ValueError(f"a run that counts took {seconds} s")
 
 
 def _count_days(runs: Sequence[StoredRun]) -> int:

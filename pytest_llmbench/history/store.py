@@ -37,6 +37,8 @@ OLDEST_SQLITE = "3.35"  # the first that returns them at all
 # `.recover` does nothing at all in the shell of Debian 12. `.dump` ends with ROLLBACK where it met damage.
 SAVE = "restore a copy, or save what can be read: sqlite3 {} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {}"
 
+LOOK = "restore a copy, or see which session it is of: llmbench history export --history {}"
+
 # What to do, by the beginning of SQLite's error name, or by PostgreSQL's code.
 BUSY = f"another process held it for {PATIENCE_SECONDS} s: see which one, and try again"
 REMEDIES = {
@@ -210,7 +212,7 @@ def explain_errors(place: StoreLocation) -> Iterator[None]:
     except (SQLAlchemyError, *UNEXPECTED) as error:
         text = " ".join(repr(error).split())
         raise HistoryError(
-            f"{place.shown}: holds what this version cannot read ({text}): {_advise_saving(place)}"
+            f"{place.shown}: holds what no session stored ({text}): {LOOK.format(place.shown)}"
         ) from None
 
 

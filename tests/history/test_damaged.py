@@ -157,8 +157,8 @@ def test_the_command_that_is_named_saves_what_can_be_read(sound: bytes, tmp_path
         ("DROP TABLE llmb_verdict", "found no table llmb_verdict: restore a copy of it, or give another place"),
         ("ALTER TABLE llmb_verdict DROP COLUMN counts", "no such column"),
         ("UPDATE llmb_verdict SET run_seconds = 'long'", "long"),
-        ("UPDATE llmb_verdict SET run_seconds = -1", "it counts, and took -1.0 s"),
-        ("UPDATE llmb_verdict SET run_seconds = NULL", "it counts, and took None s"),
+        ("UPDATE llmb_verdict SET run_seconds = -1", "a run that counts took -1.0 s"),
+        ("UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
         ("UPDATE llmb_verdict SET log_difference = 9e999", "inf"),
         ("UPDATE llmb_verdict SET reason = x'ff'", r"b'\\xff'"),
         ("UPDATE llmb_verdict SET session = CAST(x'ff' AS TEXT)", ""),
@@ -186,6 +186,10 @@ def test_a_sound_file_that_holds_what_no_session_stored_is_told(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
+        ("UPDATE llmb_verdict SET run_seconds = 'long'", "run_seconds is 'long'"),
+        ("UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
+        ("UPDATE llmb_verdict SET log_difference = 9e999", "log_difference is inf"),
+        ("UPDATE llmb_run SET environment = '[]'", "environment is []"),
         ("UPDATE llmb_verdict SET metrics = '{\"mfu\": 7}'", "non-iterable"),
         ("UPDATE llmb_verdict SET step_seconds = x'00'", "buffer"),
         ("UPDATE llmb_verdict SET verdict = x'00'", "verdict is b"),
