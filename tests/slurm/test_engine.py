@@ -118,7 +118,7 @@ def blames(found: Mapping[str, tuple[Job, JobEnd]]) -> dict[str, Blame]:
 
 def test_success_failure_and_a_failed_step_in_a_green_job(session: Session) -> None:
     found = session.run(
-        session.spec("good", "echo hello"),
+        session.spec("good", "echo hello", "--time=30"),
         session.spec("bad", "exit 7"),
         session.spec("step", "srun -n1 sh -c 'exit 7'; exit 0"),
         session.spec("refused", "true", "--partition=nowhere"),
@@ -127,6 +127,7 @@ def test_success_failure_and_a_failed_step_in_a_green_job(session: Session) -> N
     good, _ = found["good"]
     assert good.status
     assert good.status.nodes
+    assert good.status.limit_seconds == 1800.0
     assert (session.folder / f"good-{good.job_id}.out").read_text() == "hello\n"
     refused, end = found["refused"]
     assert refused.problem == end.text
