@@ -297,9 +297,8 @@ def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
         disagrees = dropped.reason == DropReason.REPEAT_DISAGREES
         twice = disagrees and dropped.count >= max(FEWEST_REPEATS, steps / 2)
         if not (disagrees and returned):
-            tally.add(
-                DropReason.TWO_WRITERS if twice else dropped.reason, dropped.first_line, dropped.example, dropped.count
-            )
+            reason = DropReason.TWO_WRITERS if twice else dropped.reason
+            tally.add(reason, dropped.first_line, dropped.example, dropped.count, quote=dropped.quote)
 
 
 def find_returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:
