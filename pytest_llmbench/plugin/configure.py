@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from errno import EMFILE, ENFILE
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +52,9 @@ from pytest_llmbench.plugin.stash import (
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
 
 
+SPARE_FILES = 8
+"""So many files have to be open beside those that are: a log, an archive, pytest's own capture of a test."""
+
 WRITTEN_BY_PYTEST = {"--junitxml": "xmlpath", "--log-file": "log_file"}
 """Files that pytest writes by itself, whatever stands there, and the names of their options."""
 
@@ -63,6 +67,7 @@ def start(config: pytest.Config) -> None:
     if is_suite_wanted(config):
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
     if is_judging(config):
+        _refuse_few_files()
         session = _make_session(config)
         config.stash[SESSION] = session
         for name in HOOKS:
@@ -70,6 +75,22 @@ def start(config: pytest.Config) -> None:
         register_check_fixtures(config)
         config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
         raise_usage_errors(session.prepare)
+
+
+def _refuse_few_files() -> None:
+    """Raise UsageError where so few files may be open that every log would be unreadable."""
+    spare: list[int] = []
+    try:
+        while len(spare) < SPARE_FILES:
+            spare.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno in (EMFILE, ENFILE):
+            raise pytest.UsageError(
+                f"{error.strerror}: allow this process more of them, with `ulimit -n 256`"
+            ) from None
+    finally:
+        for handle in spare:
+            os.close(handle)
 
 
 def _make_session(config: pytest.Config) -> Session:

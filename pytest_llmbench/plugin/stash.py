@@ -99,6 +99,8 @@ def raise_usage_errors(action: Any) -> Any:
         return action()
     except LlmbenchError as error:
         raise pytest.UsageError(str(error)) from None
+    except MemoryError:
+        raise pytest.UsageError("it takes more memory than there is: allow more, or give --llmb-logs fewer") from None
 
 
 def uses_runs(item: pytest.Item) -> bool:

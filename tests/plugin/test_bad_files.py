@@ -10,6 +10,8 @@ import os
 import random
 import re
 import socket
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.plugin.stash import raise_usage_errors
 
 pytestmark = pytest.mark.slow
 
@@ -204,3 +207,26 @@ def test_a_night_beside_bad_files_gives_all_its_verdicts(
     for key in METADATA:
         assert any(f"/bad/{key}/" in message for message in new), key
     assert len(new) == len(RED) + len(METADATA)
+
+
+@pytest.mark.parametrize(("most", "code"), [(12, pytest.ExitCode.USAGE_ERROR), (32, pytest.ExitCode.OK)])
+def test_a_session_that_may_open_few_files_says_so_or_works(
+    pytester: pytest.Pytester, tmp_path: Path, baselines: dict[str, Baseline], most: int, code: pytest.ExitCode
+) -> None:
+    write_run(tmp_path, baselines[GROK])
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--llmb-logs={tmp_path}", "-k", GROK]
+    limited = ["sh", "-c", f'ulimit -n {most} && exec "$@"', "sh", *command]
+    with (pytester.path / "said").open("w") as said:
+        done = subprocess.run(limited, cwd=pytester.path, stdout=said, stderr=said, check=False, timeout=120)
+    text = (pytester.path / "said").read_text()
+    assert done.returncode == code, text
+    assert ("Too many open files: allow this process more" in text) is (most == 12)
+    assert "INTERNALERROR" not in text
+
+
+def test_a_session_without_memory_ends_in_words() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    with pytest.raises(pytest.UsageError, match="it takes more memory than there is"):
+        raise_usage_errors(fail)
