@@ -361,6 +361,18 @@ def test_a_killed_session_is_resumed_and_submits_nothing_twice(gate: Gate) -> No
     assert len(gate.submitted()) == 2
 
 
+def test_a_session_that_goes_on_counts_what_it_used_before(gate: Gate) -> None:
+    write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 2; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"})
+    process = gate.start(*LAUNCH)
+    gate.wait_for(lambda: "ended COMPLETED" in gate.output)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    gate.go()
+    assert gate.run("--llmb-resume", "--junitxml=junit.xml", "--llmb-json=session.json") == 0, gate.output
+    assert re.search(r"[0-9.]+ GPU-hours were used before", gate.output), gate.output
+    assert gate.gpu_hours["used"] >= 2 * 8 / 3600
+
+
 @pytest.mark.parametrize("delay", [0.3, 0.6, 0.9, 1.2])
 def test_killed_at_any_moment_nothing_is_submitted_twice(gate: Gate, delay: float) -> None:
     sizes = [f"s{number}" for number in range(8)]
