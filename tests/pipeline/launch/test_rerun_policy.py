@@ -536,6 +536,16 @@ def test_a_job_of_another_session_or_configuration_changes_nothing() -> None:
     assert not course.sequences.list_results()
 
 
+@pytest.mark.parametrize("settings", [{}, {"collect": True}, {"resume": True}], ids=["launch", "collect", "resume"])
+def test_the_same_jobs_give_the_same_verdict_whoever_judges_them(settings: dict[str, Any]) -> None:
+    """A session that goes on gets the jobs of before one after the other, and counts all of them."""
+    course = Course(Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings)
+    for repeat in (1, 2, 3):
+        course.end(repeat=repeat)
+    assert course.looks == [1, 2, 3]
+    assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (Verdict.REGRESSION, 2)
+
+
 # --- nodes that may be slow -------------------------------------------------------------------------------
 
 SUSPECT = NodeFinding("n1 may be slow", suspects=("n1",), again=("n1", "n9"))
