@@ -127,7 +127,7 @@ def test_what_is_no_document_at_all_is_told(tmp_path: Path, content: bytes) -> N
     (tmp_path / "any.json").write_bytes(content)
     with pytest.raises(HistoryError, match=r"any\.json: no .* give a file that llmb-history-unsaved-\*\.json names"):
         read_unsaved(tmp_path / "any.json")
-    with pytest.raises(HistoryError, match="Is a directory"):
+    with pytest.raises(HistoryError, match="no regular file"):
         read_unsaved(tmp_path)
 
 
