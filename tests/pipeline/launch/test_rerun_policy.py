@@ -161,7 +161,7 @@ def test_a_run_that_does_not_pass_is_repeated_on_other_nodes_until_two_tell(verd
     assert [job.repeat for job in course.result.jobs] == [1, 2]
 
 
-@pytest.mark.parametrize("last", list(JUDGED))
+@pytest.mark.parametrize("last", sorted(JUDGED))
 def test_where_two_runs_cannot_tell_the_third_is_on_nodes_of_neither_and_the_last(last: Verdict) -> None:
     course = Course(Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, last)
     course.end()
@@ -221,7 +221,7 @@ def test_as_many_runs_as_are_asked_for_follow_unless_nothing_can_come_of_them(
     assert [one.repeat for one in course.end()] == repeats
 
 
-@pytest.mark.parametrize("verdict", list(JUDGED))
+@pytest.mark.parametrize("verdict", sorted(JUDGED))
 def test_the_runs_that_are_asked_for_are_judged_once_at_the_end(verdict: Verdict) -> None:
     """Another run after a look at them would make more than one look of it."""
     course = Course(Verdict.INCONCLUSIVE, verdict, asked=2)
