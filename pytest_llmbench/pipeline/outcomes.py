@@ -48,6 +48,8 @@ class ConfigurationResult:
     jobs: tuple[LaunchedJob, ...] = ()
     nodes: str = ""
     """What is said of the nodes on which the jobs ran."""
+    slow_nodes: tuple[str, ...] = ()
+    """Those that were slow each time, and no other node was."""
     done: str = ""
     """What a job did that was not to be judged, such as a profile; empty for all others."""
     resumption: Resumption | None = None
@@ -145,7 +147,8 @@ def decide_outcomes(results: SessionResults, selected: Collection[str], settings
     for result in chosen:
         status = Status.FAILED if nothing else _decide_status(result, judged, results, settings)
         outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
-        outcomes.append(replace(outcome, jobs=result.jobs, nodes=result.nodes, resumption=result.resumption))
+        launched = replace(outcome, jobs=result.jobs, nodes=result.nodes, slow_nodes=result.slow_nodes)
+        outcomes.append(replace(launched, resumption=result.resumption))
     return tuple(outcomes)
 
 

@@ -32,6 +32,10 @@ NOT_ONE_LEVEL = (
     'count, where they are at most 10 % apart, with --llmb-accept-levels="the reason"'
 )
 
+SLOW_NODES = (
+    "leave the nodes out that are slow each time (--llmb-exclude, with the list beside it), and launch it again"
+)
+
 SLOW_HERE = frozenset(("slower-than-bound", "cannot-tell", "repeats-disagree"))
 """Reasons for which other work on the machine that ran the jobs may be to blame."""
 
@@ -135,6 +139,8 @@ def advise(described: dict[str, Any]) -> str:
     baselines = " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
     if (described.get("resume") or {}).get("due"):
         return _advise_resumption(described["resume"])
+    if described.get("slow_nodes") and described["verdict"] == "INCONCLUSIVE":
+        return SLOW_NODES
     advice = _choose_advice(described).format(id=described["id"], baselines=baselines)
     return _advise_on_machine(described, advice) if described["reason"] in SLOW_HERE else advice
 
@@ -180,7 +186,8 @@ def count_repeats_needed(described: dict[str, Any]) -> str:
     needed = estimate.get("repeats_needed")
     if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > formatting.MANY:
         return ""
-    if described.get("reason") == "drifted":  # they would settle how far it is from another value
+    # they would settle how far it is from another value, or tell the same of the nodes
+    if described.get("reason") == "drifted" or described.get("slow_nodes"):
         return ""
     return formatting.count_noun(max(needed, estimate["runs"] + 1), "run")
 
@@ -188,13 +195,13 @@ def count_repeats_needed(described: dict[str, Any]) -> str:
 def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
     """Return what to do about outcomes that stand in the order of their importance: red ones first, those that leave
     nothing to do left out."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, bool], list[dict[str, Any]]] = {}
     # Sorting is stable: within red and not red the order of importance stays.
     for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
-        groups.setdefault(outcome["reason"], []).append(outcome)
+        groups.setdefault((outcome["reason"], bool(outcome.get("slow_nodes"))), []).append(outcome)
     return [
         (group, f"{advise(group[0])}{advise_repeats(group[0])}")
-        for reason, group in groups.items()
+        for (reason, _), group in groups.items()
         if reason not in NOTHING_TO_DO
     ]
 

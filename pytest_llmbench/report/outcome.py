@@ -62,6 +62,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "others": [of_judgement.describe(other, now, directory) for other in outcome.others],
         **_describe_jobs(outcome, now, directory),
         "nodes": outcome.nodes,
+        "slow_nodes": list(outcome.slow_nodes),
         "resume": jobs.describe_resumption(outcome.resumption),
         **_describe_steps_and_excerpt(outcome, directory),
         **of_judgement.describe_daily_runs(judgement),

@@ -324,6 +324,12 @@ def run_here(*seconds: float | None, launcher: str = "local", **fields: Any) -> 
     return {**MADE_HERE, "run": {"launcher": launcher}, "jobs": jobs, **fields}
 
 
+def test_nodes_that_are_slow_each_time_are_to_be_left_out_before_anything_is_run_again() -> None:
+    told = advise({**MADE_HERE, "reason": "repeats-disagree", "verdict": "INCONCLUSIVE", "slow_nodes": ["n2"]})
+    assert "--llmb-exclude" in told
+    assert "--llmb-exclude" not in advise({**MADE_HERE, "reason": "repeats-disagree", "verdict": "INCONCLUSIVE"})
+
+
 @pytest.mark.parametrize(
     ("described", "times", "cause"),
     [

@@ -148,6 +148,7 @@ def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
     assert len(gate.submitted()) == 4  # the last one confirms that n1 is slow
     assert "the node n1 is slow each time" in " ".join(gate.output.split()), gate.output
     assert "--llmb-exclude=n1" in gate.output
+    assert "leave the nodes out" in gate.output
 
 
 def test_the_check_of_the_site_runs_on_the_slow_node_and_is_quoted_with_what_slurm_says(gate: Gate) -> None:

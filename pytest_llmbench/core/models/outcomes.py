@@ -133,6 +133,7 @@ class Outcome:
     message: str = ""  # the text of the item
     jobs: tuple[LaunchedJob, ...] = ()  # those that were launched for it, in order
     nodes: str = ""  # what the jobs tell of the nodes
+    slow_nodes: tuple[str, ...] = ()  # those that were slow each time, while others were not
     resumption: Resumption | None = None  # how to go on with its session, where that only collected
     baselines: tuple[Path, ...] = ()  # the folders with which later sessions judge against what was recorded
 

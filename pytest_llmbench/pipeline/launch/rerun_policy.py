@@ -329,8 +329,8 @@ class LaunchProgress:
         if result is None:
             raise ValueError(f"{progress.spec.case_id} has not ended")
         jobs = tuple(describe_job(progress, job, end, result) for job, end in progress.jobs)
-        finding = progress.finding.text if progress.finding else ""
-        return dataclasses.replace(result, jobs=jobs, nodes=join_texts(finding, progress.notes))
+        finding, slow = (progress.finding.text, progress.finding.exclude) if progress.finding else ("", ())
+        return dataclasses.replace(result, jobs=jobs, nodes=join_texts(finding, progress.notes), slow_nodes=slow)
 
 
 def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
