@@ -85,9 +85,9 @@ def set_up(
 
 
 def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]) -> tuple[str, bool]:
+    from pytest_llmbench.core.runtime import handle_stop
     from pytest_llmbench.launch.slurm import Slurm, run
     from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
-    from pytest_llmbench.pipeline.launch.launch_session import handle_stop
 
     def read_clock() -> datetime:
         return datetime.now(UTC)

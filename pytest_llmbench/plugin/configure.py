@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from errno import EMFILE, ENFILE
 from importlib import import_module
@@ -31,6 +32,7 @@ from pytest_llmbench.core.option_origins import (
     refuse_unknown,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS
+from pytest_llmbench.core.runtime import handle_stop
 from pytest_llmbench.ingest.reading.reader import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
 from pytest_llmbench.pipeline.settings import list_outputs, refuse_logs, refuse_shared
@@ -68,6 +70,10 @@ def start(config: pytest.Config) -> None:
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
     if is_judging(config):
         _refuse_few_files()
+        if not is_worker(config):
+            stop = ExitStack()
+            stop.enter_context(handle_stop())  # the reports of a job that CI ends say so
+            config.add_cleanup(stop.close)
         session = _make_session(config)
         config.stash[SESSION] = session
         for name in HOOKS:

@@ -85,13 +85,37 @@ def test_a_session_that_launches(pytester: pytest.Pytester, arguments: list[str]
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_launch_that_is_stopped_is_two(pytester: pytest.Pytester, number: int) -> None:
     write_recipe(pytester.path, {"one": "touch $STAGE_PATH/started; sleep 60"}, kind="local")
+    stop(pytester, number, pytester.path / "stage" / "started", "-k", "fake", "--llmb-launch")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_session_that_is_stopped_is_two_and_its_reports_say_so(
+    pytester: pytest.Pytester, generated: Write, number: int
+) -> None:
+    pytester.makeconftest("""
+        import pathlib, time
+        def pytest_runtest_call(item):
+            pathlib.Path("started").touch()
+            time.sleep(60)
+    """)
+    given = [f"--llmb-logs={generated(FP8)}", "-k", FP8, "--llmb-json=o.json", "--junitxml=j.xml"]
+    told = stop(pytester, number, pytester.path / "started", *given)
+    assert "Traceback" not in told
+    assert '"exit_code": 2,\n "green": false' in (pytester.path / "o.json").read_text()
+    assert (pytester.path / "j.xml").exists()
+
+
+def stop(pytester: pytest.Pytester, number: int, started: Path, *arguments: str) -> str:
+    """Send a signal to a session once a file is there, and return what it printed; it ends with 2."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "pytest", "-k", "fake", "--llmb-launch"]
-    process = subprocess.Popen(command, cwd=pytester.path, env=environment, stdout=subprocess.DEVNULL)
-    try:
-        until((pytester.path / "stage" / "started").exists, seconds=60)
-        process.send_signal(number)
-        assert process.wait(timeout=60) == 2
-    finally:
-        process.kill()
-        process.wait()
+    with (pytester.path / "printed").open("w") as printed:
+        command = [sys.executable, "-m", "pytest", *arguments]
+        process = subprocess.Popen(command, cwd=pytester.path, env=environment, stdout=printed, stderr=printed)
+        try:
+            until(started.exists, seconds=60)
+            process.send_signal(number)
+            assert process.wait(timeout=60) == 2
+        finally:
+            process.kill()
+            process.wait()
+    return (pytester.path / "printed").read_text()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
@@ -38,8 +35,6 @@ PLAN = "plan"  # the note of the journal with what a session set out to do
 ALL_JOBS = 1_000_000  # without --llmb-max-jobs all are submitted up front
 
 NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
-
-AT_ONCE_SECONDS = 1.0  # signals that come so soon after one another are one
 
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
@@ -238,14 +233,13 @@ class LaunchSession:
             asked=plan.runs,
             build_check=self.planner.plan_node_check if self.launch.node_checks else None,
         )
-        with handle_stop():
-            try:
-                self._drive(engine, plan, journal, progress)
-            except KeyboardInterrupt:
-                raise Interrupted(stop_jobs(engine, journal, self.host, keep=self.launch.keep_jobs)) from None
-            except Exception:
-                tell_left(journal, self.host)
-                raise
+        try:
+            self._drive(engine, plan, journal, progress)
+        except KeyboardInterrupt:
+            raise Interrupted(stop_jobs(engine, journal, self.host, keep=self.launch.keep_jobs)) from None
+        except Exception:
+            tell_left(journal, self.host)
+            raise
         progress.add_node_remarks(self.planner.list_node_reasons)
         self.secrets |= {MASK} if runs.withheld else set()
         self.results = self._judge(plan, progress, runs)
@@ -338,29 +332,6 @@ def _list_cases(cases: Collection[str]) -> str:
 
 class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
     """The session was stopped while it launched; the message says what became of its jobs."""
-
-
-@contextmanager
-def handle_stop() -> Iterator[None]:
-    """Let SIGTERM stop the session as Ctrl-C does: the jobs are cancelled then. A signal that follows at once is the
-    same one: timeout(1) sends it to the process and to its group, and it must not stop the cancelling."""
-    last = -AT_ONCE_SECONDS
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal last
-        if time.monotonic() - last >= AT_ONCE_SECONDS:
-            last = time.monotonic()
-            raise KeyboardInterrupt
-
-    handled = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
-        handled.append(signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def stop_jobs(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> str:
