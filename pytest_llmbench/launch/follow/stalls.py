@@ -149,15 +149,16 @@ class StallWatch:
         )
         earlier = job.status.stall if job.status and job.status.restarts == status.restarts else None
         if earlier and earlier.done == self._get_step(job, status)[0]:  # an earlier session saw it stand still
-            memory.stall, memory.idle = replace(earlier, cancelled=False), max(idle, earlier.seconds)
+            memory.stall, memory.idle = earlier, max(idle, earlier.seconds)
         return memory
 
     def _find_limit(self, job: Job, memory: _JobMemory, progress: LogProgress) -> float:
         """Return for how long a job may stand still until that is told."""
         if self._limits.tell_seconds is not None:
             return self._limits.tell_seconds
-        # profiles are written, checkpoints saved and loaded, while no step is printed
-        starts = not memory.stepped or progress.starting or progress.path is None
+        # profiles are written, checkpoints saved and loaded, while no step is printed; how far apart lines of steps are
+        # nobody knows before the second one
+        starts = not memory.slowest or progress.starting or progress.path is None
         slow = starts or job.spec.purpose is not Purpose.MEASURE
         return max(START_SECONDS if slow else 0.0, memory.limit_of_steps)
 
@@ -177,7 +178,7 @@ class StallWatch:
 
 def _note_life(memory: _JobMemory, progress: LogProgress) -> None:
     """Take a sign of life, and the gap before it where it is a step."""
-    if progress.steps != memory.steps:
+    if progress.steps > memory.steps:  # fewer: another log, as of a job that was requeued
         if not memory.stepped:  # many at once: the log is written so rarely
             memory.slowest = min(memory.since_step, progress.taken_seconds)
         elif not memory.starting:

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models.jobs import (
     JobStatus,
     LogProgress,
     Phase,
+    Purpose,
     Stall,
     StallLimits,
 )
@@ -74,6 +75,14 @@ class _JobMemory:
     stall: Stall | None = None  # it stood still then
     cancelled: datetime | None = None
 
+    def note(self, status: JobStatus, now: datetime) -> None:
+        """Note what is known of a job. A time in which it was suspended does not count, nor does it for Slurm."""
+        if status.state == "SUSPENDED" and not self.doomed:
+            self.since += now - self.last_seen
+        self.last_seen = now
+        if status.phase is not self.phase:
+            self.phase, self.since, self.blocked = status.phase, now, None
+
 
 class Watch:
     """Remembers since when each job is in its phase. Time in which nobody answered does not count."""
@@ -89,11 +98,11 @@ class Watch:
         """Decide about a job from what a poll says of it, None where the poll says nothing, and from what its log
         shows, None where nobody looked."""
         memory = self._memories.setdefault(job.number, _JobMemory(Phase.UNKNOWN, now, now))
+        if job.spec.purpose is Purpose.CHECK_NODES:  # it makes no steps, and has a short time limit
+            progress = None
         if status is None or status.phase is Phase.UNKNOWN:
             return self._decide_unknown(job, memory, now)
-        memory.last_seen = now
-        if status.phase is not memory.phase:
-            memory.phase, memory.since, memory.blocked = status.phase, now, None
+        memory.note(status, now)
         if status.phase is Phase.ENDED:
             return PollDecision(self._explain_ended(job, status, memory, progress), ended=True)
         if status.phase is Phase.WAITING:
@@ -218,9 +227,11 @@ def explain_end(job: Job) -> JobEnd:
         return JobEnd(Blame.RUN, job.problem)
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")
-    if job.status.stall and job.status.phase is Phase.ENDED:
+    stall = job.status.stall
+    # of one whose record was lost its log alone cannot tell that it was cancelled for it
+    if stall and (job.status.phase is Phase.ENDED or stall.cancelled):
         until = ", until its time limit" if job.status.state == "TIMEOUT" else ""
-        return JobEnd(Blame.HUNG, f"it {describe_stall(job.status.stall)}{until}")
+        return JobEnd(Blame.HUNG, f"it {describe_stall(stall)}{until}")
     if job.status.ended_by is EndedBy.PYTEST:
         blame = Blame.CANCELLED if job.status.state == "CANCELLED" else Blame.RUN
         return JobEnd(blame, job.status.reason.removeprefix(OWN))

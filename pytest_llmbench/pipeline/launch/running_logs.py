@@ -80,13 +80,15 @@ class RunningLogs:
         return self._logs.setdefault(start, _FollowedLog())
 
     def _find_log(self, job: Job) -> Growing | None:
-        """Return the log of a job; until it has steps, the file that is its log may be another one a minute later."""
+        """Return the log of a job; until it has steps, the file that is its log may be another one a minute later, and
+        while nothing shows whether a start after a requeue has a log of its own."""
         from pytest_llmbench.ingest.parse.growing import Growing
 
         followed, now = self._get_followed(job), self._now()
         waited = (now - followed.searched).total_seconds() if followed.searched else -1.0
+        certain = followed.has_steps and not (job.status and job.status.restarts)
         # a clock that was set back must not stop the search
-        if followed.has_steps or 0 <= waited < followed.pause:
+        if certain or 0 <= waited < followed.pause:
             return followed.log
         followed.pause = min(max(2 * followed.pause, FIRST_SEARCH_SECONDS), LONGEST_SEARCH_SECONDS)
         followed.searched = now

@@ -13,7 +13,18 @@ import pytest
 from job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, LogProgress, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import (
+    Blame,
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    LogProgress,
+    Phase,
+    Purpose,
+    StallLimits,
+    SubmissionState,
+)
 from pytest_llmbench.launch.follow import Engine, NextJob
 from pytest_llmbench.launch.follow.progress import Progress
 from pytest_llmbench.launch.follow.watch import Limits
@@ -357,6 +368,13 @@ def test_a_requeue_is_told_while_it_happens(session: Session) -> None:
     session.world.lives["a"] = lives((10, running()), (400, waiting("BeginTime", restarts=1)), (1e9, running()))
     killed_at(session, 300.0)
     assert session.text.count("job 1001 was requeued, and starts again: a") == 1
+
+
+def test_a_check_of_nodes_makes_no_steps_and_is_not_cancelled_for_that(session: Session) -> None:
+    session.world.lives["a"] = lives((800, running()), (1e9, ended()))
+    session.make(read_progress=lambda _: LogProgress(), limits=Limits(stalls=StallLimits(300.0)))
+    session.engine.run([replace(session.spec("a"), purpose=Purpose.CHECK_NODES)], session.finished)
+    assert session.world.cancels == []
 
 
 def test_logs_are_read_of_running_jobs_only_and_ask_slurm_for_nothing(session: Session) -> None:

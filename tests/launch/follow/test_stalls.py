@@ -190,6 +190,14 @@ def test_a_log_that_is_written_rarely_is_expected_to_be_so_again() -> None:
     assert lives.told == [30 * MINUTE]
 
 
+def test_how_long_its_steps_take_nobody_knows_before_the_second_one() -> None:
+    """A line for each 100 steps of 15 s, or a CUDA graph that is captured after the first step."""
+    lives = RunningJob(every(25 * MINUTE, 30 * MINUTE, 180 * MINUTE)).run(180 * MINUTE)
+    assert (lives.told, lives.cancelled) == ([], None)
+    hung = RunningJob([200.0]).run(9000.0)
+    assert hung.cancelled is not None
+
+
 def test_a_log_that_cannot_be_read_says_nothing() -> None:
     away = RunningJob(FAST, unreadable=(200.0, 9000.0)).run(9000.0)
     assert (away.told, away.cancelled) == ([], None)
@@ -254,6 +262,15 @@ def test_a_suspended_job_and_one_that_completes_stand_still_for_good_reason() ->
         return running() if age < 600 else replace(running(), state="SUSPENDED" if age < 9000 else "COMPLETING")
 
     assert RunningJob(FAST, state=state).run(18000.0).told == []
+
+
+def test_for_how_long_a_job_was_suspended_is_not_for_how_long_it_ran() -> None:
+    def state(age: float) -> JobStatus:
+        return replace(running(), state="SUSPENDED") if 600 < age < 4 * 3600 else running()
+
+    lives = RunningJob([*FAST, *every(7.0, 4 * 3600, 5 * 3600)], state=state)
+    lives.job = replace(lives.job, spec=job_spec(HERE, gpu_hours=0.1))
+    assert lives.run(5 * 3600).cancelled is None
 
 
 def test_a_requeued_job_begins_from_its_start() -> None:
@@ -328,6 +345,17 @@ def test_so_it_did_for_a_session_that_was_killed_meanwhile() -> None:
     hung = RunningJob(FAST).run(9000.0)
     hung.watch = hung.make_watch()
     assert explain_end(end(hung, ended("CANCELLED", cancelled_by="0"), 2000.0)).blame is Blame.HUNG
+
+
+def test_a_hang_is_not_forgotten_with_the_record_of_its_job() -> None:
+    """A hang after the last step: by its log alone the run would be whole."""
+    steps = every(7.0, 120.0, 120.0 + 49 * 7.0)
+    hung = RunningJob(steps).run(9000.0)
+    assert hung.cancelled is not None
+    hung.state = lambda _: JobStatus(Phase.UNKNOWN, "")
+    decision = hung.poll(hung.cancelled + 700.0)
+    assert decision.ended
+    assert explain_end(hung.job).blame is Blame.HUNG
 
 
 def test_who_was_cancelled_by_somebody_else_did_not_hang() -> None:

@@ -73,6 +73,20 @@ def test_a_log_without_steps_is_looked_for_ever_more_rarely(tmp_path: Path, monk
     assert searched < 70, "in an hour, with a look every 10 s"
 
 
+def test_a_requeued_job_whose_new_log_comes_later_than_its_start_is_followed_in_that(tmp_path: Path) -> None:
+    clock = Clock()
+    logs, one = RunningLogs(load(Settings()), clock.now), job(tmp_path, log_folder=tmp_path, status=running())
+    first, second = (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}_{start}.out" for start in (0, 1))
+    first.write_text("".join(LINE.format(step) for step in range(8)))
+    assert logs.read_progress(one).path == first
+    again = replace(one, status=running(restarts=1))
+    assert logs.read_progress(again).path == first  # there is no other yet
+    clock.sleep(120.0)
+    second.write_text(LINE.format(0))
+    shown = logs.read_progress(again)
+    assert (shown.path, shown.steps) == (second, 1)
+
+
 def test_what_a_log_shows_is_told_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     logs, one = RunningLogs(load(Settings()), clock.now), job(tmp_path, log_folder=tmp_path, status=running())
