@@ -68,7 +68,7 @@ class NodeChecks:
 
     def judge(self, progress: ConfigurationProgress) -> None:
         """Keep what all runs of a configuration that was judged tell of their nodes."""
-        if progress.result is not None:
+        if progress.result is not None and progress.runs:
             progress.finding = self._judge.judge_nodes(progress.result, progress.nodes, progress.confirmations)
 
     def take(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None, problem: str) -> None:

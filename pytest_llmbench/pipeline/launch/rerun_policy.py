@@ -149,11 +149,13 @@ class LaunchProgress:
         progress = self.configurations[job.spec.case_id]
         own = progress.spec.exclude
         refused = job.refused or (job.status is not None and (is_refused(job.status) or _is_given_up(job.status)))
-        if refused and job.spec.exclude != own:
+        elsewhere = refused and job.spec.exclude != own
+        may = elsewhere or self._may_retry(job, end)
+        if not may or self._holds_back(job.spec, {(job.repeat, job.attempt + 1)}):
+            return None
+        if elsewhere:
             progress.nowhere_else = True
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
-        if not self._may_retry(job, end) or self._holds_back(job.spec, {(job.repeat, job.attempt + 1)}):
-            return None
         named = self._judge.name_failed_nodes(job, run) if run and end.blame is Blame.INFRASTRUCTURE else ()
         again = NextJob(_avoid_nodes(job.spec, named or get_nodes(job)), job.attempt + 1, job.repeat)
         return again if self._reserve([again], "not started again") else None
@@ -194,6 +196,8 @@ class LaunchProgress:
     def _take(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
         key = job.spec.key
         progress.waiting.discard(job.repeat)
+        if (job.repeat, job.attempt) in progress.held_back:  # it was made before: the failure that it followed is over
+            progress.failures.pop(job.repeat, None)
         problem = self._find_problem(job, end, run)
         if problem is not None or run is None:
             reason, text = problem or (Reason.LOG_MISSING, "no log")

@@ -422,6 +422,9 @@ def test_a_verdict_waits_for_the_retry_of_a_repeat() -> None:
     assert course.looks == [1, 3]
 
 
+REFUSED: dict[str, Any] = {"problem": "no nodes", "submission": SubmissionState.NOT_SUBMITTED}
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -544,6 +547,40 @@ def test_the_same_jobs_give_the_same_verdict_whoever_judges_them(settings: dict[
         course.end(repeat=repeat)
     assert course.looks == [1, 2, 3]
     assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (Verdict.REGRESSION, 2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"collect": True}], ids=["launch", "collect"])
+@pytest.mark.parametrize("again", [WELL, CRASHED], ids=["well", "crashed"])
+def test_a_new_start_that_was_made_takes_the_place_of_the_failure_before_it_whoever_judges_them(
+    settings: dict[str, Any], again: JobEnd
+) -> None:
+    course = Course(Verdict.PASS, **settings)
+    course.end(BROKEN)
+    course.end(again, attempt=2)
+    assert course.result.judgement.verdict is (Verdict.PASS if again is WELL else Verdict.INVALID)
+    assert course.sequences.list_held_back() == frozenset()
+
+
+def test_a_repeat_without_other_nodes_is_left_to_the_session_that_goes_on() -> None:
+    course = Course(Verdict.INCONCLUSIVE, collect=True)
+    course.end()
+    elsewhere = replace(SPEC, exclude=("n1",))
+    assert course.end(CRASHED, spec=elsewhere, repeat=2, job_id="", status=None, **REFUSED) == []
+    verdicts = [course.result.judgement.verdict]
+    assert course.sequences.list_held_back() == frozenset({KEY.id})
+    course.end(repeat=2, attempt=2)
+    verdicts.append(course.result.judgement.verdict)
+    assert verdicts == [Verdict.INVALID, Verdict.INCONCLUSIVE]
+
+
+def test_a_confirmation_whose_runs_have_lost_their_logs_changes_nothing() -> None:
+    _, [again] = look_apart()
+    gone = Course(Verdict.INCONCLUSIVE)
+    gone.found = lambda job: None if job.spec.purpose is Purpose.MEASURE else run(id="x", job_id=job.job_id)
+    gone.judge_nodes = lambda *_: pytest.fail("nothing was judged")  # type: ignore[method-assign]
+    gone.end()
+    gone.end(spec=again.spec)
+    assert gone.result.judgement.verdict is Verdict.INVALID
 
 
 # --- nodes that may be slow -------------------------------------------------------------------------------
