@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,19 @@ class LaunchSettings:
             "cluster": str(self.cluster.absolute()) if self.cluster else None,
             "recipes": [(name, str(folder.absolute())) for name, folder in self.recipes],
         }
-        return {name: getattr(self, name) for name in (*KEPT, *DESCRIBING)} | places
+        limits = {"stall_limit": asdict(self.stall_limit), "pending_limit": self.pending_limit.total_seconds()}
+        return {name: getattr(self, name) for name in (*KEPT, *DESCRIBING)} | limits | places
 
     def restore_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
-        """Return these settings with what was noted of the session that they go on with."""
+        """Return these settings with what was noted of the session that they go on with; its limits hold where none is
+        set anew, or what was to live would be cancelled."""
+        standard = LaunchSettings()
         kept = {name: noted[name] for name in KEPT if name in noted}
         kept |= {name: noted[name] for name in DESCRIBING if name in noted and not getattr(self, name)}
+        if "stall_limit" in noted and self.stall_limit == standard.stall_limit:
+            kept["stall_limit"] = StallLimits(**noted["stall_limit"])
+        if "pending_limit" in noted and self.pending_limit == standard.pending_limit:
+            kept["pending_limit"] = timedelta(seconds=noted["pending_limit"])
         if noted.get("cluster") and self.cluster is None:
             kept["cluster"] = Path(noted["cluster"])
         if not self.recipes:
@@ -93,7 +100,8 @@ class LaunchSettings:
         yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
         if self.journal:
             yield f"journal: {formatting.format_place(self.journal, directory)}"
-        yield f"stalls: {_describe_stall_limit(self.stall_limit)}"
+        kept = self.goes_on and self.stall_limit == LaunchSettings().stall_limit
+        yield f"stalls: {'as the session began' if kept else _describe_stall_limit(self.stall_limit)}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged for speed"
         if self.ignored:

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Tolerance
+from pytest_llmbench.core.models.jobs import StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -479,6 +480,23 @@ def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_
     assert going_on.recipes == begun.recipes
     assert (going_on.largest, going_on.gpu_hours) == (8, 9.0)
     assert going_on.restore_begun({}) == going_on
+
+
+def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(folder: Path) -> None:
+    """The command that `--llmb-submit-only` prints does not name the limits."""
+    begun = resolve({"llmb_launch": True, "llmb_stall_limit": "none", "llmb_pending_limit": "72h"}, folder).launch
+    silent = resolve({"llmb_collect": True}, folder).launch
+    own = resolve({"llmb_collect": True, "llmb_stall_limit": "45m", "llmb_pending_limit": "1h"}, folder).launch
+    assert begun
+    assert silent
+    assert own
+    noted = json.loads(json.dumps(begun.to_note()))
+    assert silent.restore_begun(noted).stall_limit == StallLimits(cancels=False)
+    assert silent.restore_begun(noted).pending_limit == timedelta(hours=72)
+    assert own.restore_begun(noted).stall_limit == StallLimits(2700.0)
+    assert own.restore_begun(noted).pending_limit == timedelta(hours=1)
+    assert "stalls: as the session began" in silent.describe(folder)
+    assert any("told after 45 min" in line for line in own.describe(folder))
 
 
 def test_an_ini_file_names_one_file_of_the_cluster(folder: Path) -> None:
