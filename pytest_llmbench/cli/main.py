@@ -22,6 +22,7 @@ from pytest_llmbench.cli import (
     tell,
 )
 from pytest_llmbench.core.errors import LlmbenchError, ReportError
+from pytest_llmbench.core.redaction import redact_text
 
 CommandFunction = Callable[[argparse.Namespace], Output]
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if output.aside:
             print(output.aside, file=sys.stderr)
     except LlmbenchError as error:
-        print(f"llmbench: {error}", file=sys.stderr)
+        print(f"llmbench: {redact_text(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
         discard_output()

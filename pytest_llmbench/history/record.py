@@ -14,7 +14,8 @@ from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, u
 from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import JUDGED, NoteCode, join_fingerprints, make_run_keys
-from pytest_llmbench.history.store import StoreLocation, connect, hide_passwords, refuse_damaged
+from pytest_llmbench.core.redaction import hide_password_of, hide_passwords
+from pytest_llmbench.history.store import StoreLocation, connect, refuse_damaged
 from pytest_llmbench.history.tables import (
     METADATA,
     RUN,
@@ -49,7 +50,7 @@ def describe_session(
         "started": started.isoformat(),
         "host": formatting.escape(host),
         "program": program,
-        "options": [hide_passwords(option) for option in options],
+        "options": [hide_password_of(option) for option in options],
         "git_commit": runtime.read_commit(environment),
         "ci_url": formatting.escape(hide_passwords(runtime.read_job_url(environment))),
     }

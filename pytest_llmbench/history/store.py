@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
+from pytest_llmbench.core.redaction import hide_password_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -76,21 +77,16 @@ def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLoc
     scheme, separator, rest = text.partition("://")
     if not separator:
         if re.match(r"(sqlite|postgres)\w*:", text):
-            raise HistoryError(f"{hide_passwords(text)}: no scheme with ://; {EXPECTED}")
+            raise HistoryError(f"{hide_password_of(text)}: no scheme with ://; {EXPECTED}")
+        if re.match(r"\s*(host|hostaddr|port|dbname|user|password|passfile|service)\s*=", text):
+            raise HistoryError(f"{hide_password_of(text)}: a connection string, and no URL; {EXPECTED}")
         return _locate_file(directory / Path(text).expanduser(), text, writes)
     if scheme == "sqlite":
         return _locate_file(directory / _parse_sqlite_path(text, rest), text, writes)
     if scheme in ("postgresql", "postgresql+psycopg"):
         return _locate_server(text, rest)
     hint = did_you_mean(scheme, ("sqlite", "postgresql"))
-    raise HistoryError(f"{hide_passwords(text)}: found the scheme {scheme!r}{hint}; {EXPECTED}")
-
-
-def hide_passwords(text: str) -> str:
-    """Return a text with the passwords of URLs in it as `***`, also those among their parameters."""
-    text = re.sub(r"(://[^/?#\s@:]*):[^\s/]*@", r"\1:***@", text)
-    text = re.sub(r"(://[^/?#\s@:]*):\S*@", r"\1:***@", text)  # a password with a slash in it
-    return re.sub(r"([?&][^=&\s]*pass[^=&\s]*=)[^&\s]*", r"\1***", text, flags=re.IGNORECASE)
+    raise HistoryError(f"{hide_password_of(text)}: found the scheme {scheme!r}{hint}; {EXPECTED}")
 
 
 def _parse_sqlite_path(text: str, rest: str) -> str:
@@ -147,9 +143,9 @@ def _locate_server(text: str, rest: str) -> StoreLocation:
     try:
         url = make_url(f"postgresql+psycopg://{rest}")
     except (ArgumentError, ValueError):
-        raise HistoryError(f"{hide_passwords(text)}: not a URL; {EXPECTED}") from None
+        raise HistoryError(f"{hide_password_of(text)}: not a URL; {EXPECTED}") from None
     if not url.database:
-        raise HistoryError(f"{hide_passwords(text)}: names no database; {EXPECTED}")
+        raise HistoryError(f"{hide_password_of(text)}: names no database; {EXPECTED}")
     open_query = {name: value for name, value in url.query.items() if "pass" not in name.lower()}
     shown = URL.create(
         "postgresql", url.username, None, url.host, url.port, url.database, open_query
@@ -159,11 +155,11 @@ def _locate_server(text: str, rest: str) -> StoreLocation:
 
 def _require(package: str, extra: str, text: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise HistoryError(f"{hide_passwords(text)}: needs {package}: pip install 'pytest-llmbench[{extra}]'")
+        raise HistoryError(f"{hide_password_of(text)}: needs {package}: pip install 'pytest-llmbench[{extra}]'")
     found = importlib.metadata.version(package)
     if package == "sqlalchemy" and _read_version(found) < _read_version(OLDEST_SQLALCHEMY):
         raise HistoryError(
-            f"{hide_passwords(text)}: needs sqlalchemy {OLDEST_SQLALCHEMY}, found {found}: "
+            f"{hide_password_of(text)}: needs sqlalchemy {OLDEST_SQLALCHEMY}, found {found}: "
             f"pip install 'sqlalchemy>={OLDEST_SQLALCHEMY}'"
         )
 

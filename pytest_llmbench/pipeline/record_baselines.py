@@ -32,6 +32,7 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
+from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.ingest.sources import files
@@ -307,14 +308,15 @@ def make_recording(
 
 def _find_newest_day(runs: Sequence[Measurement]) -> str:
     """Return the day on which the newest run started, empty where that is not known."""
-    # A run that does not say when it started may be the newest.
     started = [run.run.started.date().isoformat() if run.run.started else "" for run in runs]
-    return max(started) if all(started) else ""
+    return max(started) if all(started) else ""  # one that does not say when it started may be the newest
 
 
 def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
     """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
-    first, *others = ({name: formatting.escape(value) for name, value in run.environment.items()} for run in runs)
+    first, *others = (
+        {name: redact_text(formatting.escape(text)) for name, text in run.environment.items()} for run in runs
+    )
     return tuple(
         (name, value) for name, value in first.items() if all(environment.get(name) == value for environment in others)
     )

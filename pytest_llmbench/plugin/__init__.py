@@ -51,9 +51,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
     if any(config.getoption(name_destination(option.flag)) is not None for option in OPTIONS):
+        from pytest_llmbench.core.redaction import redact_text
         from pytest_llmbench.plugin.configure import start
 
-        start(config)
+        try:
+            start(config)
+        except pytest.UsageError as error:
+            raise pytest.UsageError(*map(redact_text, map(str, error.args))) from None
     if config.getoption("showfixtures", False):
         from pytest_llmbench.plugin.collection import register_check_fixtures
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.redaction import Redactor
 from pytest_llmbench.pipeline.cautions import restore_selection
 from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, keep_wanted, make_selection
 from pytest_llmbench.plugin.outputs import (
@@ -96,7 +97,7 @@ def _launch_selected(session: pytest.Session) -> bool:
 
     def tell(line: str) -> None:
         if reporter is not None:
-            reporter.write_line(line)
+            reporter.write_line(get_session(config).redactor.redact(line))
             reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
 
     tell("")
@@ -105,7 +106,7 @@ def _launch_selected(session: pytest.Session) -> bool:
             lambda: get_session(config).launch(list(list_selected_ids(session.items)), tell)
         )
     except Interrupted as error:
-        pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
+        pytest.exit(get_session(config).redactor.redact(str(error)), returncode=pytest.ExitCode.INTERRUPTED)
     if not ends:
         add_checks(session)
     return ends
@@ -140,8 +141,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
         described = item.stash[DESCRIBED]
-        shown = described if report.outcome == described["status"] else _overrule(described, report)
+        redactor = get_session(item.config).redactor
+        shown = described if report.outcome == described["status"] else _overrule(described, report, redactor)
         report.llmb = shown  # type: ignore[attr-defined]
+        _redact_report(report, redactor)
         if shown is described and _begins_with(report, item.stash[MESSAGE]):
             from pytest_llmbench.report.verdicts import make_headline
 
@@ -154,6 +157,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, p
     return report
 
 
+def _redact_report(report: pytest.TestReport, redactor: Redactor) -> None:
+    """Hide secrets in what pytest prints of a test: a user's own quotes logs, too."""
+    if isinstance(report.longrepr, str):
+        report.longrepr = redactor.redact(report.longrepr)
+    elif isinstance(report.longrepr, tuple):  # of a skipped one
+        path, line, reason = report.longrepr
+        report.longrepr = path, line, redactor.redact(reason)
+    else:
+        for _, crash, _ in getattr(report.longrepr, "chain", ()):
+            if crash is not None:
+                crash.message = redactor.redact(crash.message)
+        for traceback, _, _ in getattr(report.longrepr, "chain", ()):
+            for entry in getattr(traceback, "reprentries", ()):
+                entry.lines = list(map(redactor.redact, entry.lines))
+    report.sections = [(title, redactor.redact(text)) for title, text in report.sections]
+
+
 def _begins_with(report: pytest.TestReport, message: str) -> bool:
     """Whether what a test failed with has the first line of our message, whatever an assertion wrote behind it."""
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -163,10 +183,12 @@ def _begins_with(report: pytest.TestReport, message: str) -> bool:
     return first.partition(": ")[2] == message.partition("\n")[0]
 
 
-def _overrule(described: dict[str, Any], report: pytest.TestReport) -> dict[str, Any]:
+def _overrule(described: dict[str, Any], report: pytest.TestReport, redactor: Redactor) -> dict[str, Any]:
     """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    error = formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
+    error = redactor.redact(
+        formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
+    )
     own = described.get("verdict") or described["reason"].upper()
     verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
     if report.failed:

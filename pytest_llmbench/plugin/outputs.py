@@ -28,6 +28,10 @@ FOUND = (
 
 def list_header(session: Session) -> Iterator[str]:
     """Yield what decides: for the head of the session's output, and for reports."""
+    return map(session.redactor.redact, _list_settings(session))
+
+
+def _list_settings(session: Session) -> Iterator[str]:
     settings = session.settings
     yield f"baselines: {session.catalog.describe()}"
     for path in settings.baselines:
@@ -71,10 +75,16 @@ def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
     from pytest_llmbench.report.terminal import TerminalLine, render_summary
 
     if not session.described:
-        return [TerminalLine(line, "red") for failure in session.failures for line in wrap(failure, "  ")]
+        return [TerminalLine(line, "red") for failure in _list_failures(session) for line in wrap(failure, "  ")]
     remarks = [*_list_remarks(session), *_describe_skipped(session, verbosity > 0), *session.written]
     lines = [*(remarks if verbosity >= 0 else _explain_nothing_judged(session)), *session.failures]
-    return [*render_summary(session.described, list(map(formatting.escape, lines)), verbosity, session.cautions)]
+    shown = [session.redactor.redact(formatting.escape(line)) for line in lines]
+    return [*render_summary(session.described, shown, verbosity, session.cautions)]
+
+
+def _list_failures(session: Session) -> list[str]:
+    """Return what made the session red besides its items."""
+    return list(map(session.redactor.redact, session.failures))
 
 
 def _list_remarks(session: Session) -> list[str]:
@@ -153,11 +163,14 @@ def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the nights of the history, and the lines of their logs around a failure."""
     # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
     # only collects.
-    from pytest_llmbench.launch import MASK, redact
+    from pytest_llmbench.core.redaction import MASK, hide_values
     from pytest_llmbench.pipeline.log_excerpt import read_excerpts
+    from pytest_llmbench.report.outcome import KEPT
 
     history = session.history
-    outcomes = session.described if history is None else [history.with_nights(outcome) for outcome in session.described]
+    outcomes = session.described
+    if history is not None:
+        outcomes = [session.redactor.redact_values(history.with_nights(outcome), KEPT | {"id"}) for outcome in outcomes]
     places = [_locate_excerpt(session, outcome["excerpt"]) for outcome in outcomes if "excerpt" in outcome]
     excerpts = read_excerpts(places) if MASK not in session.secrets else {}
 
@@ -165,7 +178,7 @@ def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
         excerpt = excerpts.get(_locate_excerpt(session, outcome["excerpt"])) if "excerpt" in outcome else None
         if excerpt is None:
             return {name: value for name, value in outcome.items() if name != "excerpt"}
-        lines = [redact(line, session.secrets) for line in excerpt["lines"]]
+        lines = [session.redactor.redact(hide_values(line, session.secrets)) for line in excerpt["lines"]]
         return {**outcome, "excerpt": {**outcome["excerpt"], **excerpt, "lines": lines}}
 
     return [add_lines(outcome) for outcome in outcomes]
@@ -209,7 +222,7 @@ def _render_document(session: Session, outcomes: list[dict[str, Any]], exit_code
         "header": list(list_header(session)),
         "timed": str(session.settings.timed),
     }
-    ending = SessionEnding(exit_code, session.failures, session.cautions)
+    ending = SessionEnding(exit_code, _list_failures(session), session.cautions)
     return render(make_document(outcomes, asked, ending, session.now, session.results.planned_hours))
 
 
@@ -222,7 +235,7 @@ def _tell_github(session: Session, exit_code: int) -> None:
     if path is None:
         return
     try:
-        append_job_summary(path, session.described, SessionEnding(exit_code, session.failures, session.cautions))
+        append_job_summary(path, session.described, SessionEnding(exit_code, _list_failures(session), session.cautions))
     except OSError as error:
         session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
 
@@ -231,7 +244,9 @@ def list_workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
     from pytest_llmbench.report import notifications
 
-    return notifications.list_workflow_commands(session.described, session.failures) if session.settings.github else []
+    if not session.settings.github:
+        return []
+    return notifications.list_workflow_commands(session.described, _list_failures(session))
 
 
 def store_outcomes(session: Session) -> None:
@@ -247,6 +262,7 @@ def store_outcomes(session: Session) -> None:
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
         session.written.append("history: interrupted, so it holds no sha256 of the logs of this session")
     folders = (session.directory, Path(tempfile.gettempdir()))
-    stored, problem = session.history.store(outcomes, session.now, session.command, os.environ, folders)
+    command = list(map(session.redactor.redact, session.command))
+    stored, problem = session.history.store(outcomes, session.now, command, os.environ, folders)
     session.written += filter(None, [stored])
     session.failures += filter(None, [problem])

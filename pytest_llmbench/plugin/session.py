@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import CheckKind
+from pytest_llmbench.core.redaction import Redactor, list_secret_values
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
@@ -62,6 +64,8 @@ class Session:
         self.ended_early = False
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
+        self.redactor = Redactor(list_secret_values(os.environ))
+        """Hides secrets in whatever is said, or left in a file."""
 
         # What hooks see while items run.
         self.selection: Selection | None = None
@@ -126,7 +130,7 @@ class Session:
     def results(self) -> SessionResults:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
         if self._results is None:
-            self._results = self._gather()
+            self._results = self._hide_in_ids(self._gather())
         return self._results
 
     def _gather(self) -> SessionResults:
@@ -149,12 +153,12 @@ class Session:
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
+        self.redactor = self.redactor.with_values(self.secrets)
         self.noticed += launching.list_cautions()
-        self._results = launching.results
+        self._results = self._hide_in_ids(launching.results)
         return self.ended_early
 
     def _begin_launch(self, tell: Callable[[str], None]) -> LaunchSession:
-        import os
         import sys
         import time
 
@@ -205,7 +209,6 @@ class Session:
             self._outcomes[outcome.case.id] = replace(outcome, message=message), described
 
     def _find_author(self) -> str:
-        import os
         import socket
 
         from pytest_llmbench.launch.slurm import run
@@ -216,10 +219,18 @@ class Session:
     def _describe(self, outcome: Outcome) -> dict[str, Any]:
         from pytest_llmbench.report.outcome import describe
 
-        described: dict[str, Any] = formatting.escape_values(
-            describe(outcome, self.now, self.directory, self.settings.commit)
-        )
-        return described
+        return self._redact(describe(outcome, self.now, self.directory, self.settings.commit))
+
+    def _redact(self, described: dict[str, Any]) -> dict[str, Any]:
+        """Return an outcome as every report, file and store sees it: printable, and without secrets."""
+        from pytest_llmbench.report.outcome import redact
+
+        return redact(formatting.escape_values(described), self.redactor)
+
+    def _hide_in_ids(self, results: SessionResults) -> SessionResults:
+        """Return the results whose runs of no known configuration, which are named by their paths, show no secret."""
+        unmatched = tuple(replace(run, id=self.redactor.redact(run.id)) for run in results.unmatched)
+        return replace(results, unmatched=unmatched)
 
     def get_outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
         """Return the outcome of a selected item, and its dictionary."""
@@ -230,7 +241,7 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
 
-        described = formatting.escape_values(describe_stray(run, self.directory))
+        described = self._redact(describe_stray(run, self.directory))
         return replace(run, message=explain(described, short=self._short)), described
 
     def describe_check(self, check: Check) -> tuple[Check, dict[str, Any]]:
@@ -238,8 +249,8 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
 
-        described = formatting.escape_values(describe_check(check))
-        message = check.text if check.skipped else explain(described, short=self._short)
+        described = self._redact(describe_check(check))
+        message = described["text"] if check.skipped else explain(described, short=self._short)
         return replace(check, message=message), described
 
     @property
@@ -316,7 +327,7 @@ class Session:
             noticed=tuple(self.noticed),
             unjudged=tuple(self.unjudged),
         )
-        return tuple(find_cautions(session))
+        return tuple(replace(caution, text=self.redactor.redact(caution.text)) for caution in find_cautions(session))
 
     def describe_crash(self, nodeid: str, error: str) -> list[dict[str, Any]]:
         """Return the outcome of an item that ended without one: its worker crashed."""
@@ -327,7 +338,7 @@ class Session:
             return []
         described = self._describe(Outcome(result.case, Status.FAILED, result.judgement))
         text = f"the item did not end: {formatting.escape(error.strip().partition(chr(10))[0])}"
-        return [{**described, "verdict": "TEST_FAILED", "reason": "test-failed", "text": text}]
+        return [{**described, "verdict": "TEST_FAILED", "reason": "test-failed", "text": self.redactor.redact(text)}]
 
 
 def _is_judged(described: dict[str, Any]) -> bool:

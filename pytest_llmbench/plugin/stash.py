@@ -94,11 +94,12 @@ def is_worker(config: pytest.Config) -> bool:
 def raise_usage_errors(action: Any) -> Any:
     """Return what `action` returns; a problem that the user can fix becomes a usage error."""
     from pytest_llmbench.core.errors import LlmbenchError
+    from pytest_llmbench.core.redaction import redact_text
 
     try:
         return action()
     except LlmbenchError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(redact_text(str(error))) from None
     except MemoryError:
         raise pytest.UsageError("it takes more memory than there is: allow more, or give --llmb-logs fewer") from None
 

@@ -15,12 +15,14 @@ from pytest_llmbench.core.models import (
     Check,
     ComparedConfiguration,
     Measurement,
+    NoteCode,
     Outcome,
     Reason,
     Status,
     UnmatchedRun,
     Verdict,
 )
+from pytest_llmbench.core.redaction import Redactor
 from pytest_llmbench.core.robust import find_stragglers
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
@@ -168,6 +170,34 @@ def _describe_compared(pair: ComparedConfiguration) -> dict[str, Any]:
         "documented": formatting.make_finite(pair.documented),
         "verdict": str(pair.verdict),
     }
+
+
+KEPT = frozenset(
+    {"schema", "kind", "status", "suite", "configuration", "members", "nodes", "job_id", "log_fingerprint", "code"}
+)
+"""What identifies something in an outcome: no secret is looked for there, nor in the id of a configuration."""
+
+PATH_MASKED = "a path holds a secret, and is shown with *** in its place: the file lies under its own name"
+
+
+def redact(described: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
+    """Return an outcome without secrets, and with a note of it where a path is not the one that it was."""
+    own = KEPT if described["kind"] == "stray" else KEPT | {"id"}
+    redacted: dict[str, Any] = {
+        name: value if name in own else redactor.redact_values(value, KEPT) for name, value in described.items()
+    }
+    if _list_places(described) == _list_places(redacted):
+        return redacted
+    if "notes" not in redacted:  # as a run has none that matches no baseline
+        return {**redacted, "text": f"{redacted['text']} ({PATH_MASKED})"}
+    note = {"code": str(NoteCode.PATH_MASKED), "text": PATH_MASKED, "line": 0}
+    return {**redacted, "notes": [*redacted["notes"], note]}
+
+
+def _list_places(described: dict[str, Any]) -> list[Any]:
+    jobs_files = [job["files"] for job in described.get("jobs", ())]
+    logs = [attempt["log"] for attempt in described.get("tries", ())]
+    return [described.get("log"), logs, jobs_files, described.get("baselines")]
 
 
 def list_property_names() -> tuple[str, ...]:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.redaction import hide_passwords
 from pytest_llmbench.history.record import prepare
-from pytest_llmbench.history.store import OLDEST_SQLALCHEMY, SQLITE_HEADER, hide_passwords, locate_store
+from pytest_llmbench.history.store import OLDEST_SQLALCHEMY, SQLITE_HEADER, locate_store
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from shipped_specs import CALLER, spec
 
 from pytest_llmbench.core.models import Quote
-from pytest_llmbench.launch import (
-    WITHHELD,
-    find_secret_names,
-    find_secret_values,
-    hide_in_quote,
-    make_digest,
-    mask_environment,
-    redact,
-)
+from pytest_llmbench.core.redaction import find_secret_names, mask_environment
+from pytest_llmbench.launch import WITHHELD, find_secret_values, hide_in_quote, make_digest, redact
 
 HARD = "a'b c;$(d)\n\"/+?&=é"
 

@@ -113,6 +113,7 @@ class NoteCode(StrEnum):
     OTHER_RELEASE = "other-release"
     OVER_BUDGET = "over-budget"
     PADDED = "padded"
+    PATH_MASKED = "path-masked"
     PROFILER_REPORT = "profiler-report"
     RAMPED_UP = "ramped-up"
     RATE_OF_SAMPLES = "rate-of-samples"

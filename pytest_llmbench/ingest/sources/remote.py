@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +14,13 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import URL, to_path, to_url
+from pytest_llmbench.core.redaction import hide_password_of
 from pytest_llmbench.ingest.sources.listing import ListedEntry, describe_limit, make_status
 
 BLOCK = 1 << 20
 # Files and folders that are listed.
 ENTRIES = 1_000_000
 
-_PASSWORD = re.compile(r"[^/@]*:[^/@]*@")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _KINDS = {"directory": S_IFDIR, "file": S_IFREG}
 _SAME = ("size", "ETag", "etag", "VersionId", "generation", *_TIMES)
@@ -33,10 +32,10 @@ def check_url(flag: str, url: str) -> Path:
     Nothing is asked of the remote place yet.
     """
     match = URL.fullmatch(url)
-    if match and _PASSWORD.match(match["rest"]) and match["protocol"] != "github":
+    if match and hide_password_of(url) != url:
         raise SettingsError(
-            f"{flag}={match['protocol']}://...: a password in a path ends up in reports; give it as fsspec's "
-            "configuration or the protocol's own variables do"
+            f"{flag}={match['protocol']}://...: a password or a signature in a path ends up in reports; give it as "
+            "fsspec's configuration or the protocol's own variables do"
         )
     try:
         import fsspec

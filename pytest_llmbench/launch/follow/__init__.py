@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, LogProgress, Phase, SubmissionState
-from pytest_llmbench.launch import MASK, find_secret_values
+from pytest_llmbench.core.redaction import MASK
+from pytest_llmbench.launch import find_secret_values
 from pytest_llmbench.launch.follow.progress import Progress, summarize
 from pytest_llmbench.launch.follow.stalls import ReadProgress
 from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, cancel_jobs, differs, explain_end, has_moved_on

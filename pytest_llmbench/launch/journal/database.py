@@ -23,7 +23,8 @@ from pytest_llmbench.core.models.jobs import (
     StallPlace,
     SubmissionState,
 )
-from pytest_llmbench.launch import MASK, find_secret_values, make_digest, redact
+from pytest_llmbench.core.redaction import MASK
+from pytest_llmbench.launch import find_secret_values, make_digest, redact
 from pytest_llmbench.launch.slurm.statuses import OWN
 from pytest_llmbench.launch.submit.process import Process
 from pytest_llmbench.launch.submit.submissions import find_state

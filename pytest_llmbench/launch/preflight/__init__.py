@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.core.models.jobs import Cluster, PreflightCheck, Purpose
-from pytest_llmbench.launch import find_secret_names
+from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,
     LaunchProblem,

@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Baseline, Key
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
-from pytest_llmbench.launch import find_secret_names
+from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.recipe import fit
 from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.purpose import list_switches

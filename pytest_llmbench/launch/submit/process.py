@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.launch import MASK
+from pytest_llmbench.core.redaction import MASK
 
 # the variable by which whatever a command started is known, also after it left the session of the command
 MARK = "LLMBENCH_PROCESS"

@@ -35,7 +35,8 @@ from pytest_llmbench.core.models.jobs import (
     Phase,
     Purpose,
 )
-from pytest_llmbench.launch import find_secret_names, mask_environment, preflight, redact
+from pytest_llmbench.core.redaction import find_secret_names, mask_environment
+from pytest_llmbench.launch import preflight, redact
 from pytest_llmbench.launch.follow.watch import Limits, Watch
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,

@@ -43,9 +43,9 @@ def format_collect(session: str, journal: Path, baselines: Sequence[Path], comma
 
 def format_resume(session: str, command: Sequence[str]) -> str:
     """Return the command that goes on with a session as the one that collected it, whose arguments are given."""
-    from pytest_llmbench.history.store import hide_passwords
+    from pytest_llmbench.core.redaction import hide_password_of
 
-    kept = [hide_passwords(argument) for argument in _drop_launching(command)]
+    kept = [hide_password_of(argument) for argument in _drop_launching(command)]
     return shlex.join(["pytest", *kept, "--llmb-resume", f"{SESSION}={session}"])
 
 

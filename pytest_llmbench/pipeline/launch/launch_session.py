@@ -206,7 +206,8 @@ class LaunchSession:
             yield journal
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        from pytest_llmbench.launch import MASK, find_secret_values
+        from pytest_llmbench.core.redaction import MASK
+        from pytest_llmbench.launch import find_secret_values
 
         self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
         if not self.launch.collect:

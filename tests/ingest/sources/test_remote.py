@@ -67,7 +67,7 @@ def test_paths_of_this_machine_are_not_remote(path: Path) -> None:
     [
         ("nope://x", "fsspec knows no protocol 'nope'; it knows s3,"),
         ("s3://bucket/x", "fsspec reads s3:// with another package: Install s3fs"),
-        ("ftp://me:secret@host/x", "a password in a path ends up in reports"),
+        ("ftp://me:secret@host/x", "a password or a signature in a path ends up in reports"),
     ],
 )
 def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(url: str, message: str) -> None:

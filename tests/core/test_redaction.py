@@ -1,0 +1,150 @@
+"""What is hidden, and what is not: tokens and passwords are, words, numbers, paths and names are not."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.redaction import (
+    Redactor,
+    find_secret_names,
+    hide_password_of,
+    hide_passwords,
+    hide_tokens,
+    is_secret,
+    list_secret_values,
+)
+
+HF = "hf_" + "aB3" * 11
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
+
+
+@pytest.mark.parametrize("name", ["MAX_TOKENS", "TOTAL_TOKENS", "TOKENIZERS_PARALLELISM", "SECRETARY", "PWD", "KEYS"])
+def test_a_name_that_holds_no_whole_word_of_a_secret_is_none(name: str) -> None:
+    assert find_secret_names({name: "x"}) == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "short-7",
+        "1234567890",
+        "12.5e-10",
+        "2026-11-23 05:00",
+        "disabled",
+        "Disabled",
+        "DISABLED",
+        "/run/user/agent.1",
+        "~/.cache/hf/token",
+        "../secrets/file",
+        "config/keys/id_rsa.pem",
+    ],
+)
+def test_a_number_a_path_a_word_and_what_is_short_is_no_secret(value: str) -> None:
+    assert not is_secret(value)
+    assert list_secret_values({"MY_TOKEN": value}) == ()
+
+
+@pytest.mark.parametrize("value", ["s3cr3t-0f", "correcthorse1", "aB/cD+eF12==", "p@ss word", "hf_mine-of"])
+def test_another_value_of_such_a_variable_is_hidden(value: str) -> None:
+    assert list_secret_values({"MY_TOKEN": value, "MODEL": "llama3.1-405b"}) == (value,)
+    assert Redactor([value]).redact(f"a {value} b") == "a *** b"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        HF,
+        "ghp_" + "a1B2" * 9,
+        "github_pat_" + "a1_" * 10,
+        "glpat-" + "a1" * 10,
+        "AKIAIOSFODNN7EXAMPLE",
+        JWT,
+        "nvapi-" + "aB-3" * 12,
+        "xoxb-" + "12ab-" * 6,
+    ],
+)
+def test_a_token_is_hidden_by_its_form(token: str) -> None:
+    assert hide_tokens(f"url=https://{token}, '{token}'") == "url=https://***, '***'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf_model_name",
+        "hf_transformers",
+        "ghp_short",
+        "AKIA",
+        "a bearer of bad-news-for-everyone",
+        "bearer token",
+        "sk-learn",
+        "https://host:8080/path@v2",
+        "docker://nvcr.io:5000/nvidia/nemo@sha256:ab",
+        "user@host: text",
+        "github://owner:repository@v1/path",
+        "https://h/x?tokenizer=llama&max_tokens=4096",
+        "/data:/data:ro a@b",
+        "log.out:22: rank 3@n1",
+        "grok1_314b-25.05-gb200-bf16-128",
+        "eyJust a word.eyJ.x",
+        "step 3: 1.5e-08 s",
+    ],
+)
+def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+    assert Redactor(["s3cr3t-0f-mine"]).redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://u:p@ssX@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:p@/ssX@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:p?#ssX@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u@corp:pw@h/d", "postgresql://u@corp:***@h/d"),
+        ("postgresql:/u:pw@h/d", "postgresql:/u:***@h/d"),
+        ("postgresql:u:pw@h/d", "postgresql:u:***@h/d"),
+        ("zip://a::https://u:p@h/x.zip", "zip://a::https://u:***@h/x.zip"),
+        ("https://b/x?X-Amz-Signature=ab12&X-Amz-Expires=60", "https://b/x?X-Amz-Signature=***&X-Amz-Expires=60"),
+        ("https://b/x?sv=1&sig=aB%2F&access_token=q", "https://b/x?sv=1&sig=***&access_token=***"),
+        ("host=h password=pw dbname=d", "host=h password=*** dbname=d"),
+        ("host=h password='p w'", "host=h password=***"),
+        ("Authorization: Bearer abcdefgh12345678xyz", "Authorization: Bearer ***"),
+    ],
+)
+def test_a_password_is_hidden_wherever_it_stands(text: str, shown: str) -> None:
+    assert hide_tokens(f"see {text} now") == f"see {shown} now"
+    assert hide_tokens(shown) == shown, "hiding twice changes nothing"
+
+
+def test_a_url_may_have_a_password_with_spaces() -> None:
+    assert hide_password_of("--llmb-history=postgresql://u:pa ssX@h/d") == "--llmb-history=postgresql://u:***@h/d"
+    assert hide_passwords("at https://a:1 and me@h") == "at https://a:1 and me@h"
+
+
+def test_what_was_cut_within_a_secret_does_not_begin_it() -> None:
+    redactor = Redactor(["s3cr3t-0f-mine"])
+    assert redactor.redact("the last line: s3cr3t-0… (log.out:3)") == "the last line: ***… (log.out:3)"
+    assert redactor.redact("key s3cr3t...") == "key ***..."
+    assert redactor.redact("and so on…") == "and so on…"
+    assert redactor.redact(f"token {HF[:20]}… (log:3)") == "token ***… (log:3)"
+
+
+def test_keys_numbers_and_identifiers_stay() -> None:
+    redactor = Redactor(["node0001-a", "s3cr3t-0f-mine"])
+    values = {"s3cr3t-0f-mine": 1, "nodes": ["node0001-a"], "text": "on node0001-a", "seconds": [1.5, None], "of": True}
+    expected = {**values, "text": "on ***"}
+    assert redactor.redact_values(values, {"nodes"}) == expected
+
+
+@given(value=st.text(string.printable, min_size=8, max_size=40).filter(is_secret), around=st.text(max_size=20))
+def test_no_secret_is_left_of_any_text(value: str, around: str) -> None:
+    shown = Redactor([value]).redact_values({"a": [f"{around}{value}{around}"]})["a"][0]
+    assert value not in shown.replace("***", "\0") or value in around
+
+
+@given(st.text(string.ascii_letters + string.digits + " .,;!", max_size=200))
+def test_text_without_signs_is_left_as_it_is(text: str) -> None:
+    assert Redactor(["s3cr3t-0f-mine"]).redact(text) == text or "AKIA" in text or "ASIA" in text or "..." in text

@@ -1,0 +1,120 @@
+"""A token in the environment of pytest stands in nothing that a session prints or writes, wherever a run shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (pytester forgets what a session imports)
+from fake_recipe import write_recipe
+from generator import write_run
+from sessions import Judge
+
+from pytest_llmbench.core.models import Baseline
+
+TOKEN = "hf_53cr3t-of-m1ne"
+FOREIGN = "hf_" + "aB3" * 11
+"""One that no variable holds: its form tells."""
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+LLAMA = "llama3.1_405b-25.05-gb200-bf16-128"
+REPORTS = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml", "--junitxml=b.xml", "--llmb-history=h.db")
+FAILS = f"Traceback (most recent call last):\nRuntimeError: 401 for https://{TOKEN}@hub with {FOREIGN}\n"
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"HF_TOKEN": TOKEN, "GITHUB_ACTIONS": "true", "MAX_TOKENS": "405b-25.05"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+
+
+def find_leaks(folder: Path, *texts: str) -> list[str]:
+    """Return where a token stands: in which files of a folder, and in which texts."""
+    secrets = (TOKEN, FOREIGN, "53cr3t-of-m1ne")
+    files = {
+        str(path): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith("log-")
+    }
+    shown = {**files, **{f"text {place}": text.encode() for place, text in enumerate(texts)}}
+    return [name for name, content in shown.items() if any(secret.encode() in content for secret in secrets)]
+
+
+def write_failed(root: Path, baseline: Baseline) -> None:
+    """Write a run that died, with a token in its environment and in its last lines."""
+    log = write_run(root, baseline)
+    text = log.read_bytes().decode()
+    head = f"llmb environment: driver: 550-{TOKEN}\n"
+    log.write_text(head + text[: len(text) // 3].rpartition("\n")[0] + "\n" + FAILS, newline="\n")
+
+
+def test_no_report_of_runs_on_disk_shows_a_token(
+    pytester: pytest.Pytester,
+    judged: Judge,
+    baselines: dict[str, Baseline],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    runs = tmp_path / "runs" / f"of-{TOKEN}"
+    runs.mkdir(parents=True)
+    write_failed(runs, baselines[GROK])
+    (runs / "log-llama9_3_0_0.out").write_text("no step in it\n" + FAILS)
+    told = judged(f"--llmb-logs={runs}", "--llmb-unmatched=fail", *REPORTS, "-v")
+    assert told.verdicts[GROK] == "INVALID"
+    printed = capfd.readouterr()
+    assert not find_leaks(pytester.path, printed.out, printed.err, str(told.reports))
+    assert not find_leaks(pytester.path, (tmp_path / "summary.md").read_text())
+    described = told.described[GROK]
+    assert "path-masked" in [note["code"] for note in described["notes"]]
+    assert "401 for https://***@hub with ***" in described["problems"][0]["text"]
+    assert described["configuration"]["id"] == GROK
+    assert "of-***" in described["log"]
+    document = json.loads((pytester.path / "a.json").read_text())
+    assert {item["id"] for item in document["outcomes"]} >= {GROK}
+
+
+def test_no_file_of_a_launch_shows_a_token(
+    pytester: pytest.Pytester, judged: Judge, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_recipe(pytester.path, {"job": f"steps 1.0 0 20; printf '%s' '{FAILS}'; exit 1"}, kind="local")
+    told = judged("-k", "fake", "--llmb-launch", "--llmb-retries=0", *REPORTS, "-v")
+    printed = capfd.readouterr()
+    assert set(told.verdicts.values()) == {"INVALID"}
+    reports = [(pytester.path / path.partition("=")[2]).read_bytes().decode("latin-1") for path in REPORTS]
+    assert not find_leaks(pytester.path / ".llmbench", printed.out, printed.err, str(told.reports), *reports)
+
+
+def test_ordinary_runs_are_shown_as_they_are(
+    pytester: pytest.Pytester, judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    write_run(runs, baselines[GROK])
+    told = judged(f"--llmb-logs={runs}", *REPORTS, "-k", GROK)
+    assert told.verdicts == {GROK: "PASS"}
+    assert "***" not in str(told.reports)
+    assert "path-masked" not in str(told.reports)
+    assert "***" not in (pytester.path / "a.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [
+        ("--llmb-history=postgresql:/u:pw-1s@h/d", "postgresql:/u:***@h/d: no scheme with ://"),
+        ("--llmb-history=host=h password=pw-1s", "host=h password=***: a connection string, and no URL"),
+        ("--llmb-history=mysql://u:a pw-1s@h/d", "mysql://u:***@h/d: found the scheme 'mysql'"),
+        ("--llmb-logs=zip://a::https://u:pw-1s@h", "a password or a signature in a path ends up in reports"),
+        ("--llmb-logs=https://h/a?X-Amz-Signature=pw-1s", "a password or a signature in a path ends up in reports"),
+    ],
+)
+def test_an_error_shows_no_password(
+    pytester: pytest.Pytester, capfd: pytest.CaptureFixture[str], option: str, shown: str
+) -> None:
+    logs = () if option.startswith("--llmb-logs") else ("--llmb-logs=.",)
+    assert pytester.runpytest(*logs, option).ret == pytest.ExitCode.USAGE_ERROR
+    printed = "".join(capfd.readouterr())
+    assert shown in printed
+    assert "pw-1s" not in printed
+    assert not list(pytester.path.glob("host=*"))
