@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import Reason
 from pytest_llmbench.core.models.jobs import JobSpec, Resumption
-from pytest_llmbench.core.options import LAUNCHING
+from pytest_llmbench.core.options import JUDGING_OPTIONS, LAUNCHING
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 
 SESSION = "--llmb-session"
+ACKNOWLEDGED = "--llmb-acknowledged"
 WIDTH = 79  # columns of the terminal
+
+NOT_KEPT = ("PATH", "DIR", "FILE", "URL", "REASON")
+"""What options name that another folder may not have, or what only records."""
 
 
 def format_collect(session: str, journal: Path, baselines: Sequence[Path], command: Sequence[str]) -> str:
@@ -27,6 +31,7 @@ def format_collect(session: str, journal: Path, baselines: Sequence[Path], comma
     words = [
         "pytest",
         *_pick_selection(command),
+        *_pick_judging(command),
         "--llmb-collect",
         f"{SESSION}={session}",
         f"--llmb-journal={journal.absolute()}",
@@ -55,6 +60,19 @@ def _pick_selection(command: Sequence[str]) -> Iterator[str]:
             yield from (word, following)
         elif word.startswith(("-k", "-m")):
             yield word
+
+
+def _pick_judging(command: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments that say how runs are judged: with another tolerance what is red could be green."""
+    options = {option.flag: option for option in JUDGING_OPTIONS if option.metavar not in NOT_KEPT}
+    for word, following in pairwise((*command, "")):
+        flag, equals, value = word.partition("=")
+        if flag == ACKNOWLEDGED:
+            yield f"{flag}={Path(value if equals else following).absolute()}"
+        elif flag in options:
+            yield word
+            if options[flag].metavar and not equals and not following.startswith("-"):
+                yield following
 
 
 def _drop_launching(command: Sequence[str]) -> Iterator[str]:

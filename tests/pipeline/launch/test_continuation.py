@@ -16,7 +16,13 @@ SESSION = "20261121-0545-3f9a"
     ("command", "words"),
     [
         (["--llmb-submit-only"], []),
-        (["-k", "grok1 and fp8", "--llmb-submit-only", "--llmb-gpu=h100"], ["-k", "grok1 and fp8"]),
+        (["-k", "grok1 and fp8", "--llmb-submit-only", "--llmb-gpu=h100"], ["-k", "grok1 and fp8", "--llmb-gpu=h100"]),
+        (
+            ["--llmb-tolerance=1%", "--llmb-certify", "--llmb-submit-only", "--llmb-inconclusive", "fail", "-q"],
+            ["--llmb-tolerance=1%", "--llmb-certify", "--llmb-inconclusive", "fail"],
+        ),
+        (["--llmb-acknowledged", "/ci/known.yaml", "--llmb-submit-only"], ["--llmb-acknowledged=/ci/known.yaml"]),
+        (["--llmb-json=out.json", "--llmb-logs=logs", "--llmb-max-gpus=8", "--llmb-submit-only"], []),
         (["-kgrok1", "-m", "llmb(gpus=128)", "--llmb-resume"], ["-kgrok1", "-m", "llmb(gpus=128)"]),
     ],
 )
