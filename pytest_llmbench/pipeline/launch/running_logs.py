@@ -42,12 +42,16 @@ class RunningLogs:
 
     def read_progress(self, job: Job) -> LogProgress:
         """Return what the log of a job shows now; never raises for one that is absent or cannot be read."""
+        from pytest_llmbench.ingest.sources.files import is_compressed
+
         place = join_first([str(place) for place in list_places(job)], 2)
         late = all(get_dialect(baseline.dialect).prints_late for baseline in self._catalog.baselines[job.spec.key])
         try:
             log = self._find_log(job)
             if log is None:
                 return LogProgress(place=place, prints_late=late)
+            if is_compressed(str(log.path)):
+                return LogProgress(place=place, problem=f"{log.path} is compressed while it grows", prints_late=late)
             signs = log.find_signs()
         except (LogError, OSError) as error:
             return LogProgress(place=place, problem=str(error), prints_late=late)

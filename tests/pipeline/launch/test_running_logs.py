@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -119,6 +120,13 @@ def test_a_log_that_goes_away_is_a_problem_and_none_that_was_never_found(tmp_pat
     clock.sleep(600.0)
     assert str(log) in logs.read_progress(one).problem
     assert logs.read_last_step(one) is None
+
+
+def test_a_log_that_is_compressed_while_it_grows_says_nothing(tmp_path: Path) -> None:
+    logs, one = RunningLogs(load(Settings()), Clock().now), job(tmp_path, log_folder=tmp_path, status=running())
+    log = tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out.gz"
+    log.write_bytes(gzip.compress("".join(map(LINE.format, range(8))).encode()))
+    assert "compressed" in logs.read_progress(one).problem
 
 
 def test_the_log_of_an_earlier_job_with_the_same_number_is_not_its_log(tmp_path: Path) -> None:
