@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output = command(arguments)
         tell(output.text)
         if output.aside:
-            print(output.aside, file=sys.stderr)
+            print(redact_text(output.aside), file=sys.stderr)
     except LlmbenchError as error:
         print(f"llmbench: {redact_text(str(error))}", file=sys.stderr)
         return 2

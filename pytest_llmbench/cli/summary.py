@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_llmbench.cli import Output, Subparsers, add_runs, rename_flags, resolve_settings
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Parallelism, Reason, Window
+from pytest_llmbench.core.redaction import Redactor, list_secret_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +136,9 @@ def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, n
         )
         for entry in ingested.unreadable
     )
-    return (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
+    found = (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
+    redactor = Redactor(list_secret_values(os.environ))
+    return tuple(SummaryRow(*map(redactor.redact_values, row)) for row in found)
 
 
 def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:

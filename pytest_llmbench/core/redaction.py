@@ -45,7 +45,7 @@ _TOKENS = re.compile(
 _BEARER = re.compile(r"\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
 
 # `github://owner:repository@commit/path` has no password, nor has a host with its port.
-_USER = r"(?<!\bgithub)(://[^/?#\s:]*)"
+_USER = r"(?<!\bgithub)(://[^/?#\s:,'\"<>]*)"
 _OF_URL = (
     (re.compile(rf"{_USER}:(?!:|\d{{2,5}}[/?#])\S*@"), rf"\1:{MASK}@"),  # also one with a slash or an @ in it
     (re.compile(r"(\b[A-Za-z][\w+.-]+:/[^/?#\s:]*):[^\s/]*@"), rf"\1:{MASK}@"),  # a slash is missing

@@ -165,10 +165,9 @@ def _redact_report(report: pytest.TestReport, redactor: Redactor) -> None:
         path, line, reason = report.longrepr
         report.longrepr = path, line, redactor.redact(reason)
     else:
-        for _, crash, _ in getattr(report.longrepr, "chain", ()):
+        for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
             if crash is not None:
                 crash.message = redactor.redact(crash.message)
-        for traceback, _, _ in getattr(report.longrepr, "chain", ()):
             for entry in getattr(traceback, "reprentries", ()):
                 entry.lines = list(map(redactor.redact, entry.lines))
     report.sections = [(title, redactor.redact(text)) for title, text in report.sections]

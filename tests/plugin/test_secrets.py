@@ -11,6 +11,7 @@ from fake_recipe import write_recipe
 from generator import write_run
 from sessions import Judge
 
+from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.models import Baseline
 
 TOKEN = "hf_53cr3t-of-m1ne"
@@ -84,6 +85,46 @@ def test_no_file_of_a_launch_shows_a_token(
     assert set(told.verdicts.values()) == {"INVALID"}
     reports = [(pytester.path / path.partition("=")[2]).read_bytes().decode("latin-1") for path in REPORTS]
     assert not find_leaks(pytester.path / ".llmbench", printed.out, printed.err, str(told.reports), *reports)
+
+
+def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
+    pytester: pytest.Pytester,
+    judged: Judge,
+    baselines: dict[str, Baseline],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    log = write_run(runs, baselines[GROK])
+    log.write_bytes(f"llmb environment: driver: 550-{TOKEN}\n".encode() + log.read_bytes())
+    judged(f"--llmb-logs={runs}", "-k", GROK, "--llmb-record=recorded")
+    recorded = "".join(path.read_text() for path in (pytester.path / "recorded").rglob("*.yaml"))
+    assert "driver: 550-***" in recorded
+    pytester.makepyfile("""
+        def test_own(llmb_run):
+            print("on", dict(llmb_run.found.environment))
+            assert dict(llmb_run.found.environment) == {}, "quoted: " + str(llmb_run.found.environment)
+    """)
+    told = judged(f"--llmb-logs={runs}", "-k", GROK, *REPORTS, *map(str, pytester.path.glob("test_*.py")))
+    printed = capfd.readouterr()
+    assert set(told.verdicts.values()) == {"TEST_FAILED"}
+    (pytester.path / next(pytester.path.glob("test_*.py")).name).unlink()
+    assert not find_leaks(pytester.path, printed.out, printed.err, recorded, str(told.reports))
+
+
+def test_a_summary_of_runs_shows_no_token(
+    baselines: dict[str, Baseline], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / f"of-{TOKEN}"
+    runs.mkdir()
+    write_failed(runs, baselines[GROK])
+    for arguments in ([], ["--format=json"]):
+        main(["summary", str(runs), *arguments])
+        printed = "".join(capsys.readouterr())
+        assert GROK in printed
+        assert TOKEN not in printed
+        assert FOREIGN not in printed
 
 
 def test_ordinary_runs_are_shown_as_they_are(

@@ -255,15 +255,16 @@ class ParsedLog:
         """Return the log with each text changed that is quoted from it."""
         return replace(
             self,
-            ending=_change_ending(self.ending, change),
+            ending=change_ending(self.ending, change),
             dropped=tuple(replace(each, quote=each.quote and change(each.quote)) for each in self.dropped),
             unread=tuple(replace(each, quote=each.quote and change(each.quote)) for each in self.unread),
             readings=tuple(reading.with_quotes(change) for reading in self.readings),
         )
 
 
-def _change_ending(ending: Ending | None, change: Callable[[Quote], Quote]) -> Ending | None:
+def change_ending(ending: Ending | None, change: Callable[[Quote], Quote]) -> Ending | None:
+    """Return how a log ended with each text changed that is quoted from it."""
     if ending is None:
         return None
     quote = ending.quote and change(ending.quote)
-    return replace(ending, quote=quote, beside=_change_ending(ending.beside, change))
+    return replace(ending, quote=quote, beside=change_ending(ending.beside, change))

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISREG
 
-from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.core.models import Ending, ParsedLog, Quote, RegexDialect, change_ending
+from pytest_llmbench.core.redaction import Redactor, list_secret_values
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.ingest.sources.files import read_state
 
@@ -68,7 +69,7 @@ class LogCache:
         import zstandard
 
         # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
-        packed = pack([*self._used, *new])
+        packed = pack([*self._used, *_hide_secrets(new)])
         data = zstandard.ZstdCompressor(level=1).compress(packed)
         if len(packed) > UNPACKED or len(data) > LARGEST // 2:
             return
@@ -128,6 +129,22 @@ class LogCache:
             room -= size
             if room < 0 or time.time() - used > OLDEST_SECONDS:
                 path.unlink(missing_ok=True)
+
+
+def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
+    """Yield what is kept: no secret of this process stands in it, where a log quotes one."""
+    redactor = Redactor(list_secret_values(os.environ))
+
+    def hide(quote: Quote) -> Quote:
+        return Quote(redactor.redact(quote))
+
+    for reading in readings:
+        result = reading.result
+        if isinstance(result, ParsedLog):
+            result = result.with_quotes(hide)
+        elif isinstance(result, Ending):
+            result = change_ending(result, hide)
+        yield reading._replace(result=result)
 
 
 def hash_parser(definitions: Sequence[RegexDialect]) -> str:

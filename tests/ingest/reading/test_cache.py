@@ -82,6 +82,19 @@ def test_an_unchanged_folder_is_read_once(places: Places) -> None:
     assert (places.folder.stat().st_mode & 0o777, places.file.stat().st_mode & 0o777) == (0o700, 0o600)
 
 
+def test_what_is_kept_quotes_no_secret(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
+    log, error = places.logs[0], places.logs[0].with_suffix(".err")
+    text = "Traceback (most recent call last):\nRuntimeError: 401 for hf_53cr3t-of-m1ne\n"
+    log.write_text(log.read_text().rpartition("\n")[0][:-200] + "\n" + text)
+    error.write_text(text)
+    for hidden in (False, True):  # the first time they are read, then the cache has them
+        reading = reading_of(places.runs, cache=places.cache())
+        for ending in (reading.get_log(log).ending, reading.get_ending(error)):
+            assert ending is not None
+            assert ("***" in ending.quote, "53cr3t" in ending.quote) == (hidden, not hidden)
+
+
 def test_an_ending_of_its_own_is_known_too(places: Places) -> None:
     places.logs[0].with_suffix(".err").write_text("slurmstepd: error: *** JOB 1 CANCELLED DUE TO TIME LIMIT ***\n")
     first = reading_of(places.runs, cache=places.cache()).get_ending(places.logs[0].with_suffix(".err"))
