@@ -10,6 +10,8 @@ from generator import write_run
 from generator.__main__ import shipped
 from sessions import Judge, Judged, Write
 
+# pytester forgets what a session imported, but its package does not: a second one would compare enums of two modules
+import pytest_llmbench.judge.decide  # noqa: F401
 from pytest_llmbench.core.models import Baseline
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "experiments"

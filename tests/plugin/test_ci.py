@@ -219,7 +219,7 @@ def test_a_document_becomes_a_message(
 
 def test_a_file_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", str(tmp_path / "llmb.json")]) == 2
-    assert "give the file that --llmb-json wrote" in capsys.readouterr().err
+    assert "expected a readable file that --llmb-json wrote" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def refused(pytester: pytest.Pytester, *arguments: str, gpus: int = 8, purposes:
     """Return why nothing was launched."""
     behaviour = "touch $STAGE_PATH/ran"
     write_recipe(pytester.path, {"8b": behaviour}, kind="local", gpus=gpus, purposes=purposes)
-    result = pytester.runpytest("-k", "fake", "--llmb-launch", f"--llmb-gpus-per-node={gpus}", *arguments)
+    result = pytester.runpytest("-k", "fake", "--llmb-launch", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert not (pytester.path / "stage" / "ran").exists()
     return " ".join(result.stderr.str().split())

@@ -128,7 +128,6 @@ def explain_unfit(configuration: Configuration, facts: LaunchFacts | None, clust
         or _explain_not_installed(key, cluster)
         or _explain_no_command(key, facts, cluster, launcher)
         or _explain_no_nodes(key, facts, cluster)
-        or _explain_one_machine(key, facts, cluster, launcher)
     )
 
 
@@ -208,14 +207,6 @@ def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
     if key.gpus > per_node and key.gpus % per_node:
         return f"{key.gpus} GPUs are no whole number of nodes with {per_node}"
     return ""
-
-
-def _explain_one_machine(key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str) -> str:
-    nodes = count_nodes(key, facts, cluster)
-    if nodes == 1 or choose_command(key, facts, cluster, launcher).via != "local":
-        return ""
-    others = [f"--llmb-launcher={command.name}" for command in facts.commands if command.via != "local"]
-    return f"larger than this machine, {nodes} nodes" + (f": {join_first(others)}" if others else "")
 
 
 def count_gpus_per_node(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:

@@ -190,17 +190,6 @@ def test_a_launcher_that_is_asked_for_counts_more_than_the_clusters() -> None:
     assert "(did you mean 'script'?)" in reason("grok1/25.05", "h100-bf16-512", cluster, "scrpt")
 
 
-def test_a_job_of_several_nodes_is_not_run_on_this_machine() -> None:
-    """Its command would take the GPUs of one node for all of them."""
-    large, here = baseline("grok1/24.11", "bf16-16").configuration, Command("local", "local", "./launch.sh")
-    both = replace(facts("grok1/24.11"), kind="local", commands=(here, *facts("grok1/24.11").commands))
-    assert explain_unfit(large, both, H100) == "larger than this machine, 2 nodes: --llmb-launcher=sbatch"
-    assert explain_unfit(large, replace(both, commands=(here,)), H100) == "larger than this machine, 2 nodes"
-    assert (
-        explain_unfit(large, both, H100, "sbatch") == explain_unfit(large, both, replace(H100, gpus_per_node=16)) == ""
-    )
-
-
 def test_without_launch_facts_nothing_is_launched() -> None:
     configuration = baseline("grok1/24.11", "bf16-8").configuration
     assert explain_unfit(configuration, None, H100).startswith("nothing says how grok1 24.11 is launched")
