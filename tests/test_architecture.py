@@ -23,7 +23,7 @@ FLOORS |= dict.fromkeys(("ingest", "measure", "judge", "launch", "history", "bas
 FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli",)}
 """Which rooms know a program that people start."""
 
-OPENS = ("ingest/sources/", "ingest/reading/cache.py", "core/yamlfile.py")
+OPENS = ("ingest/sources/", "ingest/reading/cache.py", "core/userfile.py")
 """What reads files of users, and the cache of what was read."""
 KEEPS = ("report/", "baseline/", "history/", "launch/")
 """What keeps files of its own, and reads them back."""

@@ -43,7 +43,8 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.yamlfile import Report, YamlMapping, leads_up, read_document, read_entry
+from pytest_llmbench.core.userfile import leads_up
+from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -299,15 +299,10 @@ COMMAND = (
     _allow("job_id", _JOB_ID, "a pattern with a group `job`, and perhaps `folder`, over what the command prints"),
 )
 _ENVIRONMENT = Fields({}, dict.fromkeys(("required", "optional", "forbidden"), _VARIABLES))
+_MODULES = Items(Text("the name of a Python module", r"(?a:[A-Za-z_]\w*)"))
 _NEEDS = Fields(
     {},
-    {
-        "hf_token": Flag(),
-        "python": _TEXT,
-        "modules": Items(Text("the name of a Python module", r"(?a:[A-Za-z_]\w*)")),
-        "virtual_environment": Flag(),
-        "dataset": _TEXT,
-    },
+    {"hf_token": Flag(), "python": _TEXT, "modules": _MODULES, "virtual_environment": Flag(), "dataset": _TEXT},
 )
 _PROFILING = Fields(
     {"enable": _VARIABLES},

@@ -124,7 +124,7 @@ def list_read_tables(path: Path) -> tuple[str, ...]:
 
 def read_tables(path: Path) -> dict[str, dict[str, object]]:
     """Return every table of a TOML file, by its dotted name, or every section of another."""
-    from pytest_llmbench.core.yamlfile import LARGEST_TEXT_BYTES, read_text
+    from pytest_llmbench.core.userfile import LARGEST_TEXT_BYTES, read_text
 
     text = read_text(path, "configuration file", LARGEST_TEXT_BYTES, SettingsError)
     if path.suffix == ".toml":

@@ -1,100 +1,23 @@
-"""Files that people write: their text, one YAML document as nodes with their lines, and what may stand where."""
+"""YAML files that people write: one document as nodes with their lines, and what may stand where."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench.core.errors import BaselineError, LlmbenchError, did_you_mean
+from pytest_llmbench.core.userfile import read_text
 
 if TYPE_CHECKING:
     import yaml
-
-LARGEST_TEXT_BYTES = 1 << 24  # of a file that people write by hand
 
 LARGEST_YAML_BYTES = 4 * 1024 * 1024
 DEEPEST = 8  # levels of nesting
 
 SHOWN_PROBLEMS = 10
-
-_PATTERNS = "a file of configurations, one a line"
-
-
-def read_bytes(path: Path, what: str, most_bytes: int, raises: type[LlmbenchError]) -> bytes:
-    """Return the bytes of a file; `what` it is called in messages.
-
-    Raises `raises` for what cannot be read, is no regular file, or is larger than `most_bytes`, a number of MiB.
-    """
-    try:
-        data = _read_regular(path, most_bytes + 1)  # one more tells a larger file
-    except OSError as error:
-        raise raises(f"{path}: {error.strerror or error}, expected a readable {what}") from error
-    except MemoryError as error:
-        raise raises(f"{path}: more than memory holds, expected a {what}") from error
-    if data is None:
-        raise raises(f"{path}: found something that is no regular file, expected a {what}")
-    if len(data) > most_bytes:
-        raise raises(f"{path}: found more than {most_bytes >> 20} MiB, expected a {what}")
-    return data
-
-
-def _read_regular(path: Path, most_bytes: int) -> bytes | None:
-    """Return the first bytes of a file, None for what is no regular one: a FIFO has no writer, a device no end."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not S_ISREG(os.fstat(handle).st_mode):
-            return None
-        with open(handle, "rb", closefd=False) as file:
-            return file.read(most_bytes)
-    finally:
-        os.close(handle)
-
-
-def read_text(path: Path, what: str, most_bytes: int, raises: type[LlmbenchError]) -> str:
-    """Return the text of a file, without a byte order mark, as `read_bytes`; `raises` also for what is not UTF-8."""
-    data = read_bytes(path, what, most_bytes, raises)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        byte = data[error.start]
-        raise raises(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text") from error
-
-
-def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str | None:
-    """Return the text of a file that a user may have meant; None where there is no file of that name.
-
-    Raises `raises` where there is one that may not be read, or that is no text; `what` names it in the message.
-    """
-    expected = "expected a file of configurations, one a line"
-    try:
-        if path.is_dir():
-            return None
-        data = _read_regular(path, LARGEST_TEXT_BYTES + 1)
-        if data is None:
-            why = "no regular file"
-        elif len(data) > LARGEST_TEXT_BYTES:
-            why = f"more than {LARGEST_TEXT_BYTES >> 20} MiB"
-        else:
-            return data.decode("utf-8-sig")
-    except PermissionError as error:
-        why = str(error.strerror)
-    except UnicodeDecodeError:
-        why = "not UTF-8"
-    except OSError:  # no file, or longer than a name may be
-        return None
-    raise raises(f"{what}: {why}, {expected}")
-
-
-def leads_up(link: str | Path) -> bool:
-    """Whether a link to a folder leads to one that holds the link itself: all of that would be read, and it again."""
-    target, home = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
-    return os.path.commonpath((target, home)) == target
 
 
 def read_document(

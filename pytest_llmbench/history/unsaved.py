@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.yamlfile import read_bytes
+from pytest_llmbench.core.userfile import read_bytes
 from pytest_llmbench.history.record import SCHEMA
 
 NAME = "llmb-history-unsaved-{}.json"

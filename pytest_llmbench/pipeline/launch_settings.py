@@ -11,7 +11,8 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Look
-from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose, StallLimits
+from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose
+from pytest_llmbench.core.models.stalls import StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.judge.stop_rule import RunPlan, choose_look

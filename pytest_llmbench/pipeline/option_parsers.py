@@ -6,7 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.models.jobs import NEVER_IGNORED, PreflightCheck, StallLimits
+from pytest_llmbench.core.models.jobs import NEVER_IGNORED, PreflightCheck
+from pytest_llmbench.core.models.stalls import StallLimits
 from pytest_llmbench.core.tolerance import parse_fraction
 
 MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}

@@ -18,7 +18,7 @@ from pytest_llmbench.core.option import Option, name_destination
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
 from pytest_llmbench.core.options import GOING_ON, OPTIONS
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
-from pytest_llmbench.core.yamlfile import read_text_if_file
+from pytest_llmbench.core.userfile import read_text_if_file
 from pytest_llmbench.pipeline import option_parsers
 from pytest_llmbench.report.files import is_stream
 

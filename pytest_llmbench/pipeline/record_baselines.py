@@ -203,8 +203,7 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
     somebody says why."""
     trimmed, spread = _trim(runs), _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
-        text = CONTRADICTORY.format(spread * 100, _format_range(trimmed))
-        return Verdict.INVALID, Reason.REPEATS_DISAGREE, text
+        return Verdict.INVALID, Reason.REPEATS_DISAGREE, CONTRADICTORY.format(spread * 100, _format_range(trimmed))
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
     if any(whole > trimmed_seconds * STALLS for whole, trimmed_seconds in zip(means, trimmed, strict=True)):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
@@ -216,7 +215,6 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
 def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
     """Return that runs are of several levels, with what they spread over; empty where they may as well be of one."""
     # Their mean would hide a regression of as much as lies between it and the better level.
-
     trimmed = _trim(runs)
     steps = [
         level

@@ -16,7 +16,7 @@ from typing import Any
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Caution
 from pytest_llmbench.core.models.jobs import PlannedHours
-from pytest_llmbench.core.yamlfile import read_bytes
+from pytest_llmbench.core.userfile import read_bytes
 from pytest_llmbench.report.costs import sum_session
 from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
 

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Tolerance
-from pytest_llmbench.core.models.jobs import StallLimits
+from pytest_llmbench.core.models.stalls import StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings

@@ -24,7 +24,7 @@ from pytest_llmbench.baseline.read import holds_recorded
 from pytest_llmbench.baseline.write import write_beside
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.yamlfile import read_text
+from pytest_llmbench.core.userfile import read_text
 
 LARGEST_BYTES = 16 << 20
 WIDTH = 79

@@ -12,7 +12,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
-from pytest_llmbench.core.yamlfile import leads_up
+from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
-from pytest_llmbench.core.yamlfile import leads_up
+from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
 from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores

@@ -193,7 +193,7 @@ def _count_bytes(offset: int) -> int:
     return SPAN - inside if offset < WHOLE else max(0, SAMPLE - inside)
 
 
-class Look(NamedTuple):
+class ScannedPiece(NamedTuple):
     """What a thread saw of the bytes `begin` to `stop` of a file."""
 
     begin: int
@@ -230,11 +230,11 @@ def _take_file(file: files.File, collector: LogCollector, threads: int) -> Finge
     return fingerprint
 
 
-def _iterate_looks(file: files.File, collector: LogCollector, threads: int) -> Iterator[Look]:
+def _iterate_looks(file: files.File, collector: LogCollector, threads: int) -> Iterator[ScannedPiece]:
     """Yield what threads saw of each block, in the order of the file."""
     from concurrent.futures import ThreadPoolExecutor  # no other log needs it
 
-    waiting: deque[Future[list[Look]]] = deque()
+    waiting: deque[Future[list[ScannedPiece]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for begin in range(0, file.size, STRIDE):
@@ -247,17 +247,17 @@ def _iterate_looks(file: files.File, collector: LogCollector, threads: int) -> I
             pool.shutdown(cancel_futures=True)
 
 
-def _look_along(file: files.File, begin: int, markers: MarkerSearch) -> list[Look]:
+def _look_along(file: files.File, begin: int, markers: MarkerSearch) -> list[ScannedPiece]:
     """Return what stands in the blocks of the stride that begins there."""
     return [_look_at(file, place, markers) for place in range(begin, min(begin + STRIDE, file.size), BLOCK)]
 
 
-def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> Look:
+def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiece:
     """Return what stands in the block that begins there."""
     stop = min(begin + BLOCK, file.size)
     text = file.read(begin, min(stop + markers.longest - 1, file.size))
     new = np.frombuffer(text, np.uint8, stop - begin)
-    return Look(
+    return ScannedPiece(
         begin,
         stop,
         markers,
@@ -268,7 +268,7 @@ def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> Look:
     )
 
 
-def _cut_chunk(file: files.File, look: Look, line: int, next_line: int) -> ByteChunk:
+def _cut_chunk(file: files.File, look: ScannedPiece, line: int, next_line: int) -> ByteChunk:
     """Return a block with what can be seen around it."""
     offset = max(0, look.begin - REACH_BACK)
     text = file.read(offset, min(look.stop + REACH, file.size))

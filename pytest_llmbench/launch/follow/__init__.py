@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, LogProgress, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.core.models.stalls import LogProgress
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.launch import find_secret_values
 from pytest_llmbench.launch.follow.progress import Progress, summarize

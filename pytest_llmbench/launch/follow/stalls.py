@@ -11,16 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from pytest_llmbench.core.models.jobs import (
-    Job,
-    JobSpec,
-    JobStatus,
-    LogProgress,
-    Purpose,
-    Stall,
-    StallLimits,
-    StallPlace,
-)
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Purpose
+from pytest_llmbench.core.models.stalls import LogProgress, Stall, StallLimits, StallPlace
 from pytest_llmbench.launch.follow.progress import LastStep, describe_place, find_no_step, format_duration
 
 # A job is told that stands still for so many of its own slowest gaps between steps, but not sooner than this.
@@ -40,7 +32,7 @@ ReadProgress = Callable[[Job], LogProgress]
 
 
 @dataclass(slots=True)
-class _JobMemory:
+class _StallMemory:
     restarts: int
     looked: datetime
     marks: tuple[int, ...]
@@ -66,7 +58,7 @@ class StallWatch:
         """Take the limits, and what says the last step in the log of a job."""
         self._limits = limits
         self._last_step = last_step
-        self._memories: dict[int, _JobMemory] = {}
+        self._memories: dict[int, _StallMemory] = {}
 
     def look(self, job: Job, status: JobStatus, progress: LogProgress, now: datetime) -> Stall | None:
         """Return that a running job stands still, as far as its log shows it, None where it lives."""
@@ -125,7 +117,7 @@ class StallWatch:
             return None
         return self._describe(job, status, seconds, progress, stepped=progress.steps > 0)
 
-    def _begin(self, job: Job, status: JobStatus, progress: LogProgress, now: datetime) -> _JobMemory:
+    def _begin(self, job: Job, status: JobStatus, progress: LogProgress, now: datetime) -> _StallMemory:
         """Return what is known of a job at the first look: how long it runs, when its log was last written."""
         runs = status.elapsed_seconds
         if runs is None:
@@ -136,7 +128,7 @@ class StallWatch:
         idle = runs
         if progress.steps and progress.modified:
             idle = min(max((now - progress.modified).total_seconds(), 0.0), runs)
-        memory = _JobMemory(
+        memory = _StallMemory(
             restarts=status.restarts,
             looked=now,
             marks=progress.marks,
@@ -152,7 +144,7 @@ class StallWatch:
             memory.stall, memory.idle = earlier, max(idle, earlier.seconds)
         return memory
 
-    def _find_limit(self, job: Job, memory: _JobMemory, progress: LogProgress) -> float:
+    def _find_limit(self, job: Job, memory: _StallMemory, progress: LogProgress) -> float:
         """Return for how long a job may stand still until that is told."""
         if self._limits.tell_seconds is not None:
             return self._limits.tell_seconds
@@ -176,7 +168,7 @@ class StallWatch:
         return (step[0], step[1]) if step else (0, None)
 
 
-def _note_life(memory: _JobMemory, progress: LogProgress) -> None:
+def _note_life(memory: _StallMemory, progress: LogProgress) -> None:
     """Take a sign of life, and the gap before it where it is a step."""
     if progress.steps > memory.steps:  # fewer: another log, as of a job that was requeued
         if not memory.stepped:  # many at once: the log is written so rarely

@@ -9,19 +9,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import (
-    BESIDE,
-    Blame,
-    EndedBy,
-    Job,
-    JobEnd,
-    JobStatus,
-    LogProgress,
-    Phase,
-    Purpose,
-    Stall,
-    StallLimits,
-)
+from pytest_llmbench.core.models.jobs import BESIDE, Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
+from pytest_llmbench.core.models.stalls import LogProgress, Stall, StallLimits
 from pytest_llmbench.launch.follow.progress import LastStep, find_no_step, format_duration
 from pytest_llmbench.launch.follow.stalls import StallWatch, describe_stall, limit_running
 from pytest_llmbench.launch.slurm import SlurmAway

@@ -12,17 +12,8 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import (
-    EndedBy,
-    Job,
-    JobSpec,
-    JobStatus,
-    Phase,
-    Purpose,
-    Stall,
-    StallPlace,
-    SubmissionState,
-)
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.models.stalls import Stall, StallPlace
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.launch import find_secret_values, make_digest, redact
 from pytest_llmbench.launch.slurm.statuses import OWN

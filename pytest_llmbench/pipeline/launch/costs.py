@@ -51,7 +51,7 @@ def count_gpus(spec: JobSpec) -> int:
     return spec.gpus if spec.via == "local" else max(spec.gpus, spec.nodes * spec.gpus_per_node)
 
 
-class Budget:
+class HoursBudget:
     """The GPU-hours that a session may use: those that its ended jobs used, and the estimates of the others.
 
     An estimate is reserved for a job when it is planned, and replaced by what it used when it has ended; of a job of

@@ -16,7 +16,7 @@ from pytest_llmbench.core.models.jobs import PlannedHours, Purpose, SubmissionSt
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
-from pytest_llmbench.pipeline.launch.costs import Budget, describe_used
+from pytest_llmbench.pipeline.launch.costs import HoursBudget, describe_used
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -263,7 +263,7 @@ class LaunchSession:
         if unjudged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
-    def _build_engine(self, journal: Journal, budget: Budget) -> Engine:
+    def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
         from pytest_llmbench.launch.follow import Engine
         from pytest_llmbench.launch.follow.progress import Progress
         from pytest_llmbench.launch.follow.watch import Limits
@@ -288,9 +288,9 @@ class LaunchSession:
             admit=budget.admit,
         )
 
-    def _count_budget(self, plan: Plan, journal: Journal) -> Budget:
+    def _count_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
         """Return the GPU-hours that may be used, with what this session used before it was interrupted."""
-        budget = Budget(plan.limit)
+        budget = HoursBudget(plan.limit)
         budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
         budget.plan(job.spec for job in plan.jobs)
         if budget.used and not self.launch.collect:

@@ -22,9 +22,9 @@ from pytest_llmbench.core.models.jobs import (
     JobStatus,
     Phase,
     Purpose,
-    StallPlace,
     SubmissionState,
 )
+from pytest_llmbench.core.models.stalls import StallPlace
 from pytest_llmbench.judge.stop_rule import GREEN, count_next_runs
 from pytest_llmbench.pipeline.launch.configuration_progress import (
     ConfigurationProgress,
@@ -33,7 +33,7 @@ from pytest_llmbench.pipeline.launch.configuration_progress import (
     get_nodes,
     join_texts,
 )
-from pytest_llmbench.pipeline.launch.costs import Budget
+from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.node_checks import NodeChecks, NodeJudge
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
@@ -83,7 +83,7 @@ class LaunchProgress:
         judge: RunJudge,
         settings: LaunchSettings,
         *,
-        budget: Budget,
+        budget: HoursBudget,
         profile: Callable[[JobSpec], JobSpec],
         always: bool = False,
         asked: Mapping[str, int] = MappingProxyType({}),

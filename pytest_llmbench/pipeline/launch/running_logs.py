@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.dialects import get_dialect
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models.jobs import Job, LogProgress
+from pytest_llmbench.core.models.jobs import Job
+from pytest_llmbench.core.models.stalls import LogProgress
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import list_places
 

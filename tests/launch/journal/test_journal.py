@@ -24,17 +24,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import (
-    EndedBy,
-    Job,
-    JobSpec,
-    JobStatus,
-    Phase,
-    Purpose,
-    Stall,
-    StallPlace,
-    SubmissionState,
-)
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.models.stalls import Stall, StallPlace
 from pytest_llmbench.launch.journal import Journal, database
 from pytest_llmbench.launch.submit.process import Process
 

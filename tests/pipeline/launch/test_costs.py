@@ -12,7 +12,7 @@ from builders import KEY, NOW
 
 from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.follow import NextJob
-from pytest_llmbench.pipeline.launch.costs import Budget, describe_used, measure_cost
+from pytest_llmbench.pipeline.launch.costs import HoursBudget, describe_used, measure_cost
 
 SPEC = JobSpec(
     case_id=KEY.id,
@@ -96,25 +96,25 @@ OTHER = replace(SPEC, case_id="other")
 
 
 def test_what_was_used_takes_the_place_of_the_estimate() -> None:
-    budget = Budget(30.0)
+    budget = HoursBudget(30.0)
     budget.plan([SPEC])
     assert budget.admit(job()) == ""
     assert budget.reserve([NextJob(SPEC, 1, 2), NextJob(SPEC, 1, 3)]) == ""
-    spendthrift = Budget(30.0)
+    spendthrift = HoursBudget(30.0)
     spendthrift.plan([SPEC])
     spendthrift.settle(job(elapsed_seconds=HOUR))
     assert spendthrift.reserve([NextJob(SPEC, 1, 2)]) == ""
     assert spendthrift.reserve([NextJob(SPEC, 1, 3)]) == (
         "1 run takes 10.0 GPU-hours, and of the 30 allowed 16.0 are used and 10.0 reserved"
     )
-    thrifty = Budget(20.5)
+    thrifty = HoursBudget(20.5)
     thrifty.plan([SPEC])
     thrifty.settle(job(elapsed_seconds=HOUR / 32))
     assert thrifty.reserve([NextJob(SPEC, 1, 2), NextJob(SPEC, 1, 3)]) == ""
 
 
 def test_of_a_job_of_which_nothing_is_known_the_estimate_is_counted() -> None:
-    budget = Budget(19.0)
+    budget = HoursBudget(19.0)
     budget.plan([SPEC])
     budget.settle(job(phase=Phase.UNKNOWN, state=""))
     assert budget.used == 10.0
@@ -122,11 +122,11 @@ def test_of_a_job_of_which_nothing_is_known_the_estimate_is_counted() -> None:
 
 
 def test_nothing_new_starts_once_all_is_used_and_what_was_planned_first_is_not_held_against_the_others() -> None:
-    budget = Budget(20.0)
+    budget = HoursBudget(20.0)
     budget.plan([SPEC, OTHER])
     assert budget.admit(job()) == ""
     assert budget.admit(job(2, OTHER)) == ""  # 20 are reserved, 20 are allowed
-    budget = Budget(20.0)
+    budget = HoursBudget(20.0)
     budget.plan([SPEC, OTHER])
     assert budget.admit(job()) == ""
     budget.settle(job(elapsed_seconds=HOUR))
@@ -135,7 +135,7 @@ def test_nothing_new_starts_once_all_is_used_and_what_was_planned_first_is_not_h
 
 
 def test_a_session_that_goes_on_begins_with_what_it_used_and_counts_nothing_twice() -> None:
-    budget = Budget(46.0)
+    budget = HoursBudget(46.0)
     ended, live = job(elapsed_seconds=HOUR), job(2, repeat=2)
     gone = job(3, OTHER, refused="superseded")
     budget.take_up([ended, live, gone], {2})
@@ -148,7 +148,7 @@ def test_a_session_that_goes_on_begins_with_what_it_used_and_counts_nothing_twic
 
 
 def test_a_job_that_was_refused_for_want_of_gpu_hours_holds_none() -> None:
-    budget = Budget(20.0)
+    budget = HoursBudget(20.0)
     budget.plan([SPEC])
     assert budget.reserve([NextJob(SPEC, 1, 2)]) == ""
     budget.settle(job(elapsed_seconds=HOUR))

@@ -21,12 +21,11 @@ from pytest_llmbench.core.models.jobs import (
     Loss,
     Phase,
     Purpose,
-    Stall,
-    StallPlace,
     SubmissionState,
 )
+from pytest_llmbench.core.models.stalls import Stall, StallPlace
 from pytest_llmbench.judge.cluster import NodeFinding
-from pytest_llmbench.pipeline.launch.costs import Budget
+from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.node_checks import plan_confirmation
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -76,7 +75,7 @@ class Course:
         self.reason = Reason.CANNOT_TELL
         self.ending = Blame.NONE, ""
         self.finding = NodeFinding()
-        self.budget = Budget(SPEC.gpu_hours + budget)
+        self.budget = HoursBudget(SPEC.gpu_hours + budget)
         self.budget.plan([SPEC])
         self.failed_nodes: tuple[str, ...] = ()
         self.xid = ""
