@@ -142,7 +142,7 @@ def test_a_remote_place_is_judged_as_a_folder(judged: Judge, generated: Write, t
     ("url", "message"),
     [
         ("nope://bucket", "*fsspec knows no protocol 'nope'*"),
-        ("ftp://me:secret@host/runs", "*a password in a path ends up in reports*"),
+        ("ftp://me:secret@host/runs", "*a password or a signature in a path ends up in reports*"),
     ],
 )
 def test_a_url_that_cannot_be_opened_is_a_usage_error(pytester: pytest.Pytester, url: str, message: str) -> None:
