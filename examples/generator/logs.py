@@ -10,7 +10,7 @@ from generator import lines
 from generator.plan import Plan, release_number
 from generator.preambles import node_name, preamble
 from generator.series import step_seconds
-from pytest_llmbench.core.metric_definitions import count_model_flops
+from pytest_llmbench.core.flops import count_model_flops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

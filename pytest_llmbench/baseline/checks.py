@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 
-from pytest_llmbench.baseline.schema import FORMULA_NEEDS, LAUNCHERS
+from pytest_llmbench.baseline.launch_schema import LAUNCHERS
+from pytest_llmbench.baseline.schema import FORMULA_NEEDS, SHAPE
 from pytest_llmbench.core.dialects import DIALECTS, GROUPS, REGEX, REQUIRED, compile_pattern, find_named_groups
 from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.flops import NO_FORMULA
 from pytest_llmbench.core.gpus import PEAK_TFLOPS, find_peak
 from pytest_llmbench.core.yamlfile import Report, YamlMapping
 
@@ -90,9 +92,15 @@ def _check_models(entry: YamlMapping, report: Report) -> None:
             report(
                 line, f"found model {size!r} that no configuration has, expected a size among {', '.join(sorted(used))}"
             )
-        for needed in FORMULA_NEEDS[model["formula"].partition(":")[0]]:
+        for needed in _list_needed_sizes(model):
             if model.get(needed) is None:
                 report(line, f"found no {needed!r} of {size}, expected it for formula {model['formula']}")
+
+
+def _list_needed_sizes(model: YamlMapping) -> tuple[str, ...]:
+    """Return the sizes that the formula of a model needs."""
+    name = model["formula"].partition(":")[0]
+    return () if name == NO_FORMULA else ("hidden_size", "vocabulary_size", *FORMULA_NEEDS[name])
 
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
@@ -119,6 +127,7 @@ def _check_peaks(entry: YamlMapping, report: Report) -> None:
 def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:
     peaks = entry["peak_tflops"].values
     _check_name(row.lines["size"], "size", row["size"], ("models", entry["models"].values), report)
+    _check_shape(entry["models"].get(row["size"]), row, report)
     _check_name(row.lines["gpu"], "gpu", row["gpu"], ("peak_tflops", peaks), report)
     if row["gpu"] in peaks:
         where = f"peak_tflops of {row['gpu']}", peaks[row["gpu"]].values
@@ -128,6 +137,18 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
         _check_runs(recorded, report)
         _check_values(recorded, entry["window"]["statistic"], report)
         _check_dates(recorded, report)
+
+
+def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) -> None:
+    """Report what a configuration lacks for its FLOPs to be counted, and logged work beside a formula."""
+    counted = model is not None and model["formula"] != NO_FORMULA
+    missing = [repr(name) for name in SHAPE if counted and name not in row.values]
+    if missing:
+        expected = "that key" if len(missing) == 1 else "them"
+        report(row.line, f"found no {', '.join(missing)}, expected {expected} where FLOPs are counted")
+    if counted and "logged_tflop" in row.values:
+        line = row.lines["logged_tflop"]
+        report(line, f"found 'logged_tflop' of a counted model, expected it with formula: {NO_FORMULA} only")
 
 
 def _check_name(line: int, key: str, value: str, where: tuple[str, Collection[str]], report: Report) -> None:

@@ -16,7 +16,7 @@ from pytest_llmbench.baseline.lint import format_errata, recompute_cell, round_a
 from pytest_llmbench.baseline.schema import CELLS, LOG, NOT_GIVEN
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.metric_definitions import count_model_flops
+from pytest_llmbench.core.flops import count_model_flops
 from pytest_llmbench.core.models import Baseline, Configuration, Key, Recipe, Recording
 from pytest_llmbench.core.tolerance import describe_move, find_reference
 
@@ -288,7 +288,7 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
 
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
-    """Return how MFU moved; None where a peak or a step time is not known, or the numbers of GPUs differ."""
+    """Return how MFU moved; None where a peak, a step time or FLOPs are not known, or the numbers of GPUs differ."""
     # It happened between two releases that the seconds stayed and MFU moved, by its formula alone.
     numbers = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
     if not all(math.isfinite(value) and value > 0 for value in numbers):
@@ -297,6 +297,8 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
     # A printed MFU beside a computed one would show a change of method as a change of speed.
     both = all(value is not None for value in printed)
     computed = [recompute_cell(baseline, "mfu") for baseline in (old, new)]
+    if None in computed:  # no formula counts the FLOPs of one of them
+        return None
     before, after = (value for value in (printed if both else computed) if value is not None)
     parts = {
         "step time": math.log(old.step_seconds / new.step_seconds),

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import COLUMNS, CONFIGURATION, DERIVED, NOT_GIVEN
+from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.formatting import count_noun
-from pytest_llmbench.core.metric_definitions import METRICS, count_flops_per_token, count_model_flops
+from pytest_llmbench.core.metric_definitions import METRICS, is_logged
 from pytest_llmbench.core.models import Architecture, Baseline, Erratum
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
@@ -150,7 +151,7 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
     # Only full models: the documents print no FLOPs of a proxy.
     for size, model in file.models:
         same = [base.configuration for base in file.recipe.baselines if base.configuration.key.size == size]
-        full = {configuration.architecture for configuration in same if not configuration.proxy}
+        full = {one.architecture for one in same if not (one.proxy or is_logged(one))}
         for architecture in full:
             flops = count_model_flops(architecture)
             if model.printed_flops and not _is_same_flops(flops, model.printed_flops):
@@ -220,7 +221,7 @@ def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
     configuration = baseline.configuration
     batch, micro = configuration.global_batch_size, configuration.micro_batch_size
     accumulation = configuration.gradient_accumulation
-    if micro is None or batch == micro * (accumulation or 1) * ranks:
+    if not batch or micro is None or batch == micro * (accumulation or 1) * ranks:
         return
     if accumulation is not None:
         yield _Mismatch(baseline, "ga", str(accumulation), _divide_exactly(batch, micro * ranks))

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.baseline.checks import check_file
+from pytest_llmbench.baseline.key_definition import KINDS, KeyDefinition
 from pytest_llmbench.baseline.schema import (
     CONFIGURATION,
     FILE,
-    KINDS,
     MODEL,
     NO_PEAK,
     SCHEMA,
-    KeyDefinition,
     add_defaults,
     get_file_fields,
 )

@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_llmbench.baseline.key_definition import KeyDefinition
 from pytest_llmbench.baseline.lint import correct_columns
 from pytest_llmbench.baseline.read import merge_budgets, read_file, read_recipe
 from pytest_llmbench.baseline.schema import (
@@ -23,7 +24,6 @@ from pytest_llmbench.baseline.schema import (
     MODEL,
     NO_PEAK,
     RECORDED,
-    KeyDefinition,
     format_decimal,
 )
 from pytest_llmbench.core import formatting

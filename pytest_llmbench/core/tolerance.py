@@ -25,7 +25,13 @@ TIME = "time"
 NAMES = ("time", "perf", *(name for name, definition in METRICS.items() if definition.of_step_time))
 """What may stand before the colon."""
 
-_WORDS = {"time": "time", "perf": "performance", "performance": "performance", "step_time_seconds": "time"}
+_WORDS = {
+    "time": "time",
+    "perf": "performance",
+    "performance": "performance",
+    "step_time_seconds": "time",
+    "tflops": "tflops_per_gpu",
+}
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,24})?|\.\d{1,24}", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"(?:\w+\s*:)?\s*\d+,\d+\s*%?", re.ASCII)
 

@@ -73,7 +73,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
     configuration, steps = baseline.configuration, timed.steps
     yield from _check_claims(run, baseline)
     batches = steps.global_batch_size
-    other = np.isfinite(batches) & (batches != configuration.global_batch_size)
+    other = np.isfinite(batches) & (batches != configuration.global_batch_size) & (configuration.global_batch_size > 0)
     if other.any():
         wrong = batches[other].min()
         row = int(np.argmax(batches == wrong))
@@ -140,7 +140,7 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     for field, size in sizes:
         stated = [statement for statement in segment.stated if statement.field == field]
         # Any of them may be it: parts of a model may have layers of their own.
-        if stated and str(size) not in {statement.value for statement in stated}:
+        if size and stated and str(size) not in {statement.value for statement in stated}:
             yield f"{field} {stated[-1].value} in the log, {size} in the baseline", stated[-1].line
 
 
@@ -222,7 +222,7 @@ def _check_samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[
     inside = (index[1:] >= begins(timed.window)[0]) & (index[1:] <= timed.window.index[-1])
     grown: Floats = (np.diff(samples) / np.diff(index))[inside]
     wanted = baseline.configuration.global_batch_size
-    if len(grown) and compute_median(grown) != wanted:
+    if wanted and len(grown) and compute_median(grown) != wanted:
         line = int(steps.line[finite[1:][inside][0]])
         yield f"consumed samples grow by {compute_median(grown):g} a step, the baseline's batch has {wanted}", line
 
@@ -245,8 +245,8 @@ def _check_target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[st
 
 def _compute_target_share(window: Steps, baseline: Baseline) -> float:
     """Return the largest number of target tokens as a share of a step's tokens, NaN where the log has none."""
-    tokens = window.target_tokens[np.isfinite(window.target_tokens)]
-    return float(tokens.max()) / _count_tokens(baseline) if len(tokens) else float("nan")
+    tokens, wanted = window.target_tokens[np.isfinite(window.target_tokens)], _count_tokens(baseline)
+    return float(tokens.max()) / wanted if len(tokens) and wanted else float("nan")
 
 
 def _has_same_shapes(window: Steps, baseline: Baseline) -> bool:
@@ -269,7 +269,7 @@ def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
     }
     for hint in run.found.hints:
         value = expected.get(hint.field)
-        if value is not None and hint.value != str(value):
+        if value and hint.value != str(value):
             text = f"{hint.field.replace('_', ' ')} {hint.value} in {hint.source}, {value} in the baseline"
             yield Problem(Reason.WRONG_CONFIGURATION, text)
 
@@ -279,7 +279,8 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     stated = counted & ~timed.filled  # a time that follows from tokens/s agrees with them whatever they are
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
     expected = metric_definitions.compute_tflops_per_gpu(configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
-    band = KNOWN_FACTOR_BAND if baseline.logged_tflops_factor else UNKNOWN_FACTOR_BAND
+    known = baseline.logged_tflops_factor or configuration.logged_tflop
+    band = KNOWN_FACTOR_BAND if known else UNKNOWN_FACTOR_BAND
     ratio = _take_median(work) / expected
     if abs(ratio - 1) > band:
         text = (
@@ -289,7 +290,7 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
         yield Problem(Reason.WRONG_CONFIGURATION, text)
     tokens = _take_median(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
     wanted = configuration.architecture.sequence_length * configuration.global_batch_size
-    if abs(tokens / wanted - 1) > TOKENS_BAND:
+    if wanted and abs(tokens / wanted - 1) > TOKENS_BAND:
         text = (
             f"logged tokens/s x step time is {tokens:.6g} tokens a step on {configuration.key.gpus} GPUs, "
             f"the baseline has {wanted}: another batch size, sequence length or number of GPUs"

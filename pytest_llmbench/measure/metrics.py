@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS, STEP_TIME, Statistic
+from pytest_llmbench.core.metric_definitions import BUDGETED, METRICS, STEP_TIME, Statistic, is_logged
 from pytest_llmbench.core.models import (
     Baseline,
     CheckpointAction,
@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     Configuration,
     Key,
+    Measurement,
     Metric,
 )
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
@@ -58,14 +59,27 @@ def compute_window_metrics(baseline: Baseline, timed: Timing, seconds: float) ->
     counted = timed.window
     window, steps = counted.seconds, counted.mean_of.tolist()
     deviation, middle = compute_spread(window), compute_mean(window, steps)
+    # What a log prints itself is not computed a second time.
+    printed = {metric.name: metric for metric in _take_printed(timed)}
     return (
         make_metric(STEP_TIME, seconds, deviation),
         make_metric("step_time_mean_seconds", middle, deviation),
         make_metric("step_time_trimmed_mean_seconds", compute_trimmed_mean(window, steps)),
         make_metric("step_time_cv", deviation / middle),
-        *(metric for metric in derive_metrics(baseline, seconds) if metric.name != STEP_TIME),
-        *_take_printed(timed),
+        *(metric for metric in derive_metrics(baseline, seconds) if metric.name not in (STEP_TIME, *printed)),
+        *printed.values(),
     )
+
+
+def with_logged_work(measurement: Measurement) -> Baseline:
+    """Return the baseline of a run with the work of a step that its log counts, where no formula does."""
+    baseline, seconds = measurement.baseline, measurement.statistic_seconds
+    logged = next((metric.value for metric in measurement.metrics if metric.name == "logged_tflops_per_gpu"), None)
+    if not (is_logged(baseline.configuration) and logged and seconds):
+        return baseline
+    # Four digits, as most logs print of TFLOP/s.
+    configuration = replace(baseline.configuration, logged_tflop=float(f"{logged * seconds:.4g}"))
+    return replace(baseline, configuration=configuration)
 
 
 def compute_checkpoint_metrics(checkpoints: Checkpoints) -> tuple[Metric, ...]:
@@ -125,7 +139,7 @@ def group_families(configurations: Sequence[Configuration]) -> tuple[tuple[Confi
     """Group configurations that differ in size only: equal layers, sequence length, MBS and GBS per GPU; no proxies."""
     groups: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
     for configuration in configurations:
-        if not configuration.proxy:
+        if not configuration.proxy and _states_work(configuration):
             groups[_describe_family(configuration)].append(configuration)
     ordered = (sorted(group, key=lambda member: member.key.gpus) for group in groups.values())
     return tuple(tuple(group) for group in ordered if len(group) > 1)
@@ -142,7 +156,7 @@ def find_pairs(configurations: Sequence[Configuration]) -> tuple[tuple[Configura
     return tuple(
         (configuration, other)
         for configuration, other in both
-        if other is not None and _work(configuration) == _work(other)
+        if other is not None and _states_work(other) and _work(configuration) == _work(other)
     )
 
 
@@ -153,6 +167,12 @@ def compute_efficiency(family: Sequence[Key], seconds: Mapping[Key, float]) -> d
     """
     reference = seconds.get(min(family, key=lambda member: member.gpus))
     return {key: reference / seconds[key] for key in family if key in seconds} if reference else {}
+
+
+def _states_work(configuration: Configuration) -> bool:
+    """Whether it is known what a configuration does in a step: of two that say nothing, nothing is equal."""
+    architecture = configuration.architecture
+    return bool(architecture.layers and architecture.sequence_length and configuration.global_batch_size)
 
 
 def _work(configuration: Configuration) -> tuple[object, ...]:

@@ -129,9 +129,11 @@ def select_rows(steps: Steps, which: Flags) -> Steps:
 
 def compute_possible_seconds(baseline: Baseline) -> float:
     """Return the step time in seconds at 100 % MFU: no step of this configuration can be faster."""
-    if math.isnan(baseline.peak_tflops):  # without a peak only a step that takes no time can be excluded
+    # Without a peak, or FLOPs, only a step that takes no time can be excluded.
+    if math.isnan(baseline.peak_tflops):
         return sys.float_info.min
-    return metric_definitions.compute_model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+    fastest = metric_definitions.compute_model_flops_utilization(baseline.configuration, 1.0, baseline.peak_tflops)
+    return sys.float_info.min if math.isnan(fastest) else fastest
 
 
 def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
@@ -201,7 +203,7 @@ def _find_impossible(steps: Steps, bad: Flags, baseline: Baseline) -> Iterator[P
     if bad.any():
         row = int(np.argmax(bad))
         fastest = compute_possible_seconds(baseline)
-        bound = "" if math.isnan(baseline.peak_tflops) else f"; 100 % MFU would be {fastest:.4g} s"
+        bound = "" if fastest == sys.float_info.min else f"; 100 % MFU would be {fastest:.4g} s"
         text = f"step {steps.index[row]} took {steps.seconds[row]:.4g} s{bound}"
         yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(steps.line[row]))
 

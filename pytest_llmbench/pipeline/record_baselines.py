@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
 from pytest_llmbench.core import formatting, tolerance
-from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
     Baseline,
     BaselineKind,
@@ -32,22 +29,19 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.core.redaction import redact_text
-from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
+from pytest_llmbench.core.robust import compute_mean
 from pytest_llmbench.core.tolerance import TIME, get_slot
-from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.judge.agreement import (
     ENOUGH_GROUPS,
     FEWEST_GROUPS,
     STALLS,
-    Occasion,
-    count_groups,
     expect_noise,
     find_run_levels,
 )
+from pytest_llmbench.measure.metrics import with_logged_work
 from pytest_llmbench.pipeline.catalog import select_drift_budget
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
+from pytest_llmbench.pipeline.recordings import make_recording, trim_windows
 from pytest_llmbench.pipeline.session_checks import FAILS
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -72,8 +66,6 @@ TWO_LEVELS = (
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
 
 GIT_SECONDS = 5  # git answers at once, or its folder hangs
-
-_NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
 """What is written for each configuration: the baseline that it is measured like, and what was measured."""
@@ -115,7 +107,10 @@ def record(
     refused = {key: why for key, of in levels.items() if (why := _refuse(valid[key], of, settings))}
     nodes = {job.job_id: frozenset(job.nodes) for result in sound for job in result.jobs if job.job_id}
     measured = {
-        key: (runs[0].baseline, make_recording(runs, now, author, nodes, settings.accept_levels if levels[key] else ""))
+        key: (
+            with_logged_work(runs[0]),
+            make_recording(runs, now, author, nodes, settings.accept_levels if levels[key] else ""),
+        )
         for key, runs in valid.items()
         if runs and key not in refused
     }
@@ -201,7 +196,7 @@ def _is_invalid(result: ConfigurationResult) -> bool:
 def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Refusal | None:
     """Return why runs are the baseline of nothing; None where they are that of something. Several levels are, where
     somebody says why."""
-    trimmed, spread = _trim(runs), _find_largest_spread(runs)
+    trimmed, spread = trim_windows(runs), _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, CONTRADICTORY.format(spread * 100, _format_range(trimmed))
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
@@ -215,7 +210,7 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
 def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
     """Return that runs are of several levels, with what they spread over; empty where they may as well be of one."""
     # Their mean would hide a regression of as much as lies between it and the better level.
-    trimmed = _trim(runs)
+    trimmed = trim_windows(runs)
     steps = [
         level
         for level in changes
@@ -234,10 +229,6 @@ def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange]
     fast, slow = formatting.format_seconds(levels.fast_seconds), formatting.format_seconds(levels.slow_seconds)
     change = formatting.format_difference(levels.slow_seconds / levels.fast_seconds)
     return TWO_LEVELS.format(levels.fast_runs, fast, levels.slow_runs, slow, change, _format_range(trimmed), ACCEPT)
-
-
-def _trim(runs: Sequence[Measurement]) -> list[float]:
-    return [compute_trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
 
 
 def _find_largest_spread(runs: Sequence[Measurement]) -> float:
@@ -269,66 +260,6 @@ def _select_recordable(
         and ("" in selected or run.run.id in selected)
         and (youngest is None or (run.run.started is not None and now - run.run.started <= youngest))
     ]
-
-
-def make_recording(
-    runs: Sequence[Measurement],
-    now: datetime,
-    author: str = "",
-    nodes: Mapping[str, frozenset[str]] = _NOWHERE,
-    levels: str = "",
-) -> Recording:
-    """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled.
-
-    `nodes` are those of each job, by its id; of other runs nothing says where they ran. `levels` is why the mean of
-    several may stand.
-    """
-    windows = [np.array(run.window_seconds) for run in runs]
-    steps = [run.mean_of for run in runs]
-    trimmed = _trim(runs)
-    return Recording(
-        date=now.date().isoformat(),
-        runs=len(runs),
-        mean_seconds=float(np.mean([compute_mean(*window) for window in zip(windows, steps, strict=True)])),
-        trimmed_mean_seconds=float(np.mean(trimmed)),
-        standard_deviation_seconds=float(
-            np.sqrt(np.mean([np.var(window, ddof=min(1, len(window) - 1)) for window in windows]))
-        ),
-        run_seconds=tuple(trimmed),
-        log_sha256=tuple(hash_ for run in runs if run.log and (hash_ := _hash(run.log))),
-        newest_run=_find_newest_day(runs),
-        by=author,
-        environment=_list_environment(runs),
-        groups=count_groups(Occasion(run.started, nodes.get(run.run.found.job_id, frozenset())) for run in runs),
-        levels=levels,
-    )
-
-
-def _find_newest_day(runs: Sequence[Measurement]) -> str:
-    """Return the day on which the newest run started, empty where that is not known."""
-    started = [run.run.started.date().isoformat() if run.run.started else "" for run in runs]
-    return max(started) if all(started) else ""  # one that does not say when it started may be the newest
-
-
-def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
-    """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
-    first, *others = (
-        {name: redact_text(formatting.escape(text)) for name, text in run.environment.items()} for run in runs
-    )
-    return tuple(
-        (name, value) for name, value in first.items() if all(environment.get(name) == value for environment in others)
-    )
-
-
-def _hash(log: Path) -> str:
-    """Return the hash of a log's text, empty where the log is no file of this machine any more, or in an archive."""
-    digest = hashlib.sha256()
-    try:
-        for block in Stream(files.read_blocks(log), log):
-            digest.update(block)
-    except LogError:
-        return ""
-    return digest.hexdigest()
 
 
 def _describe(recording: Recording, remarks: Sequence[Note]) -> str:

@@ -12,7 +12,7 @@ from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.core.metric_definitions import count_flops_per_token, count_model_flops
+from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.models import Baseline, Configuration
 
 

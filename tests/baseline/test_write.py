@@ -20,7 +20,7 @@ from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, rea
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
-from pytest_llmbench.pipeline.record_baselines import make_recording
+from pytest_llmbench.pipeline.recordings import make_recording
 
 SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))

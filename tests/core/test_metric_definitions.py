@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core import metric_definitions as metrics
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.metric_definitions import FORMULAS, count_flops_per_token, count_model_flops
+from pytest_llmbench.core.flops import FORMULAS, count_flops_per_token, count_model_flops
 from pytest_llmbench.core.models import Architecture, Configuration, Key, Parallelism
 
 

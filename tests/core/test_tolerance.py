@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core import metric_definitions as metrics
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import Recording, Tolerance
+from pytest_llmbench.core.models import Architecture, Recording, Tolerance
 from pytest_llmbench.core.tolerance import (
     FASTER,
     KEPT,
@@ -54,6 +54,7 @@ from pytest_llmbench.pipeline.settings import CERTIFIED, DEFAULT_TOLERANCE, Sett
         ("MFU:3%", Tolerance(0.03, "mfu", larger_is_better=True)),
         ("tokens_per_second:5%", Tolerance(0.05, "tokens_per_second", larger_is_better=True)),
         ("tflops_per_gpu:5%", Tolerance(0.05, "tflops_per_gpu", larger_is_better=True)),
+        ("tflops: 2%", Tolerance(0.02, "tflops_per_gpu", larger_is_better=True)),
         ("days_to_1t_tokens:5%", Tolerance(0.05, "days_to_1t_tokens")),
     ],
 )
@@ -119,6 +120,11 @@ def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(name:
             parse_tolerances(f"{name}:5%", "")
 
 
+LOGGED = replace(
+    BASELINE,
+    configuration=replace(BASELINE.configuration, architecture=Architecture("none"), logged_tflop=3600.0),
+)
+
 VALUES: dict[str, Callable[[float], Any]] = {
     "time": lambda seconds: seconds,
     "perf": lambda seconds: 1 / seconds,
@@ -131,6 +137,8 @@ VALUES: dict[str, Callable[[float], Any]] = {
         BASELINE.configuration, seconds, BASELINE.peak_tflops
     ),
     "tflops_per_gpu": lambda seconds: metrics.compute_tflops_per_gpu(BASELINE.configuration, seconds),
+    "mfu_logged": lambda seconds: METRICS["mfu_logged"].formula(LOGGED, seconds),  # type: ignore[misc]
+    "logged_tflops_per_gpu": lambda seconds: METRICS["logged_tflops_per_gpu"].formula(LOGGED, seconds),  # type: ignore[misc]
     "days_to_1t_tokens": lambda seconds: metrics.compute_days_to_1t_tokens(BASELINE.configuration, seconds),
 }
 

@@ -23,7 +23,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
-from pytest_llmbench.pipeline.record_baselines import make_recording
+from pytest_llmbench.pipeline.recordings import make_recording
 
 pytestmark = pytest.mark.slow
 

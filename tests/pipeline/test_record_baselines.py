@@ -25,7 +25,8 @@ from pytest_llmbench.baseline.write import lock_folder
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.models import Outcome, Reason, Verdict
 from pytest_llmbench.core.tolerance import parse_tolerances
-from pytest_llmbench.pipeline.record_baselines import make_recording, record
+from pytest_llmbench.pipeline.record_baselines import record
+from pytest_llmbench.pipeline.recordings import make_recording
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.plugin.outputs import render_terminal
 from pytest_llmbench.plugin.session import Session

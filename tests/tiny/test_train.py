@@ -10,8 +10,8 @@ import pytest
 from written_logs import parse
 
 from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.core.flops import count_model_flops
 from pytest_llmbench.core.gpus import read_gpu_type
-from pytest_llmbench.core.metric_definitions import count_model_flops
 
 pytestmark = pytest.mark.slow
 

@@ -33,13 +33,16 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The model as one configuration trains it (a proxy has fewer layers, a shorter sequence)."""
+    """The model as one configuration trains it (a proxy has fewer layers, a shorter sequence).
+
+    A size of 0 is one that nothing states: no formula counts the FLOPs of such a model.
+    """
 
     formula: str
-    sequence_length: int
-    layers: int
-    hidden_size: int
-    vocabulary_size: int
+    sequence_length: int = 0
+    layers: int = 0
+    hidden_size: int = 0
+    vocabulary_size: int = 0
     ffn_size: int | None = None
     attention_heads: int | None = None
     query_groups: int | None = None
@@ -67,10 +70,11 @@ class Configuration:
     key: Key
     architecture: Architecture
     parallelism: Parallelism
-    global_batch_size: int
+    global_batch_size: int = 0  # 0 where nothing states it
     micro_batch_size: int | None = None
     gradient_accumulation: int | None = None
     proxy: bool = False
+    logged_tflop: float | None = None  # of a step on one GPU, as its framework counts and logs it
 
 
 class Window(NamedTuple):

@@ -128,13 +128,13 @@ def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, boo
     fits = {}
     if summary.dialects:
         fits["dialect"] = summary.dialects == {baseline.dialect}
-    if summary.batch_sizes:
+    if summary.batch_sizes and baseline.configuration.global_batch_size:
         fits["global_batch_size"] = summary.batch_sizes == {baseline.configuration.global_batch_size}
     if summary.totals:
         fits["total_steps"] = baseline.steps in summary.totals
-    if summary.tflop_per_step:
-        # the TFLOP/s of a step of one second are its work; some frameworks log a multiple of the documents' formula
-        work = compute_tflops_per_gpu(baseline.configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+    # the TFLOP/s of a step of one second are its work; some frameworks log a multiple of the documents' formula
+    work = compute_tflops_per_gpu(baseline.configuration, 1.0) * (baseline.logged_tflops_factor or 1.0)
+    if summary.tflop_per_step and not math.isnan(work):  # NaN: nothing states that work
         fits["tflops"] = abs(summary.tflop_per_step / work - 1) <= TFLOPS_MARGIN
     return fits
 

@@ -229,9 +229,10 @@ def _list_accepted(baseline: Baseline, claims: Mapping[str, Claim]) -> dict[str,
         "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
         **_accept_precision(key, claims),
         "proxy": {str(configuration.proxy).lower()},
-        "global_batch_size": {str(configuration.global_batch_size)},
         "model_overrides": (),
     }
+    if configuration.global_batch_size:
+        accepted["global_batch_size"] = {str(configuration.global_batch_size)}
     if configuration.micro_batch_size is not None:
         accepted["micro_batch_size"] = {str(configuration.micro_batch_size)}
     sizes = ((name, getattr(configuration.parallelism, name)) for name in _PARALLELISM)

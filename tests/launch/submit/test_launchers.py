@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from job_specs import START, job_spec
 
-from pytest_llmbench.baseline.schema import LAUNCHERS
+from pytest_llmbench.baseline.launch_schema import LAUNCHERS
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.ingest.discover.metadata import read_metadata
