@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 
 from pytest_llmbench.core.dialects import SEPARATORS
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
+from pytest_llmbench.core.models.stalls import LogProgress
 from pytest_llmbench.ingest.parse.collect import LogCollector
 from pytest_llmbench.ingest.parse.read import BARS, STARTS
 from pytest_llmbench.ingest.parse.records import StepRecord
@@ -38,17 +40,6 @@ LIVING = (
 )
 
 
-class LifeSigns(NamedTuple):
-    """What one look at a growing log shows, counted from its beginning; times are in seconds."""
-
-    steps: int  # the lines that tell of a step, of every rank
-    marks: tuple[int, ...]  # another one with each line that shows life: a step, a checkpoint, an evaluation, a start
-    starting: bool  # whether a process started behind its last step
-    slowest: float  # the slowest gap between two steps that the log itself tells, 0 where it tells none
-    taken: float  # all such gaps together
-    modified: float  # when it was last written, since 1970
-
-
 class ReachedStep(NamedTuple):
     """How far a run is."""
 
@@ -69,7 +60,7 @@ class Growing:
         self.read_bytes = 0
         self._extra = tuple(extra)
         self._file: tuple[int, int] | None = None
-        self._signs: LifeSigns | None = None
+        self._signs: LogProgress | None = None
         self._places: tuple[int, int]  # where a process last started, and where a line last showed life
         self._cutter: ChunkCutter
         self._collector: LogCollector
@@ -102,12 +93,12 @@ class Growing:
         total = segments[-1].total_steps
         return ReachedStep(done, total if total is None or total >= done else None, float(np.median(possible)))
 
-    def find_signs(self) -> LifeSigns:
+    def find_signs(self) -> LogProgress:
         """Return what shows that its run lives; LogError if the log cannot be read. A log that has not grown since is
         not looked into."""
         with files.File(self.path) as file:
-            old = self._signs
-            if old and (file.identity, file.size, file.modified) == (self._file, self.read_bytes, old.modified):
+            old, modified = self._signs, datetime.fromtimestamp(file.modified, UTC)
+            if old and (file.identity, file.size, modified) == (self._file, self.read_bytes, old.modified):
                 return old
             self._take_new(file)
         rest = self._cutter.finish()._replace(whole=False)
@@ -118,13 +109,14 @@ class Growing:
         gaps = list(_list_gaps(steps))
         last = max((record.origin.offset for record in steps), default=-1)
         checkpoints = self._collector.checkpoint_lines + collector.checkpoint_lines
-        self._signs = LifeSigns(
+        self._signs = LogProgress(
+            path=self.path,
             steps=len(steps),
             marks=(len(steps), checkpoints, *self._places),
             starting=self._places[0] > last >= 0,
-            slowest=max(gaps, default=0.0),
-            taken=sum(gaps),
-            modified=file.modified,
+            slowest_seconds=max(gaps, default=0.0),
+            taken_seconds=sum(gaps),
+            modified=modified,
         )
         return self._signs
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,27 +47,18 @@ class RunningLogs:
 
         place = join_first([str(place) for place in list_places(job)], 2)
         late = all(get_dialect(baseline.dialect).prints_late for baseline in self._catalog.baselines[job.spec.key])
+        nothing = LogProgress(place=place, prints_late=late)
         try:
             log = self._find_log(job)
             if log is None:
-                return LogProgress(place=place, prints_late=late)
+                return nothing
             if is_compressed(str(log.path)):
-                return LogProgress(place=place, problem=f"{log.path} is compressed while it grows", prints_late=late)
-            signs = log.find_signs()
+                return replace(nothing, problem=f"{log.path} is compressed while it grows")
+            progress = log.find_signs()
         except (LogError, OSError) as error:
-            return LogProgress(place=place, problem=str(error), prints_late=late)
-        self._get_followed(job).has_steps |= signs.steps > 0
-        return LogProgress(
-            path=log.path,
-            place=place,
-            steps=signs.steps,
-            marks=signs.marks,
-            starting=signs.starting,
-            slowest_seconds=signs.slowest,
-            taken_seconds=signs.taken,
-            modified=datetime.fromtimestamp(signs.modified, UTC),
-            prints_late=late,
-        )
+            return replace(nothing, problem=str(error))
+        self._get_followed(job).has_steps |= progress.steps > 0
+        return replace(progress, place=place, prints_late=late)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in the log of a job, its total and its seconds; None where there is none."""

@@ -15,7 +15,8 @@ from written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog, RegexDialect
-from pytest_llmbench.ingest.parse.growing import Growing, LifeSigns, ReachedStep
+from pytest_llmbench.core.models.stalls import LogProgress
+from pytest_llmbench.ingest.parse.growing import Growing, ReachedStep
 from pytest_llmbench.ingest.parse.read import parse_blocks
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 from pytest_llmbench.ingest.sources.files import File
@@ -61,6 +62,19 @@ OWN = RegexDialect(
 )
 
 
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which the number of bytes is added that each read of a file asks for."""
+    reads: list[int] = []
+    original = File.read
+
+    def counted(file: File, begin: int, end: int) -> bytes:
+        reads.append(end - begin)
+        return original(file, begin, end)
+
+    monkeypatch.setattr(File, "read", counted)
+    return reads
+
+
 @pytest.mark.parametrize("extra", [(), (OWN,)])
 def test_whatever_was_written_it_is_read_as_a_whole_log_and_no_byte_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: tuple[RegexDialect, ...]
@@ -68,20 +82,12 @@ def test_whatever_was_written_it_is_read_as_a_whole_log_and_no_byte_twice(
     data = LONG + b"".join(b"mine %d took 2.5 s\n" % step for step in range(30)) + LONG
     path = written(tmp_path, b"")
     growing = Growing(path, extra)
-    read = 0
-    original = File.read
-
-    def counted(file: File, begin: int, end: int) -> bytes:
-        nonlocal read
-        read += end - begin
-        return original(file, begin, end)
-
-    monkeypatch.setattr(File, "read", counted)
+    reads = count_reads(monkeypatch)
     looks = range(0, len(data) + 7001, 7001)
     for size in looks:
         path.write_bytes(data[:size])
         assert everything(growing.read()) == everything(parse_blocks([data[:size]], extra)), size
-    assert len(data) <= read <= len(data) + len(looks) * (REACH + REACH_BACK)
+    assert len(data) <= sum(reads) <= len(data) + len(looks) * (REACH + REACH_BACK)
 
 
 def everything(log: ParsedLog) -> list[object]:
@@ -131,7 +137,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 # --- signs of life ------------------------------------------------------------------------------------------
 
 
-def signs(path: Path) -> LifeSigns:
+def signs(path: Path) -> LogProgress:
     return Growing(path).find_signs()
 
 
@@ -157,7 +163,7 @@ def test_steps_and_the_gaps_between_them(tmp_path: Path, text: str, steps: int, 
     """By the times of the lines where they have them, else by the step time and the steps between two lines."""
     found = signs(written(tmp_path, text))
     assert found.steps == steps
-    assert [found.slowest, found.taken] == pytest.approx([slowest, taken])
+    assert [found.slowest_seconds, found.taken_seconds] == pytest.approx([slowest, taken])
 
 
 @pytest.mark.parametrize(
@@ -199,18 +205,10 @@ def test_a_look_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = written(tmp_path, nemo2_run(0, 40) * 50)
     growing = Growing(path)
     growing.find_signs()
-    read = 0
-    original = File.read
-
-    def counted(file: File, begin: int, end: int) -> bytes:
-        nonlocal read
-        read += end - begin
-        return original(file, begin, end)
-
-    monkeypatch.setattr(File, "read", counted)
+    reads = count_reads(monkeypatch)
     growing.find_signs()
-    assert read == 0
+    assert not sum(reads)
     with path.open("a") as log:
         log.write(nemo2(41))
     growing.find_signs()
-    assert read <= len(nemo2(41)) + REACH + REACH_BACK
+    assert sum(reads) <= len(nemo2(41)) + REACH + REACH_BACK
