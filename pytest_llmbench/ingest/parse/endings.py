@@ -6,16 +6,12 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
-from pytest_llmbench.core import formatting
-from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, ParsedLog, Quote, Segment
+from pytest_llmbench.core.models import Ending, EndingCode, ParsedLog, Quote, Segment
 from pytest_llmbench.ingest.parse.records import find_line_stop, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.ingest.parse.tracebacks import HEAD, Traceback, Tracebacks
-from pytest_llmbench.ingest.sources.files import File
 
 # What a log says, stronger causes first; of a crash, an exception and NCCL's time-out in one log the first counts.
 CODES = tuple(code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE))
@@ -223,10 +219,6 @@ AFTERMATH = re.compile(
 # Characters that are shown.
 LINE_LENGTH = 160
 EXCEPTION_LENGTH = 200
-LAST_LINE_LENGTH = 200
-
-# The end of a log, in bytes, in which its last line is looked for.
-LAST_BYTES = 8192
 
 KEPT = 10_000
 
@@ -365,17 +357,3 @@ def _format_rank(rank: str) -> str:
         return f"rank {match[1]}"
     task = re.match(r"(\d+)(?: |$)", rank)
     return f"task {task[1]}" if task else rank
-
-
-def read_last_line(log: Path) -> Quote:
-    """Return the last line of a log that is not empty: what it says where its run died without a word about it.
-
-    An empty text where there is none, or where the log cannot be read.
-    """
-    try:
-        with File(log) as file:
-            lines = file.read(max(0, file.size - LAST_BYTES), file.size).decode(errors="replace").splitlines()
-    except LogError:
-        return NO_QUOTE
-    last = next((text.strip() for text in reversed(lines) if text.strip()), "")
-    return Quote(formatting.escape(last)[:LAST_LINE_LENGTH])

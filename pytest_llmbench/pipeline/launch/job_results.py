@@ -193,17 +193,15 @@ class LaunchedRuns:
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
-        from pytest_llmbench.ingest.parse.endings import read_last_line
+        from pytest_llmbench.ingest.parse.quoted_lines import read_last_lines
         from pytest_llmbench.launch import hide_in_quote
         from pytest_llmbench.launch.slurm.statuses import find_blame
 
         attempt = run.attempts[-1]
         log, ending = attempt.files.log, attempt.log.ending
         if ending is None:
-            last = read_last_line(log)
-            return Blame.NONE, (
-                f"the last line of {log.name}: {hide_in_quote(last, job.spec)}" if last else f"{log.name} is empty"
-            )
+            last = "".join(hide_in_quote(line, job.spec) for line in read_last_lines(log, 1))
+            return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
         blame = Blame.RUN if ending.went_on else find_blame(ending.code)
         return blame, formatting.describe_ending(ending, log.name)
 

@@ -30,7 +30,6 @@ from pytest_llmbench.ingest.parse.endings import (
     PATTERNS,
     add_error_ending,
     combine_endings,
-    read_last_line,
 )
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
 from pytest_llmbench.ingest.parse.records import make_printable
@@ -342,12 +341,3 @@ def test_a_program_that_ended_itself_says_why() -> None:
     crash = parse(megatron_run(30, 50) + DATA_USED + RAISED).ending
     assert crash is not None
     assert crash.code == "exited"
-
-
-def test_the_last_line_of_a_log(tmp_path: Path) -> None:
-    log = tmp_path / "log.out"
-    log.write_bytes(b"x" * 9000 + b"\n\xff no such image\n\n  \n")
-    assert read_last_line(log) == "\ufffd no such image"
-    log.write_bytes(b"y" * 9000)
-    assert read_last_line(log) == "y" * 200
-    assert read_last_line(tmp_path / "none.out") == ""

@@ -36,3 +36,11 @@ def test_the_last_lines_are_those_that_say_something_and_print_no_control_charac
     second, third, last = read_last_lines(log, 3)
     assert (second, last) == ("second", "x" * 200)
     assert "\x1b" not in third
+
+
+def test_the_last_line_of_a_log_is_looked_for_at_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_bytes(b"x" * 9000 + b"\n\xff no such image\n\n  \n")
+    assert read_last_lines(log, 1) == ["\ufffd no such image"]
+    log.write_bytes(b"y" * 9000)
+    assert read_last_lines(log, 1) == ["y" * 200]
