@@ -280,6 +280,10 @@ class JobStatus:
     stall: Stall | None = None  # of a running job: it stands still; of one that ended: it did so then
 
 
+JobIdentity = tuple[str, str, int, int]
+"""Configuration, purpose, attempt and repeat: a session has only one job for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job of the journal."""
@@ -295,6 +299,11 @@ class Job:
     status: JobStatus | None = None
     problem: str = ""  # why it was not submitted
     submission: SubmissionState = SubmissionState.INTENDED
+
+    @property
+    def identity(self) -> JobIdentity:
+        """What there is only one job for in a session."""
+        return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
 
     @property
     def refused(self) -> bool:

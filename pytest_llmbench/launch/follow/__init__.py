@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import Job, JobEnd, JobIdentity, JobSpec, JobStatus, Phase, SubmissionState
 from pytest_llmbench.core.models.stalls import LogProgress
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.launch import find_secret_values
@@ -30,8 +30,6 @@ PAUSES = 10  # how many times as long as a poll took the pause after it is at le
 # gets every job that ended or could not be submitted; returns the jobs that follow from it
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
 
-JobIdentity = tuple[str, str, int, int]
-
 
 @dataclass(frozen=True, slots=True)
 class NextJob:
@@ -43,7 +41,7 @@ class NextJob:
 
     @property
     def identity(self) -> JobIdentity:
-        """What there is only one job for in a session."""
+        """That of the job which it becomes."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
 
 
@@ -133,7 +131,7 @@ class Engine:
             for job in self._journal.list_jobs()
             if job.submission not in (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE)
         ]
-        self._identities = {NextJob(job.spec, job.attempt, job.repeat).identity for job in jobs}
+        self._identities = {job.identity for job in jobs}
         self._resumed_identities = frozenset(self._identities)
         self._jobs = {job.number: job for job in jobs}
         for job in jobs:
@@ -207,7 +205,7 @@ class Engine:
         job = replace(job, spec=replace(spec, digests=()))  # the journal's has no secrets
         self._jobs[job.number] = job
         if why := self._admit(job):
-            self._identities.discard(NextJob(spec, job.attempt, job.repeat).identity)  # it may be planned once more
+            self._identities.discard(job.identity)  # it may be planned once more
             self._hand_on(self._record_failure(job, SubmissionState.UNAFFORDABLE, f"not submitted: {why}"))
             return
         try:

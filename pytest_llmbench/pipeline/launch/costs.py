@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models.jobs import EndedBy, Job, JobCost, JobSpec, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import EndedBy, Job, JobCost, JobIdentity, JobSpec, Phase, SubmissionState
 from pytest_llmbench.launch.slurm.statuses import find_phase
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow import JobIdentity, NextJob
+    from pytest_llmbench.launch.follow import NextJob
 
 SECONDS = 3600.0
 
@@ -73,8 +73,8 @@ class HoursBudget:
         """Count the jobs of a session that goes on; `live` are the numbers of those that are not over."""
         for job in jobs:
             if job.number in live:
-                self._reserved[_identify(job)] = job.spec.gpu_hours
-                self._submitted.add(_identify(job))
+                self._reserved[job.identity] = job.spec.gpu_hours
+                self._submitted.add(job.identity)
             else:
                 self.settle(job)
 
@@ -88,7 +88,7 @@ class HoursBudget:
     def reserve(self, jobs: Sequence[NextJob]) -> str:
         """Reserve the estimates of jobs that are to follow; or return why they do not fit, with the numbers. What was
         planned or made before, in a session that goes on, is not counted twice."""
-        new = {_identify(job): job.spec.gpu_hours for job in jobs if not self._has(job)}
+        new = {job.identity: job.spec.gpu_hours for job in jobs if not self._has(job)}
         reserved = sum(self._reserved.values())
         if new and self._exceeds(reserved + sum(new.values())):
             return self._explain(formatting.count_noun(len(new), "run"), sum(new.values()), reserved)
@@ -97,7 +97,7 @@ class HoursBudget:
 
     def admit(self, job: Job) -> str:
         """Return why a job that is about to be submitted may not start (any more); empty where it may."""
-        identity = _identify(job)
+        identity = job.identity
         others = sum(hours for other, hours in self._reserved.items() if other in self._submitted - {identity})
         if self._exceeds(others + job.spec.gpu_hours):
             self._reserved.pop(identity, None)
@@ -108,15 +108,15 @@ class HoursBudget:
 
     def settle(self, job: Job) -> None:
         """Count what a job that is over has used, in place of its estimate."""
-        self._reserved.pop(_identify(job), None)
-        self._submitted.discard(_identify(job))
+        self._reserved.pop(job.identity, None)
+        self._submitted.discard(job.identity)
         if job.submission in (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE):
             return  # it may be planned once more
         cost = measure_cost(job)
-        self._used[_identify(job)] = cost.used if cost.exact else max(cost.used, cost.estimated)
+        self._used[job.identity] = cost.used if cost.exact else max(cost.used, cost.estimated)
 
     def _has(self, job: NextJob) -> bool:
-        return _identify(job) in self._used or _identify(job) in self._reserved
+        return job.identity in self._used or job.identity in self._reserved
 
     def _exceeds(self, more: float) -> bool:
         return self.used + more > self.limit + ROUNDING
@@ -126,7 +126,3 @@ class HoursBudget:
         needed, used, under_way = map(formatting.format_hours, (hours, self.used, reserved))
         rest = f" and {under_way} reserved" if reserved else ""
         return f"{what} {takes} {needed} GPU-hours, and of the {self.limit:,.10g} allowed {used} are used{rest}"
-
-
-def _identify(job: Job | NextJob) -> JobIdentity:
-    return job.spec.case_id, job.spec.purpose.value, job.attempt, job.repeat
