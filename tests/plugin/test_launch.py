@@ -54,7 +54,7 @@ def test_gpu_hours_are_told_before_and_after_in_every_report(
     told = launch("--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=f"sleep 1; {WELL}", bad=bad)
     text = " ".join(capsys.readouterr().out.split())
     assert "2 jobs, 0.2 GPU-hours of steps; 1,000 are allowed" in text
-    assert "at most 1.1 GPU-hours: 2 runs of each, 2 starts of each run, 1 on slow nodes" in text
+    assert "at most 1.3 GPU-hours: 2 runs of each, 2 starts of each run, 1 after a standstill, 1 on slow nodes" in text
     document = json.loads((pytester.path / "s.json").read_text())
     assert faults(document) == []
     used, lost = document["gpu_hours"]["used"], document["gpu_hours"]["lost"]["failed"]

@@ -214,8 +214,11 @@ def test_a_document_without_any_of_it_refuses_it(pytester: pytest.Pytester, opti
 # --- profiles of what regressed -----------------------------------------------------------------------------
 
 
-def test_a_configuration_that_regressed_is_profiled_once(launch: Launch, pytester: pytest.Pytester) -> None:
+def test_a_configuration_that_regressed_is_profiled_once(
+    launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = launch("--llmb-profile-on-regression", behaviour=f"{PURPOSED}steps 1.2")
+    assert "1 profile of each" in " ".join(capsys.readouterr().out.split())
     assert told.verdicts == {CONFIGURATION: "REGRESSION"}
     jobs = told.described[CONFIGURATION]["jobs"]
     assert [job["purpose"] for job in jobs] == ["measure"] * 2 + ["profile"]
@@ -231,8 +234,9 @@ def test_a_configuration_that_passed_is_not_profiled(launch: Launch) -> None:
     assert [job["purpose"] for job in told.described[CONFIGURATION]["jobs"]] == ["measure"]
 
 
-def test_a_regression_stands_where_no_profile_can_be_made(launch: Launch) -> None:
+def test_a_regression_stands_where_no_profile_can_be_made(launch: Launch, capsys: pytest.CaptureFixture[str]) -> None:
     told = launch("--llmb-profile-on-regression", behaviour="steps 1.2", purposes="")
+    assert "profile of each" not in " ".join(capsys.readouterr().out.split())
     assert told.verdicts == {CONFIGURATION: "REGRESSION"}
     assert "not profiled: fake 24.11 documents no profiling" in " ".join(told.messages[CONFIGURATION].split())
 

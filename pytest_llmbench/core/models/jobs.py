@@ -246,7 +246,7 @@ class JobSpec:
     secrets: tuple[str, ...]  # the names of variables whose values are never shown
     nodes: int
     gpus: int
-    gpu_hours: float  # the estimate for its steps
+    gpu_hours: float  # the estimate for its steps, of all GPUs that it occupies
     gpus_per_node: int = 0  # of the nodes that it gets whole
     log_folders: tuple[Path, ...] = ()  # where its log will lie; the folder that a launcher prints comes first
     experiment: str = ""  # a name for files of its own
@@ -255,6 +255,11 @@ class JobSpec:
     job_id: str = ""  # the command's own pattern
     # of the secrets of a job of the journal: they tell another value, and no value
     digests: Pairs = field(default=(), compare=False)
+
+    @property
+    def occupied_gpus(self) -> int:
+        """The GPUs that nobody else can use while it runs: those of all its nodes, which it gets whole."""
+        return self.gpus if self.via == "local" else max(self.gpus, self.nodes * self.gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)

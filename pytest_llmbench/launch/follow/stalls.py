@@ -190,5 +190,5 @@ def describe_stall(stall: Stall) -> str:
 
 def limit_running(spec: JobSpec, status: JobStatus) -> float:
     """Return for how many seconds a job may run: generously by its own estimate, and no less than Slurm allows it."""
-    estimate = 3600.0 * spec.gpu_hours / max(spec.gpus, 1)
+    estimate = 3600.0 * spec.gpu_hours / max(spec.occupied_gpus, 1)
     return max(LONGEST_RUN, ESTIMATES * estimate + LONGEST_START, status.limit_seconds or 0.0)

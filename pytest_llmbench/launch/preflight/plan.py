@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pytest_llmbench.core.models.jobs import NEVER_IGNORED, JobSpec, LaunchFacts
 from pytest_llmbench.core.redaction import mask_environment
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.recipe.fit import advise_hours
+from pytest_llmbench.launch.recipe.node_check import MINUTES
 from pytest_llmbench.launch.slurm import Runner, run
 
 SHOWN = 5  # so many configurations are named; the rest is counted
@@ -25,10 +25,12 @@ WIDTH = 79
 
 @dataclass(frozen=True, slots=True)
 class Reruns:
-    """How often a session may run a configuration, and start each of these runs again."""
+    """How often a session may run a configuration, start each of these runs again, and what may follow a verdict."""
 
     repeats: int = 1
     retries: int = 0
+    profiles: float = 0.0  # GPU-hours, where a profile follows a regression: one of each configuration
+    node_checks: bool = False  # whether nodes that were slow are checked
 
 
 Runs = Mapping[str, int]  # by configuration id how many runs are asked for, where that is more than one
@@ -119,7 +121,7 @@ def _describe_problem(number: int, problem: LaunchProblem) -> str:
 
 
 def _wrap(text: str, head: str) -> str:
-    return textwrap.fill(
+    return fill(
         escape(text),
         WIDTH,
         initial_indent=head,
@@ -161,7 +163,7 @@ def format_budget(
 
     A configuration of which several runs are asked for counts so many times.
     """
-    most = estimate_most([job.spec for job in planned], reruns)
+    most = estimate_most((job.spec for job in planned), reruns)
     measured = any(job.spec.purpose is Purpose.MEASURE for job in planned)
     planned = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
     recipes = dict.fromkeys((job.facts.recipe, job.facts.release) for job in planned)
@@ -176,22 +178,42 @@ def format_budget(
     if limit is not None and hours > limit:
         lines.append(fill(f"more than allowed: {advise_hours(hours)}", WIDTH, break_on_hyphens=False))
     if most > hours:
-        repeated = measured and reruns.repeats > 1
-        parts = [f"{reruns.repeats} runs of each"] if repeated else []
-        parts += [f"{reruns.retries + 1} starts of each {'run' if repeated else 'job'}"] if reruns.retries else []
-        parts += ["1 on slow nodes"] if repeated else []
-        lines.append(fill(f"at most {most:,.1f} GPU-hours: {', '.join(parts)}", WIDTH))
+        parts = ", ".join(_list_reruns(reruns, repeated=measured and reruns.repeats > 1))
+        lines.append(fill(f"at most {most:,.1f} GPU-hours: {parts}", WIDTH))
         if limit is not None and most > limit:
             lines.append(f"what would go beyond the {limit:,.10g} that are allowed is not started")
     return lines
 
 
-def estimate_most(specs: Sequence[JobSpec], reruns: Reruns) -> float:
-    """Return the GPU-hours of steps if every configuration is run as often as the settings allow, and each of these
-    runs fails as often as it may."""
-    starts = 1 + reruns.retries
-    repeated = starts * reruns.repeats + (reruns.repeats > 1)  # the one that confirms nodes is not started again
-    return sum(spec.gpu_hours * (repeated if spec.purpose is Purpose.MEASURE else starts) for spec in specs)
+def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:
+    """Yield what a session may start besides first runs."""
+    if repeated:
+        yield f"{reruns.repeats} runs of each"
+    if reruns.retries:
+        yield f"{reruns.retries + 1} starts of each {'run' if repeated else 'job'}"
+        yield "1 after a standstill"
+    if repeated:
+        yield "1 on slow nodes"
+    if repeated and reruns.node_checks:
+        yield "checks of nodes"
+    if reruns.profiles:
+        yield "1 profile of each"
+
+
+def estimate_most(specs: Iterable[JobSpec], reruns: Reruns) -> float:
+    """Return the GPU-hours if every configuration is run as often as the settings allow, each of these runs fails as
+    often as it may, and all that may follow a verdict does."""
+    return reruns.profiles + sum(_estimate_most_of(spec, reruns) for spec in specs)
+
+
+def _estimate_most_of(spec: JobSpec, reruns: Reruns) -> float:
+    runs = reruns.repeats if spec.purpose is Purpose.MEASURE else 1
+    standstill = min(reruns.retries, 1)
+    confirmation = min(runs - 1, 1)  # it is not started again
+    starts = runs * (1 + reruns.retries) + standstill + confirmation
+    # of the nodes of all its runs, but for those of a fast one
+    checked = spec.occupied_gpus * (runs - 1) * MINUTES / 60 if reruns.node_checks else 0.0
+    return spec.gpu_hours * starts + checked
 
 
 def _format_hours(specs: Sequence[JobSpec]) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
@@ -88,7 +88,7 @@ def build_job(
     values = find_placeholders(job, nodes, environment)
     directory = find_directory(job, values, environment)
     _check(job, environment)
-    return JobSpec(
+    spec = JobSpec(
         case_id=key.id,
         key=key,
         purpose=purpose,
@@ -107,6 +107,7 @@ def build_job(
         sbatch_options=list_sbatch_options(job),
         job_id=command.job_id,
     )
+    return replace(spec, gpu_hours=spec.gpu_hours * spec.occupied_gpus / spec.gpus)
 
 
 def find_named_image(spec: JobSpec) -> dict[str, str]:

@@ -26,17 +26,16 @@ def build_node_check(command: str, spec: JobSpec, cluster: Cluster, nodes: Seque
         "--output": str(spec.directory / OUTPUT.format(job="%j")),
     }
     own = ("--time=", "--nodelist=", "--segment=")  # blocks of nodes are those of the configuration
-    gpus = spec.gpus // spec.nodes * len(nodes)
-    return replace(
+    check = replace(
         spec,
         purpose=Purpose.CHECK_NODES,
         via="sbatch",
         command=("sbatch", *(f"{name}={value}" for name, value in options.items() if value), f"--wrap={command}"),
         nodes=len(nodes),
-        gpus=gpus,
-        gpu_hours=gpus * MINUTES / 60,
+        gpus=spec.gpus // spec.nodes * len(nodes),
         log_folders=(),
         exclude=(),
         sbatch_options=tuple(option for option in spec.sbatch_options if not option.startswith(own)),
         job_id="",
     )
+    return replace(check, gpu_hours=check.occupied_gpus * MINUTES / 60)

@@ -19,7 +19,7 @@ from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
+    from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, Reruns
     from pytest_llmbench.launch.slurm import Runner, Slurm
 
 
@@ -179,6 +179,22 @@ class Planner:
             launcher=self.launch.launcher,
         )
         return PlannedJob(self._use_installed_subcommand(spec), facts)
+
+    def list_reruns(self, plan: Plan) -> Reruns:
+        """Return what a session may start besides the first runs of its plan."""
+        from pytest_llmbench.launch.preflight.plan import Reruns
+
+        launch = self.launch
+        profiled = plan.jobs if launch.profile_on_regression else ()
+        profiles = sum(self._estimate_profile(job.spec.key) for job in profiled)
+        return Reruns(launch.repeats, launch.retries, profiles, node_checks=bool(launch.node_checks))
+
+    def _estimate_profile(self, key: Key) -> float:
+        """Return the GPU-hours of a profile; 0 where its recipe has none."""
+        try:
+            return self.plan_job(key, Purpose.PROFILE).spec.gpu_hours
+        except LaunchError:
+            return 0.0
 
     def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
         """Return the job of the site's own check of nodes that a configuration was slow on."""

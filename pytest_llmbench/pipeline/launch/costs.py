@@ -26,7 +26,7 @@ def measure_cost(job: Job) -> JobCost:
     if job.refused or status is None:
         certain = job.refused and job.submission is not SubmissionState.UNCERTAIN
         return JobCost(spec.gpu_hours, exact=certain)
-    hours_each = count_gpus(spec) / SECONDS
+    hours_each = spec.occupied_gpus / SECONDS
     requeued = sum(status.earlier_seconds) * hours_each
     exact = len(status.earlier_seconds) >= status.restarts
     if status.phase is not Phase.ENDED:  # purged or lost: it may have run for any time
@@ -44,11 +44,6 @@ def describe_used(jobs: Iterable[Job]) -> str:
     costs = [measure_cost(job) for job in jobs]
     at_least = "" if all(cost.exact for cost in costs) else "at least "
     return f"{at_least}{formatting.format_hours(sum(cost.used for cost in costs))} GPU-hours used"
-
-
-def count_gpus(spec: JobSpec) -> int:
-    """Return the GPUs that nobody else can use while a job runs: those of all its nodes, which it gets whole."""
-    return spec.gpus if spec.via == "local" else max(spec.gpus, spec.nodes * spec.gpus_per_node)
 
 
 class HoursBudget:

@@ -27,7 +27,6 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine
     from pytest_llmbench.launch.journal import Journal
-    from pytest_llmbench.launch.preflight.plan import Reruns
 
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
@@ -147,7 +146,8 @@ class LaunchSession:
         from pytest_llmbench.launch.preflight import plan as text
 
         problems = self.planner.find_problems(plan)
-        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, self._reruns, plan.runs))
+        reruns = self.planner.list_reruns(plan)
+        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, reruns, plan.runs))
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
@@ -158,19 +158,14 @@ class LaunchSession:
             text = f"preflight found and was overruled: {', '.join(self.overruled)} (--llmb-ignore)"
             yield Caution(CautionCode.PREFLIGHT, text)
 
-    @property
-    def _reruns(self) -> Reruns:
-        from pytest_llmbench.launch.preflight.plan import Reruns
-
-        return Reruns(self.launch.repeats, self.launch.retries)
-
     def _plan_hours(self, plan: Plan) -> PlannedHours:
         """Return the GPU-hours of a plan before its first job, and say them."""
         from pytest_llmbench.launch.preflight.plan import estimate_most, format_budget
 
-        for line in format_budget(plan.jobs, plan.limit, self._reruns, plan.runs):
+        reruns = self.planner.list_reruns(plan)
+        for line in format_budget(plan.jobs, plan.limit, reruns, plan.runs):
             self.host.tell(line)
-        most = max(estimate_most([job.spec for job in plan.jobs], self._reruns), plan.hours)
+        most = max(estimate_most((job.spec for job in plan.jobs), reruns), plan.hours)
         return PlannedHours(plan.hours, most, plan.limit)
 
     def _tell_skipped(self, plan: Plan) -> None:

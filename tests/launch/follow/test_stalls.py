@@ -391,6 +391,7 @@ def test_a_job_that_goes_on_after_all_ends_as_it_ends() -> None:
 def test_how_long_a_job_may_run_where_nobody_says() -> None:
     spec = job_spec(HERE, gpu_hours=8.0, gpus=8)
     assert limit_running(spec, running()) == 5 * 3600
+    assert limit_running(replace(spec, gpus=4, nodes=1, gpus_per_node=8, via="sbatch"), running()) == 5 * 3600
     assert limit_running(replace(spec, gpu_hours=0.1), running()) == 2 * 3600
     assert limit_running(spec, running(limit_seconds=86400.0)) == 86400.0
 

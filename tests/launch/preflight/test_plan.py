@@ -138,13 +138,26 @@ def test_the_most_counts_repeats_of_what_is_measured_and_new_starts_of_everythin
     one, profile = planned(tmp_path, 8), planned(tmp_path, 8, purpose=Purpose.PROFILE)
     hours = one.spec.gpu_hours
     assert format_budget([one, profile], 10, Reruns(3, 1))[1:] == [
-        f"at most {hours * 9:.1f} GPU-hours: 3 runs of each, 2 starts of each run, 1 on slow nodes",
+        f"at most {hours * 11:.1f} GPU-hours: 3 runs of each, 2 starts of each run, 1 after a\n"
+        "standstill, 1 on slow nodes",
         "what would go beyond the 10 that are allowed is not started",
     ]
     assert format_budget([profile], 100, Reruns(3, 1))[1:] == [
-        f"at most {hours * 2:.1f} GPU-hours: 2 starts of each job"
+        f"at most {hours * 3:.1f} GPU-hours: 2 starts of each job, 1 after a standstill"
     ]
     assert len(format_budget([one], 100)) == 1
+
+
+def test_the_most_counts_profiles_after_a_regression_and_checks_of_the_nodes_of_slow_runs(tmp_path: Path) -> None:
+    one = planned(tmp_path, 4, nodes=1, gpus_per_node=8)
+    hours = one.spec.gpu_hours
+    once = format_budget([one], None, Reruns(profiles=0.5, node_checks=True))
+    assert once[1:] == [f"at most {hours + 0.5:.1f} GPU-hours: 1 profile of each"]
+    thrice = format_budget([one], None, Reruns(3, profiles=0.5, node_checks=True))
+    assert " ".join(thrice[1:]).replace("\n", " ") == (  # the nodes of two slow runs, for a quarter of an hour
+        f"at most {hours * 4 + 0.5 + 2 * 8 / 4:.1f} GPU-hours: 3 runs of each, 1 on slow nodes, checks of nodes, "
+        "1 profile of each"
+    )
 
 
 def test_different_launchers_and_purposes_show_their_whole_environment(tmp_path: Path) -> None:

@@ -387,6 +387,10 @@ def test_the_rest_of_a_job() -> None:
     job = spec("grok1/24.11", "fp8-256")
     assert (job.case_id, job.experiment) == ("grok1_314b-24.11-h100-fp8-256", "pretrain_grok1_314b_fp8_256")
     assert job.gpu_hours == pytest.approx(50 * baseline("grok1/24.11", "fp8-256").step_seconds * 256 / 3600)
+    part = spec("grok1/24.11", "fp8-8", replace(CLUSTER, gpus_per_node=16))
+    assert (part.nodes, part.gpus) == (1, 8)
+    whole_node = 50 * baseline("grok1/24.11", "fp8-8").step_seconds * 16 / 3600
+    assert part.gpu_hours == pytest.approx(whole_node), "nobody else gets the rest of its node"
     own = own_command("x", "script", job_id=r"id (?P<job>\d+)")
     untimed = replace(baseline("grok1/24.11", "fp8-8"), step_seconds=math.nan)
     job = build_job(untimed, own, CLUSTER, caller=CALLER)

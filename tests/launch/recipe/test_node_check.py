@@ -23,6 +23,8 @@ def test_a_check_runs_on_exactly_the_nodes_with_the_account_and_gpus_of_the_conf
     check = build_node_check("srun dcgmi diag -r 1; echo $?", measured, cluster, ["n1", "n2"])
     assert (check.purpose, check.via, check.nodes, check.gpus) == (Purpose.CHECK_NODES, "sbatch", 2, 16)
     assert check.gpu_hours == 4.0  # a quarter of an hour
+    part = replace(measured, nodes=1, gpus=4, gpus_per_node=8)
+    assert build_node_check("true", part, cluster, ["n1", "n2"]).gpu_hours == 4.0, "of whole nodes"
     assert check.command == (
         "sbatch",
         "--account=research",
