@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.redaction import Redactor, list_secret_values, redact_text
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
 
 WIDTH = 79
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 """Where a subcommand adds its own parser."""
 
 
@@ -30,12 +31,29 @@ class Output(NamedTuple):
     text: str
     code: int = 0
     aside: str = ""
+    redacted: bool = False
+    """Whether the text was made of values without secrets (`redact_values`), as JSON and tables are: hidden in the text
+    itself, a password with a quote or a comma would take the next value with it."""
 
 
-def tell(text: str) -> None:
-    """Print, and be quiet when the reader (`| head`) has gone."""
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors quote no secret that was typed."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with the usage and the message."""
+        super().error(redact_text(message))
+
+
+def redact_values(values: Any, kept: Collection[str] = ()) -> Any:
+    """Return nested dictionaries and lists without secrets, but for what stands under the `kept` keys."""
+    return Redactor(list_secret_values(os.environ)).redact_values(values, kept)
+
+
+def tell(text: str, *, redacted: bool = False) -> None:
+    """Print a text without secrets, and be quiet when the reader (`| head`) has gone."""
+    shown = text if redacted else redact_text(text)
     try:
-        print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
+        print(shown.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
         sys.stdout.flush()
     except BrokenPipeError:
         discard_output()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.cli import WIDTH, Output, Subparsers
+from pytest_llmbench.cli import WIDTH, Output, Subparsers, redact_values
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _compare(arguments: argparse.Namespace) -> Output:
     differences = compare_baselines(before, after)
     code = 1 if any(pair.is_change for pair in differences) else 0
     if arguments.format == "json":
-        return Output(json.dumps(make_records(differences), indent=1), code)
+        return Output(json.dumps(redact_values(make_records(differences)), indent=1), code, redacted=True)
     return Output(format_differences(differences, arguments.before, arguments.after), code)
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_llmbench.cli import Output, Subparsers, tell
+from pytest_llmbench.cli import Output, Subparsers, redact_values, tell
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.report.files import EXPORT, write_whole
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ NOTHING_STAYS = (
     "nothing was removed, as all of it would go: {}; remove the store itself if that is meant, or look at the clock"
 )
 ANYTHING = "a number of `list`, or the id of a configuration for its last run"
+IDENTIFIERS = IDENTIFYING | {"id", "session", "item", "log_fingerprints", "log_sha256", "git_commit"}
+"""What identifies something: no secret is looked for there."""
+
 TEXTS = ("item", "text", "reason", "baseline", "tolerance", "name", "job_id", "launcher", "log", "attempts")
 
 
@@ -88,7 +92,9 @@ def _run(arguments: argparse.Namespace) -> Output:
     if arguments.action == "prune":
         locate_store(arguments.history, Path.cwd(), writes=False)  # a mistyped name is no empty store
     refuse_damaged(place)
-    actions = {"list": _list, "show": _show, "export": _export, "prune": _prune, "add": _add}
+    if arguments.action == "export":
+        return _export(place, arguments)
+    actions = {"list": _list, "show": _show, "prune": _prune, "add": _add}
     return Output(actions[arguments.action](place, arguments))
 
 
@@ -197,7 +203,7 @@ def _list_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 # --- export -----------------------------------------------------------------------------------------------
 
 
-def _export(place: StoreLocation, arguments: argparse.Namespace) -> str:
+def _export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.history.queries import list_everything
 
     output = arguments.output
@@ -206,15 +212,15 @@ def _export(place: StoreLocation, arguments: argparse.Namespace) -> str:
         _require_parquet(output)
     if output and place.file and os.path.realpath(output) == os.path.realpath(place.file):
         raise HistoryError(f"-o {output}: found the history itself, which it would replace: give another name")
-    rows = [_flatten(row) for row in list_everything(place)]
+    rows = [_flatten(redact_values(row, IDENTIFIERS)) for row in list_everything(place)]
     if output is None:
-        return _format_rows(rows, kind)
+        return Output(_format_rows(rows, kind), redacted=True)
     try:
         content = _render_parquet(rows) if kind == "parquet" else f"{_format_rows(rows, kind)}\n".encode()
         write_whole(output, content, EXPORT, make_folders=False)
     except OSError as error:
         raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
-    return f"{formatting.count_noun(len(rows), 'verdict')} written to {output}"
+    return Output(f"{formatting.count_noun(len(rows), 'verdict')} written to {output}")
 
 
 def _choose_format(output: Path | None) -> str:
@@ -309,7 +315,8 @@ def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.record import write
     from pytest_llmbench.history.unsaved import read_unsaved
 
-    documents = [(path, read_unsaved(path)) for path in arguments.files]
+    # What an older version left may hold some that are hidden today.
+    documents = [(path, redact_values(read_unsaved(path), IDENTIFIERS)) for path in arguments.files]
     added = 0
     for path, document in documents:
         verdicts = write(place, document)

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_llmbench import __version__
 from pytest_llmbench.cli import (
     Output,
+    Parser,
     Subparsers,
     baselines,
     discard_output,
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: CommandFunction = arguments.command
     try:
         output = command(arguments)
-        tell(output.text)
+        tell(output.text, redacted=output.redacted)
         if output.aside:
             print(redact_text(output.aside), file=sys.stderr)
     except LlmbenchError as error:
@@ -53,9 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="llmbench", description="Look at baselines and runs of LLM training benchmarks."
-    )
+    parser = Parser(prog="llmbench", description="Look at baselines and runs of LLM training benchmarks.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     # In the order in which `--help` lists them.
@@ -86,11 +85,11 @@ def _run_chat(arguments: argparse.Namespace) -> Output:
     link = runtime.read_job_url(os.environ) if arguments.link is None else arguments.link
     session = document.read(arguments.file)
     try:
-        text = notifications.make_message(session, link)
+        text = redact_text(notifications.make_message(session, link))
     # Somebody edited the file, or another version wrote it: any part of it may be of another kind.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ReportError(f"{arguments.file}: changed since --llmb-json wrote it: {error!r}") from None
-    return Output(notifications.convert_to_slack(text) if arguments.format == "slack" else text)
+    return Output(notifications.convert_to_slack(text) if arguments.format == "slack" else text, redacted=True)
 
 
 if __name__ == "__main__":

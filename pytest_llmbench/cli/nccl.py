@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.cli import WIDTH, Output, Subparsers, rename_flags
+from pytest_llmbench.cli import WIDTH, Output, Subparsers, redact_values, rename_flags
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.formatting import clip, count_noun, escape
 from pytest_llmbench.report.files import TRACE, write_whole
@@ -64,11 +64,11 @@ def _run(arguments: argparse.Namespace) -> Output:
     trace = read_saved(paths)
     other = read_saved([against]) if against else None
     if arguments.save:
-        _save(build_document(trace), arguments.save)
+        _save(redact_values(build_document(trace)), arguments.save)
     comparison = compare(trace, other) if other else None
     code = 1 if comparison and comparison.changes else 0
     if arguments.format == "json":
-        return Output(json.dumps(build_document(trace, comparison), indent=1), code)
+        return Output(json.dumps(redact_values(build_document(trace, comparison)), indent=1), code, redacted=True)
     return Output(render_changes(comparison, trace, other) if comparison and other else render_page(trace), code)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,10 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_llmbench.cli import Output, Subparsers, add_runs, rename_flags, resolve_settings
+from pytest_llmbench.cli import Output, Subparsers, add_runs, redact_values, rename_flags, resolve_settings
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Parallelism, Reason, Window
-from pytest_llmbench.core.redaction import Redactor, list_secret_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +120,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         text = make_table(table_rows).to_json(orient="records", date_format="iso", indent=2)
     else:
         text = format_table(table_rows)
-    return Output(text, code, aside)
+    return Output(text, code, aside, redacted=True)
 
 
 # --- the table --------------------------------------------------------------------------------------------
@@ -137,8 +135,7 @@ def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, n
         for entry in ingested.unreadable
     )
     found = (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
-    redactor = Redactor(list_secret_values(os.environ))
-    return tuple(SummaryRow(*map(redactor.redact_values, row)) for row in found)
+    return tuple(SummaryRow(*map(redact_values, row)) for row in found)
 
 
 def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:

@@ -187,11 +187,13 @@ JUDGING_OPTIONS = (
         "--llmb-accept-drift=REASON",
         "Why --llmb-record may write what is beyond the drift budget; kept in the file",
         shown="it may not",
+        parse="parse_reason",
     ),
     Option(
         "--llmb-accept-levels=REASON",
         "Why --llmb-record may write the mean of runs of several levels; kept in the file",
         shown="it may not",
+        parse="parse_reason",
         more="baselines.md#what-is-not-recorded",
     ),
     Option(

@@ -21,6 +21,11 @@ SHORTEST = 4  # replacing `1` or `no` wherever it stands would destroy the text 
 SHORTEST_FOUND = 8
 """Characters from which on a value that nobody named as a secret is hidden."""
 
+IDENTIFYING = frozenset(
+    {"schema", "kind", "status", "suite", "configuration", "members", "nodes", "job_id", "log_fingerprint", "code"}
+)
+"""What identifies something in an outcome: no secret is looked for there, nor in the id of a configuration."""
+
 _TELLING = re.compile(
     r"(TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)(?![A-Z])"
     r"|(^|_)AUTH($|_)|(^|_)(KEY|PW|PWD|PAT|COOKIE)$",
@@ -45,9 +50,21 @@ _TOKENS = re.compile(
 _BEARER = re.compile(r"\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
 
 # `github://owner:repository@commit/path` has no password, nor has a host with its port.
-_USER = r"(?<!\bgithub)(://[^/?#\s:,'\"<>]*)"
+_NAME = r"[^/?#\s:,'\"<>]*"
+_USER = rf"(?<!\bgithub)(://{_NAME})"
+_PORT = r"\d{2,5}[/?#]"
+_OF_DATABASE = rf"(\b(?:postgres\w*|mysql|maria\w*|mssql|oracle|redis\w*|mongodb|amqps?)(?:\+\w+)*://{_NAME})"
 _OF_URL = (
-    (re.compile(rf"{_USER}:(?!:|\d{{2,5}}[/?#])\S*@"), rf"\1:{MASK}@"),  # also one with a slash or an @ in it
+    (re.compile(rf"{_USER}:(?!:|{_PORT})\S*@"), rf"\1:{MASK}@"),  # also one with a slash or an @ in it
+    # One that begins as a port does: the host of a database seldom has an @ behind its port, and behind the @ of
+    # another URL stands a host (`host:8080/path@v2` has none).
+    (re.compile(rf"{_OF_DATABASE}:(?!:){_PORT}\S*@"), rf"\1:{MASK}@"),
+    (
+        re.compile(
+            rf"(://(?!localhost:)[^/?#\s:,.'\"<>\[]+):{_PORT}\S*(?<!/)@(?=[A-Za-z][\w-]*(?:\.[A-Za-z]|:\d+\b|/))"
+        ),
+        rf"\1:{MASK}@",
+    ),
     (re.compile(r"(\b[A-Za-z][\w+.-]+:/[^/?#\s:]*):[^\s/]*@"), rf"\1:{MASK}@"),  # a slash is missing
     (re.compile(r"(\bpostgres\w*(?:\+\w+)?:[^/?#\s:]*):\S*@"), rf"\1:{MASK}@"),  # both are
     (
@@ -65,6 +82,11 @@ _OF_URL = (
         rf"\1{MASK}",
     ),
 )
+
+_ASSIGNED = re.compile(
+    r"(\b\w*(?:TOKEN|SECRET|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)=[\"']?)([\w.+/~-]{8,}=*)"
+)
+"""What `env` and a shell's `set -x` print of a variable, whoever's it was."""
 
 
 # --- which values -----------------------------------------------------------------------------------------
@@ -122,7 +144,15 @@ def hide_tokens(text: str) -> str:
         text = _TOKENS.sub(MASK, text)
     if "earer" in text or "EARER" in text:
         text = _BEARER.sub(rf"\1{MASK}", text)
+    if "=" in text:
+        text = _ASSIGNED.sub(_hide_assigned, text)
     return hide_passwords(text) if ":" in text or "=" in text else text
+
+
+def _hide_assigned(match: re.Match[str]) -> str:
+    value = match[2]
+    # A tokenizer has variables with such names, too: a secret has digits, as most generated ones.
+    return f"{match[1]}{MASK}" if is_secret(value) and any(map(str.isdigit, value)) else match[0]
 
 
 def hide_passwords(text: str) -> str:
@@ -134,7 +164,8 @@ def hide_passwords(text: str) -> str:
 
 def hide_password_of(url: str) -> str:
     """Return a text that is one URL without its password, which may also have spaces in it."""
-    return hide_passwords(re.sub(rf"{_USER}:(?!:|\d{{2,5}}[/?#]).*@", rf"\1:{MASK}@", url, flags=re.DOTALL))
+    pattern = rf"(?:{_USER}:(?!:|{_PORT})|{_OF_DATABASE}:(?!:)).*@"
+    return hide_passwords(re.sub(pattern, rf"\1\2:{MASK}@", url, flags=re.DOTALL))
 
 
 def mask_environment(

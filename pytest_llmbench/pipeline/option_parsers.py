@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.models.jobs import NEVER_IGNORED, PreflightCheck
 from pytest_llmbench.core.models.stalls import StallLimits
+from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.tolerance import parse_fraction
 
 MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
@@ -51,6 +52,11 @@ def parse_moment(text: str) -> datetime:
 def parse_percentage(text: str) -> float:
     """Read `1%` or `0.01` as a fraction; ValueError otherwise."""
     return parse_fraction(text, expected="a percentage such as 1% or 0.5%")
+
+
+def parse_reason(text: str) -> str:
+    """Read a reason that a file keeps: without secrets."""
+    return redact_text(text)
 
 
 def parse_lower(text: str) -> str:

@@ -29,6 +29,7 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
+from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.robust import compute_mean
 from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.judge.agreement import (
@@ -328,4 +329,4 @@ def find_author(directory: Path, environment: Mapping[str, str], host: str, run:
     stated = answer.out.strip() if answer.code == 0 else ""
     names = (stated, environment.get("USER", ""), environment.get("LOGNAME", ""))
     who = next((name.strip() for name in names if name.strip()), "somebody")
-    return formatting.escape(f"{who} on {host}" if host else who)
+    return redact_text(formatting.escape(f"{who} on {host}" if host else who))

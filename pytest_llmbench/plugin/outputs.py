@@ -163,14 +163,15 @@ def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
     """Return the outcomes with the nights of the history, and the lines of their logs around a failure."""
     # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
     # only collects.
-    from pytest_llmbench.core.redaction import MASK, hide_values
+    from pytest_llmbench.core.redaction import IDENTIFYING, MASK, hide_values
     from pytest_llmbench.pipeline.log_excerpt import read_excerpts
-    from pytest_llmbench.report.outcome import KEPT
 
     history = session.history
     outcomes = session.described
     if history is not None:
-        outcomes = [session.redactor.redact_values(history.with_nights(outcome), KEPT | {"id"}) for outcome in outcomes]
+        outcomes = [
+            session.redactor.redact_values(history.with_nights(outcome), IDENTIFYING | {"id"}) for outcome in outcomes
+        ]
     places = [_locate_excerpt(session, outcome["excerpt"]) for outcome in outcomes if "excerpt" in outcome]
     excerpts = read_excerpts(places) if MASK not in session.secrets else {}
 

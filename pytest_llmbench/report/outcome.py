@@ -22,7 +22,7 @@ from pytest_llmbench.core.models import (
     UnmatchedRun,
     Verdict,
 )
-from pytest_llmbench.core.redaction import Redactor
+from pytest_llmbench.core.redaction import IDENTIFYING, Redactor
 from pytest_llmbench.core.robust import find_stragglers
 from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
@@ -172,19 +172,14 @@ def _describe_compared(pair: ComparedConfiguration) -> dict[str, Any]:
     }
 
 
-KEPT = frozenset(
-    {"schema", "kind", "status", "suite", "configuration", "members", "nodes", "job_id", "log_fingerprint", "code"}
-)
-"""What identifies something in an outcome: no secret is looked for there, nor in the id of a configuration."""
-
 PATH_MASKED = "a path holds a secret, and is shown with *** in its place: the file lies under its own name"
 
 
 def redact(described: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
     """Return an outcome without secrets, and with a note of it where a path is not the one that it was."""
-    own = KEPT if described["kind"] == "stray" else KEPT | {"id"}
+    own = IDENTIFYING if described["kind"] == "stray" else IDENTIFYING | {"id"}
     redacted: dict[str, Any] = {
-        name: value if name in own else redactor.redact_values(value, KEPT) for name, value in described.items()
+        name: value if name in own else redactor.redact_values(value, IDENTIFYING) for name, value in described.items()
     }
     if _list_places(described) == _list_places(redacted):
         return redacted

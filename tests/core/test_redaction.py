@@ -91,6 +91,18 @@ def test_a_token_is_hidden_by_its_form(token: str) -> None:
         "grok1_314b-25.05-gb200-bf16-128",
         "eyJust a word.eyJ.x",
         "step 3: 1.5e-08 s",
+        "https://registry:5000/img@sha256:ab",
+        "http://npm:4873/@scope/pkg",
+        "git+https://host:8080/repo@v1.2#egg=x",
+        "http://localhost:8080/a@b.org",
+        "http://10.0.0.1:8080/a@b.org",
+        "postgresql://h:5432/d",
+        "EOS_TOKEN=<|endoftext|>",
+        "PAD_TOKEN=endoftext",
+        "MAX_TOKENS=4096k-and-8",
+        "HF_TOKEN=$HF_TOKEN_OF_CI",
+        "API_KEY=/run/secrets/key1",
+        "eos_token=endoftext2",
     ],
 )
 def test_what_only_looks_like_a_secret_stays(text: str) -> None:
@@ -104,6 +116,13 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         ("postgresql://u:p@/ssX@h/d", "postgresql://u:***@h/d"),
         ("postgresql://u:p?#ssX@h/d", "postgresql://u:***@h/d"),
         ("postgresql://u@corp:pw@h/d", "postgresql://u@corp:***@h/d"),
+        ("postgresql://u:12/ssX@h/d", "postgresql://u:***@h/d"),
+        ("postgresql+psycopg://u:12345?X@h:5432/d", "postgresql+psycopg://u:***@h:5432/d"),
+        ("mysql://u:123#X@h", "mysql://u:***@h"),
+        ("https://u:12/ssX@h.org/x", "https://u:***@h.org/x"),
+        ("https://u:1234?ssX@proxy:3128", "https://u:***@proxy:3128"),
+        ("+ export WANDB_API_KEY=0123456789abcdef0123", "+ export WANDB_API_KEY=***"),
+        ("HF_TOKEN='hf_m1ne+a/b==' srun", "HF_TOKEN='***' srun"),
         ("postgresql:/u:pw@h/d", "postgresql:/u:***@h/d"),
         ("postgresql:u:pw@h/d", "postgresql:u:***@h/d"),
         ("zip://a::https://u:p@h/x.zip", "zip://a::https://u:***@h/x.zip"),
@@ -121,6 +140,7 @@ def test_a_password_is_hidden_wherever_it_stands(text: str, shown: str) -> None:
 
 def test_a_url_may_have_a_password_with_spaces() -> None:
     assert hide_password_of("--llmb-history=postgresql://u:pa ssX@h/d") == "--llmb-history=postgresql://u:***@h/d"
+    assert hide_password_of("--llmb-history=postgresql://u:12/pa ssX@h/d") == "--llmb-history=postgresql://u:***@h/d"
     assert hide_passwords("at https://a:1 and me@h") == "at https://a:1 and me@h"
 
 

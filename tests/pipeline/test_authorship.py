@@ -9,6 +9,7 @@ import pytest
 
 from pytest_llmbench.launch.slurm import CommandOutput, run
 from pytest_llmbench.pipeline.record_baselines import find_author
+from pytest_llmbench.pipeline.settings import resolve
 
 
 def git(out: str, code: int = 0) -> object:
@@ -37,3 +38,12 @@ def test_who_records(answer: object, environment: dict[str, str], host: str, exp
 
 def test_a_folder_without_git_is_no_error(tmp_path: Path) -> None:
     assert find_author(tmp_path / "nowhere", {"USER": "alice"}, "login1", run) == "alice on login1"
+
+
+def test_an_author_and_a_reason_are_kept_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
+    assert find_author(tmp_path / "nowhere", {"USER": "hf_53cr3t-of-m1ne"}, "login1", run) == "*** on login1"
+    reason = "new driver, see https://u:pw-1s@h/a and hf_53cr3t-of-m1ne"
+    for option in ("llmb_accept_drift", "llmb_accept_levels"):
+        settings = resolve({option: reason, "llmb_record": "recorded", "llmb_logs": ["."]}, tmp_path)
+        assert getattr(settings, option.removeprefix("llmb_")) == "new driver, see https://u:***@h/a and ***"

@@ -1,0 +1,166 @@
+"""No command of `llmbench` prints or writes a secret, whatever its input holds and whatever was typed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from generator import write_run
+from nccl_traces import record, run
+from remembered import ID, document, outcome
+
+from pytest_llmbench.cli.baselines import read_recipes_in
+from pytest_llmbench.cli.main import _make_parser, main
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.history.unsaved import write_unsaved
+
+TOKEN = "hf_53cr3t-of-m1ne"
+FOREIGN = "hf_" + "aB3" * 11
+"""One that no variable holds: its form tells."""
+
+BASELINES = {baseline.key.id: baseline for recipe in read_recipes_in(()) for baseline in recipe.baselines}
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+
+TEXT = f'password="a,b" of {TOKEN}, and https://u:12/p4ss@h.org with {FOREIGN}'
+SECRETS = (TOKEN, FOREIGN, "a,b", "p4ss")
+HIDDEN = "password=*** of ***, and https://u:***@h.org with ***"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the command, in which HF_TOKEN is a secret; that what identifies something equals one changes
+    nothing."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("OTHER_TOKEN", ID)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def history(folder: Path) -> StoreLocation:
+    """A history that an older version stored, secrets and all."""
+    place = StoreLocation("history.db", folder / "history.db")
+    told = {**outcome(8.0), "text": TEXT, "tolerance": TOKEN, "environment": {"driver": TEXT}}
+    write(place, document(told, options=[f"--llmb-html={TOKEN}"], environment={"CI_JOB_URL": f"https://ci/{TOKEN}"}))
+    return place
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    """Run a command that says no secret, and return what it prints."""
+    try:
+        assert main(list(map(str, arguments))) == code
+    except SystemExit as stopped:
+        assert stopped.code == code  # noqa: PT017 (argparse ends that way)
+    printed = "".join(capsys.readouterr())
+    assert not [secret for secret in SECRETS if secret in printed]
+    return printed
+
+
+def test_the_history_is_shown_without(capsys: pytest.CaptureFixture[str], history: StoreLocation) -> None:
+    where = ("--history", history.shown)
+    assert "***" in call(capsys, "history", "show", "1", *where)
+    call(capsys, "history", "list", *where)
+    call(capsys, "history", "prune", "--keep=1d", "--dry-run", *where)
+    assert "no run ***" in call(capsys, "history", "show", TOKEN, *where, code=2)
+
+
+def test_a_history_is_exported_without(capsys: pytest.CaptureFixture[str], history: StoreLocation) -> None:
+    where = ("--history", history.shown)
+    (row,) = json.loads(call(capsys, "history", "export", "--format=json", *where))
+    assert (row["text"], row["environment"], row["tolerance"]) == (HIDDEN, {"driver": HIDDEN}, "***")
+    assert row["configuration"] == ID
+    assert (row["step_time_seconds"], row["number"]) == (8.0, 1)
+    call(capsys, "history", "export", *where)
+    for name in ("a.csv", "a.parquet", "a.json"):
+        call(capsys, "history", "export", "-o", name, *where)
+        assert not [secret for secret in SECRETS if secret.encode() in Path(name).read_bytes()]
+    assert pd.read_csv("a.csv")["text"].item() == HIDDEN
+    assert pd.read_parquet("a.parquet")["text"].item() == HIDDEN
+
+
+def test_what_is_added_to_a_history_is_stored_without(
+    capsys: pytest.CaptureFixture[str], folder: Path, history: StoreLocation
+) -> None:
+    path = write_unsaved(document({**outcome(7.5), "text": TEXT}), [folder])
+    Path("history.db").unlink()
+    assert "1 verdict added" in call(capsys, "history", "add", path, "--history", history.shown)
+    stored = Path("history.db").read_bytes()
+    assert not [secret for secret in SECRETS if secret.encode() in stored]
+    assert ID.encode() in stored
+
+
+def test_a_trace_is_told_and_saved_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "log.out").write_text("".join(run()) + record(TOKEN) + record(FOREIGN))
+    assert "***" in call(capsys, "nccl", "log.out", "--save=a.json")
+    assert TOKEN not in Path("a.json").read_text()
+    assert "***" in str(json.loads(call(capsys, "nccl", "log.out", "--format=json"))["rows"])
+    (folder / "other.out").write_text("".join(run()))
+    assert "***" in call(capsys, "nccl", "other.out", "--against=log.out", code=1)
+    call(capsys, "nccl", "other.out", "--against=a.json", "--format=json", code=1)
+
+
+def test_runs_are_listed_and_judged_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    runs = folder / f"of-{TOKEN}"
+    runs.mkdir()
+    write_run(runs, BASELINES[GROK])
+    (runs / "log-llama9_3_0_0.out").write_text(f"iteration no step in it {TEXT}\n")
+    for form in ("table", "csv", "json"):
+        call(capsys, "summary", runs, f"--format={form}")
+    assert "items would change" in call(capsys, "replay", runs, "--tolerance=9%")
+    assert "of-***" in call(capsys, "replay", runs / "none", "--tolerance=9%", code=2)
+
+
+def test_a_message_of_a_session_is_told_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    keys = ("schema", "version", "started", "exit_code", "green", "count", "counts", "failures", "outcomes")
+    values = {**dict.fromkeys(keys, ""), "schema": 1, "exit_code": 1, "outcomes": [], "failures": [TEXT]}
+    (folder / "a.json").write_text(json.dumps(values))
+    assert HIDDEN in call(capsys, "chat", "a.json")
+    assert HIDDEN in json.loads(call(capsys, "chat", "a.json", f"--link=https://ci/{TOKEN}", "--format=slack"))["text"]
+
+
+def test_drafts_and_differences_are_told_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "README.md").write_text(
+        f"# {TEXT}\n\n| {TOKEN} | GPUs | step time (s) |\n|---|---|---|\n| x | 8 | 1.0 |\n"
+    )
+    assert "'***': no such row" in call(capsys, "baselines", "import", "README.md", "--release=25.05", code=2)
+    call(capsys, "baselines", "diff", TOKEN, "25.05", code=2)
+    assert json.loads(call(capsys, "baselines", "diff", "25.05", "25.05", "--format=json"))
+
+
+def list_commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return every command, with the words that call it."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    below = [
+        found for group in groups for name, of in group.choices.items() for found in list_commands(of, (*words, name))
+    ]
+    return below or [words]
+
+
+@pytest.mark.parametrize("words", list_commands(_make_parser()), ids=" ".join)
+def test_no_usage_error_quotes_one(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    for strange in (f"--strange={TOKEN}", "--strange=postgresql://u:p4ss@h/d"):
+        assert "***" in call(capsys, *words, "a", "b", "--history=c", "--release=d", "--keep=9d", strange, code=2)
+
+
+def test_a_strange_value_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["history", "prune", f"--keep={TOKEN}"], ["summary", "a", f"--format={TOKEN}"], [TOKEN]):
+        assert "***" in call(capsys, *arguments, code=2)
+
+
+def test_without_a_secret_everything_is_printed_as_it_is(
+    capsys: pytest.CaptureFixture[str], history: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_TOKEN", "OTHER_TOKEN"):
+        monkeypatch.delenv(name)
+    Path("history.db").unlink()
+    text = "at https://host:8080/path@v2, 7.5 s of /data/a@b:/c, hf_model and user@host"
+    write(history, document({**outcome(7.5), "text": text}))
+    rows = json.loads(call(capsys, "history", "export", "--format=json", "--history", history.shown))
+    assert rows[0]["text"] == text
+    assert "***" not in call(capsys, "history", "show", "1", "--history", history.shown)
+    assert os.environ.get("HF_TOKEN") is None
