@@ -24,12 +24,16 @@ from pytest_llmbench.cli import (
 )
 from pytest_llmbench.core.errors import LlmbenchError, ReportError
 from pytest_llmbench.core.redaction import redact_text
+from pytest_llmbench.core.runtime import describe_unfit_system
 
 CommandFunction = Callable[[argparse.Namespace], Output]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used."""
+    if unfit := describe_unfit_system():
+        print(f"llmbench: {unfit}", file=sys.stderr)
+        return 2
     arguments = _make_parser().parse_args(argv)
     command: CommandFunction = arguments.command
     try:

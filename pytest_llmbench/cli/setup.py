@@ -15,6 +15,7 @@ from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.cli.baselines import read_recipes_in
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
+from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.report.files import NEW, find_obstacle, write_whole
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def set_up(
     cluster = _read_cluster(options.cluster, directory)
     facts = choose_recipe(options.recipe, options.release, recipes, cluster)
     step = build_setup_step(facts, cluster, caller, directory / options.folder if options.folder else None)
-    problems = check_setup(step)
+    problems = describe_missing_proc() or check_setup(step)
     if options.dry_run:
         shown = (_format_step(step, caller), describe_import(step), problems)
         return "\n".join(filter(None, shown)), not problems

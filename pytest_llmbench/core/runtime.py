@@ -1,15 +1,22 @@
-"""What this process runs in: a job of a CI system, or none, Python with its collector of cycles, and signals."""
+"""What this process runs in: a system with processors and signals, a job of a CI or none, Python with its collector."""
 
 from __future__ import annotations
 
 import gc
+import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+
+SYSTEM = sys.platform
+
+PROCESS = "/proc/self/stat"
+"""What Linux says of this process; macOS has no such files."""
 
 AT_ONCE_SECONDS = 1.0  # signals that come so soon after one another are one
 
@@ -25,6 +32,27 @@ COMMITS = (
 """The variables with the commit."""
 
 ADDRESSES = ("CI_JOB_URL", "CI_PIPELINE_URL", "BUILD_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL")
+
+
+def describe_unfit_system() -> str:
+    """Return why nothing can be read or launched on this system, empty where it can."""
+    if SYSTEM != "win32":
+        return ""
+    return "pytest-llmbench reads runs on Linux and macOS, and not on Windows: use it in WSL"
+
+
+def describe_missing_proc() -> str:
+    """Return why nothing can be launched on this system, empty where it can."""
+    if os.path.exists(PROCESS):
+        return ""
+    return f"a launch follows its processes in /proc, and {PROCESS} is not there: launch on Linux"
+
+
+def count_processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def read_commit(environment: Mapping[str, str]) -> str:

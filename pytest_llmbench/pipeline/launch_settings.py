@@ -15,6 +15,7 @@ from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purp
 from pytest_llmbench.core.models.stalls import StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
+from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.judge.stop_rule import RunPlan, choose_look
 from pytest_llmbench.pipeline.option_values import declare_option, get_text, resolve_fields
 
@@ -121,6 +122,8 @@ def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings
     """Return what is launched, None for a session that only judges runs on disk; raises SettingsError."""
     if not any(values.get(name_destination(flag)) for flag in LAUNCHING):
         return None
+    if problem := describe_missing_proc():
+        raise SettingsError(f"--llmb-launch: {problem}")
     settings = LaunchSettings(**resolve_fields(LaunchSettings, values, directory), purpose=_choose_purpose(values))
     _refuse_contradicting_launch(settings)
     return settings

@@ -21,6 +21,7 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, LogError
 from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
+from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.ingest.sources.files import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
@@ -186,7 +187,7 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
         path, fingerprint = log
         return _hash(takewhile(lambda _: not stopped.is_set(), files.read_blocks(path)), path, fingerprint)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(count_processors()) as pool:
         try:
             return dict(zip(logs, pool.map(hash_file, logs), strict=True))
         except KeyboardInterrupt:

@@ -52,6 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
     if any(config.getoption(name_destination(option.flag)) is not None for option in OPTIONS):
         from pytest_llmbench.core.redaction import redact_text
+        from pytest_llmbench.core.runtime import describe_unfit_system
+
+        if unfit := describe_unfit_system():
+            raise pytest.UsageError(unfit)
         from pytest_llmbench.plugin.configure import start
 
         try:

@@ -4,7 +4,6 @@ as there are, saved and read again. `records` counts, `changes` compares."""
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
+from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
 from pytest_llmbench.ingest.sources.files import Stream
@@ -159,7 +159,7 @@ def _choose_shares(paths: Sequence[Path]) -> int:
     if any(is_remote(path) or path == STANDARD_INPUT for path in paths):
         return 1
     size = sum(path.stat().st_size for path in _list_files(Stores(), paths))
-    return min(len(os.sched_getaffinity(0)), PROCESSES) if size >= LARGE else 1
+    return min(count_processors(), PROCESSES) if size >= LARGE else 1
 
 
 def _open_streams(paths: Sequence[Path]) -> Iterator[Stream]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
 from collections import deque
@@ -15,6 +14,7 @@ import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, ParsedLog, RegexDialect
+from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.ingest.parse.collect import STEP_MARKERS, LogCollector
 from pytest_llmbench.ingest.parse.dialect_reader import load_reader
 from pytest_llmbench.ingest.parse.endings import LATE_STEPS, Decisive, Endings, name_file
@@ -91,7 +91,7 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
         if file.size < LARGE or find_method(file.read(0, HEAD)):
             return _read_stream(Stream(file.blocks(), source), extra)
         collector = LogCollector(extra)
-        fingerprint = _take_file(file, collector, threads or len(os.sched_getaffinity(0)))
+        fingerprint = _take_file(file, collector, threads or count_processors())
         return replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
 
 

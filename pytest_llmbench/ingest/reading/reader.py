@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, cast
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Ending, ParsedLog, RegexDialect, RunFiles
+from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.ingest.reading.cache import LogCache
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult
 from pytest_llmbench.ingest.reading.file_reader import parse, read_batches, read_file
@@ -124,7 +125,7 @@ class Reading:
 def count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
     """Return how many workers are worth their start: none for few or small files."""
     seconds = FILE_SECONDS * len(sizes) + BYTE_SECONDS * sum(sizes.values())
-    processors = len(os.sched_getaffinity(0))
+    processors = count_processors()
     return min(int(seconds / WORKER_SECONDS), processors - 1, batches - 1, MOST_WORKERS)
 
 
