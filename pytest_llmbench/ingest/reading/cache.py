@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
 import struct
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISREG
@@ -20,13 +20,17 @@ from stat import S_ISREG
 from pytest_llmbench.core.models import Ending, ParsedLog, Quote, RegexDialect, change_ending
 from pytest_llmbench.core.redaction import Redactor, list_secret_values
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
+from pytest_llmbench.ingest.reading.consistency import is_consistent
 from pytest_llmbench.ingest.sources.files import read_state
 
-MAGIC = b"llmbench log cache 3\n"
-# Magic, what it is of, checksum and size of the rest.
-_HEADER = struct.Struct(f"={len(MAGIC)}s32sIQ")
+MAGIC = b"llmbench log cache 4\n"
+# Magic, and the signature of what it is of and of the rest.
+_HEADER = struct.Struct(f"={len(MAGIC)}s32s")
 
 SUFFIX = ".logs"
+# The file with which cache files are signed: what did not come from here, or was changed, is not trusted. Whoever can
+# read it is this user, and could change this program as well.
+KEY, KEY_BYTES = "key", 32
 # Fewer new files with fewer bytes are read again sooner than a cache file is written.
 WORTH_FILES, WORTH_BYTES = 50, 8 << 20
 # Bytes of all cache files together.
@@ -35,6 +39,8 @@ LARGEST = 512 << 20
 UNPACKED = 2 << 30
 # All that a parser may import: a change of any file there may change what a log says.
 ROOMS = ("ingest", "core")
+# What finds, decompresses and holds what a log says.
+PACKAGES = ("ahocorasick_rs", "zstandard", "numpy")
 # A cache file that was not used for so long is removed.
 OLDEST_SECONDS = 30 * 86400
 
@@ -55,28 +61,31 @@ class LogCache:
 
     def find_unchanged(self, files: Sequence[FileToRead]) -> dict[FileToRead, ReadResult]:
         """Return what those of the files say that have not changed since they were read; damage is no error."""
+        now = time.time_ns()
         cached = {reading.file: reading for reading in self._load()}
         self._used = [
-            reading for reading in map(cached.get, files) if reading and reading.state == read_state(reading.file.path)
+            reading
+            for reading in map(cached.get, files)
+            if reading and is_consistent(reading) and reading.state == read_state(reading.file.path, now, reading.state)
         ]
         return {reading.file: reading.result for reading in self._used}
 
     def keep(self, new: Sequence[FileReading]) -> None:
         """Add what was read now, and drop what was not asked for; a folder that cannot be written is no error."""
         new = [reading for reading in new if reading.state]
-        if len(new) < WORTH_FILES and sum(reading.state[0] for reading in new if reading.state) < WORTH_BYTES:
+        if len(new) < WORTH_FILES and sum(reading.state.size for reading in new if reading.state) < WORTH_BYTES:
             return
         import zstandard
 
-        # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
-        packed = pack([*self._used, *_hide_secrets(new)])
-        data = zstandard.ZstdCompressor(level=1).compress(packed)
-        if len(packed) > UNPACKED or len(data) > LARGEST // 2:
-            return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, MemoryError):
+            # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
+            packed = pack([*self._used, *_hide_secrets(new)])
+            data = zstandard.ZstdCompressor(level=1).compress(packed)
+            if len(packed) > UNPACKED or len(data) > LARGEST // 2:
+                return
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_ours(os.stat(self._folder)):
-                self._write(_HEADER.pack(MAGIC, self._of, zlib.crc32(data), len(data)), data)
+                self._write(self._file, _HEADER.pack(MAGIC, self._sign(data, self._make_key())) + data)
                 self._tidy()
 
     def _load(self) -> Sequence[FileReading]:
@@ -84,38 +93,44 @@ class LogCache:
         import zstandard
 
         try:
-            data = self._read_checked()
+            data = self._read_signed()
             fits = bool(data) and zstandard.frame_content_size(data) <= UNPACKED
             return unpack(zstandard.ZstdDecompressor().decompress(data)) if fits else ()
-        except (OSError, ValueError, struct.error, zstandard.ZstdError):
+        except (OSError, MemoryError, ValueError, struct.error, zstandard.ZstdError):
             return ()
 
-    def _read_checked(self) -> bytes:
+    def _read_signed(self) -> bytes:
         """Return what is behind the header of the cache file, empty where it is not to be trusted."""
         if not _is_ours(os.stat(self._folder)):
             return b""
-        handle = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not S_ISREG(status.st_mode) or not _is_ours(status):
-                return b""
-            magic, of, check, size = _HEADER.unpack(file.read(_HEADER.size))
-            if magic != MAGIC or of != self._of or size != status.st_size - _HEADER.size:
-                return b""
-            data = file.read(size)
-            with contextlib.suppress(OSError):
-                os.utime(handle)  # those used last are kept longest
-        return data if zlib.crc32(data) == check else b""
+        content = _read_own(self._file, LARGEST)
+        magic, signature = _HEADER.unpack_from(content)
+        data = content[_HEADER.size :]
+        signed = hmac.compare_digest(signature, self._sign(data, _read_own(self._folder / KEY, KEY_BYTES)))
+        return data if magic == MAGIC and signed else b""
 
-    def _write(self, header: bytes, data: bytes) -> None:
+    def _sign(self, data: bytes, key: bytes) -> bytes:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a key of {len(key)} bytes")
+        return hmac.digest(key, self._of + data, "sha256")
+
+    def _make_key(self) -> bytes:
+        """Return the key of this folder, a new one where there is none: what was signed with another counts as none."""
+        with contextlib.suppress(OSError):
+            if len(key := _read_own(self._folder / KEY, KEY_BYTES)) == KEY_BYTES:
+                return key
+        key = os.urandom(KEY_BYTES)
+        self._write(self._folder / KEY, key)
+        return key
+
+    def _write(self, path: Path, data: bytes) -> None:
         # Written as a whole and renamed: sessions side by side, on any file system, never see half of one. The last of
         # them counts; what another one had read is read again.
         handle, name = tempfile.mkstemp(dir=self._folder, suffix=SUFFIX)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(header)
                 file.write(data)
-            os.replace(name, self._file)
+            os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(name)
@@ -129,6 +144,19 @@ class LogCache:
             room -= size
             if room < 0 or time.time() - used > OLDEST_SECONDS:
                 path.unlink(missing_ok=True)
+
+
+def _read_own(path: Path, most: int) -> bytes:
+    """Return what is in a file of this user, empty where others may write it or it is larger; OSError if none can."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not S_ISREG(status.st_mode) or not _is_ours(status) or status.st_size > most:
+            return b""
+        data = file.read(most)
+        with contextlib.suppress(OSError):
+            os.utime(handle)  # those used last are kept longest
+    return data
 
 
 def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
@@ -148,8 +176,8 @@ def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
 
 
 def hash_parser(definitions: Sequence[RegexDialect]) -> str:
-    """Return what changes whenever a log might be read otherwise: the code, the interpreter, the regular expressions'
-    package where definitions use it."""
+    """Return what changes whenever a log might be read otherwise: the code, the interpreter, and the packages that
+    read, that of regular expressions where definitions use it."""
     code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
     package = Path(__file__).parents[2]
     parsers = sorted(path for room in ROOMS for path in (package / room).glob("**/*.py"))
@@ -157,11 +185,11 @@ def hash_parser(definitions: Sequence[RegexDialect]) -> str:
         code.update(path.read_bytes())
     if not parsers:  # installed without its source: nothing tells one version from another
         code.update(os.urandom(32))
-    if definitions:
-        from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, version
 
+    for package_name in (*PACKAGES, *(("google-re2",) if definitions else ())):
         with contextlib.suppress(PackageNotFoundError):
-            code.update(version("google-re2").encode())
+            code.update(f"{package_name} {version(package_name)}".encode())
     return code.hexdigest()
 
 

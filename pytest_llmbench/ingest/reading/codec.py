@@ -43,7 +43,7 @@ class FileReading(NamedTuple):
 
     file: FileToRead
     result: ReadResult
-    state: FileState | None  # where the result may be kept: the file was the same before and after, and is settled
+    state: FileState | None  # that of the bytes that said it; None where it may not be kept
 
 
 _NUMPY_TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
@@ -57,6 +57,7 @@ _COLUMNS = dict(
 _BEGINS = dict(zip(_COLUMNS, accumulate((kind.itemsize for kind in _COLUMNS.values()), initial=0), strict=False))
 """By column how many bytes of each step stand before it."""
 _STEP_BYTES = sum(kind.itemsize for kind in _COLUMNS.values())
+_FLAGS_BEGIN = next(_BEGINS[name] for name, kind in _COLUMNS.items() if kind == np.bool_)
 _ALIGNED = 8
 
 
@@ -94,6 +95,9 @@ class _StepReader:
         begin, self.place = self.place, self.place + _pad(count * _STEP_BYTES)
         if count < 0 or self.place > len(self._data):
             raise ValueError(f"no {count} steps in {len(self._data)} bytes")
+        flags = self._data[begin + _FLAGS_BEGIN * count : begin + _STEP_BYTES * count]
+        if flags.strip(b"\0\1"):
+            raise ValueError("flags that are neither true nor false")
         steps = LazySteps.__new__(LazySteps)
         object.__setattr__(steps, "_place", (self._data, begin, count))
         return steps

@@ -21,11 +21,8 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import clip
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
-from pytest_llmbench.ingest.sources.files import Stream, read_state, select_numbers
-
-# What changed this shortly before it was read may change again and look the same: there are file systems that keep
-# times in steps of two seconds.
-SETTLED_NS = 2_000_000_000
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.files import Stream, WholeFile, read_state
 
 LONGEST_MESSAGE = 200  # of what Python says of a file that no parser can read
 
@@ -44,17 +41,18 @@ Answer: TypeAlias = tuple[Batch, bytes]
 
 def read_file(file: FileToRead, definitions: Sequence[RegexDialect], *, keep: bool) -> FileReading:
     """Return what a file says; with `keep` also its state, if the result may be kept for the next time."""
-    began = time.time_ns()
-    before = _read_status(file.path) if keep else None
-    result = parse(Path(file.path), definitions, is_log=file.is_log)
-    if (
-        before is None
-        or isinstance(result, LogError)
-        or began - max(before.st_mtime_ns, before.st_ctime_ns) < SETTLED_NS
-    ):
-        return FileReading(file, result, None)
-    state = read_state(file.path)
-    return FileReading(file, result, state if state is not None and state[:-1] == select_numbers(before) else None)
+    path = Path(file.path)
+    if not keep:
+        return FileReading(file, parse(path, definitions, is_log=file.is_log), None)
+    if _read_size(path) > files.COMPARED_WHOLE:
+        before = read_state(file.path, time.time_ns())
+        result = parse(path, definitions, is_log=file.is_log)
+        state = before if before == read_state(file.path, time.time_ns(), before) else None
+    else:  # hashed while it is read: what is kept is of these bytes, whoever writes others meanwhile
+        whole = WholeFile(path)
+        result = parse(Stream(whole, path), definitions, is_log=file.is_log)
+        state = whole.state
+    return FileReading(file, result, None if isinstance(result, LogError) else state)
 
 
 def parse(source: Path | Stream, definitions: Sequence[RegexDialect], *, is_log: bool) -> ReadResult:
@@ -78,11 +76,11 @@ def _describe_failure(error: Exception) -> str:
     return clip(f"{type(error).__name__}: {error}", LONGEST_MESSAGE)
 
 
-def _read_status(path: str) -> os.stat_result | None:
+def _read_size(path: Path) -> int:
     try:
-        return os.stat(path)
+        return path.stat().st_size
     except OSError:  # reading it says why
-        return None
+        return 0
 
 
 def read_batches(

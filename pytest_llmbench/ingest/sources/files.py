@@ -4,6 +4,7 @@ decompressed while it is read. The first bytes of a file say how it is compresse
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import zlib
@@ -12,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_llmbench.core.errors import LogError
 
@@ -22,16 +23,30 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 
-FileState: TypeAlias = tuple[int, ...]
-"""Size, inode, device, time of the last writing and of the last change of anything (ns), checksum of samples.
+# Files of more bytes are not compared whole: to hash one takes longer than to search it for steps with several threads.
+COMPARED_WHOLE = 8 << 20
 
-No program sets the time of the last change: what was copied with the times of another file, or restored from a backup,
-has a new one. Where a file system keeps none, or clocks were set back, the samples tell.
-"""
+# What is written through `mmap` into a page that is still to be written back moves no time: measured on ext4, after
+# 36 s it did again, the 30 s of `vm.dirty_expire_centisecs` and the 5 s of its timer. Laptops keep pages for 10
+# minutes, clients of NFS the times of a file for one. A file that changed longer ago than this has no such page.
+LATE_WRITES_NS = 3600 * 10**9
 
-# How many bytes the samples at both ends of a file have, a sixteenth of it; there are two short ones between them.
-SAMPLES = range(512, 4097)
-SHORT_SAMPLE = 256
+# Nothing is written back there, so no time moves after the first writing, however late the next one is.
+IN_MEMORY = frozenset(("tmpfs", "ramfs"))
+MOUNTS = "/proc/self/mountinfo"  # which file systems there are
+
+
+class FileState(NamedTuple):
+    """What has to be the same for a file to count as unchanged."""
+
+    size: int
+    digest: str  # of all its bytes; of a file of more than COMPARED_WHOLE, of samples
+    # of such a file its inode, device, and times of the last writing and of the last change of anything (ns)
+    numbers: tuple[int, ...] = ()
+
+
+# How many bytes the samples of a large file have.
+SAMPLES = 4096
 
 _CHANGED = "changed while it was read ({what}): read it again when nobody writes it"
 
@@ -128,29 +143,57 @@ def _make_error(path: Path, error: OSError) -> LogError:
     return LogError(f"cannot read {path}: {error.strerror or error}")
 
 
-def read_state(path: str) -> FileState | None:
-    """Return the state of a file; None where it cannot be opened, or is nothing that can be read again."""
+def read_state(path: str, now_ns: int, like: FileState | None = None) -> FileState | None:
+    """Return the state of a file; None where it has none that says that it did not change, or one of another size than
+    `like` has: it cannot be read, or it is large and was changed lately, in the future, or where no time tells."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(handle)
             size = status.st_size
-            sample = min(max(SAMPLES[0], size // 16), SAMPLES[-1])
-            check = zlib.crc32(os.pread(handle, sample, 0))
-            if size > sample:
-                check = zlib.crc32(os.pread(handle, SHORT_SAMPLE, size // 3), check)
-                check = zlib.crc32(os.pread(handle, SHORT_SAMPLE, size * 2 // 3), check)
-                check = zlib.crc32(os.pread(handle, sample, size - sample), check)
+            if not S_ISREG(status.st_mode) or (like is not None and like.size != size):
+                return None
+            if size <= COMPARED_WHOLE:
+                return FileState(size, hashlib.sha256(os.pread(handle, size, 0)).hexdigest())
+            if now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < LATE_WRITES_NS or lies_in_memory(status):
+                return None
+            places = (0, size // 3, size * 2 // 3, size - SAMPLES)
+            digest = hashlib.sha256(b"".join(os.pread(handle, SAMPLES, place) for place in places))
         finally:
             os.close(handle)
     except OSError:
         return None
-    return (*select_numbers(status), check)
+    numbers = status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns
+    return FileState(size, digest.hexdigest(), numbers)
 
 
-def select_numbers(status: os.stat_result) -> FileState:
-    """Return what the operating system says of the state of a file."""
-    return status.st_size, status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns
+def lies_in_memory(status: os.stat_result) -> bool:
+    """Whether a file is on a file system that writes nothing back; so it is where that cannot be told."""
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
+        fields = (line.split() for line in mounts)
+        return any(mount[2] == device and mount[mount.index("-") + 1] in IN_MEMORY for mount in fields)
+
+
+class WholeFile:
+    """The bytes of a file, to be read once as `read_blocks` yields them, and then the state that the file had."""
+
+    def __init__(self, path: Path) -> None:
+        """Take its path: it is opened when it is iterated."""
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in read_blocks(self._path):
+            self._digest.update(block)
+            self._size += len(block)
+            yield block
+
+    @property
+    def state(self) -> FileState:
+        """The state of the bytes that were read."""
+        return FileState(self._size, self._digest.hexdigest())
 
 
 # --- compressed data ---------------------------------------------------------------------------------------

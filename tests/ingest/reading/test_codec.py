@@ -36,12 +36,16 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, LazySteps, ReadResult, pack, unpack
+from pytest_llmbench.ingest.sources.files import FileState
 
 SAVE, LOAD = CheckpointAction
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "experiments"
 
 
-def again(results: Sequence[ReadResult], state: tuple[int, ...] | None = (1, 2)) -> tuple[ReadResult, ...]:
+STATE = FileState(1, "ab", (2, 3))
+
+
+def again(results: Sequence[ReadResult], state: FileState | None = STATE) -> tuple[ReadResult, ...]:
     """Return results packed and unpacked again."""
     readings = [FileReading(FileToRead(f"/{number}", True), result, state) for number, result in enumerate(results)]
     unpacked = unpack(pack(readings))
@@ -80,7 +84,7 @@ def test_everything_that_a_log_can_hold_comes_out() -> None:
     )
     log = dataclasses.replace(log, readings=(log, dataclasses.replace(log, started=datetime.now(UTC))))
     said = (log, ending, None, LogError("no"), log)
-    for state in ((2**62, 0, -1), None):
+    for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
         assert bits(again(said, state)) == bits(said)
     assert unpack(pack(())) == []
 
@@ -114,9 +118,7 @@ def damaged_trees(tree: Any, place: tuple[int | str, ...] = ()) -> Iterator[tupl
 def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
     """Whatever stands in any place of the text: only records of the declared types come out."""
     log = read_log(next(EXAMPLES.rglob("*.out")))
-    data = pack(
-        [FileReading(FileToRead("/log", True), log, (1, 2)), FileReading(FileToRead("/err", False), None, None)]
-    )
+    data = pack([FileReading(FileToRead("/log", True), log, STATE), FileReading(FileToRead("/err", False), None, None)])
     (size,) = struct.unpack_from("=Q", data)
     tree = json.loads(data[8 : 8 + size])
     refused = 0

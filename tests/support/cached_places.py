@@ -1,0 +1,46 @@
+"""A folder of runs that is read with a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from compared import bits
+from reading_places import reading_of, write_runs
+
+from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.ingest.reading.cache import LogCache
+from pytest_llmbench.ingest.reading.codec import FileReading
+
+
+class Places:
+    """A folder of runs and a folder for the cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.runs = root / "runs"
+        self.folder = root / "caches" / "pytest-llmbench"
+        self.logs = write_runs(self.runs, 3)
+        self.read: list[Path] = []
+
+    def cache(self, definitions: tuple[RegexDialect, ...] = ()) -> LogCache:
+        return LogCache(self.folder, [self.runs], definitions)
+
+    def again(self, definitions: tuple[RegexDialect, ...] = ()) -> list[Path]:
+        """Read all runs with the cache, compare that with reading them without, and return what was read."""
+        self.read.clear()
+        found = reading_of(self.runs, definitions, cache=self.cache(definitions))
+        read = sorted(self.read)
+        fresh = reading_of(self.runs, definitions)
+        for path in self.logs:
+            if path.exists():
+                assert bits(found.get_log(path)) == bits(fresh.get_log(path))
+        return read
+
+    @property
+    def file(self) -> Path:
+        (path,) = self.folder.glob("*.logs")
+        return path
+
+    def forge(self, readings: Sequence[FileReading]) -> None:
+        """Write a cache file that says so, signed as every other."""
+        self.cache().keep(readings)
