@@ -16,7 +16,7 @@ from pytest_llmbench.cli.baselines import read_recipes_in
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
 from pytest_llmbench.core.runtime import describe_missing_proc
-from pytest_llmbench.report.files import NEW, find_obstacle, write_whole
+from pytest_llmbench.report.files import NEW, write_whole
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Recipe
@@ -175,10 +175,10 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
     text, path = format_cluster_file(learned), arguments.output
     if path is None:
         return Output(text)
-    if find_obstacle(path, NEW):
-        raise LaunchError(f"{path}: there is one already, and it is not replaced")
     try:
         write_whole(path, text.encode(), NEW, make_folders=False)
+    except FileExistsError as error:
+        raise LaunchError(f"{path}: there is one already, and it is not replaced") from error
     except OSError as error:
         raise LaunchError(f"{path}: cannot be written: {error.strerror or error}") from error
     return Output(f"{path}: {learned.describe()}")
