@@ -146,9 +146,18 @@ def decide_outcomes(results: SessionResults, selected: Collection[str], settings
     outcomes = []
     for result in chosen:
         status = Status.FAILED if nothing else _decide_status(result, judged, results, settings)
-        outcome = Outcome(result.case, status, result.judgement, result.others, nothing)
-        launched = replace(outcome, jobs=result.jobs, nodes=result.nodes, slow_nodes=result.slow_nodes)
-        outcomes.append(replace(launched, resumption=result.resumption))
+        outcome = Outcome(
+            result.case,
+            status,
+            result.judgement,
+            result.others,
+            nothing,
+            jobs=result.jobs,
+            nodes=result.nodes,
+            slow_nodes=result.slow_nodes,
+            resumption=result.resumption,
+        )
+        outcomes.append(outcome)
     return tuple(outcomes)
 
 

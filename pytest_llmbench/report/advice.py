@@ -25,8 +25,8 @@ EXPIRED = (
 ONE_STEP = "one step says little of a run: judge its window, without --llmb-timed=document"
 COLLECTED = (
     "collecting starts nothing; what goes on with this session{secrets} makes the runs that are due, and judges "
+    "them together with these: `{command}`"
 )
-COLLECTED += "them together with these: `{command}`"
 NOT_ONE_LEVEL = (
     "find what differs between the runs: nodes, steps, what else ran there; record those of one level, or say why all "
     'count, where they are at most 10 % apart, with --llmb-accept-levels="the reason"'
@@ -137,7 +137,7 @@ def advise(described: dict[str, Any]) -> str:
     """Return what to do next about an item."""
     places = described.get("baselines") or ["DIR"]  # with which later sessions judge against what was recorded
     baselines = " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
-    if (described.get("resume") or {}).get("due"):
+    if _is_due(described):
         return _advise_resumption(described["resume"])
     if described.get("slow_nodes") and described["verdict"] == "INCONCLUSIVE":
         return SLOW_NODES
@@ -156,6 +156,11 @@ def _advise_on_machine(described: dict[str, Any], advice: str) -> str:
     )
     times = " and ".join(", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1))
     return RAN_HERE.format(times=times, first=BESIDE if apart else ALIKE, then=advice)
+
+
+def _is_due(described: dict[str, Any]) -> bool:
+    """Whether going on with a session that only collected would start something for this configuration."""
+    return bool((described.get("resume") or {}).get("due"))
 
 
 def _advise_resumption(resume: dict[str, Any]) -> str:
@@ -213,5 +218,5 @@ def _is_unfinished(outcome: dict[str, Any]) -> bool:
 
 def advise_repeats(described: dict[str, Any]) -> str:
     """Return how many runs would settle what is inconclusive, as the end of a sentence; empty where none would."""
-    runs = count_repeats_needed(described) if not (described.get("resume") or {}).get("due") else ""
+    runs = "" if _is_due(described) else count_repeats_needed(described)
     return f"; about {runs} would settle it" if runs else ""

@@ -130,9 +130,8 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         reasons = sorted({status.reason for status in pending if status.reason})
         yield f"{number} pending" + (f" ({join_first(reasons, 3)})" if reasons else "")
     if number := phases[Phase.RUNNING]:
-        still = [
-            _name_still(job, job.status.stall) for job in jobs if _is_running(job) and job.status and job.status.stall
-        ]
+        statuses = [(job, job.status) for job in jobs if job.status and job.status.phase is Phase.RUNNING]
+        still = [_name_still(job, status.stall) for job, status in statuses if status.stall]
         yield f"{number} running" + (f" (standing still: {join_first(still, 3)})" if still else "")
     if number := phases[Phase.UNKNOWN]:
         yield f"{number} unknown to Slurm"
@@ -178,10 +177,6 @@ def wrap_line(line: str, first: str = "") -> str:
 
 def _estimate_rest(done: int, total: int | None, seconds: float) -> float | None:
     return None if total is None else max(total - done, 0) * seconds
-
-
-def _is_running(job: Job) -> bool:
-    return job.status is not None and job.status.phase is Phase.RUNNING
 
 
 def _name_still(job: Job, stall: Stall) -> str:
