@@ -147,7 +147,7 @@ def hide_tokens(text: str) -> str:
         text = _BEARER.sub(rf"\1{MASK}", text)
     if "=" in text:
         text = _ASSIGNED.sub(_hide_assigned, text)
-    return hide_passwords(text) if ":" in text or "=" in text else text
+    return hide_passwords(text) if "@" in text or "=" in text else text  # each of its patterns has one of them
 
 
 def _hide_assigned(match: re.Match[str]) -> str:
