@@ -76,6 +76,31 @@ def test_an_import_goes_to_a_lower_floor_or_stays_in_its_room(path: Path) -> Non
     assert {other for other in others if FLOORS[other] >= FLOORS[room]} == set()
 
 
+RUNS = {
+    "subprocess": ("launch/slurm/__init__.py", "launch/submit/setup.py", "ingest/reading/file_reader.py"),
+    "posix_spawn": ("launch/submit/process.py",),
+    "multiprocessing": ("ingest/nccl/__init__.py",),
+    "pickle": ("plugin/session.py", "ingest/reading/file_reader.py"),
+    "import_module": ("plugin/configure.py", "plugin/collection.py", "ingest/parse/dialect_reader.py"),
+}
+"""What starts programs, or makes code of bytes or names, and the modules that use it: on no file of a user."""
+
+NEVER = {"eval", "exec", "compile", "__import__", "system", "popen", "fork", "marshal", "shelve", "runpy"}
+METHODS = {"re.compile", "re2.compile", "platform.system"}
+
+
+@EVERY_MODULE
+def test_what_is_read_is_never_run(path: Path) -> None:
+    place = path.relative_to(PACKAGE).as_posix()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    used = {part for name in imports(path) for part in name.split(".")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) not in METHODS:
+            used.add(ast.unparse(node.func).rpartition(".")[2])
+    assert not used & NEVER
+    assert {name for name in used & set(RUNS) if place not in RUNS[name]} == set()
+
+
 @EVERY_MODULE
 def test_a_program_that_people_start_is_known_to_its_face_alone(path: Path) -> None:
     room = path.relative_to(PACKAGE).parts[0]

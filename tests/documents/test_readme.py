@@ -41,7 +41,12 @@ def is_shown(printed: str, wanted: str) -> bool:
     return printed.startswith(head) and printed.endswith(tail) if elided else printed == wanted
 
 
-PAGES = (CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md")))
+PAGES = (
+    CHECKOUT / "README.md",
+    CHECKOUT / "CONTRIBUTING.md",
+    CHECKOUT / "SECURITY.md",
+    *sorted((CHECKOUT / "docs").glob("*.md")),
+)
 
 
 HUBS = {"README.md": 12, "index.md": 20}

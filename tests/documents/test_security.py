@@ -1,0 +1,27 @@
+"""Every promise of SECURITY.md is held by tests that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PAGE = (CHECKOUT / "SECURITY.md").read_text(encoding="utf-8")
+PROMISES = re.findall(
+    r"(?m)^\| (?!promise|---)(.*) \| (.*) \|$", PAGE.partition("## What is promised")[2].partition("\n## ")[0]
+)
+
+
+def test_there_are_promises() -> None:
+    assert len(PROMISES) >= 10
+
+
+@pytest.mark.parametrize(("promise", "held_by"), PROMISES, ids=[promise[:40] for promise, _ in PROMISES])
+def test_a_promise_names_tests_that_are_there(promise: str, held_by: str) -> None:
+    tests = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", held_by)
+    assert promise.startswith("**")
+    assert tests
+    for path, name in tests:
+        assert f"def {name}(" in (CHECKOUT / path).read_text(encoding="utf-8"), name
