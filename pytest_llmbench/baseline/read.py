@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR, S_ISLNK
 from typing import Any
 
 from pytest_llmbench.baseline.checks import check_file
@@ -42,7 +43,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.userfile import leads_up
+from pytest_llmbench.core.userfile import is_there, leads_up
 from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
 
 
@@ -120,9 +121,21 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
                 folders.clear()
                 continue
             visited.add(real)
-            links = [link for name in folders if os.path.islink(link := os.path.join(folder, name))]
-            waiting += [Path(os.path.realpath(link)) for link in links if not leads_up(link)]
-            yield from (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
+            named = [name for name in names if name.endswith((".yaml", ".yml"))]
+            # os.walk takes a folder for a file where it cannot be told, and its baselines would be missing
+            for link in _find_links(folder, [*folders, *(name for name in names if name not in named)], fail):
+                waiting += [Path(os.path.realpath(link))] if not leads_up(link) else []
+            yield from (Path(folder, name) for name in named)
+
+
+def _find_links(folder: str, names: Iterable[str], fail: Callable[[OSError], None]) -> Iterator[str]:
+    """Yield those that are links to folders; `fail` takes why that cannot be told."""
+    for path in (os.path.join(folder, name) for name in names):
+        try:
+            if S_ISLNK(os.lstat(path).st_mode) and is_there(Path(path)) and S_ISDIR(os.stat(path).st_mode):
+                yield path
+        except OSError as error:
+            fail(error)
 
 
 def holds_recorded(path: Path) -> bool:

@@ -30,6 +30,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import Baseline, BaselineKind, Budget, Key, Recipe, Recording, Source, Tolerance
 from pytest_llmbench.core.tolerance import merge_tolerances
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec, Text
 
 PATIENCE_SECONDS = 60.0
@@ -178,8 +179,11 @@ def _group_by_file(directory: Path, recorded: Sequence[tuple[Baseline, Recording
 def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     """Return the configurations of a recorded file by key, and the limits that stand for the whole file."""
     # A link that leads nowhere is something: it is read, and refused, and never replaced.
-    if not os.path.lexists(path):
-        return {}, SharedKeys()
+    try:
+        if not is_there(path, follow_links=False):
+            return {}, SharedKeys()
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}, expected a place that can be read and written") from error
     if path.is_symlink() and path.exists():
         raise RecordError(f"{path}: a link to the file {os.path.realpath(path)}: record into the folder of that file")
     try:

@@ -22,7 +22,7 @@ from pytest_llmbench.cli import (
     summary,
     tell,
 )
-from pytest_llmbench.core.errors import LlmbenchError, ReportError
+from pytest_llmbench.core.errors import LlmbenchError, ReportError, describe_os_error
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_unfit_system
 
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except OSError as error:
         discard_output()
-        print(f"llmbench: the output cannot be written: {error.strerror}", file=sys.stderr)
+        what = "the output cannot be written" if error.filename is None else "it ends here"
+        print(f"llmbench: {what}: {redact_text(describe_os_error(error))}", file=sys.stderr)
         return 2
     except MemoryError:
         print("llmbench: it takes more memory than there is: give fewer or smaller files", file=sys.stderr)

@@ -13,6 +13,7 @@ LlmbenchError
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -46,6 +47,12 @@ class LaunchError(LlmbenchError):
 
 class HistoryError(LlmbenchError):
     """A history that cannot be read or written."""
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return which file or folder it was, where that is known, and the system's own words."""
+    words = error.strerror or str(error)
+    return words if error.filename is None else f"{os.fsdecode(error.filename)}: {words}"
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

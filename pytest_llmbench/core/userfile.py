@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import ELOOP
 from pathlib import Path
 from stat import S_ISREG
 
@@ -75,6 +76,22 @@ def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str
     except OSError:  # no file, or longer than a name may be
         return None
     raise raises(f"{what}: {why}, {expected}")
+
+
+def is_there(path: Path, *, follow_links: bool = True) -> bool:
+    """Whether something stands at a path; OSError where that cannot be told.
+
+    `exists` of os.path, and of Path from Python 3.14 on, says no then: what is there would be written anew.
+    """
+    try:
+        os.stat(path, follow_symlinks=follow_links)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if error.errno == ELOOP:  # a link to itself leads nowhere
+            return False
+        raise
+    return True
 
 
 def leads_up(link: str | Path) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.core.redaction import hide_password_of
+from pytest_llmbench.core.userfile import is_there
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -117,7 +118,7 @@ def _locate_file(path: Path, text: str, writes: bool) -> StoreLocation:
 def _check_file(path: Path, text: str, writes: bool) -> None:
     if not path.parent.is_dir():
         raise HistoryError(f"{text}: the folder {path.parent} does not exist: make it, or give another one")
-    if not path.exists():
+    if not is_there(path):
         if not writes:
             raise HistoryError(f"{text}: there is no such file; `pytest --llmb-history=...` makes one")
     elif not path.is_file():
@@ -126,7 +127,7 @@ def _check_file(path: Path, text: str, writes: bool) -> None:
         with path.open("rb") as file:
             if file.read(len(SQLITE_HEADER)) not in (b"", SQLITE_HEADER):
                 raise HistoryError(f"{text}: the file is not a database: give another name")
-    needed = [path.parent, *([path] if path.exists() else [])]  # SQLite keeps its journal beside the file
+    needed = [path.parent, *([path] if is_there(path) else [])]  # SQLite keeps its journal beside the file
     for path_needed in needed if writes else ():
         if not os.access(path_needed, os.W_OK):
             raise HistoryError(
@@ -188,7 +189,7 @@ def connect(place: StoreLocation, *, writes: bool) -> Iterator[Connection]:
 
 def refuse_damaged(place: StoreLocation) -> None:
     """Read all pages of a file, and raise HistoryError where SQLite finds one damaged. A server sees to that itself."""
-    if place.file is None or not place.file.exists():
+    if place.file is None or not is_there(place.file):
         return
     with connect(place, writes=False) as connection:
         damage = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())

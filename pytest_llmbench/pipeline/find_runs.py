@@ -28,6 +28,7 @@ from pytest_llmbench.core.models import (
     RunFiles,
     UnmatchedRun,
 )
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.ingest.duplicates import (
     FILE_TIME,
     LAUNCHED,
@@ -127,7 +128,7 @@ def ingest_job(
     reading = Reading(Stores(), (), catalog.definitions)
     settings = Settings(release=key.release, gpu=key.gpu)
     best: Run | None = None
-    for place in (place for place in places if place.exists()):
+    for place in (place for place in places if is_there(place)):
         for run_files in find_runs([place]).runs:
             # A Slurm that was set up anew begins with job id 1 again: what is older is of another job.
             earlier = since is not None and run_files.modified is not None and run_files.modified < since

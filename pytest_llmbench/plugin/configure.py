@@ -42,6 +42,7 @@ from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.plugin.stash import (
     INFORMATION,
     SESSION,
+    WRITTEN_BY_PYTEST,
     is_judging,
     is_launching,
     is_suite_wanted,
@@ -53,19 +54,19 @@ from pytest_llmbench.plugin.stash import (
 # Imported by name: pytester forgets modules that a session imported, but their package would still have them.
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
 
-
 SPARE_FILES = 8
 """So many files have to be open beside those that are: a log, an archive, pytest's own capture of a test."""
-
-WRITTEN_BY_PYTEST = {"--junitxml": "xmlpath", "--log-file": "log_file"}
-"""Files that pytest writes by itself, whatever stands there, and the names of their options."""
 
 
 def start(config: pytest.Config) -> None:
     """Refuse misused options; with runs to judge register the hooks, and read the baselines."""
+    raise_usage_errors(lambda: _start(config))
+
+
+def _start(config: pytest.Config) -> None:
     if not is_worker(config):
         _refuse_misuse(config)
-        raise_usage_errors(lambda: _refuse_strange_keys(config))
+        _refuse_strange_keys(config)
     if is_suite_wanted(config):
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
     if is_judging(config):
@@ -80,7 +81,7 @@ def start(config: pytest.Config) -> None:
             config.pluginmanager.register(import_module(name), name)
         register_check_fixtures(config)
         config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
-        raise_usage_errors(session.prepare)
+        session.prepare()
 
 
 def _refuse_few_files() -> None:
@@ -102,11 +103,11 @@ def _refuse_few_files() -> None:
 def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
-    made: Session = raise_usage_errors(lambda: Session.from_options(_read_values(config), config.invocation_params.dir))
+    made: Session = Session.from_options(_read_values(config), config.invocation_params.dir)
     written = {flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()}
     others = {flag: Path(os.path.expanduser(os.path.expandvars(path))) for flag, path in written.items() if path}
-    raise_usage_errors(lambda: refuse_shared(others, list_outputs(made.settings)))
-    raise_usage_errors(lambda: refuse_logs(made.settings.logs, others))
+    refuse_shared(others, list_outputs(made.settings))
+    refuse_logs(made.settings.logs, others)
     made.noticed += _find_shadowed(config)
     made.tell_reading = _make_progress(config)
     made.command = tuple(map(str, config.invocation_params.args))

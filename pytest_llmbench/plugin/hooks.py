@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import describe_os_error
 from pytest_llmbench.core.redaction import Redactor
 from pytest_llmbench.pipeline.cautions import restore_selection
 from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, keep_wanted, make_selection
@@ -24,6 +25,7 @@ from pytest_llmbench.plugin.stash import (
     INFORMATION,
     MESSAGE,
     SUITE_ID,
+    WRITTEN_BY_PYTEST,
     find_judging_option,
     get_session,
     is_suite_wanted,
@@ -221,6 +223,17 @@ class Collector:
             self.session.unjudged += [report.nodeid] if report.skipped else []
         elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
             self.session.described += self.session.describe_crash(report.nodeid, report.longreprtext)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """Tell what pytest could not write, which would end the session with a traceback and without a summary."""
+        try:
+            yield
+        except OSError as error:
+            written = ((flag, session.config.getoption(name, None)) for flag, name in WRITTEN_BY_PYTEST.items())
+            files = " or ".join(f"{flag}={path}" for flag, path in written if path) or "a report of another plugin"
+            self.session.failures.append(f"{files}: not written: {describe_os_error(error)}")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)

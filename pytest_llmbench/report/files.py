@@ -10,6 +10,8 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_llmbench.core.userfile import is_there
+
 LOOKED_AT = 1 << 18
 """Bytes at either end of a file that tell what it is: Parquet names its columns at the end."""
 
@@ -49,7 +51,7 @@ def find_obstacle(path: Path, kind: FileKind) -> str:
     An empty file may be replaced (`mktemp` makes one), a device or pipe is written to. OSError for what cannot be
     looked at.
     """
-    if is_stream(path) or not os.path.isfile(path):
+    if not is_there(path) or is_stream(path) or not path.is_file():
         return ""
     if path.is_symlink():
         return f"a link to the file {os.path.realpath(path)}: give the name of the file itself"

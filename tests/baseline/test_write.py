@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -9,6 +10,7 @@ import tempfile
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import NOW, measurement
@@ -343,6 +345,26 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkey
         write.write_recorded(tmp_path, [(GROK[0], recording(9.0))])
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share that fails once would lose every configuration that was recorded before."""
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    before = path.read_bytes()
+    look = os.stat
+
+    def stat(place: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if os.fspath(place) == str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
+        return look(place, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        with pytest.raises(RecordError, match=r"25\.05\.yaml: Input/output error"):
+            write.write_recorded(tmp_path, [(GROK[1], recording())])
+    assert path.read_bytes() == before
+    write.write_recorded(tmp_path, [(GROK[1], recording())])
+    assert len(read_recipe(path).baselines) == 2
 
 
 def test_nothing_is_written_when_one_of_the_files_cannot_be_merged_with(tmp_path: Path) -> None:

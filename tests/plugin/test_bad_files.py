@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -230,3 +231,25 @@ def test_a_session_without_memory_ends_in_words() -> None:
 
     with pytest.raises(pytest.UsageError, match="it takes more memory than there is"):
         raise_usage_errors(fail)
+
+
+def test_a_place_that_fails_in_the_middle_ends_the_session_in_words() -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "/nfs/llmb/s.json")
+
+    with pytest.raises(pytest.UsageError, match=r"/nfs/llmb/s\.json: Input/output error, expected"):
+        raise_usage_errors(fail)
+
+
+def test_a_report_of_pytest_that_cannot_be_written_is_told_below_all_verdicts(
+    pytester: pytest.Pytester, baselines: dict[str, Baseline], tmp_path: Path
+) -> None:
+    write_run(tmp_path / "logs", baselines[GROK])
+    arguments = [f"--llmb-logs={tmp_path / 'logs'}", "-k", GROK, "-p", "no:cacheprovider"]
+    done = pytester.runpytest_inprocess(*arguments, "--junitxml=/dev/full")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    text = " ".join(done.stdout.str().split())
+    assert "INTERNALERROR" not in text
+    assert "1 green: 1 PASS" in text
+    assert "--junitxml=/dev/full: not written: No space left on device" in text
+    assert pytester.runpytest_inprocess(*arguments, f"--junitxml={tmp_path / 'j.xml'}").ret == pytest.ExitCode.OK

@@ -24,7 +24,7 @@ from pytest_llmbench.baseline.read import holds_recorded
 from pytest_llmbench.baseline.write import write_beside
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.userfile import read_text
+from pytest_llmbench.core.userfile import is_there, read_text
 
 LARGEST_BYTES = 16 << 20
 WIDTH = 79
@@ -138,7 +138,7 @@ def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
     if path.is_symlink() and path.exists():
         raise BaselineError(f"{path}: a link to the file {os.path.realpath(path)}: give the name of the file itself")
     try:
-        before = (path.read_text(encoding="utf-8") or None) if os.path.lexists(path) else None
+        before = (path.read_text(encoding="utf-8") or None) if is_there(path, follow_links=False) else None
         if before == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
         if before is not None and holds_recorded(path):

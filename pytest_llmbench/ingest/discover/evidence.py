@@ -140,7 +140,7 @@ def count_shards(folder: Path) -> Shards | None:
 
     The first folder that holds any is told, else the first one that is there. What cannot be read counts as empty.
     """
-    counts = [_count(folder, name) for name in FOLDERS if (folder / name).is_dir()]
+    counts = [_count(folder, name) for name in FOLDERS if os.path.isdir(folder / name)]
     return next((shards for shards in counts if shards.count), counts[0] if counts else None)
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
@@ -64,19 +65,27 @@ class File:
             self._handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise _make_error(path, error) from error
-        self._opened = os.fstat(self._handle)
+        try:
+            self._opened = os.fstat(self._handle)
+        except OSError as error:
+            self._close()
+            raise _make_error(path, error) from error
         self.size = self._opened.st_size
         self.identity = self._opened.st_dev, self._opened.st_ino
         self.modified = self._opened.st_mtime  # seconds since 1970, by the clock of its file system
         if not S_ISREG(self._opened.st_mode):
-            os.close(self._handle)
+            self._close()
             raise LogError(f"cannot read {path}: not a regular file")
 
     def __enter__(self) -> File:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os.close(self._handle)
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):  # all was read by then, and checked
+            os.close(self._handle)
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes of a part; LogError where they are not there any more."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import find_secret_values, redact
 from pytest_llmbench.launch.journal import database, places
 from pytest_llmbench.launch.journal.database import JournalEntry
@@ -332,7 +333,7 @@ def take_lock(path: Path) -> int | None:
 
 def is_locked(path: Path) -> bool:
     """Whether somebody has the lock; one who takes it in this moment is refused, so ask where nobody can."""
-    handle = os.open(path, os.O_RDONLY) if path.exists() else None
+    handle = os.open(path, os.O_RDONLY) if is_there(path) else None
     if handle is None:
         return False
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import process, sbatch_wrapper, submissions
 from pytest_llmbench.launch.submit.local import LocalLauncher, start_command
@@ -136,7 +137,7 @@ class SlurmLauncher:
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
         """Find out what became of a submission; without a process in the journal its command did not run."""
         begun = self._tools.journal.find_process(job.number)
-        if begun is None or not (job.folder / OUTPUT).exists():
+        if begun is None or not is_there(job.folder / OUTPUT):
             return None
         code = process.read_exit_code(job.folder / EXIT)
         if code is None:

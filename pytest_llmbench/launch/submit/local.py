@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.submit import process
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_doubt
@@ -57,12 +58,12 @@ class LocalLauncher:
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
         """Return a job that was started although pytest was killed just then; None if it was not."""
         begun = self._journal.find_process(job.number)
-        if begun is None or not find_log(job).exists():
+        if begun is None or not is_there(find_log(job)):
             return None
         code = process.wait(begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._sleep)
         if code == process.NEVER_RAN:
             return None
-        if code is None and not (job.folder / JOB_CANCELLED).exists() and not process.is_alive(begun):
+        if code is None and not is_there(job.folder / JOB_CANCELLED) and not process.is_alive(begun):
             raise SubmitError(describe_doubt(job, find_log(job)), uncertain=True)
         return self._describe_submission(job)
 
@@ -91,7 +92,7 @@ class LocalLauncher:
         running = begun is not None and process.is_alive(begun)
         # after asking for the process, which leaves its exit code as its last act: none then means that it was killed
         code = process.read_exit_code(job.folder / JOB_EXIT)
-        phase, state, exit_code = _find_state(running, code, cancelled=(job.folder / JOB_CANCELLED).exists())
+        phase, state, exit_code = _find_state(running, code, cancelled=is_there(job.folder / JOB_CANCELLED))
         started = _read_modified(_find_record(job))
         ended = _read_modified(job.folder / JOB_EXIT) if phase is Phase.ENDED else None
         return JobStatus(

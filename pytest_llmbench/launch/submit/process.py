@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.redaction import MASK
+from pytest_llmbench.core.userfile import is_there
 
 # the variable by which whatever a command started is known, also after it left the session of the command
 MARK = "LLMBENCH_PROCESS"
@@ -67,7 +68,7 @@ def start(
     exit_file, directory = exit_file.absolute(), directory.absolute()
     program = _find_program(command, directory, environment)
     _check_environment(environment)
-    if exit_file.exists():
+    if is_there(exit_file):
         raise LaunchError(f"{exit_file} exists: a command was started here before, and is not started again")
     mark = secrets.token_hex(16)
     mover = shutil.which("mv", path=os.defpath) or "mv"

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 
 from pytest_llmbench.core.models.jobs import Job, JobSpec
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.slurm import COMMENT
 
 FOLDER = "bin"
@@ -113,4 +114,4 @@ def read_answers(job: Job) -> str:
 
 def is_wrapped(job: Job) -> bool:
     """Whether a job was submitted, or is to be, through a wrapper."""
-    return (job.folder / FOLDER / "sbatch").exists()
+    return is_there(job.folder / FOLDER / "sbatch")

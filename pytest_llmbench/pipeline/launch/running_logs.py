@@ -13,6 +13,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models.jobs import Job
 from pytest_llmbench.core.models.stalls import LogProgress
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.job_results import list_places
 
@@ -101,7 +102,7 @@ def _search_log(job: Job) -> Path | None:
     from pytest_llmbench.launch.submit import estimate_submission
 
     since = estimate_submission(job)
-    runs = find_runs([place for place in list_places(job) if place.exists()]).runs
+    runs = find_runs([place for place in list_places(job) if is_there(place)]).runs
     logs = [
         run.attempts[-1].log
         for run in runs

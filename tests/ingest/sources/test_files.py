@@ -96,6 +96,24 @@ def test_an_error_in_the_middle_is_told(log: Path, monkeypatch: pytest.MonkeyPat
         next(reading)
 
 
+@pytest.mark.parametrize("call", ["fstat", "close"])
+def test_an_error_at_the_begin_is_told_and_one_at_the_end_changes_nothing(
+    log: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    whole = log.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        if call == "close":
+            assert b"".join(files.read_blocks(log)) == whole
+        else:
+            with pytest.raises(LogError, match=r"cannot read .*x\.log: Input/output error"):
+                next(files.read_blocks(log))
+
+
 def fifo(path: Path) -> None:
     os.mkfifo(path)
 

@@ -1,0 +1,211 @@
+"""What a session may not do when a call fails: pass what was red, lose what was there, or end without a clear word."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import sqlite3
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.injector import ALLOCATIONS, Call, Fault
+from faults.nights import JOB_SUMMARY
+
+Items = dict[str, tuple[str, str, str]]
+"""By id the verdict, the status and the run of an item."""
+
+GREEN = ("PASS", "IMPROVEMENT", "INCONCLUSIVE")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a session ended: exit code (or signal), items, what was printed; `whole` where it did not break off."""
+
+    code: int
+    items: Items
+    output: str
+    whole: bool
+    allocations: int = 0
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether Python itself gave up for want of memory."""
+        return "MemoryError" in self.output and self.code != 0
+
+
+class Reference:
+    """The undisturbed session, and what lay there before it."""
+
+    def __init__(self, folder: Path, kept: Path, undisturbed: Ended) -> None:
+        self.folder, self.kept, self.undisturbed = folder, kept, undisturbed
+        self.logs = _list_tree(folder / "logs")
+        self.files = _list_names(folder / "state")
+        self.rows = _count_rows(kept / "history.db")
+        self.stored = _count_rows(folder / "state" / "history.db")
+
+    def find_wrong(self, ended: Ended, fault: Fault, struck: Call | None) -> list[str]:
+        """Return what went wrong; MemoryError may end a session, but nothing is green or lost by it."""
+        return [
+            *self._find_better(ended),
+            *self._find_lost(ended),
+            *self._find_unclear(ended, fault, struck),
+        ]
+
+    def _find_better(self, ended: Ended) -> Iterator[str]:
+        before = self.undisturbed
+        if before.code != 0 and ended.code == 0:
+            yield f"exit code 0, undisturbed {before.code}"
+        # an item of its own is red for what could not be read
+        said = any(status == "failed" for name, (_, status, _) in ended.items.items() if name not in before.items)
+        for name, (verdict, status, run) in ended.items.items():
+            if name not in before.items:
+                continue
+            was, had, of = before.items[name]
+            if said:
+                continue
+            if status == "passed" and had != "passed":
+                yield f"wrong green: {name}: {verdict} {status}, undisturbed {was} {had}"
+            elif had == "failed" and status != "failed":
+                yield f"red no more: {name}: {verdict} {status}, undisturbed {was} {had}"
+            elif run != of and verdict in GREEN:
+                yield f"another run: {name}: {verdict} of {run}, undisturbed {was} of {of}"
+            elif (verdict, status) != (was, had) and ended.code == 0:
+                yield f"changed and exit code 0: {name}: {verdict} {status}, undisturbed {was} {had}"
+        if ended.code == 0 and ended.items.keys() != before.items.keys():
+            yield f"exit code 0 without {sorted(before.items.keys() - ended.items.keys())}"
+
+    def _find_lost(self, ended: Ended) -> Iterator[str]:
+        state = self.folder / "state"
+        if _list_tree(self.folder / "logs") != self.logs:
+            yield "the logs were changed"
+        for path in sorted(self.kept.rglob("*")):
+            name = path.relative_to(self.kept)
+            if path.is_file() and not (state / name).is_file() and name.parts[0] not in ("cache", "tmp"):
+                yield f"lost: {name}"
+        for report, check in CHECKS.items():
+            path, before = state / report, self.kept / report
+            if path.is_file() and not (before.is_file() and path.read_bytes() == before.read_bytes()):
+                try:
+                    check(path)
+                except Exception as error:  # noqa: BLE001 (any of them says that the file is not whole)
+                    yield f"not whole: {report}: {error!r}"
+        yield from self._find_lost_history(ended)
+        for path in sorted((state / "recorded").glob("**/*.yaml")):
+            before = self.kept / path.relative_to(state)
+            if lost := _read_recorded(before) - _read_recorded(path):
+                yield f"lost in {path.name}: {sorted(lost)}"
+
+    def _find_lost_history(self, ended: Ended) -> Iterator[str]:
+        path = self.folder / "state" / "history.db"
+        if not path.is_file():
+            return
+        rows = _count_rows(path)
+        if not isinstance(rows, int):
+            yield f"history damaged: {rows}"
+        elif isinstance(self.rows, int) and rows < self.rows:
+            yield f"history: {rows} verdicts, there were {self.rows}"
+        if ended.items and ended.whole and self.stored not in (rows, self.rows):
+            places = [self.folder, self.folder / "state" / "tmp"]
+            unsaved = [file for place in places for file in place.glob("llmb-history-unsaved-*.json")]
+            lost = "are lost to it" in ended.output or "before any log" in ended.output
+            if not unsaved and not lost and ended.code in (0, 1):
+                yield "history: not stored, not kept, and not said"
+            for file in unsaved:
+                json.loads(file.read_text())
+
+    def _find_unclear(self, ended: Ended, fault: Fault, struck: Call | None) -> Iterator[str]:
+        memory = fault.kinds == ALLOCATIONS
+        if ended.code == -1:
+            yield "hang"
+        elif ended.code < 0:
+            yield f"killed by signal {-ended.code}"
+        elif not memory and ended.code in (3, 99):
+            yield f"exit code {ended.code}"
+        elif memory and not ended.whole and not ended.lacked_memory:
+            yield f"broke off with {ended.code}"
+        if not memory and re.search(r"INTERNALERROR|Traceback \(most recent|Exception ignored", ended.output):
+            last = re.findall(r"^(?:INTERNALERROR> )?(\w*(?:Error|Exception)\b.*)$", ended.output, re.M)
+            yield f"traceback: {(last or ['?'])[-1]}"
+        if struck and not memory:
+            yield from self._find_unsaid(ended, fault)
+
+    def _find_unsaid(self, ended: Ended, fault: Fault) -> Iterator[str]:
+        """Yield what is otherwise than in the undisturbed session, where nothing is said of it."""
+        number = getattr(errno, fault.error, 0)
+        words = (
+            os.strerror(number) if number else "",
+            "disk",
+            "I/O",
+            "cannot",
+            "unable",
+            "readonly",
+            "not written",
+            "lost",
+            "lock",
+        )
+        said = ended.code != self.undisturbed.code and any(word in ended.output for word in words if word)
+        missing = [
+            name for name in self.files - _list_names(self.folder / "state") if not name.startswith(("cache", "tmp"))
+        ]
+        if missing and not any(word in ended.output for word in words if word):
+            yield f"not there, and nothing said: {missing}"
+        if ended.code != self.undisturbed.code and not said:
+            yield f"exit code {ended.code} without a reason"
+
+
+def _list_tree(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def _list_names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def _count_rows(path: Path) -> int | str | None:
+    """Return the number of verdicts; a text where the file is damaged, None where there is none."""
+    if not path.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            problem = database.execute("PRAGMA integrity_check").fetchone()[0]
+            if problem != "ok":
+                return str(problem)
+            tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return int(database.execute("SELECT count(*) FROM verdict").fetchone()[0]) if "verdict" in tables else 0
+    except sqlite3.Error as error:
+        return repr(error)
+
+
+def _read_recorded(path: Path) -> set[str]:
+    """Return the configurations of a recorded file; none of what cannot be read."""
+    from pytest_llmbench.baseline.read import read_recipe
+    from pytest_llmbench.core.errors import LlmbenchError
+
+    try:
+        return {baseline.key.id for baseline in read_recipe(path).baselines}
+    except LlmbenchError:
+        return set()
+
+
+def _check_page(path: Path) -> None:
+    if not path.read_text().rstrip().endswith("</html>"):
+        raise ValueError("no end")
+
+
+def _check_job_summary(path: Path) -> None:
+    if os.path.getsize(path) and not path.read_text().startswith((JOB_SUMMARY, "#")):
+        raise ValueError("not appended")
+
+
+CHECKS: dict[str, Callable[[Path], object]] = {
+    "s.json": lambda path: json.loads(path.read_text()),
+    "j.xml": ET.parse,
+    "l.xml": ET.parse,
+    "p.html": _check_page,
+    "summary.md": _check_job_summary,
+}

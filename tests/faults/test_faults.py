@@ -1,0 +1,37 @@
+"""Sessions in which a call fails give no wrong verdict, lose nothing and end in words; see docs/fuzzing.md."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).with_name("run.py")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler (cc or gcc)"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the library wraps the calls of glibc"),
+]
+
+ONCE_WRONG = [
+    *("stat state/l.xml", "create state/j.xml", "stat logs/packed.tar.gz", "close logs/packed.tar.gz"),
+    *("rename state/p.html", "fsync state/history.db", "create state/summary.md"),
+]
+RECORDED = ["stat state/recorded/llama3.1/25.04.yaml", "fsync state/recorded", "rename state/recorded"]
+
+
+@pytest.mark.parametrize(
+    ("session", "calls"), [("night", ONCE_WRONG), ("record", RECORDED)], ids=["a night", "a recording"]
+)
+def test_a_call_that_fails_once(session: str, calls: list[str]) -> None:
+    only = [argument for call in calls for argument in ("--only", call)]
+    done = subprocess.run(
+        [sys.executable, RUN, session, "--jobs", "1", "--most", "15", *only],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "15 points, 0 wrong" in done.stdout
