@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.redaction import Redactor, list_secret_values, redact_text
+from pytest_llmbench.core.redaction import make_redactor, redact_text
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 def redact_values(values: Any, kept: Collection[str] = ()) -> Any:
     """Return nested dictionaries and lists without secrets, but for what stands under the `kept` keys."""
-    return Redactor(list_secret_values(os.environ)).redact_values(values, kept)
+    return make_redactor().redact_values(values, kept)
 
 
 def tell(text: str, *, redacted: bool = False) -> None:

@@ -223,9 +223,14 @@ class Redactor:
         return change(value)
 
 
+def make_redactor() -> Redactor:
+    """Return what hides the secrets in the environment of this process. It is made once for many texts."""
+    return Redactor(list_secret_values(os.environ))
+
+
 def redact_text(text: str) -> str:
     """Return a text without the secrets in the environment of this process, for what no session says."""
-    return Redactor(list_secret_values(os.environ)).redact(text)
+    return make_redactor().redact(text)
 
 
 def count_shared(text: str, value: str) -> int:

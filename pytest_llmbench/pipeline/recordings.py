@@ -13,7 +13,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Measurement, Recording
-from pytest_llmbench.core.redaction import redact_text
+from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.ingest.sources.files import Stream
@@ -63,8 +63,9 @@ def _find_newest_day(runs: Sequence[Measurement]) -> str:
 
 def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
     """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
+    redactor = make_redactor()
     first, *others = (
-        {name: redact_text(formatting.escape(text)) for name, text in run.environment.items()} for run in runs
+        {name: redactor.redact(formatting.escape(text)) for name, text in run.environment.items()} for run in runs
     )
     return tuple(
         (name, value) for name, value in first.items() if all(environment.get(name) == value for environment in others)

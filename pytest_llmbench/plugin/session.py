@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import CheckKind
-from pytest_llmbench.core.redaction import Redactor, list_secret_values
+from pytest_llmbench.core.redaction import make_redactor
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
@@ -64,7 +64,7 @@ class Session:
         self.ended_early = False
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
-        self.redactor = Redactor(list_secret_values(os.environ))
+        self.redactor = make_redactor()
         """Hides secrets in whatever is said, or left in a file."""
 
         # What hooks see while items run.

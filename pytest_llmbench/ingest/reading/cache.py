@@ -18,7 +18,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pytest_llmbench.core.models import Ending, ParsedLog, Quote, RegexDialect, change_ending
-from pytest_llmbench.core.redaction import Redactor, list_secret_values
+from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.ingest.reading.consistency import is_consistent
 from pytest_llmbench.ingest.sources.files import read_state
@@ -161,7 +161,7 @@ def _read_own(path: Path, most: int) -> bytes:
 
 def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
     """Yield what is kept: no secret of this process stands in it, where a log quotes one."""
-    redactor = Redactor(list_secret_values(os.environ))
+    redactor = make_redactor()
 
     def hide(quote: Quote) -> Quote:
         return Quote(redactor.redact(quote))
