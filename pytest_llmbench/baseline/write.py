@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -367,8 +367,10 @@ def write_beside(path: Path, text: str, verify: Callable[[Path], None] = lambda 
             os.fsync(file.fileno())
         verify(temporary)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):  # it stays, where the disk is gone; what failed before is told
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _write_checked(path: Path, text: str, baselines: dict[Key, Baseline]) -> None:

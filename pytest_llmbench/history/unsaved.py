@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,8 @@ def write_unsaved(document: dict[str, Any], folders: Iterable[Path]) -> Path:
                 os.fsync(file.fileno())
         except OSError as error:
             problem = error
-            path.unlink(missing_ok=True) if os.access(folder, os.W_OK) else None
+            with suppress(OSError):  # a disk that is gone does not keep the next folder from being tried
+                path.unlink(missing_ok=True)
         else:
             return path
     raise problem or FileNotFoundError("no folder")

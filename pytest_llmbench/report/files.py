@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,5 +110,7 @@ def write_whole(path: Path, content: bytes, kind: FileKind, *, make_folders: boo
     try:
         temporary.write_bytes(content)
         temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):  # it stays, where the disk is gone; what failed before is told
+            temporary.unlink(missing_ok=True)
+        raise

@@ -93,6 +93,8 @@ class Reference:
                 try:
                     check(path)
                 except Exception as error:  # noqa: BLE001 (any of them says that the file is not whole)
+                    if report == "j.xml" and "j.xml: not written" in ended.output:
+                        continue  # pytest empties its own report before it writes it
                     yield f"not whole: {report}: {error!r}"
         yield from self._find_lost_history(ended)
         for path in sorted((state / "recorded").glob("**/*.yaml")):
@@ -145,6 +147,7 @@ class Reference:
             "unable",
             "readonly",
             "not written",
+            "expected a",
             "lost",
             "lock",
         )

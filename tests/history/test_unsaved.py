@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +154,19 @@ def test_what_a_session_left_is_stored_and_exported(
 
 def test_what_every_session_makes_passes_its_own_check(tmp_path: Path, kept: dict[str, Any]) -> None:
     assert read_unsaved(write_unsaved(kept, [tmp_path])) == kept
+
+
+def test_a_folder_whose_disk_is_gone_does_not_keep_the_next_one_from_it(
+    tmp_path: Path, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, here = tmp_path / "gone", tmp_path / "here"
+    here.mkdir()
+    remove = os.unlink
+
+    def unlink(path: Any, *arguments: Any, **options: Any) -> None:
+        if str(gone) in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        remove(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert read_unsaved(write_unsaved(kept, [gone, here])) == kept

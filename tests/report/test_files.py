@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -216,3 +217,15 @@ def test_only_names_of_descriptors_are_descriptors(tmp_path: Path) -> None:
     assert [find_descriptor(Path(f"/dev/{name}")) for name in ("stdout", "stderr", "fd/7", "null")] == [1, 2, 7, None]
     (tmp_path / "stdout").symlink_to("/dev/stdout")
     assert find_descriptor(tmp_path / "stdout") is None
+
+
+def test_a_report_in_its_place_is_written_whatever_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlink(path: str, *_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    write_whole(tmp_path / "j.xml", CONTENT, JUNIT)
+    assert (tmp_path / "j.xml").read_bytes() == CONTENT
+    with files_of_at_most(10), pytest.raises(OSError, match="File too large"):
+        write_whole(tmp_path / "j.xml", CONTENT, JUNIT)
+    assert (tmp_path / "j.xml").read_bytes() == CONTENT
