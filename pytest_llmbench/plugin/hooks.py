@@ -250,6 +250,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
         state.failures.append("nothing was judged: no item with a verdict ran to its end")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if session.exitstatus == pytest.ExitCode.OK and any(item["status"] == "failed" for item in state.described):
+        state.failures.append("a red item was reported as passed: a conftest or a plugin has changed its report")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
         state.failures.append(NOTHING_SELECTED)
     state.notice_left_out(list_selecting_options(config))

@@ -90,6 +90,23 @@ def pack_widely(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
+def make_special(name: str, kind: bytes) -> bytes:
+    """Return an archive of one member that is no plain file."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        archive.addfile(member)
+    return stream.getvalue()
+
+
+def punch(folder: Path) -> None:
+    """Write a log that ends behind a hole which takes no room."""
+    with (folder / LOG.format(26)).open("wb") as file:
+        file.write(write_steps("1").encode())
+        file.truncate(1 << 40)
+
+
 def link(name: str, target: str) -> Write:
     return lambda folder: (folder / name).symlink_to(target)
 
@@ -125,6 +142,8 @@ def write_far(folder: Path) -> None:
 NOISE = random.Random(4).randbytes(200_000)  # noqa: S311 (noise, no secret)
 BOMB = "no log is compressed like that"
 NO_NAME = "is no name of a file"
+COMMANDS = "::error::x\n::stop-commands::x\n##[error]x\nsection_start:1:a\r\x1b[0K\x1b[2J=cmd|' /C calc'!A0\n"
+"""What CI systems, terminals and spreadsheets would take for something to do."""
 
 RED: dict[str, tuple[Write, str]] = {
     "out-bz2": (file(LOG.format(1) + ".bz2", bz2.compress(ZEROS)), BOMB),
@@ -147,6 +166,12 @@ RED: dict[str, tuple[Write, str]] = {
     "endless-member": (file("d.tar", make_tar((LOG.format(11), b"x" * 600), size=1 << 80)), "ends before its end"),
     "long-name": (file("e.tar", make_tar((LOG.format(DIGITS[:4000]), b"x"))), NO_NAME),
     "long-folder": (file("f.tar", make_tar((f"{EXPERIMENT}{DIGITS[:3000]}/{LOG.format(12)}", b"x"))), NO_NAME),
+    "holes": (punch, "the rest are holes"),
+    "utf-16": (file(LOG.format(27), write_steps("1").encode("utf-16")), "no baseline fits"),
+    "commands": (file(LOG.format(28), f"{write_steps('1')}{COMMANDS}RuntimeError: {COMMANDS}"), "no baseline fits"),
+    "odd-name": (file("log-a\x1b[31m\n::error::b_3_29_0.out", write_steps("1")), "nothing says its recipe"),
+    "path-up": (file("g.tar", make_tar((f"../../{LOG.format(30)}", b"x"))), "leads out of the archive"),
+    "device-in-tar": (file("h.tar", make_special(LOG.format(31), tarfile.CHRTYPE)), "in an archive: not followed"),
     "loop": (link(LOG.format(13), LOG.format(13)), "Too many levels of symbolic links"),
     "deep-folder": (dig, "File name too long"),
 }
@@ -164,6 +189,7 @@ LEFT_OUT: dict[str, Write] = {
     "device-as-tar": link("runs.tar", "/dev/zero"),
     "folder": lambda folder: (folder / LOG.format(25)).mkdir(),
     "link-up": link("up", ".."),
+    "link-out-of-tar": file("i.tar", make_special(LOG.format(32), tarfile.SYMTYPE)),
 }
 """What is no file of a run."""
 
@@ -202,6 +228,8 @@ def test_a_night_beside_bad_files_gives_all_its_verdicts(
     assert {name: session.verdicts[name] for name in alone.verdicts} == alone.verdicts
     new = [" ".join(session.messages[name].split()) for name in session.verdicts if name not in alone.verdicts]
     assert all(len(message) < 10_000 for message in new)
+    lines = [line for name in session.messages for line in session.messages[name].split("\n")]
+    assert not [line for line in lines if line.lstrip().startswith("::") or "##[" in line or not line.isprintable()]
     for name, (_, expected) in RED.items():
         (message,) = (each for each in new if f"/bad/{name}/" in each)
         assert expected in message, name

@@ -45,6 +45,20 @@ def test_a_session_over_runs_on_disk(
     assert ended(pytester, f"--llmb-logs={generated(FP8)}", *arguments) == code
 
 
+def test_a_report_that_a_conftest_makes_green_is_one(pytester: pytest.Pytester, generated: Write) -> None:
+    pytester.makeconftest("""
+        import pytest
+
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_runtest_makereport(item, call):
+            report = yield
+            report.outcome, report.longrepr = "passed", None
+            return report
+    """)
+    assert ended(pytester, f"--llmb-logs={generated(FP8)}", "-k", FP8) == 0
+    assert ended(pytester, f"--llmb-logs={generated(BF16, factor=1.3)}", "-k", BF16) == 1
+
+
 def test_an_internal_error_is_three(pytester: pytest.Pytester, generated: Write) -> None:
     pytester.makeconftest("def pytest_collection_finish(session): raise RuntimeError('broken plugin')")
     assert ended(pytester, f"--llmb-logs={generated(FP8)}") == 3

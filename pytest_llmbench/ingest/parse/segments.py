@@ -14,6 +14,7 @@ from pytest_llmbench.core.models import DropReason, Quote, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
+    FEWEST_REPEATS,
     NAN,
     RecordOrigin,
     StepRecord,
@@ -137,14 +138,32 @@ def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[Segmen
     # Which rank logs differs: that of Megatron's `iteration` lines is the last one.
     for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin)):
         if _find_overlapping(attempt, kept):
-            text = f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to {attempt.top}"
-            tally.add(DropReason.OTHER_RANK, attempt.first.origin.line, text, len(attempt.kept))
             others.append(attempt)
         else:
             kept.insert(bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt)
-    for other in others:
+    for other in [_exchange_faster(other, kept) for other in others]:
+        text = f"rank {other.rank or 'unknown'}: steps {other.first.step} to {other.top}"
+        tally.add(DropReason.OTHER_RANK, other.first.origin.line, text, len(other.kept))
         _hand_over_divergence(other, kept)
     return kept
+
+
+def _exchange_faster(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
+    """Return the attempt that is not kept: `other`, or the one in `kept` whose place it takes, being slower."""
+    near = _find_overlapping(other, kept)
+    if len(near) != 1 or not _is_slower(other, near[0]):
+        return other
+    # Ranks of one run wait for each other: where they contradict each other a gate must not pass on the faster.
+    kept[bisect_left(kept, near[0].begin, key=lambda each: each.begin)] = other
+    return near[0]
+
+
+def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
+    """Tell whether a rank prints as many steps, and half of them or more with a longer time."""
+    pairs = [(record, attempt.kept[step]) for step, record in other.kept.items() if step in attempt.kept]
+    slower = sum(new.seconds > old.seconds and not show_same_time(old, new) for new, old in pairs)
+    as_many = other.possible_steps >= attempt.possible_steps
+    return as_many and slower >= max(FEWEST_REPEATS, len(attempt.kept) / 2)
 
 
 def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> list[SegmentDraft]:

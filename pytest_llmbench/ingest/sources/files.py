@@ -76,6 +76,12 @@ class File:
         if not S_ISREG(self._opened.st_mode):
             self._close()
             raise LogError(f"cannot read {path}: not a regular file")
+        if self.size > UNSUSPECTED and not _holds_data(self._handle, self.size // RATIO):
+            self._close()
+            raise LogError(
+                f"{path} has {self.size} bytes, of which less than a {RATIO}th were ever written: the rest are holes, "
+                f"and a log of more than {UNSUSPECTED} has none like that"
+            )
 
     def __enter__(self) -> File:
         return self
@@ -150,6 +156,21 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 def _make_error(path: Path, error: OSError) -> LogError:
     return LogError(f"cannot read {path}: {error.strerror or error}")
+
+
+def _holds_data(handle: int, least: int) -> bool:
+    """Whether so many bytes of a file were written: a hole of terabytes takes no room on a disk, and hours to read."""
+    if not hasattr(os, "SEEK_DATA"):
+        return True
+    place = written = 0
+    try:
+        while written < least:
+            place = os.lseek(handle, place, os.SEEK_DATA)
+            end = os.lseek(handle, place, os.SEEK_HOLE)
+            written, place = written + end - place, end
+    except OSError as error:
+        return error.errno != errno.ENXIO  # which says that only a hole follows; else it cannot be told
+    return True
 
 
 def read_state(path: str, now_ns: int, like: FileState | None = None) -> FileState | None:

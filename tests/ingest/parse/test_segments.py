@@ -129,6 +129,19 @@ def test_the_rank_with_most_steps_speaks_and_the_logging_rank_need_not_be_0() ->
     assert dropped(log) == {"other-rank": 9}
 
 
+def test_of_ranks_that_contradict_each_other_the_slower_is_kept() -> None:
+    both = [(nemo2(step), nemo2(step).replace("in s: 6", "in s: 7")) for step in range(20)]
+    assert both[0][0] != both[0][1]
+    for slow in ("0: ", "1: "):
+        fast = {"0: ": "1: ", "1: ": "0: "}[slow]
+        log = parse("".join(fast + first + slow + second for first, second in both))
+        assert log.segments[0].rank == slow[0]
+        assert dropped(log) == {"other-rank": 20}
+    late = [second if step < 9 else first for step, (first, second) in enumerate(both)]
+    log = parse("".join(f"0: {first}1: {second}" for (first, _), second in zip(both, late, strict=True)))
+    assert log.segments[0].rank == "0", "few steps of another rank are late prints of it, or its own work"
+
+
 def test_attempts_of_ranks_are_aligned() -> None:
     text = interleaved("0: ", "1: ", last=15) + interleaved("0: ", "1: ", first=10, last=19)
     log = parse(text)
