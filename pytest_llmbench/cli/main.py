@@ -23,6 +23,7 @@ from pytest_llmbench.cli import (
     tell,
 )
 from pytest_llmbench.core.errors import LlmbenchError, ReportError, describe_os_error
+from pytest_llmbench.core.formatting import escape_lines
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_unfit_system
 
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if output.aside:
             print(redact_text(output.aside), file=sys.stderr)
     except LlmbenchError as error:
-        print(f"llmbench: {redact_text(str(error))}", file=sys.stderr)
+        print(f"llmbench: {escape_lines(redact_text(str(error)))}", file=sys.stderr)
         return 2
     except OSError as error:
         discard_output()

@@ -188,6 +188,11 @@ def escape(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
 
 
+def escape_lines(text: str) -> str:
+    """Return a text of several lines, each of which every terminal can carry."""
+    return "\n".join(map(escape, text.split("\n")))
+
+
 def escape_values(values: Any) -> Any:
     """Return nested dictionaries and lists with every text in them printable."""
     if isinstance(values, str):

@@ -78,8 +78,15 @@ class LaunchSettings:
 
     def restore_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
         """Return these settings with what was noted of the session that they go on with; its limits hold where none is
-        set anew, or what was to live would be cancelled."""
+        set anew, or what was to live would be cancelled.
+
+        ValueError, TypeError, LookupError, AttributeError or OverflowError for what no session noted.
+        """
         standard = LaunchSettings()
+        for name in (*KEPT[1:], *DESCRIBING):
+            kind = int | float | None if name == "gpu_hours" else type(getattr(standard, name))
+            if not isinstance(noted.get(name, getattr(standard, name)), kind):
+                raise TypeError(f"{name} is {noted[name]!r}")
         kept = {name: noted[name] for name in KEPT if name in noted}
         kept |= {name: noted[name] for name in DESCRIBING if name in noted and not getattr(self, name)}
         if "stall_limit" in noted and self.stall_limit == standard.stall_limit:

@@ -97,15 +97,16 @@ def is_worker(config: pytest.Config) -> bool:
 def raise_usage_errors(action: Any) -> Any:
     """Return what `action` returns; a problem that the user can fix becomes a usage error."""
     from pytest_llmbench.core.errors import LlmbenchError, describe_os_error
+    from pytest_llmbench.core.formatting import escape_lines
     from pytest_llmbench.core.redaction import redact_text
 
     try:
         return action()
     except LlmbenchError as error:
-        raise pytest.UsageError(redact_text(str(error))) from None
+        raise pytest.UsageError(escape_lines(redact_text(str(error)))) from None
     except OSError as error:  # a disk or a share that fails in the middle: what was not read may be red
         expected = "expected a place that can be read and written; the session ends here"
-        raise pytest.UsageError(redact_text(f"{describe_os_error(error)}, {expected}")) from None
+        raise pytest.UsageError(escape_lines(redact_text(f"{describe_os_error(error)}, {expected}"))) from None
     except MemoryError:
         raise pytest.UsageError("it takes more memory than there is: allow more, or give --llmb-logs fewer") from None
 

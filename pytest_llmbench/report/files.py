@@ -26,7 +26,7 @@ class FileKind(NamedTuple):
 
 
 JUNIT = FileKind(
-    "JUnit report", re.compile(rb"\A\s*(?:<\?xml[^>]*\?>)?\s*(?:<!--.*?-->\s*)*<testsuites?[\s>/]", re.DOTALL)
+    "JUnit report", re.compile(rb"\A\s*(?:<\?xml[^>]*\?>)?\s*(?:<!--(?:(?!-->).)*-->\s*)*<testsuites?[\s>/]", re.DOTALL)
 )
 HTML = FileKind(
     "HTML report of llmbench", re.compile(rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL)
@@ -35,7 +35,8 @@ JSON = FileKind("JSON document of llmbench", re.compile(rb'\A\s*\{\s*"schema"\s*
 EXPORT = FileKind(
     "export of a history",
     re.compile(
-        rb'\A(?:number,|""\s*\Z|\[\s*\]\s*\Z|\[\s*\{\s*"number"|PAR1.*(?:number.*log_fingerprints|"columns": \[\]))',
+        rb'\A(?:number,|""\s*\Z|\[\s*\]\s*\Z|\[\s*\{\s*"number"'
+        rb'|PAR1(?:(?=.*number).*log_fingerprints|.*"columns": \[\]))',
         re.DOTALL,
     ),
 )

@@ -191,3 +191,11 @@ def test_folders_of_any_depth_are_read(capsys: pytest.CaptureFixture[str], trace
         if folder == tmp_path:
             break
         folder.rmdir()
+
+
+def test_a_message_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name or a value that it quotes may hold anything."""
+    assert main(["nccl", str(tmp_path / "a\x1b[2J\u202eb")]) == 2
+    told = capsys.readouterr().err
+    assert r"a\x1b[2J\u202eb" in told
+    assert "\x1b" not in told

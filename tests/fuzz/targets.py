@@ -1,95 +1,87 @@
-"""What is fuzzed: functions of any bytes, which return where all is well and raise where a law is broken."""
+"""What is fuzzed: every place where bytes from outside are read, as a function that raises where a law is broken."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from datetime import UTC, datetime
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-import numpy as np
+from fuzz import documents, log_seeds, outputs, runs, stores
+from fuzz.mutate import Shape
 
-from pytest_llmbench.baseline.read import read_recipe
-from pytest_llmbench.core.errors import BaselineError, LogError
-from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.ingest.discover.metadata import interpret, parse
-from pytest_llmbench.ingest.parse.read import parse_blocks
-from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.pipeline.settings import Settings
+ROOT = Path(__file__).resolve().parents[2]
+FINDINGS = Path(__file__).parent / "findings"
 
-Target = Callable[[bytes], None]
-
-BLOCKS = 7
+YAML_WORDS = (b": ", b"- ", b"\n", b"&a", b"*a", b"!!", b"{", b"}", b"[", b"]", b"|", b">", b"---", b"'", b'"', b"~")
+JSON_WORDS = (b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"true", b"NaN", b"Infinity", b"\\ud800", b"1e999")
+PACKED_WORDS = (b"ustar", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"BZh9", b"\xfd7zXZ\x00", b"../", b"log-x_1.out")
+MARKS = {Shape.BYTES: (), Shape.JSON: JSON_WORDS, Shape.YAML: YAML_WORDS, Shape.SQLITE: (b"SQLite format 3\0",)}
 
 
-class Finding(Exception):  # noqa: N818 (it is what a fuzzer looks for, not something that goes wrong)
-    """A law that an input breaks."""
+@dataclass(frozen=True)
+class Target:
+    """One surface: its law, what fuzzing starts from, what inputs are made of, and what it is in words."""
+
+    name: str
+    check: Callable[[bytes], None]
+    make_seeds: Callable[[], Sequence[bytes]]
+    what: str
+    shape: Shape = Shape.BYTES
+    marks: Sequence[bytes] = ()
+
+    @cached_property
+    def seeds(self) -> list[bytes]:
+        """What fuzzing starts from, without and with all that was found before."""
+        return [b"", *self.make_seeds(), *self.findings]
+
+    @property
+    def findings(self) -> list[bytes]:
+        """The inputs that once broke it."""
+        return [path.read_bytes() for path in sorted(FINDINGS.glob(f"{self.name}-*.bin"))]
+
+    @cached_property
+    def words(self) -> list[bytes]:
+        """The pieces that inputs are made of: the signs of their kind, and the names that stand in the seeds."""
+        names = {name for seed in self.make_seeds() for name in re.findall(rb'[a-z_]{3,40}"?:|llmb_[a-z_]+', seed)}
+        return list(dict.fromkeys([*self.marks, *MARKS[self.shape], *sorted(names)]))
 
 
-def log(data: bytes) -> None:
-    """No log is an error, its blocks do not matter, and what is found is consistent."""
-    whole = parse_blocks([data])
-    size = len(data) // BLOCKS + 1
-    if repr(parse_blocks([data[begin : begin + size] for begin in range(0, len(data), size)])) != repr(whole):
-        raise Finding("the blocks that the log comes in change what is read")
-    for problem in problems(whole):
-        raise Finding(problem)
+LOG_WORDS = tuple(log_seeds.list_words())
 
-
-def problems(found: ParsedLog) -> list[str]:
-    """Return what in a parsed log contradicts itself."""
-    laws = {
-        "more lines than the log has": any(one.last_line > found.lines for one in found.segments),
-        "a segment without a step": any(not len(one.steps) for one in found.segments),
-        "steps out of order": any((np.diff(one.steps.index) <= 0).any() for one in found.segments),
-        "a step outside its segment": any(
-            not one.first_line <= one.steps.line.min() <= one.steps.line.max() <= one.last_line
-            for one in found.segments
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("log", runs.check_log, log_seeds.logs, "logs", marks=LOG_WORDS),
+        Target("growing", runs.check_growing, log_seeds.logs, "logs that grow", marks=LOG_WORDS),
+        Target("metadata", runs.check_metadata, log_seeds.records, "records of launchers", Shape.YAML),
+        Target("archive", runs.check_archive, runs.archive_seeds, "archives, compressed logs", marks=PACKED_WORDS),
+        Target("names", runs.check_names, runs.name_seeds, "names of files and folders"),
+        Target("secret", runs.check_secret, runs.secret_seeds, "text with secrets"),
+        Target("nccl", documents.check_trace, documents.trace_seeds, "NCCL traces, also saved ones", Shape.JSON),
+        Target("session", documents.check_session, documents.session_seeds, "JSON for `llmbench chat`", Shape.JSON),
+        Target("report", documents.check_report, documents.report_seeds, "files in the place of a report"),
+        Target("baseline", documents.check_baseline, documents.baseline_seeds, "baseline files", Shape.YAML),
+        Target("document", documents.check_document, documents.document_seeds, "documents for `baselines import`"),
+        Target(
+            "cluster", documents.check_cluster, documents.cluster_seeds, "cluster.yaml, llmb-run's file", Shape.YAML
         ),
-        "a step that is the mean of none": any((one.steps.mean_of < 1).any() for one in found.segments),
-        "an example that cannot be printed": any(not each.shown.isprintable() for each in found.dropped),
-        "something dropped no times or nowhere": any(each.count < 1 or each.first_line < 1 for each in found.dropped),
-        "an ending outside the log": found.ending is not None and not 1 <= found.ending.line <= max(found.lines, 1),
-    }
-    return [problem for problem, broken in laws.items() if broken]
-
-
-def metadata(data: bytes) -> None:
-    """A launcher's record of a job is read, or a LogError says why not."""
-    try:
-        interpret(parse(data), "llmb-config_1.yaml", "1")
-    except LogError as error:
-        if not str(error).isprintable():
-            raise Finding("a message that cannot be printed") from error
-
-
-def baseline(data: bytes) -> None:
-    """A baseline file is read, or a BaselineError says where it stands and what is wrong."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "any.yaml")
-        path.write_bytes(data)
-        try:
-            read_recipe(path)
-        except BaselineError as error:
-            if path.name not in str(error):
-                raise Finding("a message that does not name the file") from error
-
-
-SUFFIXES = (".tar", ".tar.gz", ".tar.zst", ".out.gz", ".out.zst", ".out", ".out.xz", ".out.bz2")
-NOW = datetime(2026, 6, 1, tzinfo=UTC)
-
-
-def archive(data: bytes) -> None:
-    """Archives and compressed logs, by the suffix that the first byte chooses, are read or noted."""
-    if not data:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"log-x_1{SUFFIXES[data[0] % len(SUFFIXES)]}").write_bytes(data[1:])
-        found = ingest(Settings(logs=(Path(folder),)), Catalog((), {}), NOW)
-    for run in found.runs:
-        if not run.found.id.isprintable():
-            raise Finding("a run whose id cannot be printed")
-
-
-TARGETS: dict[str, Target] = {"log": log, "metadata": metadata, "baseline": baseline, "archive": archive}
+        Target(
+            "acknowledged", documents.check_acknowledged, documents.acknowledged_seeds, "acknowledgements", Shape.YAML
+        ),
+        Target("suite", documents.check_suite, documents.suite_seeds, "required runs of a suite file", Shape.YAML),
+        Target("option", documents.check_option, documents.option_seeds, "values of options, files of patterns"),
+        Target("ini", documents.check_ini, documents.ini_seeds, "configuration files of pytest"),
+        Target("unsaved", stores.check_unsaved, stores.unsaved_seeds, "documents for `history add`", Shape.JSON),
+        Target("store", stores.check_store, stores.store_seeds, "histories", Shape.SQLITE),
+        Target("journal", stores.check_journal, stores.journal_seeds, "journals of launches", Shape.SQLITE),
+        Target("index", stores.check_index, stores.index_seeds, "the list of journals"),
+        Target("status", stores.check_status, stores.status_seeds, "jobs in a journal", Shape.JSON),
+        Target("plan", stores.check_plan, stores.plan_seeds, "what a launch notes of its options", Shape.JSON),
+        Target("cache", stores.check_cache, stores.cache_seeds, "files of the cache"),
+        Target("slurm", outputs.check_slurm, outputs.slurm_seeds, "what Slurm's commands and nvidia-smi say"),
+        Target("hosts", outputs.check_hosts, outputs.host_seeds, "lists of nodes and GPUs"),
+        Target("submission", outputs.check_submission, outputs.submission_seeds, "what a submission prints"),
+    )
+}

@@ -4,6 +4,8 @@ what is left to be repeated is repeated by the command that is printed."""
 from __future__ import annotations
 
 import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -149,6 +151,17 @@ def test_a_job_of_which_no_baseline_file_is_given_is_an_error_and_not_left_out(
     collect = [word for word in night.submit(WELL) if not word.startswith("--llmb-baselines")]
     assert night.run(*collect[2:]).ret == pytest.ExitCode.USAGE_ERROR
     assert f"no baseline file has (any more) {CASE}: give --llmb-baselines=DIR" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("plan", ["{", "[1]", '{"repeats": "three"}', '{"stall_limit": {"no": 1}}', '{"cases": 7}'])
+def test_a_damaged_plan_is_a_usage_error(night: Night, plan: str, capfd: pytest.CaptureFixture[str]) -> None:
+    collect = night.submit(WELL)
+    with closing(sqlite3.connect(night.evening / ".llmbench" / "launch.db")) as database, database:
+        database.execute("UPDATE note SET value = ?", (plan,))
+    assert night.run(*collect).ret == pytest.ExitCode.USAGE_ERROR
+    told = capfd.readouterr().err
+    assert "the plan of session" in told
+    assert "end its jobs by hand (squeue --me), and start anew" in told
 
 
 def test_the_ini_file_names_the_folder_for_both_parts(night: Night) -> None:

@@ -256,6 +256,7 @@ USAGE = [
     (["--llmb-logs=.", "--llmb-release=25.5"], "--llmb-release=25.5: no baseline has it"),
     (["--llmb-logs=.", "--llmb-require=grok1"], "(did you mean '*grok1*'?)"),
     (["--llmb-logs=.", "--llmb-unmatched=ignore"], "expected fail or list"),
+    (["--llmb-logs=.", "--llmb-unmatched=\x1b[2Jlist"], r"=\x1b[2Jlist: expected fail or list"),
     (["--llmb-logs=.", "--llmb-max-age="], "--llmb-max-age= is empty: give a value, or leave the option out"),
     (["--llmb-logs=.", "--llmb-record="], "--llmb-record= is empty"),
     (["--llmb-logs=.", "--llmb-against= "], "--llmb-against= is empty: give a value, or leave the option out"),

@@ -229,3 +229,15 @@ def test_a_report_in_its_place_is_written_whatever_else_fails(tmp_path: Path, mo
     with files_of_at_most(10), pytest.raises(OSError, match="File too large"):
         write_whole(tmp_path / "j.xml", CONTENT, JUNIT)
     assert (tmp_path / "j.xml").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [(JUNIT, b"<!-- -->" * 1000 + b"<x>"), (EXPORT, b"PAR1" + b"number" * 50_000)],
+    ids=["comments", "numbers"],
+)
+def test_a_file_that_takes_a_naive_search_for_ever_is_told(tmp_path: Path, kind: FileKind, content: bytes) -> None:
+    (tmp_path / "report").write_bytes(content)
+    assert find_obstacle(tmp_path / "report", kind)
+    (tmp_path / "report").write_bytes(b"<!-- a --> <!-- -- -->\n<testsuites>")
+    assert not find_obstacle(tmp_path / "report", JUNIT)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import socket
 import sqlite3
@@ -256,6 +257,9 @@ class Journal:
                 return session
 
     def _find_lock_file(self, session: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9-]{1,100}", str(session)):  # a lock elsewhere would empty a file of somebody
+            file = self.folder / database.NAME
+            raise LaunchError(f"{file} holds a session that none began ({str(session)[:40]!r}): {database.MOVE}")
         return self.folder / "sessions" / f"{session}.lock"
 
     def _lock_session(self, session: str) -> int:

@@ -101,6 +101,8 @@ def explain_errors(file: Path) -> Iterator[None]:
     """Turn what SQLite finds wrong with a file into a LaunchError with what to do."""
     try:
         yield
+    except UnicodeDecodeError:  # SQLite names a table of its schema, or quotes it
+        raise LaunchError(f"{file}: the names in it are no text; {REMEDIES['CORRUPT']}") from None
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.ProgrammingError):
             raise
@@ -202,7 +204,7 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
             problem=row["problem"],
             submission=_read_submission(row["submission"], row["problem"], row["job_id"]),
         )
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise LaunchError(
             f"{folder / NAME}: job number {row['number']} of session {row['session']} cannot be read ({error}): it was "
             "written by another version of pytest-llmbench, or is damaged; end its jobs by hand (squeue --me), and "

@@ -67,14 +67,19 @@ def _read_index(index: Path | None) -> list[tuple[str, Path]]:
             file.seek(max(0, index.stat().st_size - READ_BYTES))
             lines = file.read().splitlines()
     for line in lines:
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, RecursionError):
             session, folder = json.loads(line)
-            entries.append((str(session), Path(folder)))
+            if Path(folder).is_absolute():  # as it was written
+                entries.append((str(session), Path(folder)))
     return entries
 
 
 def _is_unfinished(folder: Path, session: str) -> bool:
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{(folder / NAME).as_uri()}?mode=ro", uri=True)) as database:
+    # ValueError: no file system holds the name of that folder
+    with (
+        suppress(sqlite3.Error, ValueError),
+        closing(sqlite3.connect(f"{(folder / NAME).as_uri()}?mode=ro", uri=True)) as database,
+    ):
         query = "SELECT 1 FROM session WHERE id = ? AND finished IS NULL"
         return database.execute(query, (session,)).fetchone() is not None
     return False

@@ -17,6 +17,7 @@ from pytest_llmbench.launch.slurm.statuses import (
     Statuses,
     count_gpus,
     expand_hosts,
+    is_number,
     list_gpus,
     merge_statuses,
     parse_duration,
@@ -155,7 +156,7 @@ class Slurm:
         for line in self._answer("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%D|%G").splitlines():
             shown, _, rest = line.partition("|")
             fields = rest.split("|")
-            if len(fields) != 4 or not fields[2].isdecimal():
+            if len(fields) != 4 or not is_number(fields[2]):
                 continue
             up, limit, nodes, gres = fields
             name = shown.rstrip("*")

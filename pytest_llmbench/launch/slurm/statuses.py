@@ -25,7 +25,11 @@ Statuses = dict[str, JobStatus]
 _NAME = re.compile(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*")
 # sacct writes `CANCELLED by 1000`
 _STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
-_DURATION = re.compile(r"(?:(?:(?P<days>\d+)-)?(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+# Slurm's numbers have at most ten digits; of thousands Python makes none, and of hundreds infinity.
+_DIGITS = "[0-9]{1,15}"
+_DURATION = re.compile(
+    "(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,9}):)?(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})"
+)
 
 # how the reason of a status that this program ended begins; EndedBy says so too, since journals have it
 OWN = "pytest: "
@@ -174,8 +178,13 @@ def count_gpus(gres: str) -> int:
 
 def list_gpus(gres: str) -> list[tuple[str, int]]:
     """Return the types of GPUs of such a node, each with their number; empty for a type that gres does not name."""
-    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::(\d+))?(?=[(,]|$)", gres)
+    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::([0-9]{1,9}))?(?=[(,]|$)", gres)
     return [(kind, int(count or 1)) for kind, count in found]
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number as Slurm prints one."""
+    return re.fullmatch(_DIGITS, text) is not None
 
 
 def parse_duration(duration: str) -> float | None:
@@ -219,7 +228,7 @@ def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
         nodes=expand_hosts(nodes),
         exit_code=codes[0],
         derived_exit_code=codes[1],
-        elapsed_seconds=float(elapsed) if elapsed.isdecimal() else None,
+        elapsed_seconds=float(elapsed) if is_number(elapsed) else None,
         submitted=_parse_time(submitted),
         started=_parse_time(started),
         ended=_parse_time(ended),
@@ -248,7 +257,7 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
         submitted=_parse_time(submitted),
         started=_parse_time(started),
         ended=_parse_time(ended) if phase is Phase.ENDED else None,
-        restarts=int(restarts) if restarts.isdecimal() else 0,
+        restarts=int(restarts) if is_number(restarts) else 0,
         seen_by="squeue",
         limit_seconds=parse_duration(limit),
     )
@@ -256,9 +265,9 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
 
 def _parse_code(text: str) -> str:
     """Return `7:0` for it, and for the status of wait(2) that squeue prints, 1792; nothing for what is neither."""
-    if text.isdecimal():
+    if is_number(text):
         return f"{int(text) >> 8}:{int(text) & 0x7F}"
-    return text if re.fullmatch(r"\d+:\d+", text) else ""
+    return text if re.fullmatch(f"{_DIGITS}:{_DIGITS}", text) else ""
 
 
 def _choose_worse(code: str, other: str) -> str:
@@ -278,7 +287,7 @@ def _expand_piece(piece: str) -> list[str]:
         return [piece]
     numbers: list[str] = []
     for item in piece[1:-1].split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
+        match = re.fullmatch(f"({_DIGITS})(?:-({_DIGITS}))?", item)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < first + MOST_HOSTS:
             return []

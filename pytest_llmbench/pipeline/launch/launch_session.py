@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
@@ -114,11 +114,8 @@ class LaunchSession:
     def _restore_plan(self, journal: Journal, selected: Sequence[Key]) -> Plan:
         """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
         no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
-        noted = json.loads(journal.read_note(PLAN) or "{}")
-        self.launch = self.planner.launch = self.launch.restore_begun(noted)
-        self.planner.gpu = self.planner.gpu or noted.get("gpu", "")
-        self._cases = cases = set(noted.get("cases", ()))
-        self.overruled = tuple(noted.get("overruled", ()))
+        noted = self._restore_noted(journal)
+        cases = self._cases
         unknown = cases - {key.id for key in self.catalog.baselines}
         if unknown:  # left out, a job that somebody submitted would be judged by nobody
             names = formatting.join_first(sorted(unknown))
@@ -141,6 +138,21 @@ class LaunchSession:
         hours = sum(job.spec.gpu_hours for job in jobs)
         limit = 0.0 if self.launch.collect else self.planner.limit
         return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}))
+
+    def _restore_noted(self, journal: Journal) -> dict[str, Any]:
+        """Take over what an earlier session noted, and return it; LaunchError for what none did."""
+        try:
+            noted = dict(json.loads(journal.read_note(PLAN) or "{}"))
+            self.launch = self.planner.launch = self.launch.restore_begun(noted)
+            self.planner.gpu = self.planner.gpu or str(noted.get("gpu", ""))
+            self._cases = set(map(str, noted.get("cases", ())))
+            self.overruled = tuple(map(str, noted.get("overruled", ())))
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+            raise LaunchError(
+                f"{journal.folder}: the plan of session {self.session} cannot be read ({error}): another version of "
+                "pytest-llmbench wrote it, or the file is damaged; end its jobs by hand (squeue --me), and start anew"
+            ) from None
+        return noted
 
     def _tell_plan(self, plan: Plan) -> bool:
         from pytest_llmbench.launch.preflight import plan as text

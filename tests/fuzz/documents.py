@@ -1,0 +1,408 @@
+"""Targets of what people write: reports and traces that are read back, YAML files, tables, options and their files."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from functools import cache
+
+import builders
+import nccl_traces
+from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types
+from outcomes import killed, missing, slow, stray, told
+
+from pytest_llmbench.baseline.documents import ImportDefaults, format_report, import_document, write_drafts
+from pytest_llmbench.baseline.lint import format_lint_page, lint_file
+from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_file, read_recipe
+from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, ReportError, SettingsError
+from pytest_llmbench.core.models import Acknowledgement, Recipe
+from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
+from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.ingest.nccl import Trace, read_saved
+from pytest_llmbench.ingest.nccl.changes import build_document, compare
+from pytest_llmbench.launch.recipe.cluster import fill_references, read_cluster, read_llmb_run
+from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
+from pytest_llmbench.pipeline.catalog import load, read_suite
+from pytest_llmbench.pipeline.option_values import OptionValues
+from pytest_llmbench.pipeline.settings import Settings, resolve
+from pytest_llmbench.report.document import SessionEnding, make_document, read, render
+from pytest_llmbench.report.files import EXPORT, REPORTS, TRACE, find_obstacle
+from pytest_llmbench.report.notifications import convert_to_slack
+
+TODAY = date(2025, 11, 20)
+
+
+# --- reports and traces ---------------------------------------------------------------------------------------
+
+
+def session_seeds() -> list[bytes]:
+    """Return what `--llmb-json` writes of a green and of a red session."""
+    asked = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
+    red = (told(), stray(), killed(), slow(), missing())
+    made = [make_document(red, asked, SessionEnding(1, ("history: no",)), builders.NOW)]
+    made.append(make_document((told(),), asked, SessionEnding(0), builders.NOW))
+    return [render(session) for session in made]
+
+
+def check_session(data: bytes) -> None:
+    """A document becomes a message of few lines, or is refused by its name."""
+    with empty_folder() as folder:
+        path = folder / "session.json"
+        path.write_bytes(data)
+        text = call("chat", path, "--link=https://ci/7", naming="session.json")
+        require(len(text.splitlines()) <= 11, "a message that is longer than a chat bears")
+        if text:
+            require(json.loads(convert_to_slack(text)), "a message that is no JSON")
+            with suppress(ReportError):
+                require(read(path)["schema"] == 1, "a document of another schema")
+
+
+def trace_seeds() -> list[bytes]:
+    """Return traces of NCCL, and what is saved of one."""
+    lines = "".join(nccl_traces.run()).encode()
+    with empty_folder() as folder:
+        (folder / "nccl.log").write_bytes(lines)
+        saved = json.dumps(build_document(read_saved([folder / "nccl.log"])), indent=1).encode()
+    return [saved, lines, lines.replace(b"comm", b"\xff")]
+
+
+def check_trace(data: bytes) -> None:
+    """A trace, saved or not, is told and compared, and saved again it is the same; all else is refused by its name."""
+    with empty_folder() as folder:
+        path = folder / "trace.json"
+        path.write_bytes(data)
+        with refusals(LogError, naming="trace.json"):
+            trace = read_saved([path])
+            require_types(trace, Trace)
+            (folder / "again.json").write_text(json.dumps(build_document(trace), indent=1))
+            require(read_saved([folder / "again.json"]) == trace, "a trace that is not kept")
+            require(not compare(trace, trace).changes, "a trace that changed since itself")
+            for style in ("--format=text", "--format=json"):
+                require_printable(
+                    call("nccl", path, style, "--against", folder / "again.json", naming="trace"), "a page"
+                )
+
+
+def report_seeds() -> list[bytes]:
+    """Return how files begin that may be replaced."""
+    pieces = (
+        b'<?xml version="1.0"?>\n<!-- a -->\n<testsuites name="x">',
+        b"<!DOCTYPE html><title>x - llmbench</title>",
+    )
+    return [
+        *pieces,
+        *session_seeds()[:1],
+        *trace_seeds()[:1],
+        b"number,configuration\n1,a\n",
+        b'[{"number": 1}]',
+        b"PAR1",
+    ]
+
+
+def check_report(data: bytes) -> None:
+    """Whether a file may be replaced is said of any file, and an empty one may be."""
+    with empty_folder() as folder:
+        path = folder / "report"
+        path.write_bytes(data)
+        for kind in (*REPORTS.values(), EXPORT, TRACE):
+            obstacle = find_obstacle(path, kind)
+            require_printable(obstacle, "an obstacle")
+            require(not obstacle or data.strip(), "an empty file that may not be replaced")
+
+
+# --- YAML -----------------------------------------------------------------------------------------------------
+
+CLUSTER = """\
+schema: 1
+name: eos
+gpu: H100
+gpus_per_node: 8
+largest: 1024
+gpu_hours: 400
+launcher: sbatch
+account: coreai_dlalgo.llm
+partition: batch,backfill
+gres: gpu:8
+time_limit: "01:30:00"
+exclude: [n7, "n[12-14]"]
+environment:
+  STAGE_PATH: /lustre/stage
+  HF_TOKEN: ${HF_TOKEN}
+  EMPTY: ""
+secrets: [NOTE]
+installed:
+  grok1: {folder: grok1}
+  grok1-25.05:
+    folder: ${RECIPES}/grok1
+    launcher: script
+    environment: {LLMB_INSTALL: /lustre/llmb}
+    virtual_environment: /lustre/venvs/grok1
+"""
+LLMB_RUN = """\
+launcher:
+  llmb_repo: /lustre/repo
+  llmb_install: /lustre/llmb
+  gpu_type: h100
+slurm:
+  account: me
+  gpu: {partition: batch, gres: 8}
+environment: {HF_TOKEN: x}
+workloads:
+  installed: [pretrain_grok1]
+  config:
+    pretrain_grok1: {venv_path: /lustre/venv, environment: {A: b}}
+"""
+
+
+def check_cluster(data: bytes) -> None:
+    """A file of a cluster is read, or refused by its name; what is read holds what its types say."""
+    with empty_folder() as folder:
+        path = folder / "cluster.yaml"
+        path.write_bytes(data)
+        for read_file_of in (read_cluster, read_llmb_run):
+            with refusals(LaunchError, naming="cluster.yaml"):
+                cluster = read_file_of(path)
+                require_types(cluster, Cluster)
+                for name, value in cluster.environment:
+                    with suppress(LaunchError):
+                        require_types(fill_references(value, {"HF_TOKEN": "x"}, name), str)
+
+
+def cluster_seeds() -> list[bytes]:
+    """Return a file of ours and one of llmb-run."""
+    return [CLUSTER.encode(), LLMB_RUN.encode()]
+
+
+ACKNOWLEDGED = """\
+schema: 1
+acknowledged:
+  - configuration: grok1_314b-25.05-gb200-bf16-*
+    slower: 6%
+    since: 2025-11-03
+    expires: 2026-02-01
+    reason: driver 555, the security fix
+    by: A. Person
+  - configuration: grok1_314b-25.05-gb200-bf16-128
+    faster: 2.5%
+    since: "2025-09-03"
+    expires: 2026-01-01
+    reason: new container
+    by: B. Person
+"""
+
+
+def acknowledged_seeds() -> list[bytes]:
+    """Return a file of acknowledged changes."""
+    return [ACKNOWLEDGED.encode()]
+
+
+def check_acknowledged(data: bytes) -> None:
+    """A file of acknowledged changes is read, or refused by its name; no change is wider or longer than is allowed."""
+    with empty_folder() as folder:
+        path = folder / "acknowledged.yaml"
+        path.write_bytes(data)
+        with refusals(SettingsError, naming="acknowledged.yaml"):
+            for entry in read_acknowledged(path, [builders.KEY], TODAY):
+                require_types(entry, Acknowledgement)
+                require(-1 < entry.fraction < 1, "a change of any size")
+                require(entry.since <= entry.expires and (entry.expires - TODAY).days <= 366, "a change of any time")
+
+
+SUITE = """\
+config:
+  scale: 512
+  repeats: 3
+  profile: true
+workloads:
+  h100:
+  - pretrain_grok1_314b:
+      dtypes: [bf16, fp8]
+  - pretrain_llama3.1_70b:
+      dtypes: [bf16]
+"""
+
+
+@cache
+def read_shipped() -> tuple[Recipe, ...]:
+    """Return the shipped recipes."""
+    return load(Settings()).recipes
+
+
+def suite_seeds() -> list[bytes]:
+    """Return a suite file of llmb-run."""
+    return [SUITE.encode()]
+
+
+def check_suite(data: bytes) -> None:
+    """A suite file asks for configurations that there are, or is refused by its name."""
+    known = {baseline.key for recipe in read_shipped() for baseline in recipe.baselines}
+    with empty_folder() as folder:
+        path = folder / "suite.yaml"
+        path.write_bytes(data)
+        with refusals(SettingsError, naming="suite.yaml"):
+            asked = read_suite(path, read_shipped(), Settings(suites=(path,), gpu="h100"))
+            require(asked.keys() <= known and asked, "a suite of what is not known, or of nothing")
+            require(all(1 <= runs.runs <= 1000 for runs in asked.values()), "a number of runs that is none")
+
+
+BASELINE_BYTES = 4000
+
+
+def baseline_seeds() -> list[bytes]:
+    """Return the beginnings of the documented baselines, cut after a whole block, and a whole small file."""
+    texts = [path.read_bytes() for path in find_baseline_files([find_shipped_baselines()])]
+    return [min(texts, key=len), *(text[: text.find(b"\n", BASELINE_BYTES) + 1] for text in texts)]
+
+
+def check_baseline(data: bytes) -> None:
+    """A baseline file is read and linted, or a BaselineError says where it stands and what is wrong."""
+    with empty_folder() as folder:
+        path = folder / "any.yaml"
+        path.write_bytes(data)
+        with refusals(BaselineError, naming="any.yaml"):
+            recipe = read_recipe(path)
+            require_types(recipe, Recipe)
+            require_printable(format_lint_page([lint_file(read_file(path))], 79), "a page")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+TABLES = """\
+# Llama 3.1 8b on H100
+
+The peak of an H100 is 989 TFLOP/s in BF16 and 1979 in FP8. `model flops = 4.74e15`
+
+| GPUs | Precision | SeqLen | Layers | TP | PP | DP | GBS | Step time (ms) | Tokens/s | MFU (%) | Notes |
+|-----:|-----------|-------:|-------:|----|----|----|----:|---------------:|---------:|--------:|-------|
+| 8    | BF16      | 8192   | 32     | 1  | 1  | 8  | 128 | 12270          | 85,459   | 62.47   |       |
+| 1,024 | FP8      | 8192   | 32     | 1  | 1  | 8  | 128 | 9330           | 112,388  | 41.07   | -     |
+"""
+TURNED = """\
+| Configuration | 8x H100 GPUs | 16x H100 GPUs |
+|---|---|---|
+| SeqLen | 8192 | 8192 |
+| Layers | 32 | 32 |
+| TP | 1 | 2 |
+| GBS | 128 | 256 |
+
+| Llama 3.1 8b FP8 | 8x H100 GPUs | 16x H100 GPUs |
+|---|---|---|
+| Step time (s) | 9.33 | 9.36 |
+"""
+HTML = (
+    "# Grok1 314b H100\n<table><tr><th>GPUs</th><th>Step time (s)</th></tr>\n<tr><td>8</td><td>9.3</td></tr></table>\n"
+)
+
+
+def document_seeds() -> list[bytes]:
+    """Return documents with tables of several shapes."""
+    return [text.encode() for text in (TABLES, TURNED, HTML)]
+
+
+def check_document(data: bytes) -> None:
+    """Of a document drafts are made and told, or it is refused by its name; a draft is a baseline file, or says what
+    is missing in it."""
+    with empty_folder() as folder:
+        defaults = ImportDefaults("", "8b", "h100", "bf16")
+        path = folder / "README.md"
+        path.write_bytes(data)
+        call("baselines", "import", path, "--release=25.04", naming="README.md")
+        with refusals(BaselineError, naming=""):
+            imported = import_document(data.decode("utf-8", "replace"), "README.md", "25.04", defaults)
+            written = write_drafts(imported, folder / "drafts", force=False)
+            require_printable("\n".join(format_report(imported, written)), "a report")
+            require({file.path for file in written} == set((folder / "drafts").glob("*/*.yaml")), "a draft elsewhere")
+            for draft, file in zip(imported.drafts, written, strict=True):
+                try:
+                    require_types(read_recipe(file.path), Recipe)
+                except BaselineError as error:
+                    require(draft.fill_in, f"a draft without a gap that cannot be read: {error}")
+
+
+# --- options ----------------------------------------------------------------------------------------------------
+
+VALUES = (
+    *("2%", "step_time_seconds=3%,mfu=2%", "2025-11-20", "36h", "5d", "all", "grok1*", "required.txt", "suite.yaml"),
+    *(
+        "fail",
+        "warn",
+        "recorded",
+        "published",
+        "each",
+        "h100",
+        "25.05",
+        "logs",
+        "out.xml",
+        "out.json",
+        "h.db",
+        "3",
+        "0.5",
+    ),
+    *("sqlite:///h.db", "postgresql://u:p@h/d", "grok1=recipes", "n[1-3]", "1", "0", "-1", "nsys:ranks=0,steps=20-25"),
+)
+INI = re.compile(r"llmb_[a-z_]+")
+
+
+def option_seeds() -> list[bytes]:
+    """Return options with values, one a line, those of the ini file behind their key."""
+    lines = [f"{option.flag}={value}" for option in OPTIONS for value in (option.default or "1", VALUES[0])]
+    groups = [lines[begin : begin + 3] for begin in range(0, len(lines), 3)]
+    ini = [f"{option.dest} = {option.default or '1'}" for option in OPTIONS if option.ini]
+    return ["\n".join(group).encode() for group in [*groups, *([line] for line in ini)]]
+
+
+def check_option(data: bytes) -> None:
+    """Values of options become settings, or the option that is wrong is named; a file that one names is any file."""
+    typed: dict[str, object] = {}
+    ini: dict[str, object] = {}
+    by_name = {option.flag: option for option in OPTIONS} | {option.dest: option for option in OPTIONS if option.ini}
+    head, _, content = data.partition(b"\n\n")
+    for line in head.decode("utf-8", "surrogateescape").split("\n"):
+        name, _, value = line.partition("=")
+        option = by_name.get(name.strip())
+        if option is not None and "\0" not in value:
+            layer = ini if INI.fullmatch(name.strip()) else typed
+            whole: object = [*layer.get(option.dest, []), value] if option.repeats else value  # type: ignore[misc]
+            layer[option.dest] = True if option.is_flag else whole
+    with empty_folder() as folder:
+        (folder / "logs").mkdir()
+        for name in ("required.txt", "suite.yaml", "out.json", "h.db"):
+            (folder / name).write_bytes(content)
+        with refusals(SettingsError, LaunchError, naming=""):
+            settings = resolve(OptionValues(typed, ini), folder)
+            require_types(replace(settings, launch=None), Settings)
+            require(all(0 < limit.factor < 10 for limit in settings.tolerances), "a tolerance of any size")
+            require_types(settings.require, tuple[str, ...])
+
+
+INI_FILES = ("pytest.ini", "pyproject.toml", "setup.cfg", "tox.ini", "pytest.toml")
+INI_TEXTS = (
+    "[pytest]\naddopts = --llmb-logs=a\nllmb_tolerance = 2%\nllmb_require =\n  all\n  grok1*\n",
+    '[tool.pytest.ini_options]\nllmb_tolerance = "2%"\nllmb_baselines = ["a"]\n[tool.x]\nllmb_tolerance = 1\n',
+    "[tool:pytest]\nllmb_tolerances = 2%\n[other]\nllmb_against = recorded\n",
+    "[pytest]\nllmb-tolerance = 2%\n",
+    "[pytest]\nllmb_tolerance = '2%'\n",
+)
+
+
+def ini_seeds() -> list[bytes]:
+    """Return configuration files of pytest; the first byte says which."""
+    return [bytes([number]) + text.encode() for number, text in enumerate(INI_TEXTS)]
+
+
+def check_ini(data: bytes) -> None:
+    """A configuration file gives keys and values, or it is said why not."""
+    with empty_folder() as folder:
+        path = folder / INI_FILES[(data or b"\0")[0] % len(INI_FILES)]
+        path.write_bytes(data[1:])
+        try:
+            keys = read_file_keys(path)
+            refuse_misplaced(path, path.name)
+            refuse_unknown(list(keys), path.name)
+            find_shadowed_keys(path)
+        except (ValueError, SettingsError) as error:
+            require(str(error), "a refusal without words")

@@ -1,0 +1,149 @@
+"""What every target holds to: errors of this project alone, that say where; records that are what their types say."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from enum import Enum
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.core.errors import LaunchError, LlmbenchError, SettingsError
+
+
+class Finding(Exception):  # noqa: N818 (it is what a fuzzer looks for, not something that goes wrong)
+    """A law that an input breaks."""
+
+
+def require(holds: object, problem: str) -> None:
+    """Raise Finding where a law does not hold."""
+    if not holds:
+        raise Finding(problem)
+
+
+@contextmanager
+def refusals(*errors: type[LlmbenchError], naming: str) -> Iterator[None]:
+    """Let errors of these types pass, which have to name the file and print as text."""
+    try:
+        yield
+    except errors as error:
+        require(naming in str(error), "a message that does not name the file")
+        if not isinstance(error, SettingsError | LaunchError):  # those are made printable where they are told
+            require_printable(str(error), "a message")
+
+
+def require_printable(text: str, what: str) -> None:
+    """Raise Finding for a text that moves the cursor of a terminal, or cannot be written at all."""
+    require(all(line.isprintable() for line in text.split("\n")), f"{what} that cannot be printed")
+
+
+def call(*arguments: object, naming: str) -> str:
+    """Run `llmbench` and return what it printed, empty where it refused its input in words that name the file."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main([str(argument) for argument in arguments])
+    if code == 2:
+        require(err.getvalue().startswith("llmbench: ") and naming in err.getvalue(), "a refusal without the file")
+        require_printable(err.getvalue(), "a refusal")
+        return ""
+    require(code in (0, 1), f"exit code {code}")
+    require_printable(err.getvalue(), "what stands beside the output")
+    return out.getvalue()
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+MEMORY = "/dev/shm"  # noqa: S108 (folders of unknown names)
+
+
+@cache
+def find_home() -> Path:
+    """Return a folder of this process, in memory where there is one: a database waits for a disk again and again."""
+    here = tempfile.tempdir or (MEMORY if os.access(MEMORY, os.W_OK) else None)
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=here))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def empty_folder() -> Iterator[Path]:
+    """Give a folder, always the same and always empty: what is kept by path is made once."""
+    folder = find_home() / "any"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+# --- types -------------------------------------------------------------------------------------------------
+
+
+def require_types(value: object, hint: Any) -> None:
+    """Raise Finding where a record holds what its types do not allow."""
+    if problem := find_misfit(value, hint):
+        raise Finding(f"of another type: {problem}")
+
+
+def find_misfit(value: object, hint: Any, place: str = "") -> str:
+    """Return where a value is not what a type says, and of which type it is; empty where all of it is."""
+    hint = getattr(hint, "__supertype__", hint)
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return "" if not all(find_misfit(value, part, place) for part in parts) else _tell(value, place)
+    if origin is Literal:
+        return "" if value in parts else _tell(value, place)
+    if hint in _PLAIN:
+        return "" if type(value) in _PLAIN[hint] else _tell(value, place)
+    kind = origin or hint
+    if not isinstance(kind, type) or issubclass(kind, Enum) or kind is Callable:  # type: ignore[comparison-overlap]
+        return "" if not isinstance(kind, type) or isinstance(value, kind) else _tell(value, place)
+    if not isinstance(value, kind):
+        return _tell(value, place)
+    return next((problem for problem in _find_inside(value, parts, place) if problem), "")
+
+
+_PLAIN: dict[Any, tuple[type, ...]] = {int: (int,), float: (float, int), str: (str,), bool: (bool,), None: (NoneType,)}
+
+
+def _tell(value: object, place: str) -> str:
+    return f"{place or 'value'} is of {type(value).__name__}"
+
+
+def _find_inside(value: object, parts: tuple[Any, ...], place: str) -> Iterator[str]:
+    if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
+        for name, hint in _list_fields(value.__class__).items():
+            yield find_misfit(getattr(value, name), hint, f"{type(value).__name__}.{name}")
+    elif isinstance(value, tuple) and parts:
+        same = len(parts) == 2 and parts[1] is ...
+        if not same and len(parts) != len(value):
+            yield f"{place} has {len(value)} parts"
+        hints = [parts[0]] * len(value) if same else parts
+        yield from (find_misfit(part, hint, place) for part, hint in zip(value, hints, strict=False))
+    elif isinstance(value, Mapping) and len(parts) == 2:
+        yield from (
+            find_misfit(name, parts[0], place) or find_misfit(part, parts[1], place) for name, part in value.items()
+        )
+    elif isinstance(value, Collection) and len(parts) == 1 and not isinstance(value, str):
+        yield from (find_misfit(part, parts[0], place) for part in value)
+
+
+@cache
+def _list_fields(kind: Any) -> Mapping[str, Any]:
+    """Return the types of the fields of a record; none where some are only known to type checkers."""
+    try:
+        hints = get_type_hints(kind)
+    except NameError:
+        return {}
+    names = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind)]
+    return {name: hints[name] for name in names}

@@ -1,0 +1,60 @@
+"""What fuzzing of logs starts from: small ones that our own generator writes, and the words that readers look for."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import cache
+
+from generator import lines
+from generator.metadata import LAUNCHERS, metadata_text
+from generator.plan import Plan
+from generator.runs import own_job
+from log_strategies import FRAMEWORKS, write
+
+from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_recipe
+from pytest_llmbench.core.dialects import DIALECTS
+from pytest_llmbench.ingest.parse.collect import STEP_MARKERS
+from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
+from pytest_llmbench.ingest.parse.facts import NCCL_OPERATION
+
+MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)
+
+
+@cache
+def logs() -> list[bytes]:
+    """Return a log of each framework, one of two ranks and restarts, and one with all that stands around steps."""
+    simple = [write(how, first=1, lengths=(4,), prefixes=("",), starts=False, seed=3) for how in FRAMEWORKS.values()]
+    ranks = [write(how, first=1, lengths=(4, 5), prefixes=how.prefixes[-1], starts=True, seed=4)
+             for how in FRAMEWORKS.values()]  # fmt: skip
+    around = [
+        lines.checkpoint_load(MOMENT, 1744407969.27, 9.712),
+        lines.checkpoint_save(MOMENT, 50, 1744408121.151, 4.389),
+        lines.nccl_collective(7, "AllReduce", 2, 1, 128),
+        lines.fit_stopped(50),
+        lines.huggingface_summary(2577.7505, 95.339, 0.745, 1.5),
+        lines.slurm_cancelled("1999616", "r6i4n5", MOMENT, "TIME LIMIT"),
+        "srun: error: node-1: task 3: Exited with exit code 1",
+        "0: Traceback (most recent call last):\n0:   File 'a.py', line 1\n0: ValueError: no",
+    ]
+    return [*(each.data for each in simple + ranks), "\n".join([*around, ""]).encode()]
+
+
+@cache
+def records() -> list[bytes]:
+    """Return metadata as launchers write it."""
+    recipes = [read_recipe(path) for path in find_baseline_files([find_shipped_baselines()])]
+    plans = (Plan(recipe.baselines[0], **own_job(recipe.baselines[0])) for recipe in recipes)
+    return [metadata_text(plan).encode() for plan in plans if plan.layout_name in LAUNCHERS]
+
+
+def list_words() -> list[bytes]:
+    """Return what the readers of logs look for."""
+    marks = [mark for dialect in DIALECTS.values() for mark in (*dialect.starts, *dialect.ends)]
+    return list(dict.fromkeys([*STEP_MARKERS, *marks, *ENDING_MARKERS, NCCL_OPERATION, *_list_fields()]))
+
+
+def _list_fields() -> list[bytes]:
+    """Return the names of fields and the signs around them, from the logs themselves."""
+    text = b"".join(logs())
+    return sorted({match[0] for match in re.finditer(rb"[A-Za-z_][A-Za-z_/ ]{2,30} ?[:=] ?| \| |\]|\r|e\+", text)})

@@ -1,0 +1,256 @@
+"""The driver that needs nothing: inputs by number, so that each is made again, in processes that may hang or die."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import resource
+import shutil
+import struct
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from random import Random
+
+from fuzz.laws import Finding, find_home
+from fuzz.mutate import mutate
+from fuzz.targets import ROOT, TARGETS, Target
+
+LONGEST_SECONDS = 10.0
+MEMORY_KIB = 2 << 20
+STUCK_SECONDS = 120.0
+"""An input that takes so long without using the processor waits for something that never comes."""
+
+POLL_SECONDS = 0.2
+LEAST_SECONDS = 2.0
+"""Less time than this is not parted again."""
+
+_BOARD = struct.Struct("=qddqqqdqqd")
+
+
+@dataclass
+class Board:
+    """What a process says while it works, in memory that outlives it."""
+
+    number: int = -1  # of the input that runs
+    began: float = 0.0  # by the monotonic clock, 0 between inputs
+    spent: float = 0.0  # of the processor until then, in seconds
+    tried: int = 0
+    first_kib: int = 0
+    peak_kib: int = 0
+    slowest_seconds: float = 0.0  # of the processor
+    slowest: int = -1  # the number of that input
+    broken: int = 0
+    seconds: float = 0.0
+
+    def write(self, memory: mmap.mmap) -> None:
+        """Put it where the parent looks."""
+        memory[: _BOARD.size] = _BOARD.pack(*vars(self).values())
+
+    @classmethod
+    def read(cls, memory: mmap.mmap) -> Board:
+        """Return what was put there last."""
+        return cls(*_BOARD.unpack(memory[: _BOARD.size]))
+
+
+@dataclass
+class Tally:
+    """What came of one target."""
+
+    tried: int = 0
+    seconds: float = 0.0
+    broken: int = 0
+    first_kib: int = 0
+    peak_kib: int = 0
+    slowest_seconds: float = 0.0
+    slowest: int = -1
+    kept: set[str] = field(default_factory=set)
+
+    def add(self, board: Board) -> None:
+        """Add what one process did."""
+        self.tried += board.tried
+        self.broken += board.broken
+        self.seconds += board.seconds
+        self.first_kib = max(self.first_kib, board.first_kib)
+        self.peak_kib = max(self.peak_kib, board.peak_kib)
+        if board.slowest_seconds > self.slowest_seconds:
+            self.slowest_seconds, self.slowest = board.slowest_seconds, board.slowest
+
+    def describe(self, name: str) -> str:
+        """Return it in one line."""
+        return (
+            f"{name:<13}{self.tried:>9,} inputs {self.seconds:>7,.0f} s  "
+            f"{len(self.kept)} findings ({self.broken} times)  "
+            f"peak {self.peak_kib >> 10} MiB (+{self.peak_kib - self.first_kib >> 10})  "
+            f"slowest {self.slowest_seconds:.2f} s (number {self.slowest})"
+        )
+
+
+@dataclass
+class Share:
+    """The inputs of one target that one process tries next."""
+
+    target: Target
+    begin: int
+    end: int
+    seconds: float
+
+
+def make_input(target: Target, seed: int, number: int) -> bytes:
+    """Return the input of a number; the seeds themselves are the first ones."""
+    if number < len(target.seeds):
+        return target.seeds[number]
+    return mutate(target.seeds, target.words, target.shape, Random(f"{seed}:{target.name}:{number}"))
+
+
+# --- one process ---------------------------------------------------------------------------------------------------
+
+
+def work(share: Share, seed: int, deadline: float, keep: Path, memory: mmap.mmap) -> None:
+    """Try the inputs of a share, until a deadline of the monotonic clock."""
+    target = share.target
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(quiet, descriptor)
+    resource.setrlimit(resource.RLIMIT_DATA, (2 * MEMORY_KIB << 10, 2 * MEMORY_KIB << 10))
+    board = Board(first_kib=_measure_peak())
+    started = time.monotonic()
+    for number in range(share.begin, share.end):
+        if time.monotonic() > deadline:
+            break
+        board.number, board.began, data = number, time.monotonic(), b""
+        spent = board.spent = time.process_time()
+        board.write(memory)
+        try:
+            data = make_input(target, seed, number)
+            target.check(data)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is what is looked for)
+            board.broken += 1
+            keep_finding(keep, target.name, data, error)
+        spent = time.process_time() - spent
+        board.tried, board.began, board.peak_kib = board.tried + 1, 0.0, _measure_peak()
+        if spent > board.slowest_seconds:
+            board.slowest_seconds, board.slowest = spent, number
+        board.seconds = time.monotonic() - started
+        board.write(memory)
+        if board.peak_kib > MEMORY_KIB:
+            keep_finding(keep, target.name, data, Finding("more memory than is allowed"))
+            break
+
+
+def _measure_peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def keep_finding(keep: Path, name: str, data: bytes, error: BaseException) -> None:
+    """Keep the smallest input for each place that raises, with what it says."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if str(ROOT) in frame.filename]
+    where = f"{Path(frames[-1].filename).stem}-{frames[-1].lineno}" if frames else "driver"
+    key = hashlib.sha256(str(error).encode("utf-8", "replace")).hexdigest()[:4] if isinstance(error, Finding) else ""
+    path = keep / f"{name}-{type(error).__name__}-{where}{key and f'-{key}'}.bin"
+    if path.exists() and path.stat().st_size <= len(data):
+        return
+    path.write_bytes(data)
+    path.with_suffix(".txt").write_text("".join(traceback.format_exception(error)), "utf-8", "backslashreplace")
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+class Runner:
+    """Tries inputs of several targets, side by side."""
+
+    def __init__(self, targets: list[Target], seed: int, keep: Path, jobs: int) -> None:
+        """Take what is tried, and where findings are kept."""
+        self.targets, self.seed, self.keep, self.jobs = targets, seed, keep, jobs
+        self.tallies = {target.name: Tally() for target in targets}
+        self._next = dict.fromkeys(self.tallies, 0)
+
+    def run(self, inputs: int, seconds: float | None) -> None:
+        """Try so many inputs of all targets together, in at most this time; fast ones take over from slow ones."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while (left := inputs - sum(tally.tried for tally in self.tallies.values())) > 0:
+            room = float("inf") if deadline is None else deadline - time.monotonic()
+            if room < LEAST_SECONDS:
+                break
+            each, time_of_each = -(-left // len(self.targets)), room * self.jobs / len(self.targets)
+            shares = [Share(target, self._next[target.name], self._next[target.name] + each, time_of_each)
+                      for target in self.targets]  # fmt: skip
+            self._run_shares(shares)
+
+    def _run_shares(self, shares: list[Share]) -> None:
+        waiting = list(reversed(shares))
+        running: list[Iterator[None]] = []
+        while waiting or running:
+            while waiting and len(running) < self.jobs:
+                running.append(self._follow(waiting.pop()))
+            time.sleep(POLL_SECONDS)
+            running = [each for each in running if next(each, self) is not self]
+
+    def _follow(self, share: Share) -> Iterator[None]:
+        """Start processes until the share is tried; yield while one works, and end one that hangs."""
+        name, deadline = share.target.name, time.monotonic() + share.seconds
+        begin, tally = share.begin, self.tallies[share.target.name]
+        while begin < share.end and time.monotonic() < deadline:
+            memory = mmap.mmap(-1, _BOARD.size)
+            arguments = (replace(share, begin=begin), self.seed, deadline, self.keep, memory)
+            worker = get_context("fork").Process(target=work, args=arguments)
+            worker.start()
+            while worker.is_alive():
+                yield
+                self._end_hanging(worker, Board.read(memory), share.target)
+            worker.join()
+            board = Board.read(memory)
+            if board.number < begin:
+                raise RuntimeError(f"a process for {name} ended with {worker.exitcode} before its first input")
+            if board.began and worker.exitcode not in (0, -9):
+                data = make_input(share.target, self.seed, board.number)
+                keep_finding(self.keep, name, data, Finding(f"the process ended with {worker.exitcode}"))
+            tally.add(board)
+            begin = self._next[name] = board.number + 1
+        tally.kept |= {path.name for path in self.keep.glob(f"{name}-*.bin")}
+
+    def _end_hanging(self, worker: BaseProcess, board: Board, target: Target) -> None:
+        """End a process whose input takes too long: of the processor, since a machine may be busy, or at all."""
+        if not board.began or time.monotonic() - board.began < LONGEST_SECONDS:
+            return
+        if (
+            _measure_processor(worker.pid) - board.spent > LONGEST_SECONDS
+            or time.monotonic() - board.began > STUCK_SECONDS
+        ):
+            worker.kill()
+            data = make_input(target, self.seed, board.number)
+            keep_finding(self.keep, target.name, data, Finding(f"more than {LONGEST_SECONDS:g} s"))
+
+
+def _measure_processor(pid: int | None) -> float:
+    """Return the seconds of the processor that a process has used, 0 for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def fuzz(names: list[str], inputs: int, seconds: float | None, *, jobs: int, seed: int, keep: Path) -> dict[str, Tally]:
+    """Try inputs of targets, and return what came of each; its folders are removed."""
+    targets = [TARGETS[name] for name in names]
+    for target in targets:
+        make_input(target, seed, len(target.seeds))  # seeds and words are made before processes part
+    before, folder = tempfile.tempdir, tempfile.mkdtemp(prefix="fuzz-run-", dir=find_home())
+    tempfile.tempdir = folder
+    find_home.cache_clear()  # each process makes its own below it
+    try:
+        runner = Runner(targets, seed, keep, jobs)
+        runner.run(inputs, seconds)
+    finally:
+        tempfile.tempdir = before
+        find_home.cache_clear()
+        shutil.rmtree(folder, ignore_errors=True)
+    return runner.tallies

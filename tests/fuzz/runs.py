@@ -1,0 +1,196 @@
+"""Targets of what lies below --llmb-logs: logs, records of launchers, archives, names of files, text with secrets."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import zstandard
+from compared import bits
+from fuzz.laws import Finding, empty_folder, refusals, require, require_printable, require_types
+from fuzz.log_seeds import logs, records
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models import ParsedLog
+from pytest_llmbench.core.redaction import Redactor
+from pytest_llmbench.ingest.discover.metadata import interpret, parse
+from pytest_llmbench.ingest.parse.growing import Growing
+from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.find_runs import ingest
+from pytest_llmbench.pipeline.settings import Settings
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+BLOCKS = 7
+
+
+def check_log(data: bytes) -> None:
+    """No log is an error, its blocks do not matter, and what is found is consistent."""
+    whole = parse_blocks([data])
+    size = len(data) // BLOCKS + 1
+    if bits(parse_blocks([data[begin : begin + size] for begin in range(0, len(data), size)])) != bits(whole):
+        raise Finding("the blocks that the log comes in change what is read")
+    require_types(whole, ParsedLog)
+    for problem in find_problems(whole):
+        raise Finding(problem)
+
+
+def find_problems(log: ParsedLog) -> list[str]:
+    """Return what in a parsed log contradicts itself."""
+    laws = {
+        "more lines than the log has": any(segment.last_line > log.lines for segment in log.segments),
+        "a segment without a step": any(not len(segment.steps) for segment in log.segments),
+        "steps out of order": any((np.diff(segment.steps.index) <= 0).any() for segment in log.segments),
+        "a step outside its segment": any(
+            not segment.first_line <= segment.steps.line.min() <= segment.steps.line.max() <= segment.last_line
+            for segment in log.segments
+        ),
+        "a step that is the mean of none": any((segment.steps.mean_of < 1).any() for segment in log.segments),
+        "an example that cannot be printed": any(not record.shown.isprintable() for record in log.dropped),
+        "something dropped no times or nowhere": any(rec.count < 1 or rec.first_line < 1 for rec in log.dropped),
+        "an ending outside the log": log.ending is not None and not 1 <= log.ending.line <= max(log.lines, 1),
+    }
+    return [problem for problem, broken in laws.items() if broken]
+
+
+def check_growing(data: bytes) -> None:
+    """A log that is followed while it grows says in the end what it says as a whole."""
+    with empty_folder() as folder:
+        path = folder / "log-x_1.out"
+        growing = Growing(path)
+        for end in (len(data) // 3, len(data) // 2, len(data)):
+            path.write_bytes(data[:end])
+            signs, step = growing.find_signs(), growing.find_last_step()
+            require_types(signs, type(signs))
+            require(step is None or (step.done > 0 and step.seconds >= 0), "a step that is none")
+        require(bits(growing.read()) == bits(parse_blocks([data])), "a growing log that says something else")
+
+
+def check_metadata(data: bytes) -> None:
+    """A launcher's record of a job is read, or a LogError says why not."""
+    with refusals(LogError, naming=""):
+        interpret(parse(data), "llmb-config_1.yaml", "1")
+
+
+# --- archives and compressed logs -------------------------------------------------------------------------------
+
+SUFFIXES = (
+    *(".tar", ".tar.gz", ".tar.zst", ".out.gz", ".out.zst", ".out", ".out.xz", ".out.bz2", ".tar.xz", ".tar.bz2"),
+    *(".tgz", ".tzst", ".txz", ".tbz", ".tbz2", ".err", ".err.gz", ".err.zst", ".err.xz", ".err.bz2", ".log", ".txt"),
+)
+
+
+@cache
+def archive_seeds() -> list[bytes]:
+    """Return a log in every form that `check_archive` chooses by the first byte, and streams of several parts."""
+    log = logs()[2]
+    packed = _make_tar(log)
+    zstd = zstandard.ZstdCompressor().compress
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "zst": zstd,
+        "xz": lzma.compress,
+        "bz2": bz2.compress,
+        "": bytes,
+    }
+    short = {"tgz": "gz", "tzst": "zst", "txz": "xz", "tbz": "bz2", "tbz2": "bz2"}
+    seeds = []
+    for number, suffix in enumerate(SUFFIXES):
+        kind = suffix.rpartition(".")[2]
+        how = pack[short.get(kind, kind if kind in pack else "")]
+        text = packed if "tar" in suffix or kind in short else log
+        seeds.append(bytes([number]) + how(text))
+    several = gzip.compress(log[:900]) + gzip.compress(log[900:]) + bytes(99)
+    bomb = bz2.compress(bytes(1 << 22))
+    return [*seeds, bytes([3]) + several, bytes([7]) + bomb, bytes([4]) + zstd(log[:900]) + zstd(log[900:])]
+
+
+def _make_tar(log: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as file:
+        for name in ("llmb-archive-1/x/log-x_1_0.out", "llmb-archive-1/x/llmb-config_1.yaml"):
+            member = tarfile.TarInfo(name)
+            member.size = len(log)
+            file.addfile(member, io.BytesIO(log))
+    return stream.getvalue()
+
+
+def check_archive(data: bytes) -> None:
+    """Archives and compressed logs, by the suffix that the first byte chooses, are read or noted."""
+    if not data:
+        return
+    with empty_folder() as folder:
+        (folder / f"log-x_1{SUFFIXES[data[0] % len(SUFFIXES)]}").write_bytes(data[1:])
+        _check_folder(folder)
+
+
+def _check_folder(folder: Path) -> None:
+    found = ingest(Settings(logs=(folder,)), Catalog((), {}), NOW)
+    for run in found.runs:
+        require_printable(run.found.id, "a run's id")
+        require("\n" not in run.found.id, "a run whose id has lines")
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+RUN = "experiments/pretrain_grok1_314b_bf16_gpus128/pretrain_grok1_314b_bf16_gpus128_1795213837/grok1"
+NAMES = (
+    f"{RUN}/log-account.grok1_1_0.out\n{RUN}/llmb-config_1.yaml\n{RUN}/sbatch_x_1.out\n{RUN}/log-account.grok1_1_0.err",
+    "results/llama3.1_8b_fp8_8gpus/log_7.out.gz\nresults/llama3.1_8b_fp8_8gpus/x_nsys/profile_1.nsys-rep",
+    "slurm-4711_3.out\nslurm-4711.err\nnsys_profile/a.nsys-rep\nlogs/2026-05-04T06:05:54/x.log\na.out.bak\nb.tar",
+    "workloads/pretrain_x/experiments/E_nsys/E_1795213837/a_stdout.txt\nworkloads/pretrain_x/experiments/E/E_1/b.log",
+)
+
+
+def name_seeds() -> list[bytes]:
+    """Return paths below --llmb-logs, one a line, of a file each that holds a log."""
+    return [names.encode() for names in NAMES]
+
+
+def check_names(data: bytes) -> None:
+    """Files and folders of any name are read, noted or passed over."""
+    log, record = logs()[2], records()[0]
+    with empty_folder() as folder:
+        for line in data.split(b"\n")[:20]:
+            parts = [part for part in line.split(b"/") if part not in (b"", b".", b"..") and b"\0" not in part][:12]
+            if not parts or any(len(part) > 255 for part in parts):
+                continue
+            path = folder.joinpath(*(part.decode("utf-8", "surrogateescape") for part in parts))
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(record if path.suffix == ".yaml" else log)
+            except OSError:  # two lines that no file system holds both
+                continue
+        _check_folder(folder)
+
+
+# --- text with secrets --------------------------------------------------------------------------------------------
+
+SECRET = "s3cret-Value+1"
+TEXTS = (
+    f"export HF_TOKEN={SECRET}; curl https://user:{SECRET}@host/x?token=abc&sig=def",
+    "hf_" + "a1B2" * 9 + " ghp_" + "x9Y8" * 9 + " AKIA" + "A1B2" * 4 + " bearer abcdefgh12345678ijkl",
+    "postgresql://u:p@h/d postgresql:/u:p@h zip://a::https://u:p@h host=h password='a b' s3://key:x@h",
+    f"s3cret%2DValue%2B1 's3cret-Value+1' {SECRET[:9]}… s3cret-Va...",
+)
+
+
+def secret_seeds() -> list[bytes]:
+    """Return text with tokens, and URLs with passwords."""
+    return [text.encode() for text in TEXTS]
+
+
+def check_secret(data: bytes) -> None:
+    """No text keeps a secret that the session knows, and what was hidden stays as it is."""
+    redactor = Redactor([SECRET])
+    hidden = redactor.redact(data.decode("utf-8", "replace"))
+    require(SECRET not in hidden, "a secret that stays")
+    require(redactor.redact(hidden) == hidden, "text that changes when it is hidden again")
