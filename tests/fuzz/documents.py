@@ -17,8 +17,9 @@ from outcomes import killed, missing, slow, stray, told
 from pytest_llmbench.baseline.documents import ImportDefaults, format_report, import_document, write_drafts
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_file, read_recipe
-from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, ReportError, SettingsError
-from pytest_llmbench.core.models import Acknowledgement, Recipe
+from pytest_llmbench.baseline.write import write_recorded
+from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
+from pytest_llmbench.core.models import Acknowledgement, Baseline, Recipe, Recording
 from pytest_llmbench.core.models.jobs import Cluster
 from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
 from pytest_llmbench.core.options import OPTIONS
@@ -267,6 +268,56 @@ def check_baseline(data: bytes) -> None:
             recipe = read_recipe(path)
             require_types(recipe, Recipe)
             require_printable(format_lint_page([lint_file(read_file(path))], 79), "a page")
+
+
+@cache
+def read_grok() -> tuple[Baseline, ...]:
+    """Return some configurations of one file."""
+    every = (baseline for recipe in read_shipped() for baseline in recipe.baselines)
+    return tuple(baseline for baseline in every if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
+
+
+RECORDING = Recording(
+    date="2025-11-20",
+    runs=2,
+    mean_seconds=7.412,
+    trimmed_mean_seconds=7.402,
+    standard_deviation_seconds=0.04,
+    run_seconds=(7.4, 7.404),
+    log_sha256=("0" * 64,) * 2,
+)
+
+
+def recorded_seeds() -> list[bytes]:
+    """Return files of recorded baselines."""
+    first, second = read_grok()[:2]
+    texts = []
+    for recorded in ([first], [first, second]):
+        with empty_folder() as folder:
+            (written,) = write_recorded(folder, [(baseline, RECORDING) for baseline in recorded])
+            texts.append(written[0].read_bytes())
+    return texts
+
+
+def check_recorded(data: bytes) -> None:
+    """To a file of recorded baselines one is added and no other is lost, or it is refused and stays as it is."""
+    added = read_grok()[2]
+    with empty_folder() as folder:
+        path = folder / added.key.recipe / f"{added.key.release}.yaml"
+        path.parent.mkdir()
+        path.write_bytes(data)
+        try:
+            before = {baseline.key: baseline.step_seconds for baseline in read_recipe(path).baselines}
+        except BaselineError:
+            before = {}
+        try:
+            write_recorded(folder, [(added, RECORDING)])
+        except RecordError as error:
+            require(path.name in str(error), "a refusal without the file")
+            require(path.read_bytes() == data, "a file that is refused and changed")
+            return
+        after = {baseline.key: baseline.step_seconds for baseline in read_recipe(path).baselines}
+        require(after == before | {added.key: RECORDING.trimmed_mean_seconds}, "a recorded baseline that is lost")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 
 import job_specs
 from fuzz.laws import empty_folder, refusals, require, require_printable, require_types
+from planned import planned
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, JobStatus
 from pytest_llmbench.launch.journal import database
+from pytest_llmbench.launch.preflight import slurm_checks
 from pytest_llmbench.launch.recipe.cluster import describe_machine
 from pytest_llmbench.launch.recipe.learned_cluster import format_cluster_file, learn_cluster
 from pytest_llmbench.launch.slurm import CommandOutput, Partition, Slurm
@@ -123,6 +125,26 @@ def check_hosts(data: bytes) -> None:
     require_types(expand_hosts(text), tuple[str, ...])
     require_types(list_gpus(text), list[tuple[str, int]])
     require_types(parse_duration(text), float | None)
+
+
+def script_seeds() -> list[bytes]:
+    """Return a script with directives."""
+    lines = ("#!/bin/bash", "#SBATCH --partition=batch -A coreai", "#SBATCH --time=1:00:00 # a limit", "#SBATCH -N2 'a")
+    return ["\n".join([*lines, "srun --nodes=2 python train.py", ""]).encode()]
+
+
+def check_script(data: bytes) -> None:
+    """Whatever a script says, what is in the way of its job is told or nothing is."""
+    with empty_folder() as folder:
+        job = planned(folder, via="sbatch", command=("sbatch", "./launch.sh"))
+        (folder / "recipe" / "launch.sh").write_bytes(data)
+        require_types(slurm_checks.read_directives(job), list[str])
+        partitions = (Partition("batch", 32, 8, 86400.0, up=True, is_default=True),)
+        for problem in (
+            *slurm_checks.check_account(job, Cluster(gpu="h100"), ("coreai",)),
+            *slurm_checks.check_partition(job, Cluster(gpu="h100"), partitions),
+        ):
+            require_types(problem, type(problem))
 
 
 SCRIPT = """\

@@ -64,6 +64,7 @@ TARGETS = {
         Target("report", documents.check_report, documents.report_seeds, "files in the place of a report"),
         Target("baseline", documents.check_baseline, documents.baseline_seeds, "baseline files", Shape.YAML),
         Target("document", documents.check_document, documents.document_seeds, "documents for `baselines import`"),
+        Target("recorded", documents.check_recorded, documents.recorded_seeds, "recorded baselines", Shape.YAML),
         Target(
             "cluster", documents.check_cluster, documents.cluster_seeds, "cluster.yaml, llmb-run's file", Shape.YAML
         ),
@@ -82,6 +83,7 @@ TARGETS = {
         Target("cache", stores.check_cache, stores.cache_seeds, "files of the cache"),
         Target("slurm", outputs.check_slurm, outputs.slurm_seeds, "what Slurm's commands and nvidia-smi say"),
         Target("hosts", outputs.check_hosts, outputs.host_seeds, "lists of nodes and GPUs"),
+        Target("script", outputs.check_script, outputs.script_seeds, "scripts that are given to sbatch"),
         Target("submission", outputs.check_submission, outputs.submission_seeds, "what a submission prints"),
     )
 }
