@@ -233,7 +233,7 @@ def _change_database(data: bytes, _seeds: Sequence[bytes], random: Random) -> by
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
             _change_rows(database, table, random.choice(columns), random)
             return database.serialize()
-        except (sqlite3.Error, MemoryError, IndexError, TypeError, OverflowError):
+        except (sqlite3.Error, MemoryError, IndexError, TypeError, ValueError, OverflowError):
             return None
 
 
