@@ -90,7 +90,10 @@ class LaunchSettings:
         kept = {name: noted[name] for name in KEPT if name in noted}
         kept |= {name: noted[name] for name in DESCRIBING if name in noted and not getattr(self, name)}
         if "stall_limit" in noted and self.stall_limit == standard.stall_limit:
-            kept["stall_limit"] = StallLimits(**noted["stall_limit"])
+            limits = StallLimits(**noted["stall_limit"])
+            if not isinstance(limits.tell_seconds, int | float | None):
+                raise TypeError(f"tell_seconds is {limits.tell_seconds!r}")
+            kept["stall_limit"] = limits
         if "pending_limit" in noted and self.pending_limit == standard.pending_limit:
             kept["pending_limit"] = timedelta(seconds=noted["pending_limit"])
         if noted.get("cluster") and self.cluster is None:

@@ -122,7 +122,8 @@ def _tell(value: object, place: str) -> str:
 
 def _find_inside(value: object, parts: tuple[Any, ...], place: str) -> Iterator[str]:
     if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
-        for name, hint in _list_fields(value.__class__).items():
+        kind: Any = type(value)
+        for name, hint in _list_fields(kind).items():
             yield find_misfit(getattr(value, name), hint, f"{type(value).__name__}.{name}")
     elif isinstance(value, tuple) and parts:
         same = len(parts) == 2 and parts[1] is ...

@@ -270,7 +270,7 @@ def check_plan(data: bytes) -> None:
         return
     require_types(settings, LaunchSettings)
     again = LaunchSettings(collect=True).restore_begun(json.loads(json.dumps(settings.to_note())))
-    require(again == settings, "a plan that is not kept")
+    require(again.to_note() == settings.to_note(), "a plan that is not kept")
 
 
 # --- the cache ----------------------------------------------------------------------------------------------
