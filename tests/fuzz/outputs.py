@@ -191,5 +191,5 @@ def check_submission(data: bytes) -> None:
         require_printable(submissions.describe_doubt(job, output, text=text), "a doubt")
         output.write_bytes(data)
         code = process.read_exit_code(output)
-        require(code is None or code >= 0, "an exit code that is none")
+        require(code in (None, process.NEVER_RAN) or 0 <= code <= 999, "an exit code that is none")
         require(not re.search(r"\x1b\[[0-9;]*m", submissions.remove_colours(text)), "a colour that stays")

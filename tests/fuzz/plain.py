@@ -12,6 +12,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -242,7 +243,9 @@ def fuzz(names: list[str], inputs: int, seconds: float | None, *, jobs: int, see
     """Try inputs of targets, and return what came of each; its folders are removed."""
     targets = [TARGETS[name] for name in names]
     for target in targets:
-        make_input(target, seed, len(target.seeds))  # seeds and words are made before processes part
+        make_input(target, seed, len(target.seeds))  # seeds and words are made before processes part,
+        with suppress(Exception):  # and what a check imports; its findings are found there
+            target.check(target.seeds[1])
     before, folder = tempfile.tempdir, tempfile.mkdtemp(prefix="fuzz-run-", dir=find_home())
     tempfile.tempdir = folder
     find_home.cache_clear()  # each process makes its own below it
