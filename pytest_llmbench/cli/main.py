@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmbench import __version__
-from pytest_llmbench.cli import (
-    Output,
-    Parser,
-    Subparsers,
-    baselines,
-    discard_output,
-    history,
-    nccl,
-    replay,
-    setup,
-    summary,
-    tell,
-)
+from pytest_llmbench.cli import Output, Parser, Subparsers, discard_output, tell
 from pytest_llmbench.core.errors import LlmbenchError, ReportError, describe_os_error
 from pytest_llmbench.core.formatting import escape_lines
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_unfit_system
+from pytest_llmbench.core.stop_signals import StopSignals
 
 CommandFunction = Callable[[argparse.Namespace], Output]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used."""
+    """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used, 128 and its
+    number for a signal."""
     if unfit := describe_unfit_system():
         print(f"llmbench: {unfit}", file=sys.stderr)
         return 2
+    stop = StopSignals()
+    stop.install()
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        stop.hold()
+        with suppress(OSError):  # where a terminal was closed there is nobody to tell
+            print("llmbench: interrupted", file=sys.stderr)
+        return 128 + (stop.number or signal.SIGINT)
+    finally:
+        stop.end() if argv is None else stop.restore()  # the program ends with this
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = _make_parser().parse_args(argv)
     command: CommandFunction = arguments.command
     try:
@@ -53,13 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("llmbench: it takes more memory than there is: give fewer or smaller files", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("llmbench: interrupted", file=sys.stderr)
-        return 130
     return output.code
 
 
 def _make_parser() -> argparse.ArgumentParser:
+    from pytest_llmbench.cli import baselines, history, nccl, replay, setup, summary
+
     parser = Parser(prog="llmbench", description="Look at baselines and runs of LLM training benchmarks.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

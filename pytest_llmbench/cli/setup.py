@@ -86,7 +86,6 @@ def set_up(
 
 
 def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]) -> tuple[str, bool]:
-    from pytest_llmbench.core.runtime import handle_stop
     from pytest_llmbench.launch.slurm import Slurm, run
     from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
 
@@ -97,8 +96,7 @@ def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Cal
     log = directory / ".llmbench" / "setup" / f"{facts.recipe}-{facts.release}-{read_clock():%Y%m%d-%H%M%S}.log"
     slurm = Slurm(run, dict(step.spec.environment)) if is_slurm_job(step) else None
     tell(_format_step(step, caller))
-    with handle_stop():
-        problem = run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, slurm))
+    problem = run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, slurm))
     if problem:
         return problem, False
     hint = f"pytest -k {facts.recipe} --llmb-launch --llmb-dry-run"

@@ -1,24 +1,18 @@
-"""What this process runs in: a system with processors and signals, a job of a CI or none, Python with its collector."""
+"""What this process runs in: a system with processors, a job of a CI or none, Python with its collector."""
 
 from __future__ import annotations
 
 import gc
 import os
 import re
-import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 
 SYSTEM = sys.platform
 
 PROCESS = "/proc/self/stat"
 """What Linux says of this process; macOS has no such files."""
-
-AT_ONCE_SECONDS = 1.0  # signals that come so soon after one another are one
 
 COMMITS = (
     "GITHUB_SHA",
@@ -81,28 +75,3 @@ def pause_garbage_collection() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
-
-
-@contextmanager
-def handle_stop() -> Iterator[None]:
-    """Let SIGTERM end what runs as Ctrl-C does: jobs are cancelled, reports written. One that follows at once is the
-    same one: timeout(1) sends it to the process and to its group, and it must not stop the cancelling."""
-    last = -AT_ONCE_SECONDS
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal last
-        if time.monotonic() - last >= AT_ONCE_SECONDS:
-            last = time.monotonic()
-            raise KeyboardInterrupt
-
-    handled = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
-        handled.append(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread():  # no other thread may say what a signal does
-        handled = []
-    before = {number: signal.signal(number, stop) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

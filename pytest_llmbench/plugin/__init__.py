@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 from typing import Any
 
@@ -51,21 +52,45 @@ def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
     if any(config.getoption(name_destination(option.flag)) is not None for option in OPTIONS):
-        from pytest_llmbench.core.redaction import redact_text
         from pytest_llmbench.core.runtime import describe_unfit_system
 
         if unfit := describe_unfit_system():
             raise pytest.UsageError(unfit)
-        from pytest_llmbench.plugin.configure import start
-
-        try:
-            start(config)
-        except pytest.UsageError as error:
-            raise pytest.UsageError(*map(redact_text, map(str, error.args))) from None
+        _start(config)
     if config.getoption("showfixtures", False):
         from pytest_llmbench.plugin.collection import register_check_fixtures
 
         register_check_fixtures(config)
+
+
+def _start(config: pytest.Config) -> None:
+    from pytest_llmbench.core.stop_signals import StopSignals
+
+    stop = StopSignals()
+    if not hasattr(config, "workerinput"):  # a worker leaves signals to the controller
+        stop.install()
+        config.add_cleanup(lambda: stop.end() if _is_program() else stop.restore())
+    try:
+        from pytest_llmbench.core.redaction import redact_text
+        from pytest_llmbench.plugin.configure import start
+
+        start(config, stop)
+    except pytest.UsageError as error:
+        raise pytest.UsageError(*map(redact_text, map(str, error.args))) from None
+    except KeyboardInterrupt:
+        stop.hold()
+        from pytest_llmbench.plugin.configure import announce
+
+        announce(config)
+        raise
+
+
+def _is_program() -> bool:
+    """Whether pytest is the program, which ends with the session, and was not called by another."""
+    # Signals are passed over until it has ended: the reports are written, and the exit code stands.
+    frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_globals.get("__name__") == "_pytest.config")
+    mains = [frame.f_code.co_name for frame in frames if frame.f_code.co_name.endswith("main")]
+    return mains[1:2] in (["console_main"], ["_console_main"])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import replace
 from errno import EMFILE, ENFILE
 from importlib import import_module
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LlmbenchError
 from pytest_llmbench.core.models import Caution, CautionCode
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import (
@@ -32,12 +33,13 @@ from pytest_llmbench.core.option_origins import (
     refuse_unknown,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS
-from pytest_llmbench.core.runtime import handle_stop
+from pytest_llmbench.core.stop_signals import StopSignals
 from pytest_llmbench.ingest.reading.reader import ReadingProgress
-from pytest_llmbench.pipeline.option_values import OptionValues, refuse_blank
+from pytest_llmbench.pipeline.option_values import OptionValues, find_output, refuse_blank
 from pytest_llmbench.pipeline.settings import list_outputs, refuse_logs, refuse_shared
 from pytest_llmbench.plugin.collection import register_check_fixtures
 from pytest_llmbench.plugin.hooks import Collector
+from pytest_llmbench.plugin.outputs import announce_reports
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.plugin.stash import (
     INFORMATION,
@@ -50,6 +52,7 @@ from pytest_llmbench.plugin.stash import (
     list_wanted_ids,
     raise_usage_errors,
 )
+from pytest_llmbench.report.files import REPORTS
 
 # Imported by name: pytester forgets modules that a session imported, but their package would still have them.
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
@@ -58,12 +61,12 @@ SPARE_FILES = 8
 """So many files have to be open beside those that are: a log, an archive, pytest's own capture of a test."""
 
 
-def start(config: pytest.Config) -> None:
-    """Refuse misused options; with runs to judge register the hooks, and read the baselines."""
-    raise_usage_errors(lambda: _start(config))
+def start(config: pytest.Config, stop: StopSignals) -> None:
+    """Refuse misused options; with runs to judge register the hooks, and read the baselines; else let signals go."""
+    raise_usage_errors(lambda: _start(config, stop))
 
 
-def _start(config: pytest.Config) -> None:
+def _start(config: pytest.Config, stop: StopSignals) -> None:
     if not is_worker(config):
         _refuse_misuse(config)
         _refuse_strange_keys(config)
@@ -71,17 +74,42 @@ def _start(config: pytest.Config) -> None:
         config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
     if is_judging(config):
         _refuse_few_files()
-        if not is_worker(config):
-            stop = ExitStack()
-            stop.enter_context(handle_stop())  # the reports of a job that CI ends say so
-            config.add_cleanup(stop.close)
-        session = _make_session(config)
-        config.stash[SESSION] = session
-        for name in HOOKS:
-            config.pluginmanager.register(import_module(name), name)
-        register_check_fixtures(config)
-        config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
-        session.prepare()
+        _start_judging(config, stop)
+        stop.hold()
+        announce(config)  # not before: what cannot begin replaces nothing
+        stop.let_go()
+    else:
+        stop.restore()
+
+
+def _start_judging(config: pytest.Config, stop: StopSignals) -> None:
+    session = _make_session(config)
+    session.stop = stop
+    config.stash[SESSION] = session
+    for name in HOOKS:
+        config.pluginmanager.register(import_module(name), name)
+    register_check_fixtures(config)
+    config.pluginmanager.register(Collector(session), "pytest_llmbench_collector")
+    session.prepare()
+
+
+def announce(config: pytest.Config) -> None:
+    """Let the reports say that the session has not ended, if it is to write any."""
+    silent = (*INFORMATION, "help", "markers", "llmb_dry_run", "llmb_submit_only")
+    if is_worker(config) or not is_judging(config) or any(config.getoption(name, None) for name in silent):
+        return
+    paths = {flag: path for flag, path in _find_written(config).items() if flag == "--junitxml"}
+    for flag in REPORTS:
+        with suppress(LlmbenchError):  # it is told, where nobody interrupts
+            if path := find_output(_read_values(config), flag, config.invocation_params.dir):
+                paths[flag] = path
+    announce_reports(paths)
+
+
+def _find_written(config: pytest.Config) -> dict[str, Path]:
+    """Return the files that pytest itself writes, by the flag."""
+    written = {flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()}
+    return {flag: Path(os.path.expanduser(os.path.expandvars(path))) for flag, path in written.items() if path}
 
 
 def _refuse_few_files() -> None:
@@ -104,8 +132,7 @@ def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
     made: Session = Session.from_options(_read_values(config), config.invocation_params.dir)
-    written = {flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()}
-    others = {flag: Path(os.path.expanduser(os.path.expandvars(path))) for flag, path in written.items() if path}
+    others = _find_written(config)
     refuse_shared(others, list_outputs(made.settings))
     refuse_logs(made.settings.logs, others)
     made.noticed += _find_shadowed(config)

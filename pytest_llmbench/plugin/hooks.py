@@ -18,6 +18,7 @@ from pytest_llmbench.plugin.outputs import (
     list_workflow_commands,
     render_terminal,
     store_outcomes,
+    tell_github,
     write_reports,
 )
 from pytest_llmbench.plugin.stash import (
@@ -209,6 +210,19 @@ class Collector:
         """Take the session that keeps them."""
         self.session = session
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """From the end of the last item on, a signal is only noted: the reports will say so."""
+        try:
+            return (yield)
+        finally:
+            self.session.stop.hold()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Only note what follows the first signal."""
+        self.session.stop.hold()
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a report; an item that crashed its worker has none of its own."""
         if hasattr(report, "llmb_selection"):
@@ -239,10 +253,20 @@ class Collector:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the report files. A session that judged nothing, or a report that cannot be written, is red."""
-    config = session.config
-    if is_worker(config) or any(config.getoption(name, None) for name in INFORMATION):
+    if is_worker(session.config):
         return
-    state = get_session(config)
+    state = get_session(session.config)
+    state.stop.hold()
+    try:
+        _note_interruption(session, state)
+        if not any(session.config.getoption(name, None) for name in INFORMATION):
+            _finish(session, state)
+    finally:
+        state.stop.end()
+
+
+def _finish(session: pytest.Session, state: Session) -> None:
+    config = session.config
     expected = state.used or bool(find_judging_option(config)) or is_suite_wanted(config)
     if state.ended_early:
         session.exitstatus = session.exitstatus or int(state.problems)
@@ -261,6 +285,27 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     finally:
         store_outcomes(state)  # last: whatever happens there, verdicts and reports stand, and the other way round
+        if _note_interruption(session, state):
+            write_reports(state, int(session.exitstatus))
+        tell_github(state, int(session.exitstatus))
+
+
+def _note_interruption(session: pytest.Session, state: Session) -> bool:
+    """Whether the session was interrupted and nobody has said so yet; then its exit code and reports will."""
+    ran = session.exitstatus not in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+    stopped = session.exitstatus == pytest.ExitCode.INTERRUPTED or state.stop.number
+    if state.interrupted or not (stopped and ran):
+        return False
+    state.interrupted = True
+    session.exitstatus = pytest.ExitCode.INTERRUPTED
+    by = f" by {state.stop.name}" if state.stop.name else ""
+    text = f"interrupted{by}: what did not run has no verdict"
+    state.failures.append(text)
+    report = pytest.TestReport("llmbench::session", ("llmbench", None, "session"), {}, "failed", text, "setup")
+    for plugin in session.config.pluginmanager.get_plugins():
+        if type(plugin).__module__ == "_pytest.junitxml":  # else --junitxml would be green: it holds only what ran
+            plugin.pytest_runtest_logreport(report)
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

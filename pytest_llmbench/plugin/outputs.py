@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
@@ -15,6 +19,7 @@ from pytest_llmbench.core.models import TimedBy
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
+    from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.terminal import TerminalLine
 
 
@@ -24,6 +29,9 @@ FOUND = (
     "llmbench summary PATH"
 )
 """What to do when nothing was judged, without and with runs."""
+
+NOT_ENDED = "the session has not ended: it runs, or was stopped before it could say more"
+"""What the reports say from the beginning of a session."""
 
 
 def list_header(session: Session) -> Iterator[str]:
@@ -146,17 +154,44 @@ def write_reports(session: Session, exit_code: int) -> bool:
 
     `exit_code` is that of the session as far as it is known.
     """
+    from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.junit import render
 
+    def describe_ending() -> SessionEnding:
+        return SessionEnding(exit_code or int(not well), _list_failures(session), session.cautions)
+
+    well = True
     complete = _complete_outcomes(session) if session.settings.html or session.settings.json else []
-    well = _write(session, "junit", "JUnit report", lambda: render(session.described, session.now))
-    well &= _write(session, "html", "HTML report", lambda: _render_page(session, complete))
-    # The document holds the exit code, so it comes after those that may still change it.
     well &= _write(
-        session, "json", "JSON document", lambda: _render_document(session, complete, exit_code or int(not well))
+        session, "junit", "JUnit report", lambda: render(session.described, session.now, describe_ending().problems)
     )
-    _tell_github(session, exit_code or int(not well))
+    well &= _write(session, "html", "HTML report", lambda: _render_page(session, complete, describe_ending()))
+    # The document holds the exit code, so it comes after those that may still change it.
+    well &= _write(session, "json", "JSON document", lambda: _render_document(session, complete, describe_ending()))
     return well
+
+
+def announce_reports(paths: Mapping[str, Path]) -> None:
+    """Put in the place of each report, by its flag, one that says that the session has not ended.
+
+    Whatever ends it, also what no program can handle, nobody takes the report of the night before for its own.
+    """
+    from pytest_llmbench.report import html, junit
+    from pytest_llmbench.report.document import SessionEnding, make_document, render
+    from pytest_llmbench.report.files import JUNIT, REPORTS, is_stream, write_whole
+
+    ending, now = SessionEnding(int(pytest.ExitCode.INTERRUPTED), [NOT_ENDED]), datetime.now(UTC)
+    asked = {"version": __version__, "baselines": "", "tolerances": [], "header": [], "timed": str(TimedBy.WINDOW)}
+    contents: dict[str, Callable[[], bytes]] = {
+        "--llmb-json": lambda: render(make_document([], asked, ending, now)),
+        "--llmb-html": lambda: html.render([], now, ending=ending).encode(),
+        "--llmb-junit": lambda: junit.render([], now, ending.problems),
+        "--junitxml": lambda: junit.render([], now, ending.problems),
+    }
+    for flag, path in paths.items():
+        if not is_stream(path):
+            with suppress(OSError, ImportError):  # at its end the session says why
+                write_whole(path, contents[flag](), REPORTS.get(flag, JUNIT))
 
 
 def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
@@ -201,20 +236,20 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
     except OSError as error:
         session.failures.append(f"--llmb-{name}={path}: the report was not written: {error.strerror}")
         return False
-    session.written.append(f"{label}: {formatting.format_place(path, session.directory)}")
+    line = f"{label}: {formatting.format_place(path, session.directory)}"
+    session.written += [line] if line not in session.written else []
     return True
 
 
-def _render_page(session: Session, outcomes: list[dict[str, Any]]) -> bytes:
+def _render_page(session: Session, outcomes: list[dict[str, Any]], ending: SessionEnding) -> bytes:
     from pytest_llmbench.report.html import render
 
-    return render(outcomes, session.now, session.cautions, session.results.planned_hours).encode(
-        "utf-8", "backslashreplace"
-    )
+    page = render(outcomes, session.now, session.cautions, session.results.planned_hours, ending)
+    return page.encode("utf-8", "backslashreplace")
 
 
-def _render_document(session: Session, outcomes: list[dict[str, Any]], exit_code: int) -> bytes:
-    from pytest_llmbench.report.document import SessionEnding, make_document, render
+def _render_document(session: Session, outcomes: list[dict[str, Any]], ending: SessionEnding) -> bytes:
+    from pytest_llmbench.report.document import make_document, render
 
     asked = {
         "version": __version__,
@@ -223,11 +258,10 @@ def _render_document(session: Session, outcomes: list[dict[str, Any]], exit_code
         "header": list(list_header(session)),
         "timed": str(session.settings.timed),
     }
-    ending = SessionEnding(exit_code, _list_failures(session), session.cautions)
     return render(make_document(outcomes, asked, ending, session.now, session.results.planned_hours))
 
 
-def _tell_github(session: Session, exit_code: int) -> None:
+def tell_github(session: Session, exit_code: int) -> None:
     """Add to the job summary; what is wrong with that is told, and changes nothing."""
     from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.notifications import append_job_summary
@@ -259,7 +293,8 @@ def store_outcomes(session: Session) -> None:
 
     outcomes = select_worst(session.described)
     try:
-        outcomes = with_hashes(outcomes, session.directory)
+        with session.stop.let_through():
+            outcomes = with_hashes(outcomes, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
         session.written.append("history: interrupted, so it holds no sha256 of the logs of this session")
     folders = (session.directory, Path(tempfile.gettempdir()))

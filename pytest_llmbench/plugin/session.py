@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import CheckKind
 from pytest_llmbench.core.redaction import make_redactor
+from pytest_llmbench.core.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
@@ -55,6 +56,9 @@ class Session:
         self.command: tuple[str, ...] = ()
         """The arguments of pytest, for the history."""
         self.tell_reading: Callable[[ReadCounts], None] | None = None
+        self.stop = StopSignals()
+        """What was received of Ctrl-C, SIGTERM and SIGHUP; a worker leaves them to the controller."""
+        self.interrupted = False
         self._clock = clock
         self._results = results
         self._outcomes: dict[str, tuple[Outcome, dict[str, Any]]] = {}

@@ -41,6 +41,12 @@ class SessionEnding:
     failures: Sequence[str] = ()
     cautions: Sequence[Caution] = ()
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What made the session red besides its items; never empty where it did not run to its end."""
+        unsaid = self.exit_code not in (0, 1) and not self.failures
+        return (*self.failures, *([f"the session ended with exit code {self.exit_code}"] if unsaid else ()))
+
     def describe(self, outcomes: Sequence[dict[str, Any]], *, green: bool) -> tuple[SessionState, str]:
         """Return it in a word, and what stands behind that: the exit code of an error, what is known to be worse.
 

@@ -20,20 +20,27 @@ from pytest_llmbench.report.verdicts import JUDGED, SEVERITY, name_verdict, sele
 if TYPE_CHECKING:
     from junit_xml import TestCase
 
+SESSION = "session"
+"""The suite of the case that says what is wrong with the session."""
+
 ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 forbids, the other control characters, and carriage returns, which a reader takes for line feeds."""
 
 
-def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
+def render(described: Sequence[dict[str, Any]], now: datetime, problems: Sequence[str] = ()) -> bytes:
     """Return the report as XML in UTF-8: as many failures and skipped cases as ids with that status, whatever the text.
 
-    Suites and cases are sorted by name. The text of an outcome that cannot stand in XML is written as `\\x1b`.
+    What made the session red besides them (`problems`) is one error, of a suite of its own: what was interrupted is
+    never a green report. Suites and cases are sorted by name. The text of an outcome that cannot stand in XML is
+    written as `\\x1b`.
     """
     from junit_xml import TestSuite
 
     cases = defaultdict(list)
     for outcome in sorted(select_worst(described), key=itemgetter("suite", "id")):
         cases[outcome["suite"]].append(_make_case(outcome))
+    if problems:
+        cases[SESSION].append(_make_session_case(problems))
     stamp = now.isoformat(timespec="seconds")
     suites = [TestSuite(name, of_suite, timestamp=stamp).build_xml_doc() for name, of_suite in cases.items()]
     totals = ("tests", "failures", "errors")
@@ -45,6 +52,14 @@ def render(described: Sequence[dict[str, Any]], now: datetime) -> bytes:
     ElementTree.indent(root)
     document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return document + b"\n"
+
+
+def _make_session_case(problems: Sequence[str]) -> TestCase:
+    from junit_xml import TestCase
+
+    case = TestCase("session", f"llmbench.{SESSION}")
+    case.add_error_info(problems[0], "\n".join(problems), "session")
+    return case
 
 
 def _make_case(outcome: dict[str, Any]) -> TestCase:

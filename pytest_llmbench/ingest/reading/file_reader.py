@@ -150,6 +150,7 @@ def start_worker() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **one_thread},
+        process_group=0,  # Ctrl-C at a terminal is for the session, which ends its workers
     )
 
 

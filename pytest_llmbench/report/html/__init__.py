@@ -19,11 +19,13 @@ from pytest_llmbench.core.models import Caution
 from pytest_llmbench.report import explain, jobs
 from pytest_llmbench.report.advice import advise, list_advice
 from pytest_llmbench.report.costs import format_cost, format_job_cost, sum_session
+from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.html.charts import draw_curve, draw_distribution, draw_history, draw_steps, format_change
 from pytest_llmbench.report.verdicts import (
     BY_DOCUMENT,
     ORDER,
     UNSURE,
+    SessionState,
     format_step_time,
     get_step_time,
     list_all_texts,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models.jobs import PlannedHours
 
 HERE = Path(__file__).parent
+
+WELL = SessionEnding(0)
 
 OPTION = re.compile(r"--llmb-[a-z-]+(?:=[^\s;,]+)?")
 """An option in a text of ours."""
@@ -94,6 +98,7 @@ def render(
     now: datetime,
     cautions: Sequence[Caution] = (),
     planned: PlannedHours | None = None,
+    ending: SessionEnding = WELL,
 ) -> str:
     """Return the page: the same text for the same outcomes and time, in whatever order they came.
 
@@ -107,6 +112,8 @@ def render(
         .get_template("page.html")
         .render(
             **_collect_content(outcomes),
+            state=_name_state(ending),
+            problems=ending.problems,
             cautions=list_all_texts(outcomes, cautions),
             cost=format_cost(cost) if cost else "",
             now=f"{now:%Y-%m-%d %H:%M} UTC",
@@ -116,6 +123,12 @@ def render(
             policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         )
     )
+
+
+def _name_state(ending: SessionEnding) -> str:
+    """Return how a session ended that did not run to its end, as the title begins with it; empty for any other."""
+    state, code = ending.describe((), green=False)
+    return "" if state is SessionState.RED else f"{state}{code}, "
 
 
 def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""A signal stops what runs once, is only noted while reports are written, and belongs to whoever took it before us."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_llmbench.core.stop_signals import AT_ONCE_SECONDS, ENDING_SECONDS, StopSignals
+
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Clock:
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def stop(clock: Clock) -> Iterator[StopSignals]:
+    before = {number: signal.getsignal(number) for number in ALL}
+    made = StopSignals(clock)
+    made.install()
+    yield made
+    made.restore()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_a_signal_raises_as_ctrl_c_does_and_its_name_is_known(stop: StopSignals, number: signal.Signals) -> None:
+    assert (stop.number, stop.name) == (0, "")
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+    assert stop.name == number.name
+
+
+def test_what_follows_at_once_is_the_same_and_what_comes_later_raises_again(stop: StopSignals, clock: Clock) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    clock.seconds += AT_ONCE_SECONDS
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert stop.name == "SIGTERM"
+
+
+def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(stop: StopSignals, clock: Clock) -> None:
+    stop.hold()
+    for _ in range(3):
+        clock.seconds += 10
+        signal.raise_signal(signal.SIGINT)
+    assert stop.name == "SIGINT"
+    with pytest.raises(KeyboardInterrupt):
+        stop.let_go()
+    with pytest.raises(KeyboardInterrupt), stop.let_through():
+        pytest.fail("what was noted before raises before anything long begins")
+
+
+def test_a_part_may_be_interrupted_and_the_rest_is_held_again(stop: StopSignals, clock: Clock) -> None:
+    stop.hold()
+    with pytest.raises(KeyboardInterrupt), stop.let_through():
+        signal.raise_signal(signal.SIGTERM)
+    clock.seconds += 10
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_at_the_end_a_signal_is_too_late_and_one_to_a_program_that_hangs_is_heard(
+    stop: StopSignals, clock: Clock
+) -> None:
+    stop.hold()
+    stop.end()
+    signal.raise_signal(signal.SIGTERM)
+    clock.seconds += ENDING_SECONDS
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_what_is_ignored_stays_so_as_under_nohup(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    stop = StopSignals()
+    try:
+        stop.install()
+        assert signal.getsignal(number) is signal.SIG_IGN
+        stop.restore()
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        stop.restore()
+        signal.signal(number, before)

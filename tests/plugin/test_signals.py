@@ -1,0 +1,158 @@
+"""Whenever Ctrl-C or SIGTERM comes: exit code 2, every report says so, and none of the night before stays in place."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from sessions import Write
+
+from pytest_llmbench.history import queries, record
+from pytest_llmbench.history.store import locate_store
+from pytest_llmbench.ingest.reading import reader
+from pytest_llmbench.pipeline import catalog, evaluate, outcomes, session_history, settings
+from pytest_llmbench.plugin import outputs
+from pytest_llmbench.plugin.session import Session
+from pytest_llmbench.report import document, html, junit
+
+FP8 = "grok1_314b-25.05-gb200-fp8-128"
+
+OLD = {
+    "junitxml.xml": '<?xml version="1.0"?><testsuites><testsuite errors="0" failures="0"/></testsuites>',
+    "llmb.xml": '<?xml version="1.0"?><testsuites tests="1" failures="0"/>',
+    "llmb.html": "<!DOCTYPE html><html><head><title>1 green - llmbench</title></head></html>",
+    "llmb.json": '{\n "schema": 1,\n "version": "0.1.0",\n "exit_code": 0,\n "green": true\n}',
+}
+"""Reports of the night before, which was green."""
+
+Moment = tuple[ModuleType | type, str]
+
+BEFORE_VERDICTS: dict[str, Moment] = {
+    "the options are read": (settings, "refuse_logs"),
+    "the baselines are read": (catalog, "load"),
+    "the history is opened": (session_history, "SessionHistory"),
+    "the logs are read": (reader, "make_batches"),
+    "the runs are judged": (evaluate, "gather"),
+    "the outcomes are decided": (outcomes, "decide_outcomes"),
+    "an item runs": (Session, "get_outcome"),
+}
+AFTER_VERDICTS: dict[str, Moment] = {
+    "the reports begin": (outputs, "_complete_outcomes"),
+    "the JUnit report is made": (junit, "render"),
+    "the page is made": (html, "render"),
+    "the document is made": (document, "render"),
+    "logs are hashed": (session_history, "with_hashes"),
+    "the session is stored": (record, "write"),
+}
+
+
+def arguments(folder: Path, logs: Path) -> list[str]:
+    for name, text in OLD.items():
+        (folder / name).write_text(text)
+    reports = ["--junitxml=junitxml.xml", "--llmb-junit=llmb.xml", "--llmb-html=llmb.html", "--llmb-json=llmb.json"]
+    return ["-p", "no:cacheprovider", f"--llmb-logs={logs}", "-k", FP8, "--llmb-history=h.db", *reports]
+
+
+def signal_at(monkeypatch: pytest.MonkeyPatch, moment: Moment, number: int, calls: int) -> None:
+    """Send the signal when a function is called so often; reports are made once at the start, too."""
+    owner, name = moment
+    original: Callable[..., Any] = getattr(owner, name)
+    left = calls
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(number)
+            signal.raise_signal(number)  # timeout(1) sends it twice
+        return original(*given, **named)
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def assert_interrupted(folder: Path) -> dict[str, Any]:
+    """Check that no report is green, or that of the night before; return the document."""
+    for name in ("junitxml.xml", "llmb.xml"):
+        assert "<error" in (folder / name).read_text(), name
+    assert re.search(r"<title>interrupted, ", (folder / "llmb.html").read_text())
+    session: dict[str, Any] = json.loads((folder / "llmb.json").read_text())
+    assert (session["exit_code"], session["green"]) == (2, False)
+    assert session["failures"]
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".llmb-")]
+    return session
+
+
+@pytest.mark.parametrize("when", BEFORE_VERDICTS)
+def test_before_the_verdicts(
+    pytester: pytest.Pytester,
+    generated: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    when: str,
+) -> None:
+    number = signal.SIGINT if len(when) % 2 else signal.SIGTERM
+    given = arguments(pytester.path, generated(FP8))
+    signal_at(monkeypatch, BEFORE_VERDICTS[when], number, 1)
+    assert pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret == 2
+    assert assert_interrupted(pytester.path)["outcomes"] == []
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("when", AFTER_VERDICTS)
+def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
+    pytester: pytest.Pytester,
+    generated: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    when: str,
+) -> None:
+    given = arguments(pytester.path, generated(FP8))
+    announced = {"the JUnit report is made": 2, "the page is made": 1, "the document is made": 1}
+    calls = announced.get(when, 0) + 1
+    signal_at(monkeypatch, AFTER_VERDICTS[when], signal.SIGTERM, calls)
+    assert pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret == 2
+    (outcome,) = assert_interrupted(pytester.path)["outcomes"]
+    assert outcome["verdict"] == "PASS"
+    (row,) = queries.list_verdicts(locate_store("h.db", pytester.path), FP8)
+    assert row["verdict"] == "PASS"
+    printed = "".join(capfd.readouterr())
+    assert "Traceback" not in printed
+    assert "interrupted by SIGTERM" in printed
+
+
+def test_without_a_signal_every_report_is_of_tonight_and_green(pytester: pytest.Pytester, generated: Write) -> None:
+    given = arguments(pytester.path, generated(FP8))
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert pytester.runpytest_inprocess(*given).ret == 0
+    assert json.loads((pytester.path / "llmb.json").read_text())["green"]
+    for name in ("junitxml.xml", "llmb.xml"):
+        text = (pytester.path / name).read_text()
+        assert text != OLD[name]
+        assert "<error" not in text
+    assert "<title>1 green - llmbench</title>" in (pytester.path / "llmb.html").read_text()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+@pytest.mark.parametrize("more", [["--collect-only"], ["--help"], ["--llmb-tolerance=much"], ["--llmb-baselines=none"]])
+def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
+    pytester: pytest.Pytester, generated: Write, more: list[str]
+) -> None:
+    pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more)
+    own = [name for name in OLD if name.startswith("llmb")]  # pytest writes its own in any case
+    assert {name: (pytester.path / name).read_text() for name in own} == {name: OLD[name] for name in own}
+
+
+def test_a_session_that_is_killed_leaves_reports_that_say_so(pytester: pytest.Pytester, generated: Write) -> None:
+    pytester.makeconftest("""
+        import os, signal
+        def pytest_collection_finish(session): os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    given = arguments(pytester.path, generated(FP8))
+    assert pytester.runpytest_subprocess(*given).ret == -signal.SIGKILL
+    assert "has not ended" in assert_interrupted(pytester.path)["failures"][0]
