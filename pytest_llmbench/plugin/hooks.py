@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +101,9 @@ def _launch_selected(session: pytest.Session) -> bool:
 
     def tell(line: str) -> None:
         if reporter is not None:
-            reporter.write_line(get_session(config).redactor.redact(line))
-            reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
+            with suppress(OSError):  # a terminal that was closed keeps no job from being followed, or cancelled
+                reporter.write_line(get_session(config).redactor.redact(line))
+                reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
 
     tell("")
     try:

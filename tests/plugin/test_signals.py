@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import signal
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fake_recipe import WELL, write_recipe
 from sessions import Write
 
 from pytest_llmbench.history import queries, record
@@ -156,3 +158,18 @@ def test_a_session_that_is_killed_leaves_reports_that_say_so(pytester: pytest.Py
     given = arguments(pytester.path, generated(FP8))
     assert pytester.runpytest_subprocess(*given).ret == -signal.SIGKILL
     assert "has not ended" in assert_interrupted(pytester.path)["failures"][0]
+
+
+def test_a_closed_terminal_keeps_no_job_from_being_followed(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = pytest.TerminalReporter.write_line
+
+    def write_line(self: pytest.TerminalReporter, line: str, **markup: bool) -> None:
+        if "fake_one" in line:
+            raise OSError(errno.EIO, "Input/output error")
+        original(self, line, **markup)
+
+    write_recipe(pytester.path, {"one": WELL}, kind="local")
+    monkeypatch.setattr(pytest.TerminalReporter, "write_line", write_line)
+    assert pytester.runpytest_inprocess("-k", "fake", "--llmb-launch").ret == 0

@@ -347,8 +347,8 @@ def stop_jobs(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> st
     if keep:
         ids = [job.job_id for job in journal.list_live() if job.job_id]
         return f"{formatting.count_noun(len(ids), 'job')} left running: --llmb-resume goes on with {journal.session}"
-    before = sum(bool(job.job_id) for job in journal.list_live())
     try:
+        before = sum(bool(job.job_id) for job in journal.list_live())
         host.tell("llmbench: stopped; cancelling the jobs of this session ...")
         left = engine.cancel()
         if not left:
