@@ -146,6 +146,8 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
     if missing:
         expected = "that key" if len(missing) == 1 else "them"
         report(row.line, f"found no {', '.join(missing)}, expected {expected} where FLOPs are counted")
+    if not row["gpus"] and (counted or row.get("match") is None):
+        report(row.lines["gpus"], "found 0 GPUs, expected their number: only a drafted row without a formula has none")
     if counted and "logged_tflop" in row.values:
         line = row.lines["logged_tflop"]
         report(line, f"found 'logged_tflop' of a counted model, expected it with formula: {NO_FORMULA} only")

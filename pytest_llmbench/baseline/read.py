@@ -37,6 +37,7 @@ from pytest_llmbench.core.models import (
     Recipe,
     Recording,
     RegexDialect,
+    RunMatch,
     Source,
     TimesOf,
     Tolerance,
@@ -278,6 +279,7 @@ def _make_baseline(
         "resolution_seconds": resolutions.get(row.get("table", ""), 0.0),
         "budgets": merge_budgets(_read_budgets(path, entry), _read_budgets(path, row)),
         "log": _make_log_dialect(entry),
+        "match": _make_match(row.get("match")),
     }
     return Baseline(**values)
 
@@ -290,6 +292,10 @@ def _make_recording(entry: YamlMapping) -> Recording:
             "earlier": tuple(AcceptedValue(**value.values) for value in entry.get("earlier", ())),
         }
     )
+
+
+def _make_match(entry: YamlMapping | None) -> RunMatch | None:
+    return RunMatch(entry["path"], tuple(sorted(entry["says"].values.items()))) if entry else None
 
 
 def _name_dialect(entry: YamlMapping) -> str:

@@ -28,7 +28,7 @@ from pytest_llmbench.baseline.launch_schema import LAUNCH
 from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
 from pytest_llmbench.core.flops import NO_FORMULA
 from pytest_llmbench.core.metric_definitions import BUDGETED
-from pytest_llmbench.core.models import Budget, TimesOf, Tolerance, ToleranceSource
+from pytest_llmbench.core.models import Budget, RunMatch, TimesOf, Tolerance, ToleranceSource
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -94,6 +94,10 @@ def _map_budgets(budgets: Iterable[Budget]) -> dict[str, float]:
     return {budget.metric: float(budget.largest) for budget in budgets}
 
 
+def _map_match(match: RunMatch) -> dict[str, object]:
+    return {"path": match.path, "says": dict(match.says)}
+
+
 def format_decimal(number: float) -> str:
     """Return a float with every digit it has and no exponent: `989`, `0.05`."""
     # The schema takes digits and a point only.
@@ -150,6 +154,7 @@ CELLS = (
     ),
     allow("days_to_1t", _make_metric_spec("number of days"), "1T tokens (days)"),
 )
+_MATCH = Fields({"path": TEXT, "says": Names(TEXT)})
 _EARLIER = Fields({"date": _DATE, "seconds": _SECONDS}, {"by": TEXT, "reason": TEXT})
 _RECORDING = (
     require("date", _DATE, "the day on which it was recorded"),
@@ -174,7 +179,7 @@ CONFIGURATION = (
     require("size", NAME, "of the model, a name under `models`", "key.size"),
     require("gpu", WORD, "the type of GPU", "key.gpu"),
     require("dtype", WORD, "the precision", "key.dtype"),
-    require("gpus", GROUP, "the number of GPUs", "key.gpus"),
+    require("gpus", Number(0, 10**7, whole=True), "the number of GPUs; 0 where nothing says it", "key.gpus"),
     allow("task", NAME, "tells rows apart that are the same in all of the above, such as lora", "key.task"),
     allow("scaling", NAME, "the same: weak or strong", "key.scaling"),
     allow("variant", NAME, "the same: anything else", "key.variant"),
@@ -199,6 +204,7 @@ CONFIGURATION = (
     allow("ga", SIZE, "steps of gradient accumulation", "configuration.gradient_accumulation"),
     allow("proxy", Flag(), "true: it is not the full model, so it has no days to 1T tokens", "configuration.proxy"),
     allow("logged_tflop", Number(1e-6, 1e9), "of a step on one GPU, as it is logged", "configuration.logged_tflop"),
+    allow("match", _MATCH, "where its runs lie and what they say, in place of names", "match", write=_map_match),
     allow("tolerance", _TOLERANCES, "that of this configuration", "tolerances", write=_format_tolerances),
     allow("budgets", _BUDGETS, "those of this configuration", "budgets", write=_map_budgets),
     KeyDefinition("cells", make_fields(CELLS), "the printed values", "", _PUBLISHED, _PUBLISHED),

@@ -176,6 +176,15 @@ JUDGING_OPTIONS = (
         more="baselines.md#how-many-runs",
     ),
     Option(
+        "--llmb-model=NAME",
+        "With --llmb-record: the model of runs that match no baseline, where nothing says it",
+        parse="parse_lower",
+        more="own-runs.md",
+    ),
+    Option("--llmb-size=SIZE", "The same: its size, such as 8b", parse="parse_lower", more="own-runs.md"),
+    Option("--llmb-dtype=TYPE", "The same: their precision, such as bf16", parse="parse_lower", more="own-runs.md"),
+    Option("--llmb-gpus=N", "The same: their number of GPUs", parse="parse_count", more="own-runs.md"),
+    Option(
         "--llmb-drift-budget=PERCENT",
         "How much slower recorded baselines may become in all, at most 50%%",
         shown="the baseline file's, else 5%%",

@@ -113,7 +113,7 @@ def find_profiler(choice: Choice) -> Statement | None:
 def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     stated = [statement for statement in segment.stated if statement.field == StatedField.GPUS][-1:]
     for statement in stated:
-        if int(statement.value) != baseline.key.gpus:
+        if baseline.key.gpus and int(statement.value) != baseline.key.gpus:
             yield f"the log states {statement.value} GPUs, the baseline has {baseline.key.gpus}", statement.line
 
 
@@ -290,7 +290,7 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
         yield Problem(Reason.WRONG_CONFIGURATION, text)
     tokens = _take_median(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
     wanted = configuration.architecture.sequence_length * configuration.global_batch_size
-    if wanted and abs(tokens / wanted - 1) > TOKENS_BAND:
+    if wanted and configuration.key.gpus and abs(tokens / wanted - 1) > TOKENS_BAND:
         text = (
             f"logged tokens/s x step time is {tokens:.6g} tokens a step on {configuration.key.gpus} GPUs, "
             f"the baseline has {wanted}: another batch size, sequence length or number of GPUs"

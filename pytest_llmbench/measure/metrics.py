@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
 
+# Logs print one or two decimals of TFLOP/s: below this their rounding would look like other work.
+PRECISE = 10
+
+
 def make_metric(name: str, value: float, standard_deviation: float | None = None) -> Metric:
     """Return a metric with its unit and direction."""
     definition = METRICS[name]
@@ -75,7 +79,7 @@ def with_logged_work(measurement: Measurement) -> Baseline:
     """Return the baseline of a run with the work of a step that its log counts, where no formula does."""
     baseline, seconds = measurement.baseline, measurement.statistic_seconds
     logged = next((metric.value for metric in measurement.metrics if metric.name == "logged_tflops_per_gpu"), None)
-    if not (is_logged(baseline.configuration) and logged and seconds):
+    if not (is_logged(baseline.configuration) and logged and logged >= PRECISE and seconds):
         return baseline
     # Four digits, as most logs print of TFLOP/s.
     configuration = replace(baseline.configuration, logged_tflop=float(f"{logged * seconds:.4g}"))
@@ -172,7 +176,8 @@ def compute_efficiency(family: Sequence[Key], seconds: Mapping[Key, float]) -> d
 def _states_work(configuration: Configuration) -> bool:
     """Whether it is known what a configuration does in a step: of two that say nothing, nothing is equal."""
     architecture = configuration.architecture
-    return bool(architecture.layers and architecture.sequence_length and configuration.global_batch_size)
+    sizes = (configuration.key.gpus, architecture.layers, architecture.sequence_length)
+    return bool(all(sizes) and configuration.global_batch_size)
 
 
 def _work(configuration: Configuration) -> tuple[object, ...]:

@@ -159,8 +159,8 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
         filled &= np.isfinite(speed) & (speed > 0)
     if not filled.any():
         return steps, filled
-    of_one_gpu = (
-        metric_definitions.compute_tokens_per_second(baseline.configuration, 1.0) / baseline.configuration.key.gpus
+    of_one_gpu = metric_definitions.compute_tokens_per_second(baseline.configuration, 1.0) / (
+        baseline.key.gpus or math.inf
     )
     if of_one_gpu == 0:  # the baseline's tokens of a step are not known
         return steps, np.zeros_like(filled)

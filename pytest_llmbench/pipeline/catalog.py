@@ -201,7 +201,8 @@ def _check(settings: Settings, catalog: Catalog) -> None:
         ("--llmb-baseline-release", settings.baseline_release, releases),
         ("--llmb-gpu", settings.gpu, sorted({key.gpu for key in keys})),
     ):
-        if value and value not in valid:
+        of_unknown = flag == "--llmb-gpu" and settings.record is not None  # of runs that no baseline knows yet
+        if value and value not in valid and not of_unknown:
             names = f"{', '.join(valid)}{did_you_mean(value, valid)}"
             raise SettingsError(f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {names}")
     recorded = any(recipe.kind is BaselineKind.RECORDED for recipe in catalog.recipes)

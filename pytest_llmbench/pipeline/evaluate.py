@@ -6,6 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import (
@@ -81,7 +82,27 @@ def gather(
     """
     # What is made of thousands of runs is kept, and has no cycles: the collector would look at all of it in vain.
     with pause_garbage_collection():
+        if settings.record is not None:
+            return _evaluate_recorded(settings.record, settings, catalog, now, tell)
         return evaluate_runs(ingest(settings, catalog, now, tell), settings, catalog, now, past)
+
+
+def _evaluate_recorded(
+    directory: Path,
+    settings: Settings,
+    catalog: Catalog,
+    now: datetime,
+    tell: Callable[[ReadCounts], None] | None,
+) -> SessionResults:
+    """Measure runs that are to be recorded, also those that match no baseline: each gets one of its own."""
+    from pytest_llmbench.pipeline.draft_baselines import add_recorded, draft_baselines
+
+    catalog = add_recorded(catalog, directory)
+    ingested = ingest(settings, catalog, now, tell)
+    drafts = draft_baselines(ingested.runs, settings, catalog)
+    known = dataclasses.replace(ingested, runs=drafts.identify(ingested.runs))
+    results = evaluate_runs(known, settings, drafts.add_to(catalog), now)
+    return dataclasses.replace(results, remarks=drafts.lines, drafted=drafts.recipes)
 
 
 def evaluate_runs(

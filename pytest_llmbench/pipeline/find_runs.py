@@ -64,6 +64,7 @@ def ingest(
     """
     from pytest_llmbench.ingest.discover import find_runs
     from pytest_llmbench.ingest.discover.match import cache_matches
+    from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place
     from pytest_llmbench.ingest.reading.cache import LogCache
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
@@ -77,7 +78,11 @@ def ingest(
     runs, lone = [], []
     for run_files in discovery.runs:
         attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
-        if _is_run(run_files, attempts) or _is_unread(run_files, attempts, catalog):
+        if (
+            _is_run(run_files, attempts)
+            or _is_unread(run_files, attempts, catalog)
+            or lies_at_own_place(run_files, catalog.recipes)
+        ):
             runs.append(_read_as_known(_identify(run_files, attempts, settings, catalog, now, find=find), catalog))
         else:
             lone.append((run_files, attempts))

@@ -24,6 +24,7 @@ from pytest_llmbench.core.models import (
     NoteCode,
     Outcome,
     Reason,
+    Recipe,
     RequiredRuns,
     Run,
     Status,
@@ -127,6 +128,8 @@ class SessionResults:
     """What is said of several configurations together, or of the gate itself."""
     remarks: tuple[str, ...] = ()
     """Lines for the summary."""
+    drafted: tuple[Recipe, ...] = ()
+    """In a session that records, the baselines that it made for runs that matched none."""
     required: frozenset[Key] = frozenset()
     """The configurations that a suite file asks for."""
     planned_hours: PlannedHours | None = None

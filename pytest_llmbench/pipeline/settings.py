@@ -80,6 +80,11 @@ class Settings:
     timed: str = declare_option("--llmb-timed")
     baseline_release: str = declare_option("--llmb-baseline-release", unset="")
     record: Path | None = declare_option("--llmb-record")
+    model: str = declare_option("--llmb-model", unset="")
+    """With the next three what is recorded of runs that match no baseline, where nothing says it."""
+    size: str = declare_option("--llmb-size", unset="")
+    dtype: str = declare_option("--llmb-dtype", unset="")
+    gpus: int | None = declare_option("--llmb-gpus")
     accept_drift: str = declare_option("--llmb-accept-drift", unset="")
     """Why more than the budget may be recorded."""
     accept_levels: str = declare_option("--llmb-accept-levels", unset="")
@@ -196,6 +201,9 @@ def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None
     for flag, reason in (("drift", settings.accept_drift), ("levels", settings.accept_levels)):
         if reason and settings.record is None:
             raise SettingsError(f"--llmb-accept-{flag} without --llmb-record: only what is recorded is accepted")
+    for flag in ("model", "size", "dtype", "gpus"):
+        if getattr(settings, flag) and settings.record is None:
+            raise SettingsError(f"--llmb-{flag} without --llmb-record: it says what is recorded of unknown runs")
     if settings.launch is None:
         return
     for flag, useless in (

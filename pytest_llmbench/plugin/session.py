@@ -198,7 +198,7 @@ class Session:
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings)
         else:
-            recipes = self.catalog.recipes
+            recipes = (*self.catalog.recipes, *self.results.drafted)
             outcomes, paths = record(
                 self.results, selected, self.settings, self.now, self._find_author(), recipes=recipes
             )

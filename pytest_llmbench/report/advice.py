@@ -77,8 +77,9 @@ ADVICE = {
     "asynchronous-dispatch": "judge a window after the steps that were only dispatched when their time was taken",
     "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
-    "unmatched": "add a baseline with --llmb-baselines=DIR, where only the release differs judge it against another "
-    "one with --llmb-baseline-release, or allow it with --llmb-unmatched=list",
+    "unmatched": "make it a configuration of your own with the same --llmb-logs and --llmb-record=own, and judge later "
+    "runs with --llmb-baselines=own; where only the release differs judge it against another one with "
+    "--llmb-baseline-release, or allow it with --llmb-unmatched=list",
     "ambiguous": "say what nothing in the run says: release and GPU type with --llmb-release and --llmb-gpu, the rest "
     "in the name of its folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in its metadata; correct what "
     "contradicts itself; or allow it with --llmb-unmatched=list",

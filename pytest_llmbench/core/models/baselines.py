@@ -19,7 +19,7 @@ class Key:
     release: str
     gpu: str
     dtype: str
-    gpus: int
+    gpus: int  # 0 where nothing says it, and nothing is computed of one GPU
     task: str = ""
     scaling: str = ""
     variant: str = ""
@@ -27,7 +27,8 @@ class Key:
     @property
     def id(self) -> str:
         """`grok1_314b-25.05-gb200-bf16-128`, with task, scaling and variant appended where they are set."""
-        head = f"{self.recipe}_{self.size}-{self.release}-{self.gpu}-{self.dtype}-{self.gpus}"
+        gpus = self.gpus or "unknown"
+        head = f"{self.recipe}_{self.size}-{self.release}-{self.gpu}-{self.dtype}-{gpus}"
         return "-".join([head, *filter(None, (self.task, self.scaling, self.variant))])
 
 
@@ -209,6 +210,14 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class RunMatch:
+    """Which runs a baseline is of, where no name says it: those at such a place that say exactly this of themselves."""
+
+    path: str  # the end of a log's path: `#` stands for digits, `*` for any text of a name
+    says: tuple[tuple[str, str], ...] = ()  # what log and metadata state, by name: neither more nor less
+
+
+@dataclass(frozen=True, slots=True)
 class Baseline:
     """The expected values of a configuration."""
 
@@ -235,6 +244,7 @@ class Baseline:
     timed_by: TimedBy = TimedBy.WINDOW  # why `window` is judged
     # the steps that a run has to hold for it to count, None where those are `window`
     required_window: Window | None = None
+    match: RunMatch | None = None  # None: the names of a run say whether it is of this configuration
 
     @property
     def key(self) -> Key:

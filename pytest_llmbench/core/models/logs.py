@@ -113,6 +113,9 @@ class StatedField(StrEnum):
     ENGINE = "engine"  # one that keeps values to itself
     OBJECTIVE = "objective"  # rewards or preferences in place of the next token
     PROFILER = "profiler"  # one that was switched
+    MICRO_BATCH = "micro batch size"
+    LAYOUT = "parallelism"  # the sizes of the parallel groups, as the log lists them
+    NUMBERS = "precision"  # the floats that it computes with, where nothing quantizes them
 
 
 @dataclass(frozen=True, slots=True)

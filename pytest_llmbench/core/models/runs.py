@@ -147,6 +147,7 @@ class Identity:
     may_be: tuple[Key, ...] = ()  # the configurations that it may be a run of, whatever is wrong with it
     summary: str = ""  # of `because` what a list of runs shows: what is wrong, and what nothing says
     advice: str = ""  # the options that would match the run
+    fits_none: bool = False  # names leave candidates, and its log is that of none of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,6 +26,7 @@ from pytest_llmbench.ingest.discover.match import (
     find_possible,
     match_baselines,
 )
+from pytest_llmbench.ingest.discover.run_facts import find_own_baselines
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
@@ -51,8 +52,41 @@ def identify(
     `release` and `gpu` fill in what nothing says and override nothing; `baseline_release` replaces the run's release on
     purpose. `find` is what `cache_matches` returned, where there are many runs. A batch size
     in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
-    it finds that it is not.
+    it finds that it is not. A baseline that says where its runs lie, and what they say, comes before all names.
     """
+    own = find_own_baselines(run, logs, recipes)
+    keys = tuple(sorted({baseline.key for baseline, differences in own if not differences}))
+    if len(keys) == 1:
+        return Identity(keys[0], "its place, and what its log and metadata say, are those of the baseline file")
+    if keys:
+        because = f"could be {join_first([key.id for key in keys])}: their place, and what they say, are the same"
+        return Identity(None, because, candidates=keys, may_be=keys, summary=because)
+    identity = _identify_by_names(
+        run, logs, recipes, release=release, gpu=gpu, baseline_release=baseline_release, find=find
+    )
+    return _add_differences(identity, own) if own and identity.key is None else identity
+
+
+def _add_differences(identity: Identity, own: Sequence[tuple[Baseline, tuple[str, ...]]]) -> Identity:
+    """Return why a run is of no baseline whose place it lies at: the one that it differs from least."""
+    baseline, differences = min(own, key=lambda pair: (len(pair[1]), pair[0].key))
+    head = f"lies where {baseline.key.id} does, and is another configuration: {join_first(list(differences))}"
+    near = tuple(dict.fromkeys((baseline.key, *identity.nearest)))
+    may_be = tuple(dict.fromkeys((*(each.key for each, _ in own), *identity.may_be)))
+    return replace(identity, because=head, summary=head, nearest=near[:3], may_be=may_be, advice="")
+
+
+def _identify_by_names(
+    run: RunFiles,
+    logs: Sequence[ParsedLog],
+    recipes: Sequence[Recipe],
+    *,
+    release: str,
+    gpu: str,
+    baseline_release: str,
+    find: Matching,
+) -> Identity:
+    """Return the configuration that fits what the names and metadata of a run say, or why there is none."""
     hints = [hint for hint in run.hints if not (baseline_release and hint.field == "release")]
     claims = _add_options(collect_claims(hints, recipes), {"release": release, "gpu": gpu}, baseline_release)
     dialects = frozenset(log.dialect for log in logs if log.dialect)
@@ -182,7 +216,7 @@ def _make_ambiguous(
     advice = f"give {' and '.join(options)}" if options else ""
     because, summary = _join_clauses(head, misfit, open_text, advice), _join_clauses(head, open_text)
     keys = tuple(candidates)
-    return Identity(None, because, candidates=keys, may_be=keys, summary=summary, advice=advice)
+    return Identity(None, because, candidates=keys, may_be=keys, summary=summary, advice=advice, fits_none=contradicted)
 
 
 def _make_contradicted(subject: Subject, find: Matching) -> Identity:

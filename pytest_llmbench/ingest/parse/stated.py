@@ -54,6 +54,16 @@ def _read_text(match: re.Match[bytes]) -> str:
     return match[1].decode("utf-8", "replace").strip()
 
 
+def _read_words(match: re.Match[bytes]) -> str:
+    return _read_text(match).replace(" ", "_")
+
+
+def _read_setting(match: re.Match[bytes]) -> str:
+    """Return `name: 8` for `name ....... 8`, too."""
+    name, *_, value = _read_text(match).replace(":", " ").split()
+    return f"{name}: {value}"
+
+
 def _read_own_name(match: re.Match[bytes]) -> str:
     """Return the name of a run; empty on a line about a checkpoint or a cache, which may be another run's."""
     return "" if ELSEWHERE.search(match.string) else _read_text(match)
@@ -112,6 +122,72 @@ REWARDS = (
     % (METHODS, METHODS)
 )
 
+# The ends of values: a colour may follow, and the dots of GPT-NeoX, which says behind them whether it is a default.
+VALUE_ENDS = rb"(?=[.\s\x1b])"
+
+CONFIGURATION_RULES = (
+    *_compile_rules(
+        StatedField.LAYOUT,
+        (
+            b"device mesh with",
+            rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS),
+            _read_text,
+        ),
+        (b"device mesh with", rb"device mesh with (\[[^\]\r\n]{1,99}\], \[\d[\d, ]{0,60}\])", _read_text),
+        (b"using world size: ", rb"using world size: \d{1,9}, ([^\r\n\x1b]{1,300})", _read_text),
+        *(
+            (b"%b: " % name, rb"(?<=[ \t|])(%b: \d{1,9})[ \t]*[\r\n]" % name, _read_text)
+            for name in (b"tensor_model_parallel_size", b"pipeline_model_parallel_size", b"context_parallel_size")
+        ),
+        (
+            b"expert_model_parallel_size",
+            rb"(?<=[ \t|])(expert_model_parallel_size(?:: | \.{4,60} )\d{1,9})" + VALUE_ENDS,
+            _read_setting,
+        ),
+    ),
+    *_compile_rules(
+        StatedField.MICRO_BATCH,
+        (b"local batch size ", rb"initialized with local batch size (\d{1,9}),", _read_number),
+        (b"micro_batch_size: ", rb"(?<=[ \t|])micro_batch_size: (\d{1,9})[ \t]*[\r\n]", _read_number),
+        (b"micro_batch_size .", rb"(?<![\w-])micro_batch_size \.{4,60} (\d{1,9})" + VALUE_ENDS, _read_number),
+        (b"batch_size_per_gpu .", rb"train_micro_batch_size_per_gpu \.{1,60} (\d{1,9})" + VALUE_ENDS, _read_number),
+        (
+            b"Config param per_device_batch_size: ",
+            rb"Config param per_device_batch_size: ([\d.]{1,20})[ \t]*[\r\n]",
+            _read_text,
+        ),
+        (b"batch size per device = ", rb"Instantaneous batch size per device = ([\d,]{1,15})", _read_text),
+    ),
+    *_compile_rules(
+        StatedField.NUMBERS,
+        *(
+            (b"%b ...." % name, rb"(?<![\w-])(%b) \.{4,60} (?:True|\{'enabled': True)" % name, _read_text)
+            for name in (b"bf16", b"fp16")
+        ),
+        # Recipes of FP8 differ by 6 to 50 %; None is that of a run without FP8.
+        (b"fp8_recipe ....", rb"(?<![\w-])(fp8_recipe \.{4,60} (?!None)\w{1,20})" + VALUE_ENDS, _read_setting),
+        (b"fp8_recipe: ", rb"(?<![\w-])(fp8_recipe: (?!null|None)\w{1,20})" + VALUE_ENDS, _read_setting),
+        (b"Config param dtype: ", rb"Config param dtype: (\w{1,20})[ \t]*[\r\n]", _read_text),
+    ),
+    *_compile_rules(
+        StatedField.BATCH,
+        (b"local batch size ", rb"local batch size \d{1,9}, global batch size (\d{1,9}),", _read_number),
+        (b"train_batch_size .", rb"(?<![\w-])train_batch_size \.{1,60} (\d{1,9})" + VALUE_ENDS, _read_number),
+    ),
+    *_compile_rules(
+        StatedField.SEQUENCE,
+        (b"local batch size ", rb"local batch size \d[^\r\n]{1,99}, sequence length (\d{1,9}),", _read_number),
+    ),
+    *_compile_rules(
+        StatedField.MODEL,
+        (
+            b"- INFO - Building ",
+            rb"- INFO - Building (?!device )([\w.-]{1,60} [\w.-]{1,60})(?= with|[ \t]*[\r\n\x1b])",
+            _read_words,
+        ),
+    ),
+)
+
 NAMED_RULES = (
     *_compile_rules(
         StatedField.GPUS,
@@ -139,7 +215,7 @@ NAMED_RULES = (
     *_compile_rules(
         StatedField.QUANTIZATION,
         (b"Config param quantization:", rb"Config param quantization:([^\r\n]{0,60})[\r\n]", _read_quantization),
-        (b"fp8 ....", rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})\s", _read_argument),
+        (b"fp8 ....", rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})" + VALUE_ENDS, _read_argument),
         (b"fp8: ", rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _read_switch),
         # NeMo 1 prints it of FP8 runs, too: both names are right
         (b"precision: ", rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _return_always(NO_QUANTIZATION)),
@@ -147,6 +223,7 @@ NAMED_RULES = (
         (b"to MXFP8Linear", rb"to MXFP8Linear", _return_always("fp8")),
         (b"to NVFP4Linear", rb"to NVFP4Linear", _return_always("fp4")),
     ),
+    *CONFIGURATION_RULES,
     *_compile_rules(
         StatedField.ENGINE,
         (b"deepspeed ....", rb"(?<![\w-])deepspeed \.{4,60} True\s", _return_always("deepspeed")),
@@ -188,7 +265,7 @@ def _compile_size_rules() -> Iterator[Rule]:
         yield from _compile_rules(
             field,
             (b"%b: " % name, rb"(?<=[ \t|])%b: (\d{1,9})[ \t]*[\r\n]" % name, _read_number),
-            (b"%b ...." % name, rb"(?<![\w-])%b \.{4,60} (\d{1,9})\s" % name, _read_number),
+            (b"%b ...." % name, rb"(?<![\w-])%b \.{4,60} (\d{1,9})" % name + VALUE_ENDS, _read_number),
             *((text, rb"%b(\d{1,9})[ \t]*[\r\n]" % text, _read_number) for text in settings),
         )
 

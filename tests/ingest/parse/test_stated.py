@@ -59,6 +59,32 @@ STATED = {
     "I03 pyconfig.py:413] Config param model_name: llama2-70b\n": (StatedField.MODEL, "llama2-70b"),
     "|   name: qwen25_32b\n": (StatedField.MODEL, "qwen25_32b"),
     "srun --job-name=a-b.pretrain_grok1_314b_fp8_128 x\n": (StatedField.NAMED, "pretrain_grok1_314b_fp8_128"),
+    "[titan] - root - INFO - Building qwen3 14B\n": (StatedField.MODEL, "qwen3_14B"),
+    "[titan] - root - INFO - Building llama3 175M_L16 with {\n": (StatedField.MODEL, "llama3_175M_L16"),
+    "using world size: 8, data-parallel-size: 4, tensor-model-parallel size: 2\n": (
+        StatedField.LAYOUT,
+        "data-parallel-size: 4, tensor-model-parallel size: 2",
+    ),
+    "[titan] - Building device mesh with parallelism: pp=2, dp_shard=8, tp=4\n": (
+        StatedField.LAYOUT,
+        "pp=2, dp_shard=8, tp=4",
+    ),
+    "Building 1-D device mesh with ['dp_shard'], [2]\n": (StatedField.LAYOUT, "['dp_shard'], [2]"),
+    "  expert_model_parallel_size ...................... 8\n": (
+        StatedField.LAYOUT,
+        "expert_model_parallel_size: 8",
+    ),
+    "  pipeline_model_parallel_size: 4\n": (StatedField.LAYOUT, "pipeline_model_parallel_size: 4"),
+    "  micro_batch_size ................................ 14\x1b[0m\n": (StatedField.MICRO_BATCH, "14"),
+    "  train_micro_batch_size_per_gpu .. 18..........................updated\n": (StatedField.MICRO_BATCH, "18"),
+    "  train_batch_size ................ 36..........................updated\n": (StatedField.BATCH, "36"),
+    "  num_layers ...................... 12..........................updated\n": (StatedField.LAYERS, "12"),
+    "I0317 pyconfig.py:413] Config param per_device_batch_size: 0.5\n": (StatedField.MICRO_BATCH, "0.5"),
+    "  Instantaneous batch size per device = 1\n": (StatedField.MICRO_BATCH, "1"),
+    "  bf16 ............................................ True\n": (StatedField.NUMBERS, "bf16"),
+    "  fp16 ............................ {'enabled': True}...........updated\n": (StatedField.NUMBERS, "fp16"),
+    "Config param dtype: bfloat16\n": (StatedField.NUMBERS, "bfloat16"),
+    "  fp8_recipe ...................................... delayed\n": (StatedField.NUMBERS, "fp8_recipe: delayed"),
     "trainer = DPOTrainer(model)\n": (StatedField.OBJECTIVE, "rewards"),
     "Using GRPO\n": (StatedField.OBJECTIVE, "rewards"),
     "llamafactory-cli train --stage dpo\n": (StatedField.OBJECTIVE, "rewards"),
@@ -70,8 +96,23 @@ STATED = {
 @pytest.mark.parametrize(("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED])
 def test_a_line_states_it(line: str, expected: tuple[str, str]) -> None:
     (segment,) = parse("hello\n" + line + nemo2_run(0, 9)).segments
-    assert [(one.field, one.value, one.line) for one in segment.stated] == [(*expected, 2)]
+    assert [(one.field, one.value, one.line) for one in segment.stated if one.field == expected[0]] == [(*expected, 2)]
     assert parse(nemo2_run(0, 9) + line).segments[0].stated == ()
+
+
+INITIALIZED = (
+    "[titan] - Trainer is initialized with local batch size 3, global batch size 96, gradient accumulation steps 8, "
+    "sequence length 2048, total steps 30000 (warmup 12700)\n"
+)
+
+
+def test_one_line_may_state_several_things() -> None:
+    (segment,) = parse(INITIALIZED + nemo2_run(0, 9)).segments
+    assert {one.field: one.value for one in segment.stated} == {
+        StatedField.MICRO_BATCH: "3",
+        StatedField.BATCH: "96",
+        StatedField.SEQUENCE: "2048",
+    }
 
 
 @pytest.mark.parametrize(
@@ -82,7 +123,12 @@ def test_a_line_states_it(line: str, expected: tuple[str, str]) -> None:
         "  log_world_size_to_tensorboard ................... False\n",
         "[INFO] [config.py:904:print]   world_size ................... 1\n",
         "Building device mesh with parallelism: pp=1, dp_shard=-1, tp=1\n",
-        "  fp8_recipe ...................................... delayed\n",
+        "  fp8_recipe ...................................... None\n",
+        "  fp8_recipe: null\n",
+        "  eval_micro_batch_size ........................... 2\n",
+        "  first_last_layers_bf16 .......................... False\n",
+        "  bf16 ............................................ False\n",
+        "[titan] - root - INFO - Building device mesh of x\n",
         "  fp8: null\n",
         "  use_fp8: true\n",
         "Config param quantization_local_shard_count: 1\n",

@@ -1,0 +1,59 @@
+"""What is left open of a path, and what is kept: a number that may be a size tells two configurations apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.ingest.discover.path_patterns import generalise, make_pattern, matches
+
+OPEN = {
+    "slurm-1234567.out": ("slurm-#.out", "slurm-7654321.out"),
+    "2025-11-20_03-15-22": ("#-#-#_#-#-#", "2025-12-01_23-00-00"),
+    "20251120-0315": ("#-#", "20251201-2300"),
+    "run-20251120_031522-a1b2c3d4": ("run-#_#-*", "run-20251201_230000-zz9y8x7w"),
+    "Nov20_03-15-22_nid001": ("*#_#-#-#_nid001", "Dec01_23-00-00_nid001"),
+    "E_1763600000": ("E_#", "E_1763700000"),
+    "version_3": ("version_#", "version_12"),
+    "run7": ("run#", "run8"),
+    "night-2": ("night-#", "night-3"),
+}
+KEPT = (
+    "gpt2_8",
+    "llama_seq32768_bf16",
+    "ctx_65536",
+    "steps_100000",
+    "qwen3-14b_8gpus",
+    "seed_3",
+    "tp4_pp2",
+    "lr0.0003",
+)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_changes_from_night_to_night_is_left_open(name: str) -> None:
+    pattern, later = OPEN[name]
+    assert generalise(name) == pattern
+    assert matches(pattern, ("any", name))
+    assert matches(pattern, ("any", later))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_may_tell_two_configurations_apart_is_kept(name: str) -> None:
+    assert generalise(name) == name
+
+
+def test_the_job_of_a_run_is_left_open_however_short_it_is() -> None:
+    assert make_pattern(("llama3_8b", "log-x_12_0.out.gz"), "12") == "llama3_8b/log-x_#_0.out"
+
+
+@pytest.mark.parametrize(
+    "path", ["train.log", "a/b/x/train.log", "a/x/train.log.gz", "b/x/train.out", "b/x2/train.log"]
+)
+def test_another_place_does_not_match(path: str) -> None:
+    assert matches("b/x/train.log", path.split("/")) is (path == "a/b/x/train.log")
+
+
+def test_a_number_is_digits_and_no_other_text() -> None:
+    assert not matches("run_#", ("run_fp8",))
+    assert not matches("run_#", ("run_1_fp8",))
+    assert matches("*_#", ("any_7",))

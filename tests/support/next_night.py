@@ -1,0 +1,69 @@
+"""The log of the next night, made from a real one: other times of steps, later dates, another job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+
+# What is a time of a step, and what is a rate that falls as much as the time grows. The groups: before, number.
+TIMES = re.compile(
+    r"(elapsed time per iteration \(ms\): |\| iteration_time: |Step Time : |completed step: \d+, seconds: "
+    r"|train_step_timing in s ?[=:] ?|['\"]train_runtime['\"]: '?)([\d.]+)"
+)
+RATES = re.compile(
+    r"(throughput(?: per GPU)? \(TFLOP/s/GPU\): |TFLOPs: |TFLOP/s/device: |Tokens/s/device: |samples per second: "
+    r"|tokens per [Gg][Pp][Uu][^|:]{0,40}: |tps: (?:\x1b\[[\d;]*m)?|tflops: (?:\x1b\[[\d;]*m)?|utilization: "
+    r"|['\"]train_(?:samples|steps)_per_second['\"]: '?)([\d.,]*\d)"
+)
+JITTER = (0.001, -0.002, 0.002, -0.001, 0.0)
+STAMP = re.compile(r"(?<!\d)(20\d\d-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)([.,]\d{3})(?!\d)")
+DAY = re.compile(r"(?<!\d)20\d\d(-?)[01]\d\1[0-3]\d(?!\d)")
+
+
+def make_next_night(text: str, slower: float = 1.0, days: int = 1) -> str:
+    """Return a log whose steps take `slower` times as long, with a jitter of 0.2 %, and that is `days` younger."""
+    return "".join(_change_lines(text, slower, days))
+
+
+def rename(name: str, days: int = 1) -> str:
+    """Return the name of a folder or log on a later night: other dates, and another job."""
+    moved = DAY.sub(partial(_shift_day, days=days), name)
+    return re.sub(r"(?<=slurm-)\d+", lambda match: str(int(match[0]) + days), moved)
+
+
+def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
+    first = next((_read(match) for match in STAMP.finditer(text)), None)
+    for place, line in enumerate(text.splitlines(keepends=True)):
+        factor = slower * (1 + JITTER[place % len(JITTER)])
+        changed = TIMES.sub(partial(_scale, factor=factor), line)
+        changed = RATES.sub(partial(_scale, factor=1 / factor), changed)
+        if first is not None and "[titan]" in line:  # its steps have no time but that of their stamps
+            changed = STAMP.sub(partial(_stretch, first=first, slower=slower), changed)
+        yield DAY.sub(partial(_shift_day, days=days), changed)
+
+
+def _scale(match: re.Match[str], factor: float) -> str:
+    number = match[2].replace(",", "")
+    if number.count(".") > 1:
+        return match[0]
+    digits = len(number.partition(".")[2])
+    return f"{match[1]}{float(number) * factor:{',' if ',' in match[2] else ''}.{digits}f}"
+
+
+def _read(match: re.Match[str]) -> datetime:
+    return datetime.fromisoformat(f"{match[1]} {match[3]}.{match[4][1:]}")
+
+
+def _stretch(match: re.Match[str], first: datetime, slower: float) -> str:
+    moved = first + (_read(match) - first) * slower
+    return f"{moved:%Y-%m-%d}{match[2]}{moved:%H:%M:%S}{match[4][0]}{moved.microsecond // 1000:03}"
+
+
+def _shift_day(match: re.Match[str], days: int) -> str:
+    form = f"%Y{match[1]}%m{match[1]}%d"
+    try:
+        return (datetime.strptime(match[0], form).astimezone() + timedelta(days)).strftime(form)
+    except ValueError:  # digits that are no day
+        return match[0]
