@@ -82,7 +82,9 @@ def sample_allocations(count: int, asked: argparse.Namespace) -> list[int]:
 
 def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
     """Yield what became of each point, from several processes."""
-    library = build_library(work)
+    # not below /dev/shm, from which containers load no code
+    built = tempfile.TemporaryDirectory(prefix="llmb-faults-")
+    library = build_library(Path(built.name))
     if library is None:
         raise SystemExit("tests/faults/run.py: no C compiler (cc or gcc) was found")
     environment = {
@@ -102,6 +104,7 @@ def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
     for child in children:
         if child.wait():
             raise SystemExit(f"tests/faults/run.py: a process ended with {child.returncode}")
+    built.cleanup()
     for output in outputs:
         yield from map(json.loads, output.read_text().splitlines())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ RUN = Path(__file__).with_name("run.py")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler (cc or gcc)"),
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the library wraps the calls of glibc"),
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the library wraps the calls of glibc"),
 ]
 
 ONCE_WRONG = [
