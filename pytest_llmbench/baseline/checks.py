@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -132,6 +133,7 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
     if row["gpu"] in peaks:
         where = f"peak_tflops of {row['gpu']}", peaks[row["gpu"]].values
         _check_name(row.lines["dtype"], "dtype", row["dtype"], where, report)
+    _check_cells(row, report)
     recorded = row.get("recorded")
     if recorded is not None:
         _check_runs(recorded, report)
@@ -151,6 +153,38 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
     if counted and "logged_tflop" in row.values:
         line = row.lines["logged_tflop"]
         report(line, f"found 'logged_tflop' of a counted model, expected it with formula: {NO_FORMULA} only")
+
+
+def _check_cells(row: YamlMapping, report: Report) -> None:
+    """Report printed values from which no step time follows."""
+    cells = row.get("cells")
+    if cells is not None and "step_time" not in cells.values and math.isnan(derive_step_time(row)[0]):
+        expected = (
+            "step_time, tokens_per_second_per_gpu with gbs and sequence_length, or tflops_per_gpu with logged_tflop"
+        )
+        report(cells.line, f"found cells from which no step time follows, expected {expected}")
+
+
+def count_decimals(text: str) -> int:
+    """Return how many digits stand behind the point."""
+    return len(text.partition(".")[2])
+
+
+def derive_step_time(row: YamlMapping) -> tuple[float, float]:
+    """Return the step time of a configuration, in seconds, that its printed throughput gives, and one unit in the last
+    place of that, in seconds; NaN where no throughput does.
+
+    TFLOP/s give it where the work of a step is known: logged_tflop / tflops_per_gpu; else tokens/s per GPU do:
+    gbs * sequence_length / gpus / tokens_per_second_per_gpu.
+    """
+    cells = row["cells"]
+    tokens = row.get("gbs", math.nan) * row.get("sequence_length", math.nan) / row["gpus"]
+    of_gpu = {"tflops_per_gpu": row.get("logged_tflop", math.nan), "tokens_per_second_per_gpu": tokens}
+    for name, work in of_gpu.items():
+        if name in cells.values and not math.isnan(work):
+            rate = float(cells[name])
+            return work / rate, work / rate * 10.0 ** -count_decimals(cells[name]) / rate
+    return math.nan, 0.0
 
 
 def _check_name(line: int, key: str, value: str, where: tuple[str, Collection[str]], report: Report) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISLNK
 from typing import Any
 
-from pytest_llmbench.baseline.checks import check_file
+from pytest_llmbench.baseline.checks import check_file, count_decimals, derive_step_time
 from pytest_llmbench.baseline.key_definition import KINDS, KeyDefinition
 from pytest_llmbench.baseline.schema import (
     CONFIGURATION,
@@ -252,8 +252,9 @@ def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
     # The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
     decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
-        table, (_, _, digits) = row.get("table", ""), row["cells"]["step_time"].partition(".")
-        decimals[table] = max(decimals[table], len(digits))
+        if "step_time" in row["cells"].values:
+            table, digits = row.get("table", ""), count_decimals(row["cells"]["step_time"])
+            decimals[table] = max(decimals[table], digits)
     return {table: float(f"1e-{digits}") for table, digits in decimals.items()}
 
 
@@ -263,11 +264,16 @@ def _make_baseline(
     window = Window(**entry["window"].values)
     recording = _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
     cells = row.get("cells")
+    resolution = resolutions.get(row.get("table", ""), 0.0)
+    if recording is None and cells is not None and "step_time" not in cells.values:
+        step_seconds, resolution = derive_step_time(row)
+    else:
+        step_seconds = _find_step_seconds(recording, cells, window)
     values = {
         **_group_by_record(FILE, entry)[""],
         "configuration": _make_configuration(entry, row),
         "kind": kind,
-        "step_seconds": _find_step_seconds(recording, cells, window),
+        "step_seconds": step_seconds,
         "cells": tuple(cells.values.items()) if cells else (),
         "window": window,
         "dialect": _name_dialect(entry),
@@ -276,7 +282,7 @@ def _make_baseline(
         "source": Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
         "tolerances": merge_tolerances(entry.get("tolerance", ()), row.get("tolerance", ())),
         "recording": recording,
-        "resolution_seconds": resolutions.get(row.get("table", ""), 0.0),
+        "resolution_seconds": resolution,
         "budgets": merge_budgets(_read_budgets(path, entry), _read_budgets(path, row)),
         "log": _make_log_dialect(entry),
         "match": _make_match(row.get("match")),

@@ -79,6 +79,10 @@ def _make_metric_spec(name: str) -> Text:
     )
 
 
+def _make_number_spec(name: str) -> Text:
+    return Text(f'a printed {name} such as "37556"', rf"(?a:{_DIGITS})", accept=_is_positive)
+
+
 def _is_utilization(text: str) -> bool:
     return text in NOT_GIVEN or 0 < float(text.rstrip("%")) <= 100
 
@@ -133,7 +137,7 @@ _BUDGETS = Fields({}, dict.fromkeys(BUDGETED, Number(1e-3, 10**6)))
 
 # Text, as printed: the number of digits is information.
 CELLS = (
-    require(
+    allow(
         "step_time",
         Text(
             'a printed step time in seconds such as "7.325", at most a day',
@@ -143,6 +147,8 @@ CELLS = (
         "step time (s)",
     ),
     allow("tokens_per_second", _make_metric_spec("throughput"), "throughput (tokens/s)"),
+    allow("tokens_per_second_per_gpu", _make_number_spec("throughput of a GPU"), "throughput (tokens/s per GPU)"),
+    allow("tflops_per_gpu", _make_number_spec("number of TFLOP/s"), "TFLOP/s of one GPU, as its framework counts"),
     allow(
         "mfu",
         Text(

@@ -30,4 +30,4 @@ def read_gpu_type(name: str) -> str:
 
 def find_peak(gpu: str, dtype: str) -> int | None:
     """Return the dense TFLOP/s of a GPU type in a precision; None where they are not listed here."""
-    return PEAK_TFLOPS.get(read_gpu_type(gpu), {}).get("fp8" if dtype.startswith("fp8") else dtype)
+    return PEAK_TFLOPS.get(read_gpu_type(gpu), {}).get("fp8" if "fp8" in dtype else dtype)

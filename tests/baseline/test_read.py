@@ -152,7 +152,12 @@ BAD_VALUES = {
         "expected it once",
     ),
     "missing key": ("steps: 50\n", "", "1: found no 'steps'", "expected that key"),
-    "missing cell": ('step_time: "12.27", ', "", "20: found no 'step_time'", ""),
+    "missing cell": (
+        'step_time: "12.27", ',
+        "",
+        "20: found cells from which no step time follows",
+        "expected step_time, ",
+    ),
     "step time without quotes": (
         '"12.27"',
         "12.27",

@@ -12,7 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_llmbench.baseline.documents.drafts import BaselineDraft, make_draft, read_prose
-from pytest_llmbench.baseline.documents.labels import ABSENT, KEY, LabelledCell, parse_dtypes, parse_metric_label
+from pytest_llmbench.baseline.documents.labels import (
+    ABSENT,
+    KEY,
+    LabelledCell,
+    parse_dtypes,
+    parse_metric_label,
+    parse_release,
+)
 from pytest_llmbench.baseline.documents.markdown import MarkdownTable, MarkdownTables, read_tables
 from pytest_llmbench.baseline.documents.table_configurations import (
     DocumentConfiguration,
@@ -37,6 +44,12 @@ MOST_APART = 1.3
 
 MOST_OFF = 3.0
 """Documents have computed tokens/s with half of the batch; milliseconds or a value per GPU are further off."""
+
+TIMING = ("step_time", "tokens_per_second_per_gpu", "tflops_per_gpu")
+"""The metrics of which each says how fast a step is."""
+
+APART = ("task", "variant")
+"""What tells rows apart that are the same in size, GPU type, precision and number of GPUs."""
 
 STRAY = "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header"
 UNMEASURED = "nothing was measured of its configuration"
@@ -98,7 +111,7 @@ def import_document(text: str, name: str, release: str, defaults: ImportDefaults
 
     Raises BaselineError for a document in which there is no configuration at all, with what was found in it.
     """
-    collected = collect_configurations(read_tables(text), defaults)
+    collected = collect_configurations(select_release(read_tables(text), name, release), defaults)
     prose = read_prose(text)
     recipes = dict.fromkeys(entry.recipe for entry in collected.configurations)
     drafts = tuple(
@@ -110,6 +123,18 @@ def import_document(text: str, name: str, release: str, defaults: ImportDefaults
         cells = "\n".join(format_report(imported, ())) if collected.unread else "there is no table in it"
         raise BaselineError(f"{name}: found no configuration, expected a table with numbers of GPUs\n{cells}")
     return imported
+
+
+def select_release(tables: MarkdownTables, name: str, release: str) -> MarkdownTables:
+    """Return the tables of one release, where headings say which release tables are of; all where none does."""
+    stated = [parse_release((*table.above, table.heading)) for table in tables.tables]
+    known = list(dict.fromkeys(filter(None, stated)))
+    if known and release not in known:
+        raise BaselineError(
+            f"{name}: found tables of {', '.join(known)}, expected {release}: give one of these as --release"
+        )
+    chosen = [table for table, other in zip(tables.tables, stated, strict=True) if other in ("", release)]
+    return replace(tables, tables=tuple(chosen))
 
 
 def read_document(path: Path) -> str:
@@ -263,10 +288,15 @@ def _check_complete(
     alone = next(iter(names)) if len(names) == 1 else ""
     complete: dict[ConfigurationKey, DocumentConfiguration] = {}
     twice: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
+    stated = {name: value for name in KEY[:3] if (value := getattr(defaults, name))}
+    # The sizes of several models alone would not tell, in one recipe, which is which.
+    by_name = defaults.recipe and len({entry.recipe for entry in entries if entry.model}) > 1
+    given = []
     for entry in entries:
-        stated = {name: value for name in KEY[:3] if (value := getattr(defaults, name))}
-        whole = replace(entry, recipe=defaults.recipe or entry.recipe or alone, facts={**stated, **entry.facts})
-        key = (whole.recipe, *(str(whole.facts.get(name, "")) for name in KEY))
+        facts = {**stated, **entry.facts, **({"size": entry.model} if by_name and entry.model else {})}
+        given.append(replace(entry, recipe=defaults.recipe or entry.recipe or alone, facts=facts))
+    for whole in _tell_batches_apart(given):
+        key = _make_key(whole)
         why = _find_missing(whole, timed=timed)
         # What says the same twice does no harm.
         first = complete.setdefault(key, whole) if not why else whole
@@ -283,6 +313,21 @@ def _check_complete(
     return tuple(_mark_proxies(list(complete.values()))), tuple(ordered)
 
 
+def _make_key(entry: DocumentConfiguration) -> ConfigurationKey:
+    return (entry.recipe, *(str(entry.facts.get(name, "")) for name in (*KEY, *APART)))
+
+
+def _tell_batches_apart(entries: Sequence[DocumentConfiguration]) -> Iterator[DocumentConfiguration]:
+    """Yield configurations; those that are the same but for the batch of each are variants of it."""
+    batches: dict[ConfigurationKey, list[int | str]] = {}
+    for entry in entries:
+        batches.setdefault(_make_key(entry), []).append(entry.facts.get("gbs", ""))
+    for entry in entries:
+        several = batches[_make_key(entry)]
+        is_apart = len(several) == len(set(several)) > 1 and "" not in several
+        yield replace(entry, facts={**entry.facts, "variant": f"gbs{entry.facts['gbs']}"}) if is_apart else entry
+
+
 def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
     missing = [name for name in KEY if not entry.facts.get(name)]
     words = {"size": "model size", "gpu": "GPU type", "dtype": "precision", "gpus": "number of GPUs"}
@@ -291,7 +336,7 @@ def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
         return f"{'more than one' if several else 'no'} {words[missing[0]]} is stated for it"
     if not entry.recipe:
         return "its title names no recipe; give --recipe"
-    if timed and "step_time" not in entry.cells:
+    if timed and not any(name in entry.cells for name in TIMING):
         return "no step time stands beside it"
     # Either metric alone would pass: only the two together tell that a row has moved by a cell.
     apart = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"

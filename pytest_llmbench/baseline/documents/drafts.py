@@ -13,7 +13,7 @@ from decimal import Decimal
 from pytest_llmbench.baseline.documents.labels import DTYPE, GPU, METRICS, read_caption
 from pytest_llmbench.baseline.documents.markdown import list_shown_lines
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
-from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS
+from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS, NO_PEAK, SHAPE
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.formatting import escape
@@ -48,10 +48,11 @@ _MODEL_LINES = tuple(
 )
 """The lines that state a model, with the formula that they show; a group is called as the key that it becomes."""
 
-_WINDOW = re.compile(r"(?:iterations|steps) (\d+)(?:-| to )(\d+)\b.*\bmean\b", re.ASCII)
+_WINDOW = re.compile(r"(?:iterations|steps) (\d+)(?:[-\u2013]| to )(\d+)\b.*\bmean\b", re.ASCII)
 _STEPS = re.compile(
     r"training\b.* (?:will run|runs) for the first (\d+) steps|will run for the first (\d+) steps", re.ASCII
 )
+_MEGATRON_BRIDGE = re.compile(r"\bMegatron[- ]Bridge\b")
 _DIALECTS = {name: re.compile(dialect.documented) for name, dialect in DIALECTS.items() if dialect.documented}
 
 
@@ -147,6 +148,8 @@ def _find_measurement_values(line: str) -> Iterator[tuple[str, str]]:
     if steps := _STEPS.search(line):
         yield "steps", steps[1] or steps[2]
     yield from (("dialect", name) for name, pattern in _DIALECTS.items() if pattern.search(line))
+    if _MEGATRON_BRIDGE.search(line):
+        yield from (("framework", "Megatron-Bridge"), ("dialect", "megatron"))
 
 
 # --- as a file ------------------------------------------------------------------------------------------
@@ -183,19 +186,26 @@ class BaselineDraft:
 def make_draft(entries: Sequence[DocumentConfiguration], prose: Prose, document: str, release: str) -> BaselineDraft:
     """Return the file of the configurations of one recipe; `document` is the name of what they were read from."""
     recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
-    lines = [*_render_head(recipe, release, document, prose, timed=cells > 0), *_render_peaks(entries, prose)]
+    timed = cells > 0
+    # Where all that is printed is how much work a GPU does, no FLOPs have to be counted, and it is a mean of steps.
+    by_rate = timed and not any({"step_time", "mfu", "days_to_1t"} & set(entry.cells) for entry in entries)
+    lines = [*_render_head(recipe, release, document, prose, timed=timed, by_rate=by_rate)]
+    lines += _render_peaks(entries, prose, by_rate=by_rate)
     sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
     models = {size: _select_model(prose, size, alone=len(sizes) == 1) for size in sizes}
-    lines += ["", "models:", *(line for size in sizes for line in _render_model(size, models[size]))]
+    if not by_rate or any(models.values()):
+        lines += ["", "models:", *(line for size in sizes for line in _render_model(size, models[size]))]
     lines += ["", "configurations:"]
     for number, entry in enumerate(entries):
         if number == 0 or (entry.table, entry.line) != (entries[number - 1].table, entries[number - 1].line):
             lines.append(f"  # {escape(entry.table)} (line {entry.line} of the document)")
-        lines += _render_row(entry, models[str(entry.facts["size"])])
+        lines += _render_row(entry, models[str(entry.facts["size"])], by_rate=by_rate)
     return BaselineDraft(recipe, release, "\n".join(lines) + "\n", len(entries), cells)
 
 
-def _render_head(recipe: str, release: str, document: str, prose: Prose, *, timed: bool) -> Iterator[str]:
+def _render_head(
+    recipe: str, release: str, document: str, prose: Prose, *, timed: bool, by_rate: bool
+) -> Iterator[str]:
     about = prose.select("about")
     yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/baselines.md explains the keys."
     yield "schema: 1"
@@ -203,20 +213,22 @@ def _render_head(recipe: str, release: str, document: str, prose: Prose, *, time
     yield f"recipe: {_quote(recipe)}"
     yield f"release: {json.dumps(release)}"
     yield f"title: {_quote(f'{recipe} {release}')}"
-    yield _render_value("framework", None)
+    yield _render_value("framework", about.get("framework"))
     yield f"names: [{_quote(recipe)}]"
     yield _render_value("dialect", about.get("dialect"))
     yield f"source: {{document: {_quote(document)}}}"
     yield ""
     if timed or "timed" in about:
-        yield _render_value("timed", about.get("timed"))
+        assumed = by_rate and "timed" not in about
+        yield "timed: mean   # assumed: it prints rates" if assumed else _render_value("timed", about.get("timed"))
     if "first" in about:
         first, last = about["first"], about["last"]
         yield f"window: {{statistic: mean, first: {first.value}, last: {last.value}}}   # line {first.line}"
     else:
         yield f"window: {USUAL_WINDOW}   # the usual one, the document names none"
     if timed or "steps" in about:
-        yield _render_value("steps", about.get("steps"))
+        assumed = by_rate and "steps" not in about
+        yield "steps: 50   # assumed: the usual ones" if assumed else _render_value("steps", about.get("steps"))
 
 
 def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: str = "") -> str:
@@ -227,7 +239,7 @@ def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: 
     return f"{indent}{name}: {text or stated.value}   # line {stated.line}"
 
 
-def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Iterator[str]:
+def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose, *, by_rate: bool) -> Iterator[str]:
     yield "peak_tflops:"
     pairs = dict.fromkeys((str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries)
     for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
@@ -236,6 +248,8 @@ def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Ite
         for dtype in (dtype for other, dtype in pairs if other == gpu):
             if dtype in peaks:
                 yield _render_value(dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value))
+            elif by_rate:
+                yield f'    {dtype}: "{find_peak(gpu, dtype) or NO_PEAK}"   # the document states none'
             else:
                 known = find_peak(gpu, dtype)
                 hint = f", such as NVIDIA's {known}" if known else ""
@@ -276,13 +290,14 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
         yield _render_value("flops", flops, "      ", json.dumps(flops.value))
 
 
-def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
-    key = ", ".join(f"{name}: {_quote(str(entry.facts[name]))}" for name in ("size", "gpu", "dtype"))
+def _render_row(entry: DocumentConfiguration, model: ProseValues, *, by_rate: bool) -> Iterator[str]:
+    names = ("size", "gpu", "dtype", "task", "variant")
+    key = ", ".join(f"{name}: {_quote(str(entry.facts[name]))}" for name in names if name in entry.facts)
     title = f", table: {_quote(entry.table)}" if entry.table else ""
     yield f"  - {{{key}, gpus: {entry.facts['gpus']}{title},"
     worked = {name: model[name].value for name in ("sequence_length", "layers") if name in model}
     columns = {name: entry.facts.get(name, worked.get(name)) for name in COLUMNS}
-    needed = [name for name in ("sequence_length", "layers", "gbs") if columns[name] is None]
+    needed = [name for name in SHAPE if columns[name] is None and (model or not by_rate)]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
     keys += [f"{name}: null" for name in needed] + ["proxy: true"] * entry.proxy
     cells = ", ".join(f"{name}: {json.dumps(entry.cells[name])}" for name in METRICS if name in entry.cells)

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
 from pytest_llmbench.baseline.schema import GROUPS
 
-_TOKENS_PER_SECOND = r"tokens?\s*(?:/|per)\s*s(?:ec(?:onds?)?)?"
+_PER_SECOND = r"\s*(?:/|per)\s*s(?:ec(?:onds?)?)?"
+_PER_GPU = r"\s*(?:/|per)\s*gpu"
+_TOKENS_PER_SECOND = rf"tokens?{_PER_SECOND}"
 METRICS = {
     "step_time": r"(?:mean |average |avg\.? )?(?:train(?:ing)? )?(?:step|iteration)[ _]time(?: mean)?|"
     r"(?:time|seconds) per (?:training )?(?:step|iteration)",
     "tokens_per_second": rf"(?:training )?throughput(?:,? (?:in )?{_TOKENS_PER_SECOND})?|{_TOKENS_PER_SECOND}",
+    "tokens_per_second_per_gpu": rf"(?:training )?throughput(?:{_PER_GPU})?|{_TOKENS_PER_SECOND}{_PER_GPU}",
+    "tflops_per_gpu": rf"(?:model )?t(?:era)?flops?(?:{_PER_SECOND})?{_PER_GPU}",
     "mfu": r"(?:model flops? utili[sz]ation(?: mfu)?|mfu)",
     "days_to_1t": r"(?:time|days) to train (?:with |on )?1t tokens(?: in days)?|days to (?:train )?1t(?: tokens)?",
 }
-"""The whole label without what stands in parentheses: a deviation, a percentile, a value per GPU is another metric."""
+"""The whole label without what stands in parentheses: a deviation, a percentile is another metric."""
 
 _UNITS = {
     "step_time": {"seconds per step": 0, "s/step": 0, "seconds": 0, "second": 0, "sec": 0, "s": 0, "ms": -3},
     "tokens_per_second": {"tokens per second": 0, "tokens/s": 0, "tokens/sec": 0, "tokens/second": 0, "tok/s": 0},
+    "tokens_per_second_per_gpu": {"tokens/s/gpu": 0, "tokens/sec/gpu": 0, "tokens/second/gpu": 0, "tok/s/gpu": 0},
+    "tflops_per_gpu": {"tflop/s/gpu": 0, "tflops/gpu": 0, "tflops/s/gpu": 0, "tflop/s": 0, "tflops": 0, "tflops/s": 0},
     "mfu": {"%": 0, "percent": 0},
     "days_to_1t": {"days": 0, "day": 0, "d": 0},
 }
 """The units of each metric, as a power of ten."""
 
+_THROUGHPUTS = ("tokens_per_second", "tokens_per_second_per_gpu")
+
 _FIELDS = {
-    "gpus": r"(?:# ?|no\.? of |num(?:ber)?[ _]?(?:of )?)?gpus",
+    "gpus": r"(?:#[- ]?|no\.? of |num(?:ber)?[ _]?(?:of )?)?gpus",
     "size": r"(?:model )?size|model",
     "dtype": r"precision|dtype|data type",
-    "gpu": r"gpu(?:[ _]type)?",
+    "gpu": r"gpu(?:[ _]type)?|system",
     "sequence_length": r"seq(?:uence)?\.?[ _]?len(?:gth)?",
     "layers": r"(?:# ?|num(?:ber)?[ _]?(?:of )?)?layers",
     "gbs": r"gbs|global[ _]batch[ _]size",
@@ -59,10 +68,8 @@ def parse_metric_label(label: str) -> tuple[str, int] | None:
     A throughput needs its unit (it may be one per GPU), and what stands in parentheses has to be a unit of the metric.
     """
     bare, unit = _split_label(label)
-    for name, pattern in METRICS.items():
-        if re.fullmatch(pattern, bare):
-            return _check_unit(name, bare, unit)
-    return None
+    named = (name for name, pattern in METRICS.items() if re.fullmatch(pattern, bare))
+    return next(filter(None, (_check_unit(name, bare, unit) for name in named)), None)
 
 
 def parse_column_label(label: str) -> str:
@@ -82,7 +89,7 @@ def parse_metric_cell(name: str, power: int, label: str, text: str) -> str:
     if unit and unit not in _UNITS[name]:
         raise ValueError(f"the unit {unit!r} is none of {', '.join(_UNITS[name])}")
     power = _UNITS[name][unit] if unit else power
-    digits = _read_digits(name, number, large=name == "tokens_per_second" or power < 0)
+    digits = _read_digits(name, number, large=name in _THROUGHPUTS or power < 0)
     if Decimal(digits) <= 0:
         raise ValueError("it is not above 0")
     if name == "mfu":
@@ -114,8 +121,8 @@ def parse_whole_number(text: str) -> int | None:
 def _check_unit(name: str, bare: str, unit: str) -> tuple[str, int] | None:
     if unit and unit not in _UNITS[name] and unit != name:
         return None
-    # It may be the throughput of one GPU.
-    if name == "tokens_per_second" and not unit and "token" not in bare:
+    # A throughput alone may be that of one GPU, or of all.
+    if name in _THROUGHPUTS and not unit and "token" not in bare:
         return None
     if name == "days_to_1t" and not unit and "days" not in bare:
         return None
@@ -143,7 +150,7 @@ def _read_digits(name: str, number: str, *, large: bool) -> str:
         raise ValueError("its point may be one for thousands")
     if _NUMBER.fullmatch(number):
         return number
-    if _THOUSANDS.fullmatch(number) and (name == "tokens_per_second" or "." in number or number.count(",") > 1):
+    if _THOUSANDS.fullmatch(number) and (name in _THROUGHPUTS or "." in number or number.count(",") > 1):
         return number.replace(",", "")
     raise ValueError("its comma may be a decimal one" if "," in number else "it is no number")
 
@@ -158,8 +165,9 @@ def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
 
 
 GPU = r"(?:GB|B|H|A|L|V|MI)\d{2,4}[A-Za-z]?"
-DTYPE = r"(?:BF16|FP8|FP16|FP32|TF32|FP4|NVFP4|MXFP8|MXFP4|INT8)"
+DTYPE = r"(?:BF16|FP8(?:[-_](?:CS|DS|MX|SC))?|FP16|FP32|TF32|FP4|NVFP4|MXFP8|MXFP4|INT8)"
 _SIZE = r"\d+(?:x\d+)?(?:\.\d+)?[bBmM](?:[-_][aA]\d+[bB])?"
+_SIZE_CELL = rf"({_SIZE})([-_ ]?proxy)?"
 _NAMED_NUMBER = re.compile(
     r"\b(sequence length|seq len|global batch size|micro batch size|gradient accumulation|[a-z_]+)"
     r"\s*[=:]\s*(\d{1,9})(?![\d.,]*\d)",
@@ -172,7 +180,10 @@ _GPUS = re.compile(
 _WORDS = (
     ("dtype", re.compile(rf"\b{DTYPE}(?:\s*[/,&]\s*{DTYPE})*\b", re.IGNORECASE | re.ASCII)),
     ("gpu", re.compile(rf"\b{GPU}\b", re.ASCII)),
-    ("size", re.compile(rf"\b{_SIZE}\b(?:[-_ ]?proxy\b)?", re.IGNORECASE | re.ASCII)),
+    ("size", re.compile(rf"(?<![^\W_]){_SIZE}\b(?:[-_ ]?proxy\b)?", re.IGNORECASE | re.ASCII)),
+)
+_TASK = re.compile(
+    r"(?<![^\W_])(?:(?P<task>(?:Q?LoRA|PEFT|SFT))|pre-?train(?:ing)?)(?![^\W_])", re.IGNORECASE | re.ASCII
 )
 
 FILLERS = frozenset({"throughput", "performance", "on", "with", "for", "at", "nvidia", "dgx", "hgx"})
@@ -181,6 +192,21 @@ FILLERS = frozenset({"throughput", "performance", "on", "with", "for", "at", "nv
 ConfigurationColumns = dict[str, int | str]
 """Configuration columns by name: numbers, and the texts of size, dtype and gpu; empty where there are several. Of a
 table metrics, too."""
+
+
+_RELEASE = re.compile(r"(?<![\w.])\d\d\.\d\d(?:\.\d\d)?(?![\w.])", re.ASCII)
+_MODEL_LABEL = re.compile(r"\s*model\s*:\s*(.+)", re.IGNORECASE)
+
+
+class ModelName(NamedTuple):
+    """What a document calls a model, as a baseline file would: `LLAMA3.1_405B` is llama3.1 and 405b."""
+
+    recipe: str
+    size: str
+    """That of the recipe; the whole name of a model that states none."""
+
+    name: str
+    """The whole name: llama3.1_405b."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,21 +244,56 @@ def find_unknown_words(column: Caption) -> str:
 def make_recipe_name(before: str) -> str:
     """Return how a baseline file would call what stands before the size: `Llama 3.1` is llama3.1, `Maxtext LLama2`
     maxtext_llama2; empty where that is no name."""
-    words = re.sub(r"\s+(?=\d)", "", before.lower())
+    return _make_name(re.sub(r"\s+(?=\d)", "", before.lower()))
+
+
+def _make_name(words: str) -> str:
     name = re.sub(r"[^a-z0-9.]+", "_", words).strip("_.")
     return name if re.fullmatch(r"[a-z0-9][a-z0-9._]{0,99}", name) else ""
+
+
+def read_labelled_model(heading: str) -> ModelName | None:
+    """Return the model of a heading such as `Model: LLAMA3_70B`; None for any other heading."""
+    match = _MODEL_LABEL.fullmatch(heading)
+    return read_model_name(match[1]) if match else None
+
+
+def read_model_name(text: str) -> ModelName | None:
+    """Return the name of a model, such as `DeepSeekV3 (w/o MTP)`; None where no baseline file can be called so."""
+    caption = read_caption(text)
+    spelled = re.sub(r"\bw/(o\b)?", lambda match: "without " if match[1] else "with ", text)
+    name = _make_name(spelled.lower())
+    if not name or not set(caption.facts) <= {"size"}:
+        return None
+    recipe, size = make_recipe_name(caption.before), parse_size(str(caption.facts.get("size", "")))
+    # `Llama 3 8B Instruct` is another model than Llama 3 8B.
+    if size is None or not recipe or caption.rest.strip("_ ") != caption.before.strip("_ "):
+        return ModelName(name, name, name)
+    return ModelName(recipe, size[0], name)
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
     """Return the precisions of `BF16/FP8`, in lower case."""
     match = re.fullmatch(rf"{DTYPE}(?:\s*[/,&]\s*{DTYPE})*", text, re.IGNORECASE | re.ASCII)
-    return tuple(re.findall(DTYPE, text.lower(), re.IGNORECASE)) if match else ()
+    return tuple(re.findall(DTYPE, text.lower().replace("-", "_"), re.IGNORECASE)) if match else ()
 
 
 def parse_size(text: str) -> tuple[str, bool] | None:
     """Return a model size in lower case, and whether it is marked as a proxy: `405b-Proxy`."""
-    match = re.fullmatch(rf"(?:.*[\s_-])?({_SIZE})([-_ ]?proxy)?", text, re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(rf"(?:.*[\s_-])?{_SIZE_CELL}", text, re.IGNORECASE | re.ASCII)
     return (match[1].lower(), bool(match[2])) if match else None
+
+
+def parse_release(headings: Sequence[str]) -> str:
+    """Return the release that the innermost heading with one names, `26.04.01`; empty where none does."""
+    named = (_RELEASE.search(heading) for heading in reversed(headings))
+    return next((match[0] for match in named if match), "")
+
+
+def parse_task(text: str) -> str | None:
+    """Return the task that a heading names, such as lora; empty for pre-training, None where it names none."""
+    match = _TASK.search(text)
+    return (match["task"] or "").lower() if match else None
 
 
 def _find_facts(text: str) -> list[tuple[str, int | str, re.Match[str]]]:
@@ -278,13 +339,26 @@ def read_cell(value: LabelledCell) -> ConfigurationColumns:
         return {}
     if not field:
         raise ValueError("no such row or column is known")
-    if field == "size" and parse_size(value.text) is None:
-        raise ValueError("it is no model size such as 70b")
+    if field == "size":
+        return _read_model(value)
     if field == "dtype" and not parse_dtypes(value.text):
         raise ValueError("it is no precision such as BF16 or BF16/FP8")
     if field == "dtype":
         return {"dtype": "/".join(parse_dtypes(value.text))}
-    return {"size": value.text} if field == "size" else _read_number(field, value.text)
+    return _read_number(field, value.text)
+
+
+def _read_model(value: LabelledCell) -> ConfigurationColumns:
+    """Return the size as printed, and below `Model` what a whole name says."""
+    # What stands before a size below `Model size` was never a part of it.
+    if re.fullmatch(_SIZE_CELL, value.text, re.IGNORECASE | re.ASCII) or "size" in value.label.lower():
+        if parse_size(value.text) is None:
+            raise ValueError("it is no model size such as 70b")
+        return {"size": value.text}
+    model = read_model_name(value.text)
+    if model is None:
+        raise ValueError("it is no name of a model")
+    return model._asdict()
 
 
 def _read_number(field: str, text: str) -> ConfigurationColumns:
@@ -292,8 +366,10 @@ def _read_number(field: str, text: str) -> ConfigurationColumns:
     caption = read_caption(text)
     if field == "gpu" or (field == "gpus" and "gpus" in caption.facts):
         facts = {name: value for name, value in caption.facts.items() if name in ("gpu", "gpus") and value}
-        if field not in facts or facts != caption.facts or caption.rest:
+        if field not in facts or facts != caption.facts or find_unknown_words(caption):
             raise ValueError("it is no GPU type such as H100" if field == "gpu" else "it is no number of GPUs")
         return facts
+    if field == "fsdp" and text == "0":  # not sharded
+        return {}
     number = parse_whole_number(text)
     return {} if number is None else {field: number}

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 _PIPE = re.compile(r"(?<!\\)\|")
 _DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
 _HEADING = re.compile(
-    r"#{1,6}\s+(?P<marked>.*?)\s*#*|(?P<bold>\*\*.+?\*\*|__.+?__)\s*:?"
+    r"(?P<marks>#{1,6})\s+(?P<marked>.*?)\s*#*|(?P<bold>\*\*.+?\*\*|__.+?__)\s*:?"
     r"|(?:<[a-z]+[^<>]*>\s*)*<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>\s*:?(?:\s*</[a-z]+>)*",
     re.IGNORECASE,
 )
+_INNERMOST = 7
+"""The level of a heading that is one by its look: bold text, a summary."""
+
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})\s*")
 _HIDDEN = re.compile(r"<!--.*?-->|<table\b.*?</table>", re.IGNORECASE | re.DOTALL)
 _HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
@@ -61,6 +64,9 @@ class MarkdownTable:
     lead: str = ""
     """The last line of text between the heading and the table."""
 
+    above: tuple[str, ...] = ()
+    """The headings that the heading stands below, the outermost first."""
+
 
 @dataclass(frozen=True, slots=True)
 class MarkdownTables:
@@ -88,17 +94,22 @@ def read_tables(text: str) -> MarkdownTables:
     lines = [_QUOTED.sub("", line, count=1) if line.lstrip().startswith(">") else line for line in shown]
     tables: list[MarkdownTable] = []
     stray = list(_find_hidden_rows(_normalize_lines(text)))
-    heading = lead = ""
+    headings: list[tuple[int, str]] = []
+    lead = ""
     place = 0
     while place < len(lines):
         if place + 1 < len(lines) and _is_header(lines, place, 1):
             end = _find_end(lines, place + 2)
             rows = tuple(_make_row(lines[number], number) for number in range(place + 2, end))
-            tables.append(MarkdownTable(heading, _make_row(lines[place], place), rows, strip_markup(lead)))
+            *above, heading = [title for _, title in headings] or [""]
+            header = _make_row(lines[place], place)
+            tables.append(MarkdownTable(heading, header, rows, strip_markup(lead), tuple(above)))
             place, lead = end, ""
             continue
-        if title := _read_heading(lines, place):
-            heading, lead = title, ""
+        level, title = _read_heading(lines, place)
+        if title:
+            headings = [*(one for one in headings if one[0] < level), (level, title)]
+            lead = ""
         else:
             lead = lines[place].strip() or lead
         stray += _find_stray_rows(lines[place], place)
@@ -113,14 +124,18 @@ def strip_markup(cell: str) -> str:
     return " ".join(html.unescape(cell).split())
 
 
-def _read_heading(lines: Sequence[str], place: int) -> str:
-    """Return the heading that a line is, empty for any other line."""
+def _read_heading(lines: Sequence[str], place: int) -> tuple[int, str]:
+    """Return the level of the heading that a line is, 1 for the outermost, and its text; empty for any other line."""
     line = lines[place].strip()
     match = _HEADING.fullmatch(line)
     if match:
-        return strip_markup(match["marked"] or match["bold"] or match["tagged"] or "")
+        tag = match["tag"] or ""
+        level = len(match["marks"] or "") or int(tag[1:] if tag[1:].isdigit() else _INNERMOST)
+        return level, strip_markup(match["marked"] or match["bold"] or match["tagged"] or "")
     underlined = place + 1 < len(lines) and _UNDERLINE.fullmatch(lines[place + 1]) is not None
-    return strip_markup(line) if underlined and not _UNDERLINE.fullmatch(line) else ""
+    if not underlined or _UNDERLINE.fullmatch(line):
+        return 0, ""
+    return 1 if "=" in lines[place + 1] else 2, strip_markup(line)
 
 
 def _is_header(lines: Sequence[str], place: int, least: int) -> bool:

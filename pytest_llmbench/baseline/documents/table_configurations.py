@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -13,20 +14,27 @@ from pytest_llmbench.baseline.documents.labels import (
     Caption,
     ConfigurationColumns,
     LabelledCell,
+    ModelName,
     find_unknown_words,
     has_unit_of_another_metric,
     is_known_label,
     is_unit,
     make_recipe_name,
     parse_column_label,
+    parse_dtypes,
     parse_metric_label,
     parse_size,
+    parse_task,
     read_caption,
     read_cell,
+    read_labelled_model,
 )
 from pytest_llmbench.baseline.documents.markdown import MarkdownRow, MarkdownTable
 
 SHIFTED = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
+
+
+_PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class DocumentConfiguration:
 
     line: int
     recipe: str
-    """The name that its title gives."""
+    """The name that its title, or its model, gives."""
 
     table: str
     """The title itself."""
@@ -62,6 +70,9 @@ class DocumentConfiguration:
 
     proxy: bool = False
     """Whether its size is marked as that of a proxy."""
+
+    model: str = ""
+    """The whole name of its model, where a label says that it is one."""
 
 
 def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
@@ -82,9 +93,10 @@ def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...],
     in_header, in_column = (sum(map(is_known_label, labels)) for labels in (header, column))
     by_rows = in_header >= in_column and in_header > 0
     entries, unread = _read_rows(table, whole) if by_rows else _read_columns(table, whole)
-    about = _read_heading(table)
+    about, model = _read_heading(table), _read_model(table)
     torn = (cell for row, why in _check_rows(table) if why for cell in refuse_rows([row], why))
-    return tuple(replace(entry, facts={**about, **entry.facts}) for entry in entries), (*torn, *unread)
+    stated = [replace(entry, facts={**about, **entry.facts}) for entry in entries]
+    return tuple(_name_model(entry, model) for entry in stated), (*torn, *unread)
 
 
 def refuse_rows(rows: Sequence[MarkdownRow], reason: str, *, decisive: bool = True) -> Iterator[UnreadCell]:
@@ -93,10 +105,30 @@ def refuse_rows(rows: Sequence[MarkdownRow], reason: str, *, decisive: bool = Tr
 
 
 def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
-    """Return what the heading says of size, GPU type and precision; nothing where the line above the table says another
-    (`And in BF16:`)."""
-    heading, lead = (read_caption(text).facts for text in (table.heading, table.lead))
-    return {name: value if lead.get(name, value) == value else "" for name, value in heading.items() if name in KEY[:3]}
+    """Return what the heading says of size, GPU type and precision, and those above it of the GPU type alone; nothing
+    where the line above the table says another (`And in BF16:`). The task is that of the innermost that names one."""
+    lead = read_caption(table.lead).facts
+    stated: ConfigurationColumns = {}
+    for text in table.above:
+        stated |= {name: value for name, value in read_caption(text).facts.items() if name == "gpu"}
+    stated |= read_caption(table.heading).facts
+    facts = {name: value if lead.get(name, value) == value else "" for name, value in stated.items() if name in KEY[:3]}
+    tasks = [task for text in (*table.above, table.heading) if (task := parse_task(text)) is not None]
+    if any(tasks[-1:]):
+        facts["task"] = tasks[-1]
+    return facts
+
+
+def _read_model(table: MarkdownTable) -> ModelName | None:
+    """Return the model that the nearest heading with such a label names."""
+    return next(filter(None, map(read_labelled_model, reversed((*table.above, table.heading)))), None)
+
+
+def _name_model(entry: DocumentConfiguration, model: ModelName | None) -> DocumentConfiguration:
+    if model is None or entry.model:
+        return entry
+    facts = {**entry.facts, "size": model.size} if entry.facts.get("size", model.size) == model.size else entry.facts
+    return replace(entry, facts=facts, recipe=entry.recipe or model.recipe, model=model.name)
 
 
 def _is_about_configurations(labels: Iterable[str], captions: Iterable[str]) -> bool:
@@ -126,17 +158,32 @@ def _read_rows(
     entries: list[DocumentConfiguration] = []
     unread: list[UnreadCell] = []
     labels = table.header.cells
-    caption = read_caption(table.heading)
+    caption = Caption({}, "", "") if read_labelled_model(table.heading) else read_caption(table.heading)
     inner = next((place for place, row in enumerate(rows) if _is_header(labels, row)), len(rows))
     for row in rows[:inner]:
         values = [LabelledCell(label, text, row.line) for label, text in zip(labels, row.cells, strict=True)]
         if row.cells[-1] == "" and is_known_label(labels[-1]):
             unread += refuse_rows([row], SHIFTED)
             continue
-        entry, problems = _make_configuration(row.line, table.heading, caption, (), values)
-        entries.append(entry)
-        unread += problems
+        for part in _split_pairs(values):
+            entry, problems = _make_configuration(row.line, table.heading, caption, (), part)
+            entries.append(entry)
+            unread += problems
     return tuple(entries), (*unread, *_refuse_below(rows[inner:]))
+
+
+def _split_pairs(values: Sequence[LabelledCell]) -> Iterator[Sequence[LabelledCell]]:
+    """Yield the cells of a row, or of the two that it holds where its precision is a pair: `FP8-CS (FP8-MX)`."""
+    # The second values are of the second precision; what is no pair holds for both.
+    pairs = [_PAIR.fullmatch(value.text) for value in values]
+    stated = [
+        pair for pair, value in zip(pairs, values, strict=True) if pair and parse_column_label(value.label) == "dtype"
+    ]
+    if not any(parse_dtypes(pair[1]) and parse_dtypes(pair[2]) for pair in stated):
+        yield values
+        return
+    for number in (1, 2):
+        yield [value._replace(text=pair[number]) if pair else value for pair, value in zip(pairs, values, strict=True)]
 
 
 def _is_header(labels: Sequence[str], row: MarkdownRow) -> bool:
@@ -210,13 +257,14 @@ def _make_configuration(
     single = {name: next(iter(several)) for name, several in values_of.items() if name not in odd}
     entry = DocumentConfiguration(
         line=line,
-        recipe=make_recipe_name(caption.before) if caption.facts.get("size") else "",
+        recipe=str(single.get("recipe", "")) or (make_recipe_name(caption.before) if caption.facts.get("size") else ""),
         table=title,
-        facts={name: value for name, value in single.items() if name not in METRICS}
+        facts={name: value for name, value in single.items() if name not in (*METRICS, "recipe", "name")}
         | dict.fromkeys(odd.keys() & KEY, ""),
         cells={name: str(value) for name, value in single.items() if name in METRICS},
         values=tuple(value for value, stated in read if not odd.keys() & stated.keys()),
         proxy=any(map(_is_proxy, statements)),
+        model=str(single.get("name", "")),
     )
     return entry, (*unread, *_find_contradictory_cells(entry, captions, read, odd))
 

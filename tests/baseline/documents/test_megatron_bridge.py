@@ -1,0 +1,195 @@
+"""The tables of NVIDIA Megatron-Bridge, which name release, task, model and system in headings, cell by cell."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from shared_data import shared
+
+from pytest_llmbench.baseline.documents import (
+    DocumentConfigurations,
+    ImportDefaults,
+    collect_configurations,
+    import_document,
+    select_release,
+    write_drafts,
+)
+from pytest_llmbench.baseline.documents.markdown import read_tables
+from pytest_llmbench.baseline.lint import lint_file
+from pytest_llmbench.baseline.read import read_file
+from pytest_llmbench.core.errors import BaselineError
+
+RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08")
+FOLDER = "documents/megatron_bridge"
+COLUMNS = ("gbs", "mbs", "fsdp", "tp", "pp", "cp", "vp", "ep", "ga")
+WRONG_CELLS = {"25.11": ["ga 2", "ga 32"]}
+"""What the documents themselves have wrong, as `note` of the table says."""
+
+NOT_STATED = ("", "n/a")
+PAIR = re.compile(r"(.+) \((.+)\)")
+
+Row = Mapping[str, str]
+
+
+def text_of(release: str) -> str:
+    # The newest release stands on a page of its own.
+    name = "performance-summary.md" if release == RELEASES[-1] else "performance-summary-archive.md"
+    return shared(f"{FOLDER}/{name}").read_text()
+
+
+def collected(release: str, **defaults: str) -> DocumentConfigurations:
+    tables = select_release(read_tables(text_of(release)), "document", release)
+    return collect_configurations(tables, ImportDefaults(**defaults))
+
+
+def rows(release: str) -> Iterator[Row]:
+    """Yield the rows of a release, each of a row with two values by itself."""
+    with shared(f"{FOLDER}/rows.tsv").open() as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            if row["release"] == release and PAIR.fullmatch(row["precision"]):
+                for part in (1, 2):
+                    paired = {name: PAIR.fullmatch(text) for name, text in row.items()}
+                    second = {name: match[part] for name, match in paired.items() if match and name != "model"}
+                    yield {**row, **second}
+            elif row["release"] == release:
+                yield row
+
+
+def expected(row: Row) -> dict[str, str]:
+    """Return a row of the independent table as a configuration states it."""
+    stated = {name: row[name] for name in COLUMNS if row[name] not in NOT_STATED}
+    if stated.get("fsdp") == "0":  # it is not sharded
+        del stated["fsdp"]
+    return (
+        stated
+        | {
+            "gpu": row["system"].removeprefix("DGX-").lower(),
+            "gpus": row["gpus"],
+            "dtype": row["precision"].lower().replace("-", "_"),
+            "sequence_length": row["seq"],
+            "tokens_per_second_per_gpu": row["tokens_per_s_per_gpu"],
+            "tflops_per_gpu": row["tflops_per_gpu"],
+        }
+        | ({} if row["task"] == "pretrain" else {"task": row["task"]})
+    )
+
+
+def name_of(model: str) -> str:
+    without = model.replace("w/o", "without").replace("w/", "with")
+    return re.sub(r"[^a-z0-9.]+", "_", without.lower()).strip("_")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_cell_of_every_row(release: str) -> None:
+    found = collected(release)
+    assert found.unread == ()
+    read = []
+    for entry in found.configurations:
+        facts = {name: str(value) for name, value in entry.facts.items() if name not in ("size", "variant")}
+        read.append((entry.model, facts | entry.cells))
+    assert read == [(name_of(row["model"]), expected(row)) for row in rows(release)]
+
+
+def test_a_model_that_states_a_size_is_one_of_a_recipe() -> None:
+    named = {entry.model: (entry.recipe, entry.facts["size"]) for entry in collected("26.04").configurations}
+    assert named["llama3_70b"] == ("llama3", "70b")
+    assert named["llama3.1_405b"] == ("llama3.1", "405b")
+    assert named["qwen3_235b_a22b"] == ("qwen3", "235b_a22b")
+    assert named["kimi_k2"] == ("kimi_k2", "kimi_k2")
+
+
+def test_one_recipe_for_all_tells_models_by_their_whole_names() -> None:
+    entries = collected("26.04", recipe="megatron_bridge").configurations
+    assert {entry.recipe for entry in entries} == {"megatron_bridge"}
+    assert {"llama3_70b", "llama3.1_405b", "gpt_oss_120b"} < {entry.facts["size"] for entry in entries}
+
+
+def test_batches_tell_rows_apart_that_are_equal_otherwise() -> None:
+    entries = [entry for entry in collected("26.06").configurations if "variant" in entry.facts]
+    assert [(entry.model, entry.facts["variant"]) for entry in entries] == [
+        ("deepseekv3", "gbs4096"),
+        ("deepseekv3", "gbs15360"),
+    ]
+
+
+def test_a_release_that_a_document_does_not_hold() -> None:
+    with pytest.raises(BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* expected 26\.05"):
+        import_document(text_of("26.06"), "archive.md", "26.05", ImportDefaults())
+
+
+PAIRS = """\
+## 26.04 Container
+### LoRA Performance
+#### System: DGX-H100
+
+| Model | #-GPUs | Precision | GBS | Sequence Length | FSDP | Tokens / sec / GPU | Model TFLOP / sec / GPU |
+|---|---|---|---|---|---|---|---|
+| LLAMA3_8B | 8 | {precision} | 128 | 8192 | 0 | 37556 (36108) | 1933 (1858) |
+"""
+
+
+def collect_pairs(precision: str) -> DocumentConfigurations:
+    return collect_configurations(read_tables(PAIRS.format(precision=precision)), ImportDefaults())
+
+
+def test_two_values_in_a_cell_belong_to_the_precisions_in_their_order() -> None:
+    found = collect_pairs("FP8-CS (FP8-MX)")
+    assert found.unread == ()
+    assert [(entry.facts["dtype"], entry.facts["task"], entry.cells) for entry in found.configurations] == [
+        ("fp8_cs", "lora", {"tokens_per_second_per_gpu": "37556", "tflops_per_gpu": "1933"}),
+        ("fp8_mx", "lora", {"tokens_per_second_per_gpu": "36108", "tflops_per_gpu": "1858"}),
+    ]
+
+
+def test_two_values_of_one_precision_are_not_read() -> None:
+    found = collect_pairs("FP8-CS")
+    assert found.configurations == ()
+    assert {"37556 (36108)", "1933 (1858)"} <= {cell.text for cell in found.unread if cell.decisive}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_draft_is_usable_at_once(release: str, tmp_path: Path) -> None:
+    imported = import_document(text_of(release), "document.md", release, ImportDefaults())
+    assert imported.is_whole
+    assert not any(draft.fill_in for draft in imported.drafts)
+    written = write_drafts(imported, tmp_path, force=False)
+    files = [read_file(file.path) for file in written]
+    findings = [finding.partition(": found ")[2] for file in files for finding in lint_file(file).findings]
+    assert [finding.partition(",")[0] for finding in findings] == WRONG_CELLS.get(release, [])
+    drafted = [baseline for file in files for baseline in file.recipe.baselines]
+    assert len(drafted) == len(list(rows(release)))
+    for baseline in drafted:
+        configuration, cells = baseline.configuration, dict(baseline.cells)
+        tokens = configuration.global_batch_size * configuration.architecture.sequence_length
+        rate = float(cells["tokens_per_second_per_gpu"])
+        assert baseline.step_seconds == pytest.approx(tokens / baseline.key.gpus / rate)
+        assert baseline.resolution_seconds == pytest.approx(baseline.step_seconds / rate)
+
+
+def test_tflops_give_the_step_time_where_the_work_of_a_step_is_known(tmp_path: Path) -> None:
+    imported = import_document(text_of("26.04.01"), "document.md", "26.04.01", ImportDefaults())
+    file = next(file for file in write_drafts(imported, tmp_path, force=False) if "llama3/" in str(file.path))
+    lines = file.path.read_text().splitlines()
+    place = next(number for number, line in enumerate(lines) if "gpu: h100" in line)
+    assert "gpus: 64" in lines[place]
+    assert "gbs: 256" in lines[place + 1]
+    # 13 samples/s of 64 GPUs: tokens/s are coarse, 449.22 GFLOP a token are not.
+    assert 'tokens_per_second_per_gpu: "1664", tflops_per_gpu: "731"' in lines[place + 2]
+    gigaflops, tokens = 449.22, 256 * 8192 / 64
+    lines[place + 1] += f" logged_tflop: {gigaflops * tokens / 1000},"
+    file.path.write_text("\n".join(lines))
+    baseline = next(one for one in read_file(file.path).recipe.baselines if one.key.gpu == "h100")
+    assert baseline.step_seconds == pytest.approx(gigaflops * tokens / 1000 / 731)
+    assert baseline.resolution_seconds == pytest.approx(baseline.step_seconds / 731)
+
+
+def test_cells_from_which_no_step_time_follows(tmp_path: Path) -> None:
+    imported = import_document(text_of("26.08"), "document.md", "26.08", ImportDefaults())
+    path = write_drafts(imported, tmp_path, force=False)[0].path
+    path.write_text(path.read_text().replace("gbs: 4096,", ""))
+    with pytest.raises(BaselineError, match="found cells from which no step time follows, expected step_time, tokens_"):
+        read_file(path)
