@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pytest_llmbench.core import formatting
@@ -84,15 +85,14 @@ class LaunchSettings:
         """
         standard = LaunchSettings()
         for name in (*KEPT[1:], *DESCRIBING):
-            kind = int | float | None if name == "gpu_hours" else type(getattr(standard, name))
-            if not isinstance(noted.get(name, getattr(standard, name)), kind):
-                raise TypeError(f"{name} is {noted[name]!r}")
+            kinds = (int, float, NoneType) if name == "gpu_hours" else (type(getattr(standard, name)),)
+            _require_type(name, noted.get(name, getattr(standard, name)), *kinds)
         kept = {name: noted[name] for name in KEPT if name in noted}
         kept |= {name: noted[name] for name in DESCRIBING if name in noted and not getattr(self, name)}
         if "stall_limit" in noted and self.stall_limit == standard.stall_limit:
             limits = StallLimits(**noted["stall_limit"])
-            if not isinstance(limits.tell_seconds, int | float | None):
-                raise TypeError(f"tell_seconds is {limits.tell_seconds!r}")
+            _require_type("tell_seconds", limits.tell_seconds, int, float, NoneType)
+            _require_type("cancels", limits.cancels, bool)
             kept["stall_limit"] = limits
         if "pending_limit" in noted and self.pending_limit == standard.pending_limit:
             kept["pending_limit"] = timedelta(seconds=noted["pending_limit"])
@@ -100,6 +100,8 @@ class LaunchSettings:
             kept["cluster"] = Path(noted["cluster"])
         if not self.recipes:
             kept["recipes"] = tuple((name, Path(folder)) for name, folder in noted.get("recipes", ()))
+            for name, _ in kept["recipes"]:
+                _require_type("a recipe", name, str)
         return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
 
     def describe(self, directory: Path) -> Iterator[str]:
@@ -137,6 +139,11 @@ def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings
     settings = LaunchSettings(**resolve_fields(LaunchSettings, values, directory), purpose=_choose_purpose(values))
     _refuse_contradicting_launch(settings)
     return settings
+
+
+def _require_type(name: str, value: object, *kinds: type) -> None:
+    if type(value) not in kinds:  # not isinstance: True is an int
+        raise TypeError(f"{name} is {value!r:.40}")
 
 
 # what a session does to its end, whatever the options of the one that goes on with it

@@ -204,14 +204,32 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
             problem=row["problem"],
             submission=_read_submission(row["submission"], row["problem"], row["job_id"]),
         )
+        process = None if row["pid"] is None else Process(row["pid"], row["process_started"], row["mark"])
+        entry = JournalEntry(job, process, row["text"])
+        _refuse_other_types(entry)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise LaunchError(
             f"{folder / NAME}: job number {row['number']} of session {row['session']} cannot be read ({error}): it was "
             "written by another version of pytest-llmbench, or is damaged; end its jobs by hand (squeue --me), and "
             "start anew"
         ) from None
-    process = None if row["pid"] is None else Process(row["pid"], row["process_started"], row["mark"])
-    return JournalEntry(job, process, row["text"])
+    return entry
+
+
+def _refuse_other_types(entry: JournalEntry) -> None:
+    """Raise TypeError for a value that no session wrote: a column of SQLite holds anything."""
+    job, process = entry.job, entry.process
+    numbers = [job.number, job.attempt, job.repeat, *([process.pid] if process else [])]
+    texts = [
+        job.token,
+        job.job_id,
+        job.problem,
+        entry.text or "",
+        *([process.started, process.mark] if process else []),
+    ]
+    for value, kind in [*((number, int) for number in numbers), *((text, str) for text in texts)]:
+        if type(value) is not kind:
+            raise TypeError(f"found {value!r:.40}")
 
 
 def _read_submission(state: str | None, problem: str, job_id: str) -> SubmissionState:
