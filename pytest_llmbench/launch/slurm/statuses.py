@@ -22,7 +22,7 @@ SQUEUE_FIELDS = (
 MOST_HOSTS = 20_000
 Statuses = dict[str, JobStatus]
 
-_NAME = re.compile(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*")
+_NAME = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
 # sacct writes `CANCELLED by 1000`
 _STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
 # Slurm's numbers have at most ten digits; of thousands Python makes none, and of hundreds infinity.
@@ -161,7 +161,7 @@ def expand_hosts(expression: str) -> tuple[str, ...]:
         return (expression,)
     expanded: list[str] = []
     for part in parts:
-        pieces = [_expand_piece(piece) for piece in re.split(r"(\[[^\]]*\])", part)]
+        pieces = [_expand_piece(piece) for piece in re.split(r"(\[[^\[\]]*\])", part)]
         size = 1
         for piece in pieces:
             size *= len(piece)

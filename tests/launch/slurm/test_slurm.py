@@ -329,7 +329,21 @@ def test_accounts(enforced: str, listed: str | CommandOutput, accounts: tuple[st
         ("", []),
         ("None assigned", []),
         ("(null)", []),
-        *((text, [text]) for text in ("n[1-", "n]1[", "n[3-1]", "n[a-b]", "n[]", "n[1-999999999]", ",n1", "n1,,n2")),
+        *(
+            (text, [text])
+            for text in (
+                "n[1-",
+                "n]1[",
+                "n[3-1]",
+                "n[a-b]",
+                "n[]",
+                "n[1-999999999]",
+                ",n1",
+                "n1,,n2",
+                "n[1-[2]",
+                "n[1-" * 9999,
+            )
+        ),
         ("n[1-999],m[1-999][1-99]", ["n[1-999],m[1-999][1-99]"]),
     ],
 )
