@@ -192,7 +192,7 @@ def refuse_damaged(place: StoreLocation) -> None:
     if place.file is None or not is_there(place.file):
         return
     with connect(place, writes=False) as connection:
-        damage = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+        damage = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
     if damage != "ok":
         raise HistoryError(f"{place.shown}: the file is damaged ({' '.join(damage.split())}); {_advise_saving(place)}")
 

@@ -29,7 +29,8 @@ from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_da
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.ingest.reading.consistency import is_consistent
-from pytest_llmbench.ingest.sources.files import FileState, Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.files import FileState
 from pytest_llmbench.launch.journal import Journal, database, places
 from pytest_llmbench.launch.submit.process import Process
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings

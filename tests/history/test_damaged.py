@@ -56,7 +56,7 @@ def check(path: Path) -> str:
     """Return what SQLite itself says of a file."""
     try:
         with sqlite3.connect(path) as database:
-            return str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+            return str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
         return str(error)
     finally:
@@ -80,7 +80,7 @@ def commands(folder: Path) -> list[list[str]]:
 def test_a_flipped_bit_is_told_where_sqlite_finds_it_and_ends_nothing_where_it_does_not(
     sound: bytes, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At places that a seeded generator draws: where `quick_check` says nothing, a value may be another one."""
+    """At places that a seeded generator draws: where `integrity_check` says nothing, a value may be another one."""
     random, damaged = Random(number), bytearray(sound)  # noqa: S311 (no cryptography)
     for _ in range(1 + number % 5):
         damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)

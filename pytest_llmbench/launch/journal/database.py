@@ -128,7 +128,7 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
                 f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, which "
                 f"can still follow its jobs, or another program; use that version, or {MOVE}"
             )
-        damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        damage = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if damage != "ok":
         raise LaunchError(f"{file} is damaged ({damage}): {MOVE}")
 
