@@ -10,7 +10,7 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 # Lines before and after it: what led there says more than what followed.

@@ -16,7 +16,7 @@ from pytest_llmbench.core.models import Measurement, Recording
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.judge.agreement import Occasion, count_groups
 
 _NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})

@@ -23,7 +23,7 @@ from pytest_llmbench.core.errors import HistoryError, LogError
 from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:

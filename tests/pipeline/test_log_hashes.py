@@ -17,7 +17,7 @@ from written_archives import archive
 
 from pytest_llmbench.ingest.parse.read import LARGE, WHOLE, read_log
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.session_history import with_hashes
 
 TEXT = b"Epoch 0: 1/50, train_step_timing in s: 7.4\n" * 9

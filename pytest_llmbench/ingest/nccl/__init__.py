@@ -17,7 +17,7 @@ from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
 
 

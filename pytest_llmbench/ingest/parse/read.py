@@ -31,7 +31,7 @@ from pytest_llmbench.ingest.parse.scan import (
 )
 from pytest_llmbench.ingest.parse.tracebacks import get_line_before
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import HEAD, Stream, find_method
+from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

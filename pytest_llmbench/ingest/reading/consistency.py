@@ -10,7 +10,7 @@ from operator import lt
 
 from pytest_llmbench.core.models import Ending, ParsedLog, Segment, Steps
 from pytest_llmbench.ingest.reading.codec import FileReading
-from pytest_llmbench.ingest.sources.files import is_compressed
+from pytest_llmbench.ingest.sources.compressed import is_compressed
 
 
 def is_consistent(reading: FileReading) -> bool:

@@ -22,7 +22,8 @@ from pytest_llmbench.core.formatting import clip
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream, WholeFile, read_state
+from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.files import WholeFile, read_state
 
 LONGEST_MESSAGE = 200  # of what Python says of a file that no parser can read
 

@@ -15,7 +15,7 @@ from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.ingest.reading.cache import LogCache
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult
 from pytest_llmbench.ingest.reading.file_reader import parse, read_batches, read_file
-from pytest_llmbench.ingest.sources.files import Stream, is_compressed
+from pytest_llmbench.ingest.sources.compressed import Stream, is_compressed
 from pytest_llmbench.ingest.sources.stores import Stores
 
 # What a worker reads at once: enough to be worth an answer, and little enough to be shared evenly.

@@ -1,26 +1,18 @@
-"""A file of this machine that others may be writing, as it was when it was opened; and the text of any file in blocks,
-decompressed while it is read. The first bytes of a file say how it is compressed; its name says nothing."""
+"""A file of this machine that others may be writing, as it was when it was opened."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
-import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
-
-if TYPE_CHECKING:
-    from bz2 import BZ2Decompressor
-    from lzma import LZMADecompressor
 
 BLOCK = 1 << 20
 
@@ -35,6 +27,13 @@ LATE_WRITES_NS = 3600 * 10**9
 # Nothing is written back there, so no time moves after the first writing, however late the next one is.
 IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 MOUNTS = "/proc/self/mountinfo"  # which file systems there are
+
+
+# Bytes that may come out of a file at any ratio.
+UNSUSPECTED = 1 << 30
+
+# Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's but a bomb's.
+RATIO = 500
 
 
 class FileState(NamedTuple):
@@ -224,214 +223,3 @@ class WholeFile:
     def state(self) -> FileState:
         """The state of the bytes that were read."""
         return FileState(self._size, self._digest.hexdigest())
-
-
-# --- compressed data ---------------------------------------------------------------------------------------
-
-# Compressed bytes that are decompressed at once: of them gzip makes at most 4 MiB of text, and zstd 32 MiB.
-SLICE = 4096
-ZSTD_SLICE = 1024
-
-# Bytes of text that xz and bzip2 give at once. They can make any number of a slice: of 3 kB bzip2 makes 4 GiB.
-LARGEST_PART = 1 << 20
-
-# Bytes that may come out of a file at any ratio.
-UNSUSPECTED = 1 << 30
-
-# Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's but a bomb's.
-RATIO = 500
-
-# No more than 256 GiB come out of a compressed file.
-LARGEST = 1 << 38
-
-# Bytes of memory that the data may ask for: what zstd without `--long=28` or more and xz at any level need.
-WINDOW = 1 << 27
-
-# Bytes that tell how a file is compressed.
-HEAD = 10
-
-MAGIC = {
-    "gzip": rb"\x1f\x8b",
-    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one to be skipped, with which pzstd begins
-    "xz": rb"\xfd7zXZ\x00",
-    "bzip2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
-}
-
-
-class Decoder(Protocol):
-    """What decompresses one member, frame or stream."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end was reached."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """What stands behind the end."""
-
-    def decompress(self, data: bytes, /) -> bytes:
-        """Return the text of more data."""
-
-
-class LimitedDecoder:
-    """A decoder of bzip2 or xz that gives its text in parts: what is left of it comes for no more data."""
-
-    def __init__(self, decoder: BZ2Decompressor | LZMADecompressor) -> None:
-        self._decoder = decoder
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end was reached."""
-        return self._decoder.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        """What stands behind the end."""
-        return self._decoder.unused_data
-
-    def decompress(self, data: bytes, /) -> bytes:
-        """Return the next part of the text."""
-        return self._decoder.decompress(data, LARGEST_PART)
-
-
-class Stream:
-    """The text of a file in blocks, to be read once. After that `method` says how the file was compressed (empty: it
-    was not), and `cut` whether its compressed data end before their end. Iterating raises LogError for damaged data.
-    """
-
-    def __init__(self, blocks: Iterable[bytes], path: Path) -> None:
-        """Take the bytes of a file, and its path for messages."""
-        self._blocks = blocks
-        self.path = path
-        self.method = ""
-        self.cut = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        blocks = iter(self._blocks)
-        head = b""
-        while len(head) < HEAD and (block := next(blocks, b"")):
-            head += block
-        self.method = find_method(head)
-        whole = chain([head] if head else [], blocks)
-        return _gather(self._decompress(whole)) if self.method else whole
-
-    def _decompress(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the text of every member of the data; zeros between members are padding."""
-        taken = produced = 0
-        decoder: Decoder | None = None
-        for piece in _slice_blocks(blocks, ZSTD_SLICE if self.method == "zstd" else SLICE):
-            taken += len(piece)
-            rest = piece
-            while rest := rest if decoder else rest.lstrip(b"\0"):
-                decoder = decoder or _make_decoder(self.method)
-                for text in self._iterate_parts(decoder, rest, produced):
-                    produced += len(text)
-                    self._refuse_bomb(taken, produced)
-                    yield text
-                rest = decoder.unused_data if decoder.eof else b""
-                decoder = None if decoder.eof else decoder
-        self.cut = decoder is not None
-
-    def _iterate_parts(self, decoder: Decoder, data: bytes, place: int) -> Iterator[bytes]:
-        """Yield the text of more data, which begins at a place of the whole text."""
-        text = self._decompress_part(decoder, data, place)
-        while text and isinstance(decoder, LimitedDecoder) and not decoder.eof:
-            yield text
-            place += len(text)
-            text = self._decompress_part(decoder, b"", place)
-        yield text
-
-    def _decompress_part(self, decoder: Decoder, data: bytes, place: int) -> bytes:
-        try:
-            return decoder.decompress(data)
-        except _list_errors() as error:
-            raise LogError(
-                f"the {self.method} data of {self.path} are damaged after {place} bytes of text: {error}; "
-                "copy or compress it again"
-            ) from error
-        except MemoryError as error:
-            raise LogError(
-                f"the {self.method} data of {self.path} ask for more memory than there is, after {place} bytes of text"
-            ) from error
-
-    def _refuse_bomb(self, taken: int, produced: int) -> None:
-        if produced > LARGEST or (produced > UNSUSPECTED and produced > RATIO * taken):
-            raise LogError(
-                f"{taken} bytes of {self.path} make {produced} bytes of text or more: expected at most {RATIO} times "
-                f"as many as it has, or {UNSUSPECTED}, and never more than {LARGEST}; no log is compressed like that"
-            )
-
-
-def find_method(head: bytes) -> str:
-    """Return how data that begin so are compressed, empty if they are not."""
-    return next((method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)), "")
-
-
-def _make_decoder(method: str) -> Decoder:
-    return _DECODERS[method]()
-
-
-def _make_gzip() -> Decoder:
-    return zlib.decompressobj(wbits=31)
-
-
-def _make_zstd() -> Decoder:
-    import zstandard
-
-    return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
-
-
-def _make_xz() -> Decoder:
-    import lzma
-
-    return LimitedDecoder(lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW))
-
-
-def _make_bzip2() -> Decoder:
-    import bz2
-
-    return LimitedDecoder(bz2.BZ2Decompressor())
-
-
-_DECODERS: dict[str, Callable[[], Decoder]] = {
-    "gzip": _make_gzip,
-    "zstd": _make_zstd,
-    "xz": _make_xz,
-    "bzip2": _make_bzip2,
-}
-
-
-def _list_errors() -> tuple[type[Exception], ...]:
-    """Return what the decoders raise for data that are none."""
-    import lzma
-
-    import zstandard
-
-    return zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError
-
-
-def _slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    return (block[begin : begin + size] for block in blocks for begin in range(0, len(block), size))
-
-
-def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in blocks of a size that is worth searching."""
-    pieces: list[bytes] = []
-    size = 0
-    for part in parts:
-        pieces.append(part)
-        size += len(part)
-        if size >= BLOCK:
-            yield b"".join(pieces)
-            pieces, size = [], 0
-    if size:
-        yield b"".join(pieces)
-
-
-def is_compressed(path: str) -> bool:
-    """Whether a file of this machine begins like a compressed one; not so where it cannot be opened."""
-    try:
-        with open(path, "rb") as file:
-            return bool(find_method(file.read(HEAD)))
-    except OSError:
-        return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.listing import Listing
 from pytest_llmbench.ingest.sources.tar import FOLDER, HARD_LINK, LINK, ArchiveMember, Reel
 

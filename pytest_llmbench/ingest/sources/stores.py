@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, finalize
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.listing import FolderEntry, Listing
 from pytest_llmbench.ingest.sources.packed import NAME, Archive
 from pytest_llmbench.ingest.sources.remote import Remote

@@ -44,7 +44,7 @@ class RunningLogs:
 
     def read_progress(self, job: Job) -> LogProgress:
         """Return what the log of a job shows now; never raises for one that is absent or cannot be read."""
-        from pytest_llmbench.ingest.sources.files import is_compressed
+        from pytest_llmbench.ingest.sources.compressed import is_compressed
 
         place = join_first([str(place) for place in list_places(job)], 2)
         late = all(get_dialect(baseline.dialect).prints_late for baseline in self._catalog.baselines[job.spec.key])

@@ -12,7 +12,7 @@ from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading.codec import ReadResult
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import Stream
+from pytest_llmbench.ingest.sources.compressed import Stream
 
 
 @pytest.fixture

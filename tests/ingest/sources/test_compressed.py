@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.files import SLICE, Stream, find_method
+from pytest_llmbench.ingest.sources import compressed
+from pytest_llmbench.ingest.sources.compressed import SLICE, Stream, find_method
 
 TEXT = b"".join(b"step %d of 15000, loss 4.2\n" % number for number in range(15_000))
 METHODS = {
@@ -101,14 +101,14 @@ def zeros(size: int) -> Iterator[bytes]:
 
 
 def test_a_bomb_is_stopped_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "UNSUSPECTED", 1 << 22)
+    monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 22)
     assert sum(map(len, Stream(zeros(1 << 22), Path("x")))) == 1 << 22
     with pytest.raises(LogError, match="no log is compressed like that"):
         sum(map(len, Stream(zeros(1 << 24), Path("x"))))
 
 
 def test_a_file_is_stopped_by_its_size_whatever_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LARGEST", 1 << 18)
+    monkeypatch.setattr(compressed, "LARGEST", 1 << 18)
     with pytest.raises(LogError, match="and never more than 262144"):
         b"".join(stream(gzip.compress(TEXT)))
 
@@ -141,7 +141,7 @@ def test_a_decoder_without_memory_is_an_error_of_its_file(monkeypatch: pytest.Mo
         def decompress(self, data: bytes, /) -> bytes:
             raise MemoryError
 
-    monkeypatch.setitem(files._DECODERS, "bzip2", Greedy)
+    monkeypatch.setitem(compressed._DECODERS, "bzip2", Greedy)
     with pytest.raises(LogError, match=r"the bzip2 data of x\.log ask for more memory than there is"):
         b"".join(stream(bz2.compress(TEXT)))
 
