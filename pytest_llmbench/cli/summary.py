@@ -134,8 +134,8 @@ def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, n
         )
         for entry in ingested.unreadable
     )
-    found = (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
-    return tuple(SummaryRow(*map(redact_values, row)) for row in found)
+    shown = (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
+    return tuple(SummaryRow(*map(redact_values, row)) for row in shown)
 
 
 def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:

@@ -222,8 +222,8 @@ def judge_nodes(
     runs = judgement.runs
     # The runs themselves tell no noise here: slow nodes among them would hide behind the spread that they make.
     sigma = estimate_sigma(runs, estimate_noise(evidence, list_previous_daily_runs(runs, evidence)))
-    told = (*runs, *(run for run in confirmations if run.valid))
-    node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in told]
+    placed = (*runs, *(run for run in confirmations if run.valid))
+    node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in placed]
     return find_slow_nodes(node_runs, sigma, judgement.bound_seconds)
 
 

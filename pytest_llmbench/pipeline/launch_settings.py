@@ -126,8 +126,8 @@ def _describe_stall_limit(limit: StallLimits) -> str:
     if limit.tell_seconds is not None:
         minutes = limit.tell_seconds / 60
         return f"told after {minutes:g} min, cancelled after {2 * minutes:g} min"
-    told = "told at 10 min or 20 gaps (first 30 min)"
-    return f"{told}, cancelled at twice" if limit.cancels else f"{told}, never cancelled"
+    begin = "told at 10 min or 20 gaps (first 30 min)"
+    return f"{begin}, cancelled at twice" if limit.cancels else f"{begin}, never cancelled"
 
 
 def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings | None:

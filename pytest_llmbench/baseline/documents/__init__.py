@@ -128,10 +128,10 @@ def import_document(text: str, name: str, release: str, defaults: ImportDefaults
 def select_release(tables: MarkdownTables, name: str, release: str) -> MarkdownTables:
     """Return the tables of one release, where headings say which release tables are of; all where none does."""
     stated = [parse_release((*table.above, table.heading)) for table in tables.tables]
-    known = list(dict.fromkeys(filter(None, stated)))
-    if known and release not in known:
+    releases = list(dict.fromkeys(filter(None, stated)))
+    if releases and release not in releases:
         raise BaselineError(
-            f"{name}: found tables of {', '.join(known)}, expected {release}: give one of these as --release"
+            f"{name}: found tables of {', '.join(releases)}, expected {release}: give one of these as --release"
         )
     chosen = [table for table, other in zip(tables.tables, stated, strict=True) if other in ("", release)]
     return replace(tables, tables=tuple(chosen))
@@ -291,11 +291,11 @@ def _check_complete(
     stated = {name: value for name in KEY[:3] if (value := getattr(defaults, name))}
     # The sizes of several models alone would not tell, in one recipe, which is which.
     by_name = defaults.recipe and len({entry.recipe for entry in entries if entry.model}) > 1
-    given = []
+    completed = []
     for entry in entries:
         facts = {**stated, **entry.facts, **({"size": entry.model} if by_name and entry.model else {})}
-        given.append(replace(entry, recipe=defaults.recipe or entry.recipe or alone, facts=facts))
-    for whole in _tell_batches_apart(given):
+        completed.append(replace(entry, recipe=defaults.recipe or entry.recipe or alone, facts=facts))
+    for whole in _tell_batches_apart(completed):
         key = _make_key(whole)
         why = _find_missing(whole, timed=timed)
         # What says the same twice does no harm.

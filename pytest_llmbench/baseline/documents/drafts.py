@@ -251,8 +251,8 @@ def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose, *, by_
             elif by_rate:
                 yield f'    {dtype}: "{find_peak(gpu, dtype) or NO_PEAK}"   # the document states none'
             else:
-                known = find_peak(gpu, dtype)
-                hint = f", such as NVIDIA's {known}" if known else ""
+                peak = find_peak(gpu, dtype)
+                hint = f", such as NVIDIA's {peak}" if peak else ""
                 yield f'    {dtype}: null   {FILL_IN} peak TFLOP/s of {gpu} in {dtype}{hint}, or "NA"'
 
 

@@ -198,7 +198,7 @@ _RELEASE = re.compile(r"(?<![\w.])\d\d\.\d\d(?:\.\d\d)?(?![\w.])", re.ASCII)
 _MODEL_LABEL = re.compile(r"\s*model\s*:\s*(.+)", re.IGNORECASE)
 
 
-class ModelName(NamedTuple):
+class DocumentModel(NamedTuple):
     """What a document calls a model, as a baseline file would: `LLAMA3.1_405B` is llama3.1 and 405b."""
 
     recipe: str
@@ -252,13 +252,13 @@ def _make_name(words: str) -> str:
     return name if re.fullmatch(r"[a-z0-9][a-z0-9._]{0,99}", name) else ""
 
 
-def read_labelled_model(heading: str) -> ModelName | None:
+def read_labelled_model(heading: str) -> DocumentModel | None:
     """Return the model of a heading such as `Model: LLAMA3_70B`; None for any other heading."""
     match = _MODEL_LABEL.fullmatch(heading)
     return read_model_name(match[1]) if match else None
 
 
-def read_model_name(text: str) -> ModelName | None:
+def read_model_name(text: str) -> DocumentModel | None:
     """Return the name of a model, such as `DeepSeekV3 (w/o MTP)`; None where no baseline file can be called so."""
     caption = read_caption(text)
     spelled = re.sub(r"\bw/(o\b)?", lambda match: "without " if match[1] else "with ", text)
@@ -268,8 +268,8 @@ def read_model_name(text: str) -> ModelName | None:
     recipe, size = make_recipe_name(caption.before), parse_size(str(caption.facts.get("size", "")))
     # `Llama 3 8B Instruct` is another model than Llama 3 8B.
     if size is None or not recipe or caption.rest.strip("_ ") != caption.before.strip("_ "):
-        return ModelName(name, name, name)
-    return ModelName(recipe, size[0], name)
+        return DocumentModel(name, name, name)
+    return DocumentModel(recipe, size[0], name)
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def read_tables(text: str) -> MarkdownTables:
             continue
         level, title = _read_heading(lines, place)
         if title:
-            headings = [*(one for one in headings if one[0] < level), (level, title)]
+            headings = [*(outer for outer in headings if outer[0] < level), (level, title)]
             lead = ""
         else:
             lead = lines[place].strip() or lead

@@ -13,8 +13,8 @@ from pytest_llmbench.baseline.documents.labels import (
     METRICS,
     Caption,
     ConfigurationColumns,
+    DocumentModel,
     LabelledCell,
-    ModelName,
     find_unknown_words,
     has_unit_of_another_metric,
     is_known_label,
@@ -119,12 +119,12 @@ def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
     return facts
 
 
-def _read_model(table: MarkdownTable) -> ModelName | None:
+def _read_model(table: MarkdownTable) -> DocumentModel | None:
     """Return the model that the nearest heading with such a label names."""
     return next(filter(None, map(read_labelled_model, reversed((*table.above, table.heading)))), None)
 
 
-def _name_model(entry: DocumentConfiguration, model: ModelName | None) -> DocumentConfiguration:
+def _name_model(entry: DocumentConfiguration, model: DocumentModel | None) -> DocumentConfiguration:
     if model is None or entry.model:
         return entry
     facts = {**entry.facts, "size": model.size} if entry.facts.get("size", model.size) == model.size else entry.facts

@@ -65,8 +65,8 @@ def _run_checks(
     planned: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None, machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
     for name, check in CHECKS.items():
-        found = ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
-        yield from ((job, replace(problem, check=name)) for job, problem in found)
+        problems = ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
+        yield from ((job, replace(problem, check=name)) for job, problem in problems)
     yield from check_room(planned, machine)
     yield from check_slurm(planned, cluster, slurm)
 

@@ -178,9 +178,9 @@ class Slurm:
         options = ("--list-reasons", "--noheader", f"--nodes={','.join(nodes)}", "--format=%N|%u|%H|%E")
         reasons = {}
         for line in self._answer("sinfo", *options).splitlines():
-            names, *told = line.split("|", 3)
-            if len(told) == 3:
-                user, moment, reason = (text.strip() for text in told)
+            names, *fields = line.split("|", 3)
+            if len(fields) == 3:
+                user, moment, reason = (text.strip() for text in fields)
                 named = (name for name in expand_hosts(names.strip()) if name in nodes)
                 reasons.update(dict.fromkeys(named, f"{reason} ({user}, {moment})"))
         return reasons

@@ -178,8 +178,8 @@ def count_gpus(gres: str) -> int:
 
 def list_gpus(gres: str) -> list[tuple[str, int]]:
     """Return the types of GPUs of such a node, each with their number; empty for a type that gres does not name."""
-    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::([0-9]{1,9}))?(?=[(,]|$)", gres)
-    return [(kind, int(count or 1)) for kind, count in found]
+    types = re.findall(r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::([0-9]{1,9}))?(?=[(,]|$)", gres)
+    return [(kind, int(count or 1)) for kind, count in types]
 
 
 def is_number(text: str) -> bool:
