@@ -86,6 +86,8 @@ def _read_day(name: str) -> str:
 
 
 def _parse_moment(text: str) -> datetime | None:
+    if "T24" in text:  # the midnight after it, for Python 3.14; a stamp has none
+        return None
     try:
         return datetime.fromisoformat(text).astimezone(UTC) if text else None
     except (ValueError, OverflowError):

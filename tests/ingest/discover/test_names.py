@@ -223,4 +223,5 @@ def test_the_folder_tells_the_gpus_from_the_job() -> None:
 
 @pytest.mark.parametrize("file", ["a.out", "a.b.log", ".out", "a.", "..", "", "a..out", ".a.b", "a"])
 def test_a_stem_is_that_of_a_path(file: str) -> None:
-    assert strip_suffix(file) == Path(file).stem
+    # For Python 3.14 a point at the end is a suffix.
+    assert strip_suffix(file) == (file if file.endswith(".") else Path(file).stem)

@@ -84,6 +84,10 @@ def test_what_a_killed_worker_had_is_read_here(
             self.worker, self.file, self.close, self.flush = worker, file, file.close, file.flush
             self.written = 0
 
+        @property
+        def closed(self) -> bool:
+            return self.file.closed
+
         def write(self, data: bytes) -> None:
             if self.written:  # first come the rules
                 self.worker.kill()
