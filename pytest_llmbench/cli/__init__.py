@@ -6,7 +6,6 @@ Here is what the commands share: what they print and how, and the options of tho
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.redaction import make_redactor, redact_text
+from pytest_llmbench.core.runtime import STANDARD_ERROR, discard_output
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
@@ -59,10 +59,12 @@ def tell(text: str, *, redacted: bool = False) -> None:
         discard_output()
 
 
-def discard_output() -> None:
-    """Let standard output go nowhere from now on."""
-    # Python flushes it again at exit, and would print the error there.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def tell_aside(text: str) -> None:
+    """Print a text to standard error, or nothing where nobody reads it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard_output(STANDARD_ERROR)
 
 
 # --- the options of subcommands that read runs -----------------------------------------------------------

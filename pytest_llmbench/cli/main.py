@@ -7,15 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmbench import __version__
-from pytest_llmbench.cli import Output, Parser, Subparsers, discard_output, tell
+from pytest_llmbench.cli import Output, Parser, Subparsers, tell, tell_aside
 from pytest_llmbench.core.errors import LlmbenchError, ReportError, describe_os_error
-from pytest_llmbench.core.formatting import escape_lines
 from pytest_llmbench.core.redaction import redact_text
-from pytest_llmbench.core.runtime import describe_unfit_system
+from pytest_llmbench.core.runtime import describe_unfit_system, discard_output
 from pytest_llmbench.core.stop_signals import StopSignals
 
 CommandFunction = Callable[[argparse.Namespace], Output]
@@ -25,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used, 128 and its
     number for a signal."""
     if unfit := describe_unfit_system():
-        print(f"llmbench: {unfit}", file=sys.stderr)
+        tell_aside(f"llmbench: {unfit}")
         return 2
     stop = StopSignals()
     stop.install()
@@ -33,11 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(argv)
     except KeyboardInterrupt:
         stop.hold()
-        with suppress(OSError):  # where a terminal was closed there is nobody to tell
-            print("llmbench: interrupted", file=sys.stderr)
+        tell_aside("llmbench: interrupted")
         return 128 + (stop.number or signal.SIGINT)
     finally:
+        _flush()
         stop.end() if argv is None else stop.restore()  # the program ends with this
+
+
+def _flush() -> None:
+    """Write what is left, such as a help text, and be quiet when the reader has gone."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard_output()
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -47,17 +53,19 @@ def _run(argv: Sequence[str] | None) -> int:
         output = command(arguments)
         tell(output.text, redacted=output.redacted)
         if output.aside:
-            print(redact_text(output.aside), file=sys.stderr)
+            tell_aside(redact_text(output.aside))
     except LlmbenchError as error:
-        print(f"llmbench: {escape_lines(redact_text(str(error)))}", file=sys.stderr)
+        from pytest_llmbench.core.formatting import escape_lines
+
+        tell_aside(f"llmbench: {escape_lines(redact_text(str(error)))}")
         return 2
     except OSError as error:
         discard_output()
         what = "the output cannot be written" if error.filename is None else "it ends here"
-        print(f"llmbench: {what}: {redact_text(describe_os_error(error))}", file=sys.stderr)
+        tell_aside(f"llmbench: {what}: {redact_text(describe_os_error(error))}")
         return 2
     except MemoryError:
-        print("llmbench: it takes more memory than there is: give fewer or smaller files", file=sys.stderr)
+        tell_aside("llmbench: it takes more memory than there is: give fewer or smaller files")
         return 2
     return output.code
 

@@ -25,6 +25,8 @@ COMMITS = (
 )
 """The variables with the commit."""
 
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
+
 ADDRESSES = ("CI_JOB_URL", "CI_PIPELINE_URL", "BUILD_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL")
 
 
@@ -62,6 +64,14 @@ def read_job_url(environment: Mapping[str, str]) -> str:
     if all(parts):
         return "{}/{}/actions/runs/{}".format(*parts)
     return next((environment[name] for name in ADDRESSES if environment.get(name)), "")
+
+
+def discard_output(number: int = STANDARD_OUTPUT) -> None:
+    """Let standard output, or standard error, go nowhere from now on, since who read it has gone."""
+    # Python flushes it again at exit, and would print the error there.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 @contextmanager

@@ -15,8 +15,10 @@ from pytest_llmbench.core.redaction import Redactor
 from pytest_llmbench.pipeline.cautions import restore_selection
 from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, keep_wanted, make_selection
 from pytest_llmbench.plugin.outputs import (
+    flush_terminal,
     list_header,
     list_workflow_commands,
+    outlive_reader,
     render_terminal,
     store_outcomes,
     tell_github,
@@ -45,6 +47,18 @@ NOTHING_SELECTED = (
     "nothing was judged: no item was selected. Next: look at -k and -m; `llmbench baselines list` has the names, and "
     'marks are such as llmb(gpus=128), llmb(gpu="h100")'
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Go on where who reads the output goes away."""
+    outlive_reader(session.config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Write now what is left, not when Python ends, which would change the exit code."""
+    flush_terminal(config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import pytest
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import TimedBy
+from pytest_llmbench.core.runtime import discard_output
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
@@ -144,6 +146,34 @@ def describe_tolerances(settings: Settings) -> Iterator[str]:
         yield f"{tolerance} ({tolerance.source})"
     if not any(get_slot(tolerance) == TIME for tolerance in settings.tolerances):
         yield f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"
+
+
+def outlive_reader(config: pytest.Config) -> None:
+    """Print nowhere once the reader has gone (`| head`, a closed terminal): verdicts and reports stand."""
+    if config.pluginmanager.has_plugin("terminalreporter"):
+        writer = config.get_terminal_writer()
+        write, flush = writer.write, writer.flush
+        setattr(writer, "write", _discard_unread(write, flush))  # noqa: B010 (mypy: a method)
+        setattr(writer, "flush", _discard_unread(flush, flush))  # noqa: B010
+
+
+def flush_terminal(config: pytest.Config) -> None:
+    """Write what the terminal has not got yet."""
+    if config.pluginmanager.has_plugin("terminalreporter"):
+        config.get_terminal_writer().flush()
+
+
+def _discard_unread(write: Callable[..., None], flush: Callable[[], None]) -> Callable[..., None]:
+    def attempt(*arguments: Any, **options: Any) -> None:
+        try:
+            write(*arguments, **options)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            discard_output()
+            flush()  # what is left goes nowhere now: pytest's capture is about to put the old output back
+
+    return attempt
 
 
 # --- files ------------------------------------------------------------------------------------------------

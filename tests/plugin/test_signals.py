@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -173,3 +176,37 @@ def test_a_closed_terminal_keeps_no_job_from_being_followed(
     write_recipe(pytester.path, {"one": WELL}, kind="local")
     monkeypatch.setattr(pytest.TerminalReporter, "write_line", write_line)
     assert pytester.runpytest_inprocess("-k", "fake", "--llmb-launch").ret == 0
+
+
+def run_unread(pytester: pytest.Pytester, output: int, *arguments: str) -> tuple[int, str]:
+    """Run pytest with this output, which nobody reads; return its exit code and what it says to standard error."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "pytest", *arguments]
+    done = subprocess.run(
+        command, cwd=pytester.path, env=environment, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(output)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.3, 1)])
+def test_a_reader_that_leaves_early_changes_no_verdict(
+    pytester: pytest.Pytester, generated: Write, factor: float, code: int
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head -1` does
+    given = arguments(pytester.path, generated(FP8, factor=factor))
+    assert run_unread(pytester, writing, *given, "-v") == (code, "")
+    session = json.loads((pytester.path / "llmb.json").read_text())
+    assert (session["exit_code"], len(session["outcomes"])) == (code, 1)
+
+
+def test_sighup_of_a_closed_terminal_ends_with_two(pytester: pytest.Pytester, generated: Write) -> None:
+    pytester.makeconftest("""
+        import signal
+        def pytest_collection_finish(session): signal.raise_signal(signal.SIGHUP)
+    """)
+    reading, writing = os.openpty()
+    os.close(reading)
+    assert run_unread(pytester, writing, *arguments(pytester.path, generated(FP8))) == (2, "")
+    assert_interrupted(pytester.path)
