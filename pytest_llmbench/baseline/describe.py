@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_llmbench.baseline.lint import format_errata, recompute_cell, round_as_printed, wrap_text
-from pytest_llmbench.baseline.schema import CELLS, LOG, NOT_GIVEN
+from pytest_llmbench.baseline.schema import CELLS, DERIVED, LOG, NOT_GIVEN
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import count_model_flops
@@ -107,6 +107,8 @@ def _format_metrics(baseline: Baseline) -> Iterator[str]:
     yield f"  {'metric':<22} {'printed':>12}  {'computed':>12}"
     for key in CELLS:
         cell = printed.get(key.name, "-")
+        if cell == "-" and key.name not in ("step_time", *DERIVED):  # the tables of some documents alone have them
+            continue
         computed = _format_computed(baseline, key.name, cell)
         yield f"  {key.meaning:<22} {cell:>12}  {computed:>12}"
     tflops = metric_definitions.compute_tflops_per_gpu(baseline.configuration, baseline.step_seconds)

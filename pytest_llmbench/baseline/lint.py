@@ -89,7 +89,7 @@ def round_as_printed(value: float, printed: str) -> str:
 def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     """Return a derived cell from the printed step time; None where there is no such number: days of a proxy, MFU
     without a peak, and everything where there is no step time."""
-    formula = METRICS[DERIVED[cell]].formula
+    formula = METRICS[DERIVED.get(cell, cell)].formula
     return None if formula is None or math.isnan(baseline.step_seconds) else formula(baseline, baseline.step_seconds)
 
 
