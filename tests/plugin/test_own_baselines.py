@@ -96,8 +96,20 @@ def test_another_configuration_at_the_same_place_is_not_judged(judged: Judge, tm
     assert "UNMATCHED" in {str(verdict).upper() for verdict in session.verdicts.values()}
     assert not {"PASS", "INCONCLUSIVE", "REGRESSION", "IMPROVEMENT"} & set(session.verdicts.values())
     (text,) = [one["text"] for one in session.described.values() if one["kind"] == "stray"]
-    assert "lies where oak_14b-own-h100-unknown-8 does, and is another configuration" in text
+    assert "another configuration than oak_14b-own-h100-unknown-8: " in text
     assert said in text
+
+
+def test_a_run_of_another_number_at_a_place_that_says_nothing_is_not_judged(judged: Judge, tmp_path: Path) -> None:
+    def write(number: int) -> str:
+        path = write_run(tmp_path / f"night{number}", number, name="oak/run_{night}/train.log")
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[4:]))  # the steps alone
+        return f"--llmb-logs={path.parents[2]}"
+
+    judged(write(1), f"--llmb-record={tmp_path / 'own'}")
+    session = judged(write(2), f"--llmb-baselines={tmp_path / 'own'}")
+    (text,) = [one["text"] for one in session.described.values() if one["kind"] == "stray"]
+    assert "its place oak/run_2/train.log, not oak/run_1/train.log" in text
 
 
 def test_configurations_of_one_folder_get_names_of_their_own(judged: Judge, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def identify(
     in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
     it finds that it is not. A baseline that says where its runs lie, and what they say, comes before all names.
     """
-    own = find_own_baselines(run, logs, recipes)
+    own = [] if baseline_release else find_own_baselines(run, logs, recipes)
     keys = tuple(sorted({baseline.key for baseline, differences in own if not differences}))
     if len(keys) == 1:
         return Identity(keys[0], "its place, and what its log and metadata say, are those of the baseline file")
@@ -70,7 +70,7 @@ def identify(
 def _add_differences(identity: Identity, own: Sequence[tuple[Baseline, tuple[str, ...]]]) -> Identity:
     """Return why a run is of no baseline whose place it lies at: the one that it differs from least."""
     baseline, differences = min(own, key=lambda pair: (len(pair[1]), pair[0].key))
-    head = f"lies where {baseline.key.id} does, and is another configuration: {join_first(list(differences))}"
+    head = f"another configuration than {baseline.key.id}: {join_first(list(differences))}"
     near = tuple(dict.fromkeys((baseline.key, *identity.nearest)))
     may_be = tuple(dict.fromkeys((*(each.key for each, _ in own), *identity.may_be)))
     return replace(identity, because=head, summary=head, nearest=near[:3], may_be=may_be, advice="")

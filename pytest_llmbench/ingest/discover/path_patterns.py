@@ -1,7 +1,8 @@
 """Patterns of the places where the runs of one configuration lie: what changes from night to night is left open.
 
-`#` stands for digits and `*` for any text within a name. A number is left open where it is one of a job, a date, a time
-or a run; any other one is kept: it may be that of the GPUs, or the size of the model.
+`#` stands for digits and `*` for any text within a name. A number is left open where it is one of a job, a date or a
+time, and one that counts runs where these say enough of themselves; any other one is kept: it may be that of the GPUs,
+or a size of the model.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from pytest_llmbench.ingest.discover.evidence import CERTAIN_DIGITS
 from pytest_llmbench.ingest.discover.names import strip_compression
 
 _TIME = r"[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?"
 _DATE = re.compile(rf"(?<!\d)(?:19|20)\d\d([-_.]?)[01]\d\1[0-3]\d(?:[-_T. ]+{_TIME})?(?!\d)")
 _MONTH = re.compile(rf"(?<![A-Za-z])(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)([0-3]\d[-_]{_TIME})(?!\d)")
-# What is counted, with the number behind it; `seed` is not: it may be all that tells two runs of a study apart.
-_COUNTED = re.compile(
-    r"(?<![a-z])(?:run|job|version|attempt|trial|try|restart|night|day|slurm|jobid|pid)([-_.]?)\d+(?![\da-z])",
-    re.IGNORECASE,
-)
-# A number of a job, or of a node; one of so many digits that letters touch may be a size.
-_LONG = re.compile(r"(?<![A-Za-z\d])\d{5,}(?![A-Za-z\d])")
-_ROUND = (1000, 1024)
-"""What sizes are multiples of: a sequence length, a number of steps."""
+# Words with the number of a job, and words that count runs. `trial` and `seed` are none of them: they tell the
+# configurations of a study apart.
+_OF_JOB = re.compile(r"(?<![a-z])(?:job|jobid|slurm|pid|night|day)[-_.]?\d+(?![\da-z])", re.IGNORECASE)
+_OF_RUN = re.compile(r"(?<![a-z])(?:run|version|attempt|restart)[-_.]?\d+(?![\da-z])", re.IGNORECASE)
+# A number of a job, or of a node; one that letters touch may be a size.
+_LONG = re.compile(r"(?<![A-Za-z\d])\d{6,}(?![A-Za-z\d])")
+_ROUND = (64, 1000)
+"""What sizes are multiples of: a vocabulary, a sequence length, a number of steps. Of eight digits on it is no size."""
 
 _DIGITS = re.compile(r"\d+")
 # What a tracker adds behind a time, at random.
@@ -31,13 +32,17 @@ _RANDOM = re.compile(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
-def generalise(text: str, job_id: str = "") -> str:
-    """Return a name with `#` and `*` for what another run of the same configuration may have in its place."""
+def generalise(text: str, job_id: str = "", *, counts_runs: bool = True) -> str:
+    """Return a name with `#` and `*` for what another run of the same configuration may have in its place.
+
+    `counts_runs`: whether `run_7` is the seventh run of one configuration.
+    """
     text = _UUID.sub("*", text)
     if job_id:
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])", "#", text)
     text = _MONTH.sub(lambda match: "*" + _DIGITS.sub("#", match[1]), _DATE.sub(_open_numbers, text))
-    text = _COUNTED.sub(_open_numbers, text)
+    text = _OF_JOB.sub(_open_numbers, text)
+    text = _OF_RUN.sub(_open_numbers, text) if counts_runs else text
     return _RANDOM.sub(r"\1*", _LONG.sub(_open_unless_round, text))
 
 
@@ -50,10 +55,13 @@ def _open_numbers(match: re.Match[str]) -> str:
     return _DIGITS.sub("#", match[0])
 
 
-def make_pattern(parts: Sequence[str], job_id: str = "") -> str:
+def make_pattern(parts: Sequence[str], job_id: str = "", *, counts_runs: bool = True) -> str:
     """Return the pattern of a log's path from the names of its folders, outermost first, and its own."""
     *folders, log = parts
-    return "/".join(generalise(part, job_id) for part in (*folders, strip_compression(log)))
+    # A short number of a job may be that of the GPUs in the name of a folder.
+    of_folders = job_id if len(job_id) >= CERTAIN_DIGITS else ""
+    opened = [generalise(part, of_folders, counts_runs=counts_runs) for part in folders]
+    return "/".join((*opened, generalise(strip_compression(log), job_id, counts_runs=counts_runs)))
 
 
 def matches(pattern: str, parts: Sequence[str]) -> bool:

@@ -7,11 +7,15 @@ run that says one thing otherwise is of another configuration, and a run that no
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.core.models import Baseline, ParsedLog, Recipe, RunFiles, StatedField
+from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.ingest.discover.path_patterns import generalise, matches
+
+_DIGITS = re.compile(r"\d+")
 
 STEPS = "steps"
 BATCH_OF_STEPS = "batch of the steps"
@@ -46,23 +50,32 @@ def collect_facts(run: RunFiles, logs: Sequence[ParsedLog]) -> tuple[RunFact, ..
     return tuple(facts[name] for name in sorted(facts))
 
 
+def says_enough(facts: Iterable[RunFact]) -> bool:
+    """Whether a run prints its configuration: a number of GPUs and a batch. A log of bare steps may be of any."""
+    names = {fact.name for fact in facts}
+    batches = {str(field) for field in (StatedField.BATCH, StatedField.MICRO_BATCH)}
+    return str(StatedField.GPUS) in names and not names.isdisjoint({*batches, BATCH_OF_STEPS})
+
+
 def find_own_baselines(
     run: RunFiles, logs: Sequence[ParsedLog], recipes: Iterable[Recipe]
 ) -> list[tuple[Baseline, tuple[str, ...]]]:
-    """Return the baselines at whose place a run lies, each with what the run says otherwise: nothing where it is one of
-    theirs."""
+    """Return the baselines at whose place a run lies, or at one of another number, each with what it says otherwise:
+    nothing where it is one of theirs."""
     parts = list_parts(run)
-    near = [
-        baseline
-        for recipe in recipes
-        for baseline in recipe.baselines
-        if baseline.match and parts and matches(baseline.match.path, parts)
-    ]
+    own = [(each, each.match.path) for recipe in recipes for each in recipe.baselines if each.match]
+    near = [(each, path) for each, path in own if parts and matches(_DIGITS.sub("#", path), parts)]
     if not near:
         return []
     said = {fact.name: fact for fact in collect_facts(run, logs)}
     readable = [log.dialects for log in logs if log.segments]
-    return [(baseline, tuple(_list_differences(baseline, said, readable))) for baseline in near]
+    return [(each, (*_compare_places(path, parts), *_list_differences(each, said, readable))) for each, path in near]
+
+
+def _compare_places(pattern: str, parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return in which number of its place a run differs; nothing where it lies at the place."""
+    names = pattern.split("/")
+    return () if matches(pattern, parts) else (f"its place {'/'.join(parts[-len(names) :])}, not {pattern}",)
 
 
 def lies_at_own_place(run: RunFiles, recipes: Iterable[Recipe]) -> bool:
@@ -105,7 +118,7 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
                 if statement.field not in _PASSING:
                     of_field = values.setdefault(str(statement.field), {})
                     source = f"{place}{statement.line}"
-                    value = generalise(statement.value, run.job_id)
+                    value = generalise(redact_text(statement.value), run.job_id)
                     of_field.pop(value, None)
                     of_field[value] = source
             if segment.total_steps is not None:
@@ -126,5 +139,5 @@ def _list_recorded(run: RunFiles) -> Iterator[RunFact]:
         return
     for hint in run.hints:
         if hint.source == run.metadata.name and hint.field not in _VERSIONS:
-            value = generalise(hint.value, run.job_id)
+            value = generalise(redact_text(hint.value), run.job_id)
             yield RunFact(f"metadata {hint.field}", (value,), hint.source, value)

@@ -15,12 +15,16 @@ OPEN = {
     "E_1763600000": ("E_#", "E_1763700000"),
     "version_3": ("version_#", "version_12"),
     "run7": ("run#", "run8"),
+    "train_1234567.log": ("train_#.log", "train_1234568.log"),
     "night-2": ("night-#", "night-3"),
 }
 KEPT = (
     "gpt2_8",
     "llama_seq32768_bf16",
     "ctx_65536",
+    "vocab_128256",
+    "vocab_50257",
+    "trial_3",
     "steps_100000",
     "qwen3-14b_8gpus",
     "seed_3",
@@ -40,6 +44,16 @@ def test_what_changes_from_night_to_night_is_left_open(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_what_may_tell_two_configurations_apart_is_kept(name: str) -> None:
     assert generalise(name) == name
+
+
+def test_runs_that_say_nothing_of_themselves_are_told_apart_by_their_number() -> None:
+    assert generalise("run_7", counts_runs=False) == "run_7"
+    assert generalise("slurm-71.out", counts_runs=False) == "slurm-#.out"
+
+
+def test_a_short_number_of_a_job_is_left_open_in_the_name_of_the_log_only() -> None:
+    assert make_pattern(("gpt2_8", "log-x_8_0.out"), "8") == "gpt2_8/log-x_#_0.out"
+    assert make_pattern(("gpt2_81234", "log-x_81234_0.out"), "81234") == "gpt2_#/log-x_#_0.out"
 
 
 def test_the_job_of_a_run_is_left_open_however_short_it_is() -> None:
