@@ -1,14 +1,19 @@
-"""`llmbench baselines`: list, show, check, compare and import baseline files."""
+"""`llmbench baselines`: list, show, check, compare, import and draft baseline files."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.cli import WIDTH, Output, Subparsers, redact_values
+from pytest_llmbench.cli import WIDTH, Output, Subparsers, add_runs, redact_values, rename_flags, resolve_settings
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
+
+HANGING: Any = {"subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
+"""How a line of what was drafted goes on."""
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Baseline, Recipe
@@ -40,6 +45,7 @@ def add(commands: Subparsers) -> None:
     linting = actions.add_parser("lint", help="Compute every derived cell again, and check the errata.")
     linting.add_argument("places", metavar="FILE|DIR", nargs="*", type=Path, help="Default: the shipped files.")
     _add_import(actions)
+    _add_draft(actions)
     listing.set_defaults(command=_list)
     showing.set_defaults(command=_show)
     linting.set_defaults(command=_lint)
@@ -62,6 +68,15 @@ def _add_import(actions: Subparsers) -> None:
         parser.add_argument(flag, metavar=metavar, type=str.lower, default="", help=f"{what} (default: none).")
     parser.add_argument("--force", action="store_true", help="Replace a file that is there and is another one.")
     parser.set_defaults(command=_import)
+
+
+def _add_draft(actions: Subparsers) -> None:
+    parser = actions.add_parser("draft", help="Write a baseline file without values for runs that match no baseline.")
+    add_runs(parser)
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="The folder of the files.")
+    for name, metavar in (("model", "NAME"), ("size", "SIZE"), ("dtype", "TYPE"), ("gpus", "N")):
+        parser.add_argument(f"--{name}", metavar=metavar, help=f"As pytest's --llmb-{name} (default: none).")
+    parser.set_defaults(command=_draft)
 
 
 def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
@@ -90,6 +105,33 @@ def _import(arguments: argparse.Namespace) -> Output:
     written = write_drafts(imported, arguments.output, force=arguments.force)
     is_done = imported.is_whole and all(file.fate != DraftFate.KEPT for file in written)
     return Output("\n".join(format_report(imported, written)), 0 if is_done else 1)
+
+
+def _draft(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.baseline.documents import DraftFate, write_draft
+    from pytest_llmbench.baseline.render import render_draft
+    from pytest_llmbench.core.formatting import escape
+    from pytest_llmbench.core.redaction import redact_text
+    from pytest_llmbench.pipeline.catalog import load
+    from pytest_llmbench.pipeline.draft_baselines import add_recorded, draft_baselines
+    from pytest_llmbench.pipeline.find_runs import ingest
+
+    options = {f"llmb_{name}": getattr(arguments, name) for name in ("model", "size", "dtype", "gpus")}
+    with rename_flags():
+        settings = resolve_settings(arguments, llmb_record=arguments.output, **options)
+        catalog = add_recorded(load(settings), Path(arguments.output))
+    drafts = draft_baselines(ingest(settings, catalog, datetime.now(UTC)).runs, settings, catalog)
+    written = []
+    for path, of_file in drafts.group_by_file(Path(arguments.output)).items():
+        remarks = [escape(redact_text(line)) for draft in of_file for line in draft.lines]
+        text = render_draft(path, [draft.recipe for draft in of_file], remarks)
+        written.append(write_draft(path, text, force=False))
+    lines = [line for text in drafts.lines for line in textwrap.wrap(escape(redact_text(text)), WIDTH, **HANGING)]
+    for file in written:
+        kept = "another file is there, and was kept; give another folder" if file.fate == DraftFate.KEPT else file.fate
+        lines.append(f"{file.path}: {kept}")
+    whole = bool(written) and all(file.fate != DraftFate.KEPT for file in written)
+    return Output("\n".join(lines) or "no run that matches no baseline was found", 0 if whole else 1)
 
 
 def _list(arguments: argparse.Namespace) -> Output:

@@ -81,6 +81,13 @@ class Drafts:
         """What a reader has to know of all of them."""
         return (*(line for draft in self.drafts for line in draft.lines), *self.refused)
 
+    def group_by_file(self, directory: Path) -> dict[Path, list[Draft]]:
+        """Return the drafts by the file of their recipe and release below a folder."""
+        files: dict[Path, list[Draft]] = defaultdict(list)
+        for draft in self.drafts:
+            files[directory / draft.recipe.path].append(draft)
+        return dict(sorted(files.items()))
+
     def add_to(self, catalog: Catalog) -> Catalog:
         """Return a catalog with the drafts."""
         own = {draft.baseline.key: (draft.baseline,) for draft in self.drafts}

@@ -154,12 +154,13 @@ def write_drafts(imported: ImportedDocument, output: Path, *, force: bool) -> tu
         names = ", ".join(draft.recipe for draft in imported.drafts)
         raise BaselineError(f"{output}: found {len(imported.drafts)} recipes ({names}), expected one; give a folder")
     return tuple(
-        _write_draft(output if is_file else output / draft.recipe / f"{draft.release}.yaml", draft.text, force=force)
+        write_draft(output if is_file else output / draft.recipe / f"{draft.release}.yaml", draft.text, force=force)
         for draft in imported.drafts
     )
 
 
-def _write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
+def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
+    """Write a draft, unless another file is there and nobody said `force`; return what became of it."""
     if path.is_symlink() and path.exists():
         raise BaselineError(f"{path}: a link to the file {os.path.realpath(path)}: give the name of the file itself")
     try:

@@ -1,0 +1,58 @@
+"""`llmbench baselines draft`: files for runs that match no baseline, to be edited before anything is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sessions import Judge
+from titan_runs import write_run
+
+from pytest_llmbench.baseline.lint import lint_file
+from pytest_llmbench.baseline.read import read_file
+from pytest_llmbench.cli.main import main
+
+
+def draft(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    code = main(["baselines", "draft", *map(str, arguments)])
+    return code, capsys.readouterr().out
+
+
+def test_a_draft_matches_its_runs_once_it_is_edited(
+    judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "runs", 1)
+    code, told = draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts", "--dtype", "bf16")
+    assert code == 0
+    assert "oak_14b-own-h100-bf16-8: 1 run at oak/run_#/train.log" in told
+    file = tmp_path / "drafts" / "oak" / "own.yaml"
+    assert f"{file}: created" in told
+    text = file.read_text()
+    assert "# oak_14b-own-h100-bf16-8: 1 run at" in text
+    assert lint_file(read_file(file)).findings == ()
+    file.write_text(text.replace("- size: 14b", "- size: 15b").replace("  14b:", "  15b:"))
+    options = (f"--llmb-logs={tmp_path / 'runs'}", "-k", "oak")
+    recorded = judged(*options, f"--llmb-baselines={tmp_path / 'drafts'}", f"--llmb-record={tmp_path / 'own'}")
+    assert recorded.verdicts == {"oak_15b-own-h100-bf16-8": "RECORDED"}
+    session = judged(*options, f"--llmb-baselines={tmp_path / 'own'}")
+    assert set(session.statuses.values()) == {"passed"}
+
+
+def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "runs", 1)
+    file = tmp_path / "drafts" / "oak" / "own.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# mine\n")
+    code, told = draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts")
+    assert code == 1
+    assert "another file is there, and was kept; give another folder" in told
+    assert file.read_text() == "# mine\n"
+
+
+def test_without_such_a_run_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").mkdir()
+    assert draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts") == (
+        1,
+        "no run that matches no baseline was found\n",
+    )
+    assert not (tmp_path / "drafts").exists()
