@@ -42,12 +42,34 @@ from pytest_llmbench.core.yamlfile import (
 )
 
 SCHEMA = "1"
+LATENT = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")
+"""The sizes of multi-head latent attention."""
+
 FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
     "grok": ("attention_heads", "query_groups", "ffn_size", "top_k"),
     "llama": ("attention_heads", "query_groups", "ffn_size"),
     "nemotron": (),
+    "dense": ("attention_heads", "query_groups", "ffn_size"),
+    "moe": ("attention_heads", "query_groups", "expert_ffn_size", "top_k"),
+    "mla": ("attention_heads", "expert_ffn_size", "top_k", *LATENT),
+    "hybrid": ("mamba_state_size", "mamba_groups", "mamba_heads"),
 }
 """The sizes that each FLOPs formula needs besides hidden and vocabulary size; NO_FORMULA needs none at all."""
+
+MODEL_PARTS = {
+    "head_size": "a head of queries and keys",
+    "expert_ffn_size": "one expert",
+    "shared_ffn_size": "the experts of all tokens",
+    "dense_layers": "layers without experts",
+    "mtp_layers": "layers that predict further tokens",
+    **dict.fromkeys(LATENT, "latent attention"),
+    **dict.fromkeys(("attention_layers", "mlp_layers", "expert_layers"), "the layers of a hybrid"),
+    "expert_latent_size": "what experts work on in place of the hidden size",
+    **dict.fromkeys(("mamba_state_size", "mamba_groups", "mamba_heads"), "a Mamba layer"),
+}
+"""Sizes that only some models have, each with what it is of."""
+
+_SIZES = "configuration.architecture.{}"
 
 SHAPE = ("sequence_length", "layers", "gbs")
 """The keys that a configuration states where FLOPs are counted."""
@@ -227,7 +249,7 @@ MODEL = (
     require(
         "formula",
         _FORMULA,
-        "`grok`, `llama` or `nemotron` ([how](flops.md)), and the digits it is rounded to; or `none`",
+        "one of [these](flops.md), and the digits it is rounded to; or `none`",
     ),
     allow("hidden_size", SIZE, "of its layers; any formula needs it", "configuration.architecture.hidden_size"),
     allow("vocabulary_size", SIZE, "in tokens, the same", "configuration.architecture.vocabulary_size"),
@@ -235,6 +257,8 @@ MODEL = (
         allow(name, SIZE, "where its formula needs it", f"configuration.architecture.{name}")
         for name in ("ffn_size", "attention_heads", "query_groups", "top_k")
     ),
+    allow("mlp_matrices", Number(2, 3, whole=True), "3, which stands, or 2: not gated", _SIZES.format("mlp_matrices")),
+    *(allow(name, SIZE, f"of {what}, where it has any", _SIZES.format(name)) for name, what in MODEL_PARTS.items()),
     allow("printed_flops", _FLOPS, "of a sequence, as stated; lint computes them again"),
     allow("worked", _WORKED, "an example of it, computed again: `flops` from `attention`, `mlp` and `embedding`"),
     allow("source", TEXT, "where that stands"),

@@ -72,7 +72,123 @@ def count_nemotron_flops(architecture: Architecture) -> Terms:
     )
 
 
-FORMULAS: dict[str, Formula] = {"grok": count_grok_flops, "llama": count_llama_flops, "nemotron": count_nemotron_flops}
+def count_dense_flops(architecture: Architecture) -> Terms:
+    """Dense model with grouped queries and causal attention: half of the score matrix.
+
+    Per token, with d head size and m matrices of the MLP, 3 where it is gated: 12 L (h d (a + g) + a d s/2);
+    6 L h f m; 6 V h. Source: Megatron-Bridge 0494433b, training/utils/flop_utils.py, which makes the TFLOP/s of its
+    tables and logs.
+    """
+    hidden, ffn = architecture.hidden_size, _require(architecture, "ffn_size")
+    return Terms(
+        attention=architecture.layers * _count_causal_attention(architecture),
+        mlp=architecture.layers * _count_mlp(architecture, ffn),
+        embedding=6 * architecture.vocabulary_size * hidden,
+    )
+
+
+def count_moe_flops(architecture: Architecture) -> Terms:
+    """Mixture of experts with grouped queries and causal attention, perhaps with dense layers and shared experts.
+
+    As `dense`, with the FFN size of the k experts of a token and of those that all tokens share on layers with experts;
+    the router is not counted. Layers that predict further tokens are layers with experts, and 6 (3 h + 2 h^2) and
+    another 6 V h each. Source: as of `dense`.
+    """
+    layers = architecture.layers + (architecture.mtp_layers or 0)
+    return Terms(
+        attention=layers * _count_causal_attention(architecture),
+        mlp=_count_experts(architecture),
+        embedding=_count_predictions(architecture),
+    )
+
+
+def count_mla_flops(architecture: Architecture) -> Terms:
+    """Mixture of experts with multi-head latent attention (DeepSeek, Kimi), causal.
+
+    Per token and layer, with qk, rope and v the sizes of a head, q and c the ranks of queries and of keys and values:
+    6 (q (h + a (qk + rope) + 1) + c (h + a (qk + v) + 1) + h rope + a v h + s a (qk + rope)/2 + s a v/2); the rest as
+    `moe`. Source: as of `dense`.
+    """
+    hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
+    names = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")
+    q_rank, kv_rank, qk, rope, v = (_require(architecture, name) for name in names)
+    projections = q_rank * (hidden + heads * (qk + rope) + 1) + kv_rank * (hidden + heads * (qk + v) + 1)
+    outputs = hidden * rope + heads * v * hidden
+    scores = architecture.sequence_length * heads * (qk + rope + v)
+    layers = architecture.layers + (architecture.mtp_layers or 0)
+    return Terms(
+        attention=layers * (6 * (projections + outputs) + 3 * scores),
+        mlp=_count_experts(architecture),
+        embedding=_count_predictions(architecture),
+    )
+
+
+def count_hybrid_flops(architecture: Architecture) -> Terms:
+    """Hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron 3); all other layers are those of Mamba.
+
+    Per token and layer of Mamba, with S state size, G groups, H heads and a width of 2 h: 6 h (4 h + 2 G S + H) +
+    42 h S + 12 h^2, which stand with the attention; experts that work on l in place of h add 12 h l; the rest as
+    `dense` and `moe`. Source: as of `dense`.
+    """
+    hidden, matrices = architecture.hidden_size, architecture.mlp_matrices or GATED
+    names = ("mamba_state_size", "mamba_groups", "mamba_heads")
+    state, groups, heads = (_require(architecture, name) for name in names)
+    attention, dense, expert = (getattr(architecture, f"{name}_layers") or 0 for name in ("attention", "mlp", "expert"))
+    mamba = architecture.layers - attention - dense - expert
+    if mamba < 0:
+        found = f"{attention} + {dense} + {expert} layers of attention, MLP and experts"
+        raise BaselineError(f"FLOPs formula 'hybrid': found {found}, expected at most the {architecture.layers} layers")
+    scan = 6 * hidden * (4 * hidden + 2 * groups * state + heads) + 42 * hidden * state + 12 * hidden**2
+    routed = 0
+    if expert:
+        latent, width = architecture.expert_latent_size, _require(architecture, "expert_ffn_size")
+        routed = 6 * matrices * ((latent or hidden) * width * _require(architecture, "top_k"))
+        routed += 6 * matrices * hidden * (architecture.shared_ffn_size or 0) + 12 * hidden * (latent or 0)
+    return Terms(
+        attention=mamba * scan + (attention * _count_causal_attention(architecture) if attention else 0),
+        mlp=expert * routed + (dense * _count_mlp(architecture, _require(architecture, "ffn_size")) if dense else 0),
+        embedding=6 * architecture.vocabulary_size * hidden,
+    )
+
+
+GATED = 3
+"""The matrices of a gated MLP."""
+
+
+def _count_causal_attention(architecture: Architecture) -> int:
+    """Return the FLOPs of the attention of one layer for one token, half of its score matrix counted."""
+    hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
+    size = architecture.head_size or hidden // heads
+    groups = _require(architecture, "query_groups")
+    return 12 * hidden * size * (heads + groups) + 6 * heads * size * architecture.sequence_length
+
+
+def _count_mlp(architecture: Architecture, width: int) -> int:
+    return 6 * architecture.hidden_size * width * (architecture.mlp_matrices or GATED)
+
+
+def _count_experts(architecture: Architecture) -> int:
+    dense = architecture.dense_layers or 0
+    expert = architecture.layers - dense + (architecture.mtp_layers or 0)
+    width = _require(architecture, "expert_ffn_size") * _require(architecture, "top_k")
+    flops = expert * _count_mlp(architecture, width + (architecture.shared_ffn_size or 0))
+    return flops + (dense * _count_mlp(architecture, _require(architecture, "ffn_size")) if dense else 0)
+
+
+def _count_predictions(architecture: Architecture) -> int:
+    hidden, further = architecture.hidden_size, architecture.mtp_layers or 0
+    return 6 * architecture.vocabulary_size * hidden * (1 + further) + 6 * further * (3 * hidden + 2 * hidden**2)
+
+
+FORMULAS: dict[str, Formula] = {
+    "grok": count_grok_flops,
+    "llama": count_llama_flops,
+    "nemotron": count_nemotron_flops,
+    "dense": count_dense_flops,
+    "moe": count_moe_flops,
+    "mla": count_mla_flops,
+    "hybrid": count_hybrid_flops,
+}
 
 
 def count_flops_per_token(architecture: Architecture) -> Terms:

@@ -118,6 +118,68 @@ def test_a_proxy_follows_from_the_formula_with_its_own_layers_and_sequence() -> 
     assert f"{1024 * count_model_flops(proxy) / 24.03 / 8 / 989e12:.1%}" == "45.4%"
 
 
+QWEN = Architecture("moe", 4096, 48, 2048, 151936, attention_heads=32, query_groups=4, head_size=128, top_k=8)
+GPT_OSS = Architecture("moe", 4096, 36, 2880, 201088, attention_heads=64, query_groups=8, head_size=64, top_k=4)
+DEEPSEEK = Architecture(
+    *("mla", 4096, 61, 7168, 129280, 18432, 128),
+    top_k=8,
+    expert_ffn_size=2048,
+    shared_ffn_size=2048,
+    dense_layers=3,
+    q_rank=1536,
+    kv_rank=512,
+    qk_head_size=128,
+    rope_size=64,
+    v_head_size=128,
+)
+NANO = Architecture(
+    *("hybrid", 8192, 52, 2688, 131072, None, 32, 2),
+    head_size=128,
+    mlp_matrices=2,
+    attention_layers=6,
+    expert_layers=23,
+    expert_ffn_size=1856,
+    top_k=6,
+    shared_ffn_size=3712,
+    mamba_state_size=128,
+    mamba_groups=8,
+    mamba_heads=64,
+)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "gflop"),
+    [
+        (replace(LLAMA_8B, formula="dense"), 51.470),
+        (replace(LLAMA_70B, formula="dense"), 449.22),
+        (replace(LLAMA_70B, formula="dense", sequence_length=4096), 433.12),
+        (Architecture("dense", 8192, 126, 16384, 128256, 53248, 128, 8), 2523.96),
+        (replace(QWEN, expert_ffn_size=768), 23.006),
+        (replace(QWEN, layers=94, hidden_size=4096, attention_heads=64, expert_ffn_size=1536), 148.035),
+        (replace(GPT_OSS, expert_ffn_size=2880, mlp_matrices=2), 27.164),
+        (replace(GPT_OSS, expert_ffn_size=2880, mlp_matrices=2, sequence_length=8192), 30.788),
+        (DEEPSEEK, 249.81),
+        (replace(DEEPSEEK, mtp_layers=1), 259.99),
+        (replace(DEEPSEEK, attention_heads=64, dense_layers=1, vocabulary_size=163840), 204.477),
+        (NANO, 22.3),
+    ],
+)
+def test_the_flops_of_a_token_are_those_of_the_tables(architecture: Architecture, gflop: float) -> None:
+    """GFLOP a token as TFLOP/s x step time x GPUs / tokens of a step in the tables of Megatron-Bridge."""
+    decimals = len(str(gflop).partition(".")[2])
+    assert round(sum(count_flops_per_token(architecture)) / 1e9, decimals) == gflop
+
+
+def test_experts_may_work_on_smaller_states() -> None:
+    fewer = sum(count_flops_per_token(NANO)) - sum(count_flops_per_token(replace(NANO, expert_latent_size=1024)))
+    assert fewer == 23 * 12 * ((2688 - 1024) * 1856 * 6 - 2688 * 1024)
+
+
+def test_a_hybrid_has_no_more_layers_than_it_has() -> None:
+    with pytest.raises(BaselineError, match="expected at most the 20 layers"):
+        count_model_flops(replace(NANO, layers=20))
+
+
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_formula_names_its_source(name: str) -> None:
     assert "Source" in (FORMULAS[name].__doc__ or "")

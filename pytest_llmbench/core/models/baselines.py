@@ -48,6 +48,24 @@ class Architecture:
     attention_heads: int | None = None
     query_groups: int | None = None
     top_k: int | None = None
+    head_size: int | None = None  # of keys and queries; the hidden size over the heads where nothing is stated
+    mlp_matrices: int | None = None  # 3 where nothing is stated: a gated MLP
+    expert_ffn_size: int | None = None  # of one routed expert
+    shared_ffn_size: int | None = None  # of all experts that each token goes through
+    dense_layers: int | None = None  # layers without experts, in a model with experts
+    mtp_layers: int | None = None  # which predict further tokens
+    q_rank: int | None = None  # of multi-head latent attention, as the next four
+    kv_rank: int | None = None
+    qk_head_size: int | None = None  # without the part that is rotated
+    rope_size: int | None = None
+    v_head_size: int | None = None
+    attention_layers: int | None = None  # of a hybrid; its other layers are those of Mamba
+    mlp_layers: int | None = None
+    expert_layers: int | None = None
+    expert_latent_size: int | None = None  # of the hidden states that routed experts work on, where it is another
+    mamba_state_size: int | None = None
+    mamba_groups: int | None = None
+    mamba_heads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
