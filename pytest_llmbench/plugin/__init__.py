@@ -79,9 +79,10 @@ def _start(config: pytest.Config) -> None:
         raise pytest.UsageError(*map(redact_text, map(str, error.args))) from None
     except KeyboardInterrupt:
         stop.hold()
-        from pytest_llmbench.plugin.configure import announce
+        from pytest_llmbench.plugin.configure import announce, tell_unlaunched
 
         announce(config)
+        tell_unlaunched(config)
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -104,6 +105,15 @@ def announce(config: pytest.Config) -> None:
             if path := find_output(_read_values(config), flag, config.invocation_params.dir):
                 paths[flag] = path
     announce_reports(paths)
+
+
+def tell_unlaunched(config: pytest.Config) -> None:
+    """Say which jobs go on that a session, which was interrupted as it started, was to go on with."""
+    session = config.stash.get(SESSION, None)
+    text = session.describe_unlaunched() if session else ""
+    if text and not is_worker(config):
+        with suppress(OSError):
+            sys.stderr.write(f"llmbench: {text}\n")
 
 
 def _find_written(config: pytest.Config) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -107,10 +107,26 @@ def _may_launch(session: pytest.Session) -> bool:
 
 def _launch_selected(session: pytest.Session) -> bool:
     """Launch what is selected; whether the session ends with that."""
-    from pytest_llmbench.pipeline.launch.launch_session import Interrupted
+    from pytest_llmbench.pipeline.launch.interruption import Interrupted
 
     config = session.config
     _refuse_all_failed(session)
+    tell = _make_teller(config)
+    tell("")
+    try:
+        ends: bool = raise_usage_errors(
+            lambda: get_session(config).launch(list(list_selected_ids(session.items)), tell)
+        )
+    except Interrupted as error:
+        tell(f"llmbench: {error}")  # commands among it: pytest's own line would add to them
+        pytest.exit("the launch was stopped", returncode=pytest.ExitCode.INTERRUPTED)
+    if not ends:
+        add_checks(session)
+    return ends
+
+
+def _make_teller(config: pytest.Config) -> Callable[[str], None]:
+    """Return what prints a line, now."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
 
     def tell(line: str) -> None:
@@ -119,16 +135,7 @@ def _launch_selected(session: pytest.Session) -> bool:
                 reporter.write_line(get_session(config).redactor.redact(line))
                 reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
 
-    tell("")
-    try:
-        ends: bool = raise_usage_errors(
-            lambda: get_session(config).launch(list(list_selected_ids(session.items)), tell)
-        )
-    except Interrupted as error:
-        pytest.exit(get_session(config).redactor.redact(str(error)), returncode=pytest.ExitCode.INTERRUPTED)
-    if not ends:
-        add_checks(session)
-    return ends
+    return tell
 
 
 def _refuse_all_failed(session: pytest.Session) -> None:
@@ -317,6 +324,9 @@ def _note_interruption(session: pytest.Session, state: Session) -> bool:
     by = f" by {state.stop.name}" if state.stop.name else ""
     text = f"interrupted{by}: what did not run has no verdict"
     state.failures.append(text)
+    if left := state.describe_unlaunched():
+        state.failures.append(left.partition(":\n")[0])  # without the command, which would be wrapped
+        _make_teller(session.config)(f"\nllmbench: {left}")
     report = pytest.TestReport("llmbench::session", ("llmbench", None, "session"), {}, "failed", text, "setup")
     for plugin in session.config.pluginmanager.get_plugins():
         if type(plugin).__module__ == "_pytest.junitxml":  # else --junitxml would be green: it holds only what ran

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.ingest.reading.reader import ReadCounts
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.cautions import Selection
+    from pytest_llmbench.pipeline.launch import Host
     from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
     from pytest_llmbench.pipeline.outcomes import SessionResults
     from pytest_llmbench.pipeline.session_history import SessionHistory
@@ -66,6 +67,7 @@ class Session:
 
         # What a launch tells of itself.
         self.ended_early = False
+        self._launched = False
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
         self.redactor = make_redactor()
@@ -154,6 +156,7 @@ class Session:
         """
         launching = self._begin_launch(tell)
         keys = [self.results.configurations[identifier].case.key for identifier in selected]
+        self._launched = True  # from here on the launch itself says what becomes of its jobs
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
@@ -162,31 +165,43 @@ class Session:
         self._results = self._hide_in_ids(launching.results)
         return self.ended_early
 
+    def describe_unlaunched(self) -> str:
+        """Return what to know of the jobs of a session that was interrupted before its launch; empty for others."""
+        if self.settings.launch is None or self._launched:
+            return ""
+        from pytest_llmbench.pipeline.launch.interruption import describe_untouched
+
+        return self.redactor.redact(describe_untouched(self.settings.launch, self._make_host(lambda line: None)))
+
     def _begin_launch(self, tell: Callable[[str], None]) -> LaunchSession:
+        from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
+
+        if self.settings.launch is None:
+            raise ValueError("the session launches nothing")
+        past = self.history.past if self.history else None
+        return LaunchSession(self.settings, self.settings.launch, self.catalog, self._make_host(tell), past)
+
+    def _make_host(self, tell: Callable[[str], None]) -> Host:
         import sys
         import time
 
         from pytest_llmbench.launch.journal.database import FOLDER
         from pytest_llmbench.launch.slurm import run
         from pytest_llmbench.pipeline.launch import Host
-        from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
 
-        if self.settings.launch is None:
-            raise ValueError("the session launches nothing")
+        launch = self.settings.launch
         environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
-        host = Host(
+        return Host(
             self._clock,
             time.sleep,
             run,
             environment,
             tell,
-            self.settings.launch.journal or self.directory / FOLDER,
+            (launch and launch.journal) or self.directory / FOLDER,
             self.directory,
             self.settings.cache / "sessions.jsonl" if self.settings.cache else None,
             self.command,
         )
-        past = self.history.past if self.history else None
-        return LaunchSession(self.settings, self.settings.launch, self.catalog, host, past)
 
     def decide_outcomes(self, selected: Collection[str]) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them."""

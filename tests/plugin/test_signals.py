@@ -9,14 +9,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from fake_recipe import WELL, write_recipe
-from sessions import Write
+from sessions import Moment, Write, signal_at
 
 from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.store import locate_store
@@ -35,8 +33,6 @@ OLD = {
     "llmb.json": '{\n "schema": 1,\n "version": "0.1.0",\n "exit_code": 0,\n "green": true\n}',
 }
 """Reports of the night before, which was green."""
-
-Moment = tuple[ModuleType | type, str]
 
 BEFORE_VERDICTS: dict[str, Moment] = {
     "the options are read": (settings, "refuse_logs"),
@@ -64,23 +60,6 @@ def arguments(folder: Path, logs: Path) -> list[str]:
     return ["-p", "no:cacheprovider", f"--llmb-logs={logs}", "-k", FP8, "--llmb-history=h.db", *reports]
 
 
-def signal_at(monkeypatch: pytest.MonkeyPatch, moment: Moment, number: int, calls: int) -> None:
-    """Send the signal when a function is called so often; reports are made once at the start, too."""
-    owner, name = moment
-    original: Callable[..., Any] = getattr(owner, name)
-    left = calls
-
-    def interrupted(*given: Any, **named: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            signal.raise_signal(number)
-            signal.raise_signal(number)  # timeout(1) sends it twice
-        return original(*given, **named)
-
-    monkeypatch.setattr(owner, name, interrupted)
-
-
 def assert_interrupted(folder: Path) -> dict[str, Any]:
     """Check that no report is green, or that of the night before; return the document."""
     for name in ("junitxml.xml", "llmb.xml"):
@@ -103,7 +82,7 @@ def test_before_the_verdicts(
 ) -> None:
     number = signal.SIGINT if len(when) % 2 else signal.SIGTERM
     given = arguments(pytester.path, generated(FP8))
-    signal_at(monkeypatch, BEFORE_VERDICTS[when], number, 1)
+    signal_at(monkeypatch, BEFORE_VERDICTS[when], number)
     assert pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret == 2
     assert assert_interrupted(pytester.path)["outcomes"] == []
     assert "Traceback" not in "".join(capfd.readouterr())

@@ -415,6 +415,31 @@ def test_jobs_can_be_left_running_and_are_found_again(gate: Gate) -> None:
     assert gate.submitted() == [job]
 
 
+def test_a_session_that_is_stopped_before_it_follows_cancels_what_it_took_up(gate: Gate) -> None:
+    other = gate.cluster.submit("sleep 300")
+    write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 300"})
+    process = gate.start(*LAUNCH, "--llmb-keep-jobs")
+    job = running(gate)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 2
+    assert f"may still run: job {job}" in gate.plain
+    stop = "import os, signal\n\ndef {}: os.kill(os.getpid(), signal.SIGTERM)\n"
+    hook = gate.folder / "conftest.py"
+    hook.write_text(stop.format("pytest_collection_finish(session)"))
+    assert gate.run("--llmb-resume") == 2
+    assert f"was taken up; may still run: job {job}; `scancel {job}` ends them" in gate.plain
+    assert len(gate.cluster.jobs()) == 2
+    hook.unlink()
+    process = gate.start("--llmb-resume")
+    gate.wait_for(lambda: "going on with session" in gate.output)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 2
+    assert "1 job cancelled" in gate.plain
+    assert gate.cluster.jobs() == [other]
+    gate.cluster.run("scancel", other)
+    gate.wait_for(lambda: not gate.cluster.jobs())
+
+
 def test_the_night_in_two_halves(gate: Gate) -> None:
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "slow": f"{COUNTED}; steps 1.2"})
     assert gate.run("--llmb-submit-only") == 0, gate.output

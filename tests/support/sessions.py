@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -40,3 +42,24 @@ def until(condition: Callable[[], object], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)
+
+
+Moment = tuple[ModuleType | type, str]
+"""A function, by what it stands in and its name."""
+
+
+def signal_at(patch: pytest.MonkeyPatch, moment: Moment, number: int, calls: int = 1) -> None:
+    """Send this process a signal when a function is called for the `calls`-th time, as timeout(1) does: twice."""
+    owner, name = moment
+    original: Callable[..., Any] = getattr(owner, name)
+    left = calls
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+        return original(*given, **named)
+
+    patch.setattr(owner, name, interrupted)

@@ -72,7 +72,7 @@ class Journal:
                 note = (session, name, redact(value, self._hidden))
                 self._database.execute("INSERT INTO note (session, name, value) VALUES (?, ?, ?)", note)
             self._lock = self._lock_session(session)
-        self.session = session
+            self.session = session  # not later: whoever is interrupted has to know it
         places.note_session(self._index, session, self.folder)
         return session
 

@@ -46,12 +46,12 @@ def format_collect(session: str, journal: Path, baselines: Sequence[Path], comma
     return "\n".join(lines)
 
 
-def format_resume(session: str, command: Sequence[str]) -> str:
-    """Return the command that goes on with a session as the one that collected it, whose arguments are given."""
+def format_resume(session: str, command: Sequence[str], *, collect: bool = False) -> str:
+    """Return the command that goes on with a session as the one whose arguments are given, or only collects it."""
     from pytest_llmbench.core.redaction import hide_password_of
 
     kept = [hide_password_of(argument) for argument in _drop_launching(command)]
-    return shlex.join(["pytest", *kept, "--llmb-resume", f"{SESSION}={session}"])
+    return shlex.join(["pytest", *kept, "--llmb-collect" if collect else "--llmb-resume", f"{SESSION}={session}"])
 
 
 def _pick_selection(command: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
@@ -16,7 +16,8 @@ from pytest_llmbench.core.models.jobs import PlannedHours, Purpose, SubmissionSt
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
-from pytest_llmbench.pipeline.launch.costs import HoursBudget, describe_used
+from pytest_llmbench.pipeline.launch.costs import HoursBudget
+from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -81,6 +82,7 @@ class LaunchSession:
         self.overruled: tuple[str, ...] = ()
         self.secrets: frozenset[str] = frozenset()
         self._cases: set[str] = set()
+        self._engine: Engine | None = None
 
     def run(self, selected: Sequence[Key]) -> bool:
         """Launch the selected configurations and judge them; whether the session ends without running its items.
@@ -89,16 +91,29 @@ class LaunchSession:
         """
         if not selected:  # every test is skipped
             return False
+        try:
+            return self._run(selected)
+        except KeyboardInterrupt:
+            raise Interrupted(describe_untouched(self.launch, self.host)) from None
+
+    def _run(self, selected: Sequence[Key]) -> bool:
         self.planner = Planner(self.launch, self.settings.gpu, self.catalog, self.host, selected)
         if self.launch.dry_run:
             return self._tell_plan(self.planner.plan(selected))
-        if self.launch.goes_on:
-            with self._resume() as journal:
-                self._follow(self._restore_plan(journal, selected), journal)
-        else:
-            plan = self._plan_checked(selected)
-            with self._begin(plan) as journal:
+        plan = None if self.launch.goes_on else self._plan_checked(selected)
+        with self._open_journal() as journal:
+            try:
+                if plan is None:
+                    self._resume(journal)
+                    plan = self._restore_plan(journal, selected)
+                else:
+                    self._begin(plan, journal)
                 self._follow(plan, journal)
+            except KeyboardInterrupt:
+                if not journal.session:
+                    raise
+                engine = self._engine or self._build_engine(journal, HoursBudget(0.0))
+                raise Interrupted(stop_jobs(engine, journal, self.launch, self.host)) from None
         return self.launch.submit_only
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
@@ -186,31 +201,29 @@ class LaunchSession:
             self.host.tell(f"not launched: {formatting.count_noun(count, 'configuration')}: {why}")
 
     @contextmanager
-    def _begin(self, plan: Plan) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal import Journal
-
-        with closing(Journal(self.host.folder, self.host.index)) as journal:
-            for past in journal.list_unfinished():
-                if past.waiting and not past.alive:
-                    jobs = formatting.count_noun(past.waiting, "job")
-                    self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
-            self._cases = {job.spec.case_id for job in plan.jobs}
-            asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
-            noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **asked}
-            self.overruled = noted["overruled"] = self.planner.overruled
-            self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
-            yield journal
-
-    @contextmanager
-    def _resume(self) -> Iterator[Journal]:
+    def _open_journal(self) -> Iterator[Journal]:
         from pytest_llmbench.launch.journal import Journal
         from pytest_llmbench.launch.journal.places import require_journal
 
-        require_journal(self.host.index, self.launch.session, self.host.folder)
+        if self.launch.goes_on:
+            require_journal(self.host.index, self.launch.session, self.host.folder)
         with closing(Journal(self.host.folder, self.host.index)) as journal:
-            self.session = journal.resume(self.launch.session)
-            self.host.tell(f"llmbench: going on with session {self.session}")
             yield journal
+
+    def _begin(self, plan: Plan, journal: Journal) -> None:
+        for past in journal.list_unfinished():
+            if past.waiting and not past.alive:
+                jobs = formatting.count_noun(past.waiting, "job")
+                self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
+        self._cases = {job.spec.case_id for job in plan.jobs}
+        asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
+        noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **asked}
+        self.overruled = noted["overruled"] = self.planner.overruled
+        self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
+
+    def _resume(self, journal: Journal) -> None:
+        self.session = journal.resume(self.launch.session)
+        self.host.tell(f"llmbench: going on with session {self.session}")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
         from pytest_llmbench.core.redaction import MASK
@@ -230,7 +243,7 @@ class LaunchSession:
             past=self.past,
         )
         budget = self._count_budget(plan, journal)
-        engine = self._build_engine(journal, budget)
+        engine = self._engine = self._build_engine(journal, budget)
         progress = LaunchProgress(
             [job.spec for job in plan.jobs],
             runs,
@@ -243,10 +256,8 @@ class LaunchSession:
         )
         try:
             self._drive(engine, plan, journal, progress)
-        except KeyboardInterrupt:
-            raise Interrupted(stop_jobs(engine, journal, self.host, keep=self.launch.keep_jobs)) from None
         except Exception:
-            tell_left(journal, self.host)
+            tell_left(journal, self.launch, self.host)
             raise
         progress.add_node_remarks(self.planner.list_node_reasons)
         self.secrets |= {MASK} if runs.withheld else set()
@@ -336,45 +347,3 @@ class LaunchSession:
 
 def _list_cases(cases: Collection[str]) -> str:
     return formatting.join_first(sorted(cases)) or "no job"
-
-
-class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
-    """The session was stopped while it launched; the message says what became of its jobs."""
-
-
-def stop_jobs(engine: Engine, journal: Journal, host: Host, *, keep: bool) -> str:
-    """Cancel the jobs of this session, or leave them, and say so."""
-    if keep:
-        ids = [job.job_id for job in journal.list_live() if job.job_id]
-        return f"{formatting.count_noun(len(ids), 'job')} left running: --llmb-resume goes on with {journal.session}"
-    try:
-        before = sum(bool(job.job_id) for job in journal.list_live())
-        host.tell("llmbench: stopped; cancelling the jobs of this session ...")
-        left = engine.cancel()
-        if not left:
-            journal.finish(host.now())
-    except KeyboardInterrupt:
-        return f"stopped while cancelling; {describe_left(journal)}"
-    except LaunchError as error:
-        return f"{error}\n{describe_left(journal)}"
-    if left:
-        return f"could not be cancelled: {formatting.join_first(left)}; {describe_left(journal)}"
-    return f"{formatting.count_noun(before, 'job')} cancelled, {describe_used(journal.list_jobs())}"
-
-
-def tell_left(journal: Journal, host: Host) -> None:
-    """Say which jobs go on where a session ends in an error; without a terminal there is nobody to tell."""
-    with suppress(OSError):
-        if journal.list_live():
-            host.tell(f"llmbench: session {journal.session}: {describe_left(journal)}")
-
-
-def describe_left(journal: Journal) -> str:
-    """Say which jobs of a session may run on, and how to end them."""
-    live = journal.list_live()
-    slurm = [job.job_id for job in live if job.job_id and job.spec.via != "local"]
-    here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
-    unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]
-    ends = f"`scancel {' '.join(slurm)}` ends them, " if slurm else ""
-    named = formatting.join_first([*(f"job {job_id}" for job_id in slurm), *here, *unknown], 20) or "no job"
-    return f"may still run: {named}; {ends}--llmb-resume goes on with them"

@@ -1,0 +1,118 @@
+"""A launch that somebody stops before it follows any job: no job goes on without a word, whenever the signal comes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+from fake_recipe import WELL, write_recipe
+from sessions import Moment, signal_at
+
+from pytest_llmbench.core import stop_signals
+from pytest_llmbench.launch.follow import Engine
+from pytest_llmbench.launch.follow.progress import Progress
+from pytest_llmbench.launch.journal import Journal
+from pytest_llmbench.pipeline import catalog
+from pytest_llmbench.pipeline.launch import Planner
+from pytest_llmbench.plugin import hooks
+
+pytestmark = pytest.mark.slow
+
+ID = "fake_one-24.11-h100-bf16-8"
+WAIT = f"while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done; {WELL}"
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+BEFORE_IT_IS_TAKEN_UP: dict[str, Moment] = {
+    "the baselines are read": (catalog, "load"),
+    "items are selected": (hooks, "keep_wanted"),
+    "the journal is opened": (Journal, "resume"),
+}
+BEFORE_IT_IS_FOLLOWED: dict[str, Moment] = {
+    "its plan is restored": (Journal, "read_note"),
+    "a job is planned": (Planner, "plan_job"),
+    "following begins": (Engine, "resume"),
+}
+
+
+@pytest.fixture
+def left(pytester: pytest.Pytester, capfd: Capture) -> Iterator[str]:
+    """Leave a job running, and return its session; afterwards it is let go."""
+    write_recipe(pytester.path, {"one": WAIT}, kind="local")
+    with Patch.context() as patch:
+        signal_at(patch, (Progress, "tell_submitted"), signal.SIGINT)
+        assert stop(pytester, "--llmb-launch", "--llmb-keep-jobs") == 2
+    printed = capfd.readouterr().out
+    assert "1 job left running" in printed
+    assert f"{ID} on this machine" in printed
+    yield printed.partition("--llmb-resume --llmb-session=")[2].split()[0]
+    (pytester.path / "stage" / "go").touch()
+
+
+def stop(pytester: pytest.Pytester, *arguments: str) -> int:
+    given = ("-p", "no:cacheprovider", "-k", "fake", "--llmb-json=s.json", *arguments)
+    return int(pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret)
+
+
+def read_failures(pytester: pytest.Pytester) -> str:
+    session = json.loads((pytester.path / "s.json").read_text())
+    assert (session["exit_code"], session["green"]) == (2, False)
+    return " ".join(session["failures"])
+
+
+@pytest.mark.parametrize("when", BEFORE_IT_IS_TAKEN_UP)
+def test_a_session_that_was_not_taken_up_is_named_with_its_jobs_which_go_on(
+    pytester: pytest.Pytester, capfd: Capture, left: str, when: str
+) -> None:
+    with Patch.context() as patch:
+        signal_at(patch, BEFORE_IT_IS_TAKEN_UP[when], signal.SIGTERM)
+        assert stop(pytester, "--llmb-resume") == 2
+    printed = "".join(capfd.readouterr())
+    assert "Traceback" not in printed
+    assert f"session {left} was taken up" in printed
+    assert f"{ID} on this machine" in printed
+    assert f"  pytest -p no:cacheprovider -k fake --llmb-json=s.json --llmb-resume --llmb-session={left}\n" in printed
+    assert read_failures(pytester)
+    (pytester.path / "stage" / "go").touch()
+    assert stop(pytester, "--llmb-resume", f"--llmb-session={left}") == 0
+
+
+@pytest.mark.parametrize("when", BEFORE_IT_IS_FOLLOWED)
+def test_a_session_that_was_taken_up_has_its_jobs_cancelled(
+    pytester: pytest.Pytester, capfd: Capture, left: str, when: str
+) -> None:
+    with Patch.context() as patch:
+        signal_at(patch, BEFORE_IT_IS_FOLLOWED[when], signal.SIGTERM)
+        assert stop(pytester, "--llmb-resume") == 2
+    printed = capfd.readouterr().out
+    assert "1 job cancelled" in printed
+    assert "interrupted by SIGTERM" in read_failures(pytester)
+    assert stop(pytester, "--llmb-resume") == 4  # nothing is left to go on with
+    assert left
+
+
+def test_a_second_signal_names_what_may_still_run(pytester: pytest.Pytester, capfd: Capture, left: str) -> None:
+    with Patch.context() as patch:
+        signal_at(patch, (Engine, "resume"), signal.SIGTERM)
+        patch.setattr(stop_signals, "AT_ONCE_SECONDS", 0.0)
+        signal_at(patch, (Engine, "cancel"), signal.SIGINT)
+        assert stop(pytester, "--llmb-resume") == 2
+    printed = capfd.readouterr().out
+    assert "stopped while cancelling; may still run" in printed
+    assert f"{ID} on this machine" in printed
+    assert f"--llmb-resume --llmb-session={left}\n" in printed
+
+
+def test_a_launch_that_is_stopped_before_it_submits_says_that_nothing_was(
+    pytester: pytest.Pytester, capfd: Capture
+) -> None:
+    write_recipe(pytester.path, {"one": WELL}, kind="local")
+    with Patch.context() as patch:
+        signal_at(patch, (Planner, "plan"), signal.SIGINT)
+        assert stop(pytester, "--llmb-launch") == 2
+    assert "interrupted before anything was submitted" in capfd.readouterr().out
+    assert stop(pytester, "--llmb-resume") == 4
+    assert stop(pytester, "--llmb-launch") == 0
