@@ -1,19 +1,25 @@
-"""What every command does where who reads its output goes away."""
+"""What every command does where somebody stops it, or who reads its output goes away."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nccl_traces import run
-from remembered import document, nights
+from nccl_traces import run as trace
+from remembered import document, nights, outcome
+from sessions import Moment, signal_at
 
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.history.unsaved import write_unsaved
+from pytest_llmbench.ingest.reading import reader
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "examples" / "experiments"
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -46,10 +52,86 @@ def call(words: str, folder: Path, out: int, err: int) -> subprocess.CompletedPr
     ],
 )
 def test_a_reader_that_has_gone_changes_no_exit_code(tmp_path: Path, unread: int, words: str, code: int) -> None:
-    (tmp_path / "trace.out").write_text("".join(run()))
+    (tmp_path / "trace.out").write_text("".join(trace()))
     write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights([7.4, 7.5])))
     done = call(words, tmp_path, unread, subprocess.PIPE)
     assert done.returncode == code
     assert "Error" not in done.stderr
     assert "Exception ignored" not in done.stderr
     assert call(words, tmp_path, unread, unread).returncode == code  # 2>&1 | head
+
+
+# --- signals ------------------------------------------------------------------------------------------------
+
+TABLE = """## Oak 8b
+
+| Oak 8b FP8 | 8x H100 GPUs |
+|---|---|
+| Step time (s) | 9.33 |
+"""
+
+WRITTEN = {
+    "history export --history h.db -o out.json": "out.json",
+    "baselines import README.md --release 25.05 --recipe mine -o own --force": "own/mine/25.05.yaml",
+    "nccl trace.out --save out.json": "out.json",
+}
+"""Commands that write a file, with its name."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with a history, a document and a trace."""
+    monkeypatch.chdir(tmp_path)
+    write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights([7.4, 7.5])))
+    (tmp_path / "README.md").write_text(TABLE)
+    (tmp_path / "trace.out").write_text("".join(trace()))
+    return tmp_path
+
+
+def interrupt(moment: Moment, number: int, words: str, calls: int = 1) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, moment, number, calls)
+        return main(words.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("words", "moment"),
+    [
+        (f"summary {EXPERIMENTS}", (reader, "make_batches")),
+        ("history list --history h.db", (queries, "connect")),
+        *((words, (Path, "replace")) for words in WRITTEN),
+    ],
+)
+def test_an_interrupted_command_says_so_in_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: str, moment: Moment, number: signal.Signals
+) -> None:
+    assert interrupt(moment, number, words) == 128 + number
+    assert capsys.readouterr() == ("", "llmbench: interrupted\n")
+    assert not [path.name for path in folder.rglob("*") if path.is_file() and path.name.startswith(".")]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("words", WRITTEN)
+def test_what_an_interrupted_command_was_to_replace_is_as_before(folder: Path, words: str) -> None:
+    path = folder / WRITTEN[words]
+    assert main(words.split()) == 0
+    before, names = path.read_bytes(), sorted(path.parent.iterdir())
+    write(StoreLocation("h.db", folder / "h.db"), document(outcome(7.6, 5)))
+    (folder / "README.md").write_text(TABLE.replace("9.33", "9.40"))
+    (folder / "trace.out").write_text("".join(trace(20)))
+    assert interrupt((Path, "replace"), signal.SIGTERM, words) == 143
+    assert (path.read_bytes(), sorted(path.parent.iterdir())) == (before, names)
+    assert main(words.split()) == 0
+    assert path.read_bytes() != before
+
+
+def test_an_interrupted_addition_stores_whole_sessions_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_unsaved(document(outcome(7.6, 5)), [folder])
+    second = write_unsaved(document(outcome(7.7, 6)), [folder])
+    words = f"history add {first.name} {second.name} --history h.db"
+    assert interrupt((record, "drop_digests"), signal.SIGTERM, words, calls=2) == 143
+    assert capsys.readouterr() == (f"{first.name}: 1 verdict stored\n", "llmbench: interrupted\n")
+    assert main(words.split()) == 0
+    out = capsys.readouterr().out
+    assert f"{first.name}: stored before\n{second.name}: 1 verdict stored\n1 verdict added" in out
