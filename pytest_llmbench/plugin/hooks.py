@@ -323,7 +323,7 @@ def _note_interruption(session: pytest.Session, state: Session) -> bool:
     session.exitstatus = pytest.ExitCode.INTERRUPTED
     by = f" by {state.stop.name}" if state.stop.name else ""
     text = f"interrupted{by}: what did not run has no verdict"
-    state.failures.append(text)
+    state.failures += filter(None, [text, state.describe_recorded()])
     if left := state.describe_unlaunched():
         state.failures.append(left.partition(":\n")[0])  # without the command, which would be wrapped
         _make_teller(session.config)(f"\nllmbench: {left}")

@@ -68,6 +68,8 @@ class Session:
         # What a launch tells of itself.
         self.ended_early = False
         self._launched = False
+        self._recording = False
+        self._recorded: tuple[Path, ...] = ()
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
         self.redactor = make_redactor()
@@ -214,10 +216,9 @@ class Session:
             outcomes = decide_outcomes(self.results, selected, self.settings)
         else:
             recipes = (*self.catalog.recipes, *self.results.drafted)
-            outcomes, paths = record(
-                self.results, selected, self.settings, self.now, self._find_author(), recipes=recipes
-            )
-            self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in paths]
+            author, self._recording = self._find_author(), True
+            outcomes, self._recorded = record(self.results, selected, self.settings, self.now, author, recipes=recipes)
+            self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in self._recorded]
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), ())
         for outcome in outcomes:
@@ -226,6 +227,18 @@ class Session:
             one_line = f"{described['verdict']} ({described['reason']}): {named}"
             message = one_line if outcome.skipped else explain(described, short=self._short)
             self._outcomes[outcome.case.id] = replace(outcome, message=message), described
+
+    def describe_recorded(self) -> str:
+        """Return what a session had recorded when it was interrupted; empty for one that records nothing."""
+        if self.settings.record is None:
+            return ""
+        if self._recorded:
+            files = formatting.join_first([formatting.format_place(path, self.directory) for path in self._recorded])
+            return f"recorded before it was interrupted: {files}"
+        if self._recording:
+            place = formatting.format_place(self.settings.record, self.directory)
+            return f"each file in {place} is whole, as it was or as recorded: record again"
+        return "nothing was recorded"
 
     def _find_author(self) -> str:
         import socket

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Moment, Write, signal_at
 
+from pytest_llmbench.baseline import write as baseline_write
 from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.store import locate_store
 from pytest_llmbench.ingest.reading import reader
@@ -189,3 +191,41 @@ def test_sighup_of_a_closed_terminal_ends_with_two(pytester: pytest.Pytester, ge
     os.close(reading)
     assert run_unread(pytester, writing, *arguments(pytester.path, generated(FP8))) == (2, "")
     assert_interrupted(pytester.path)
+
+
+@pytest.mark.parametrize(
+    ("moment", "said"),
+    [
+        ((evaluate, "gather"), "nothing was recorded"),
+        ((baseline_write, "write_beside"), "each file in own is whole, as it was or as recorded"),
+        ((Session, "get_outcome"), "recorded before it was interrupted: own/grok1/25.05.yaml"),
+    ],
+)
+def test_an_interrupted_recording_says_what_is_recorded_and_leaves_whole_files(
+    pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch, moment: Moment, said: str
+) -> None:
+    runs = generated(FP8)
+    given = arguments(pytester.path, runs)
+    recording = [*(word for word in given if "history" not in word), "--llmb-record=own"]
+    assert pytester.runpytest_inprocess(*recording).ret == 0
+    path = pytester.path / "own" / "grok1" / "25.05.yaml"
+    before = path.read_bytes()
+    shutil.rmtree(runs)
+    generated(FP8, factor=1.001)
+    signal_at(monkeypatch, moment, signal.SIGTERM)
+    assert pytester.runpytest_inprocess(*recording, no_reraise_ctrlc=True).ret == 2
+    assert said in "".join(assert_interrupted(pytester.path)["failures"])
+    assert (path.read_bytes() == before) is (moment[0] is not Session)
+    assert list(path.parent.iterdir()) == [path]
+    assert path.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("option", ["-x", "--maxfail=1"])
+def test_a_signal_to_a_session_that_ends_with_the_first_failure(
+    pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    given = arguments(pytester.path, generated(FP8, factor=1.3))
+    signal_at(monkeypatch, (outputs, "_complete_outcomes"), signal.SIGTERM)
+    assert pytester.runpytest_inprocess(*given, option, no_reraise_ctrlc=True).ret == 2
+    (outcome,) = assert_interrupted(pytester.path)["outcomes"]
+    assert outcome["verdict"] == "REGRESSION"
