@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopSignals()
     stop.install()
     try:
-        return _run(argv)
+        with stop.keep_raised():
+            return _run(argv)
     except KeyboardInterrupt:
         stop.hold()
         tell_aside("llmbench: interrupted")

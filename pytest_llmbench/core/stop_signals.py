@@ -80,6 +80,18 @@ class StopSignals:
         finally:
             self._held = True
 
+    @contextmanager
+    def keep_raised(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt for what became of it: Python 3.11 puts RuntimeError in its place where it comes as a
+        class is made, so in any import."""
+        before = self.number
+        try:
+            yield
+        except RuntimeError:
+            if self.number and not before:
+                raise KeyboardInterrupt from None
+            raise
+
     def _take(self, number: int, _frame: FrameType | None) -> None:
         self.number = self.number or number
         # timeout(1) sends SIGTERM to the process and then to its group: the second must not stop what the first began.

@@ -71,10 +71,11 @@ def _start(config: pytest.Config) -> None:
         stop.install()
         config.add_cleanup(lambda: stop.end() if _is_program() else stop.restore())
     try:
-        from pytest_llmbench.core.redaction import redact_text
-        from pytest_llmbench.plugin.configure import start
+        with stop.keep_raised():
+            from pytest_llmbench.core.redaction import redact_text
+            from pytest_llmbench.plugin.configure import start
 
-        start(config, stop)
+            start(config, stop)
     except pytest.UsageError as error:
         raise pytest.UsageError(*map(redact_text, map(str, error.args))) from None
     except KeyboardInterrupt:

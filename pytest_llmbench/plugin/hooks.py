@@ -237,7 +237,8 @@ class Collector:
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         """From the end of the last item on, a signal is only noted: the reports will say so."""
         try:
-            return (yield)
+            with self.session.stop.keep_raised():
+                return (yield)
         finally:
             self.session.stop.hold()
 

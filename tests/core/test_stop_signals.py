@@ -53,6 +53,26 @@ def test_what_follows_at_once_is_the_same_and_what_comes_later_raises_again(stop
     assert stop.name == "SIGTERM"
 
 
+def test_what_python_makes_of_it_in_an_import_is_an_interruption(stop: StopSignals) -> None:
+    class Part:
+        def __set_name__(self, _owner: type, _name: str) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def make_class() -> type:
+        class Made:
+            part = Part()
+
+        return Made
+
+    with pytest.raises(KeyboardInterrupt), stop.keep_raised():
+        make_class()
+
+
+def test_an_error_without_a_signal_is_one(stop: StopSignals) -> None:
+    with pytest.raises(RuntimeError), stop.keep_raised():
+        raise RuntimeError("of our own")
+
+
 def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(stop: StopSignals, clock: Clock) -> None:
     stop.hold()
     for _ in range(3):
