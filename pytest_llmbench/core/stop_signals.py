@@ -6,6 +6,7 @@ report is never left, and what is noted is in the reports.
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
 import time
@@ -49,9 +50,11 @@ class StopSignals:
             if signal.getsignal(number) is handler:
                 self._before[number] = handler
                 signal.signal(number, self._take)
+        atexit.register(self._ignore)
 
     def restore(self) -> None:
         """Let signals do again what they did before."""
+        atexit.unregister(self._ignore)
         while self._before:
             number, handler = self._before.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -91,6 +94,12 @@ class StopSignals:
             if self.number and not before:
                 raise KeyboardInterrupt from None
             raise
+
+    def _ignore(self) -> None:
+        # Python goes back to what the system does, which ends the process, while it takes itself apart: with large
+        # modules that is a third of a second in which the exit code would be lost.
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         self.number = self.number or number

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -116,3 +118,23 @@ def test_what_is_ignored_stays_so_as_under_nohup(number: signal.Signals) -> None
     finally:
         stop.restore()
         signal.signal(number, before)
+
+
+AT_THE_VERY_END = """
+import os, signal, sys
+from pytest_llmbench.core.stop_signals import StopSignals
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGTERM):
+        kill(process, number)
+
+sys.late = Late()
+stop = StopSignals()
+stop.install()
+stop.end()
+sys.exit(3)
+"""
+
+
+def test_while_python_takes_itself_apart_a_signal_changes_no_exit_code() -> None:
+    assert subprocess.run([sys.executable, "-c", AT_THE_VERY_END], check=False).returncode == 3
