@@ -16,7 +16,7 @@ from nccl_traces import record, run
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.ingest.nccl import read_saved, read_trace
-from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources import compressed
 
 PAGE = """\
 damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below
@@ -140,7 +140,7 @@ def test_what_has_no_end_is_refused(capsys: pytest.CaptureFixture[str], trace: P
 def test_few_bytes_that_make_many_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    monkeypatch.setattr(files, "UNSUSPECTED", 1 << 24)
+    monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 24)
     zeros = bytes(1 << 25)
     head = tarfile.TarInfo("n1.7")
     head.size = len(zeros)
