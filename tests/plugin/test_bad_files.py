@@ -23,7 +23,7 @@ from generator import write_run
 from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources import compressed, files
 from pytest_llmbench.plugin.stash import raise_usage_errors
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,8 @@ Write = Callable[[Path], object]
 @pytest.fixture(autouse=True)
 def _small_bombs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call 16 MiB of text suspicious: a gigabyte takes seconds."""
-    monkeypatch.setattr(files, "UNSUSPECTED", 1 << 24)
+    for module in (files, compressed):
+        monkeypatch.setattr(module, "UNSUSPECTED", 1 << 24)
 
 
 def file(name: str, data: bytes | str) -> Write:

@@ -429,7 +429,7 @@ def test_a_command_that_is_ended_by_a_signal_ends_the_step(tmp_path: Path) -> No
         assert process.stdout is not None
         assert any(line == "started\n" for line in process.stdout)
         process.terminate()
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=30) == 143
     assert not running(tmp_path)
 
 
