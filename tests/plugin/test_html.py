@@ -100,7 +100,10 @@ def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_told(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     pytester.makeconftest(
-        "import pathlib\ndef pytest_collection_finish(): pathlib.Path('out').write_text('now a file')\n"
+        "import pathlib, shutil\n"
+        "def pytest_collection_finish():\n"
+        "    shutil.rmtree('out')\n"  # with the page that says that the session has not ended
+        "    pathlib.Path('out').write_text('now a file')\n"
     )
     result = session(
         pytester,
