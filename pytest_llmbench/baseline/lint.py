@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import COLUMNS, CONFIGURATION, DERIVED, NOT_GIVEN
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
-from pytest_llmbench.core.formatting import count_noun
+from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.core.metric_definitions import METRICS, is_logged
 from pytest_llmbench.core.models import Architecture, Baseline, Erratum
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
@@ -281,5 +281,10 @@ def wrap_text(text: str, width: int, first: str, rest: str | None = None) -> lis
     # An id is not broken at its hyphens: it is there to be copied.
     following = first if rest is None else rest
     return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False
+        escape(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=following,
+        break_on_hyphens=False,
+        break_long_words=False,
     )

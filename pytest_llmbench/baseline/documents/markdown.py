@@ -15,7 +15,7 @@ _PIPE = re.compile(r"(?<!\\)\|")
 _DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
 _HEADING = re.compile(
     r"(?P<marks>#{1,6})\s+(?P<marked>.*?)\s*#*|(?P<bold>\*\*.+?\*\*|__.+?__)\s*:?"
-    r"|(?:<[a-z]+[^<>]*>\s*)*<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>\s*:?(?:\s*</[a-z]+>)*",
+    r"|(?:<[a-z]++[^<>]*+>\s*+)*<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>\s*:?(?:\s*</[a-z]+>)*",
     re.IGNORECASE,
 )
 _INNERMOST = 7
