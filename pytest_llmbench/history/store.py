@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
+from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.redaction import hide_password_of
 from pytest_llmbench.core.userfile import is_there
 
@@ -205,7 +206,7 @@ def explain_errors(place: StoreLocation) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise HistoryError(f"{place.shown}: {_format_error(error)}; {_find_remedy(error, place)}") from None
+        raise HistoryError(f"{place.shown}: {escape(_format_error(error))}; {_find_remedy(error, place)}") from None
     except (SQLAlchemyError, *UNEXPECTED) as error:
         text = " ".join(repr(error).split())
         raise HistoryError(

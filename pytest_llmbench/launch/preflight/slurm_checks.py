@@ -148,7 +148,8 @@ def _find_requested_time(planned: PlannedJob) -> str:
 
 def _read_time_limit(time: str) -> float:
     """Return a time limit as sbatch reads it, where a number alone is minutes; 0 for one that it does not read."""
-    return 60.0 * int(time) if time.isdecimal() else parse_duration(time) or 0.0
+    is_minutes = time.isdecimal() and len(time) < 10
+    return 60.0 * int(time) if is_minutes else parse_duration(time) or 0.0
 
 
 def _count_gpus(gres: str) -> int:

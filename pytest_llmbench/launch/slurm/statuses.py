@@ -369,7 +369,8 @@ def format_exit(code: str) -> str:
 
 
 def _name_signal(number: int) -> str:
-    return f" ({signal.Signals(number).name})" if number in signal.valid_signals() else ""
+    # Most of the real-time signals, which are valid, have no name.
+    return next((f" ({each.name})" for each in signal.Signals if each == number), "")
 
 
 def _explain_completed(status: JobStatus) -> JobEnd:
