@@ -100,7 +100,8 @@ def _date_by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
         mixed = Clock.MIXED if len(core) > 1 else core[0].order_source
         return [dataclasses.replace(run, order_source=mixed) for run in runs]
     dated = _move_newest([_date_run(run, datings[run.id][clock]) for run in core], datings, clock)
-    return [*dated, *(_place_run(run, dated, datings, clock) for run in runs if not count_steps(run))]
+    placed = (_place_run(run, dated, datings, clock) for run in runs if not count_steps(run))
+    return _order_started_together([*dated, *placed], datings, clock)
 
 
 def _move_newest(dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dating]], clock: Clock) -> list[Run]:
@@ -121,9 +122,30 @@ def _move_newest(dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dati
     return list(dated)
 
 
-def find_common_clock(datings: Sequence[Mapping[Clock, Dating]]) -> Clock | None:
+def _order_started_together(
+    dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dating]], clock: Clock
+) -> list[Run]:
+    """Return runs, those of one start with the later ones put behind by the next clock that all of these have."""
+    # Jobs of one folder share its stamp, and a job that was submitted first may start last. Times of files say less
+    # than numbers of jobs: copying changes them.
+    groups: dict[datetime | None, list[Run]] = {}
+    for run in dated:
+        groups.setdefault(run.started, []).append(run)
+    ordered: dict[str, Run] = {}
+    for started, group in groups.items():
+        finer = find_common_clock([datings[run.id] for run in group], CLOCKS[CLOCKS.index(clock) + 1 : -1])
+        if len(group) == 1 or started is None or finer is None:
+            continue
+        moments = sorted({datings[run.id][finer].moment for run in group})
+        for run in group:
+            rank = moments.index(datings[run.id][finer].moment)
+            ordered[run.id] = dataclasses.replace(run, started=started + timedelta(microseconds=rank))
+    return [ordered.get(run.id, run) for run in dated]
+
+
+def find_common_clock(datings: Sequence[Mapping[Clock, Dating]], clocks: Sequence[Clock] = CLOCKS) -> Clock | None:
     """Return the first clock by which all of these are dated, all in a stated zone or all without one; else None."""
-    for clock in CLOCKS:
+    for clock in clocks:
         zones = {of_run[clock].zoned for of_run in datings if clock in of_run}
         if len(zones) == 1 and all(clock in of_run for of_run in datings):
             return clock

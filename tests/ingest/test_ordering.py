@@ -59,6 +59,29 @@ def test_two_runs_are_compared_by_the_first_clock_that_both_have(
     assert source(*runs) is clock
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "newest"),
+    [
+        ({"folder_name": DAY, "log": HOUR}, {"folder_name": DAY, "log": DAY}, "1"),
+        ({"folder_name": DAY, "log": DAY}, {"folder_name": DAY, "log": HOUR}, "2"),
+        ({"folder_name": DAY, "log": HOUR}, {"folder_name": DAY, "log": HOUR}, "2"),
+        ({"folder_name": DAY, "log": HOUR}, {"folder_name": DAY}, "2"),
+        ({"folder_name": DAY, "file_time": HOUR}, {"folder_name": DAY, "file_time": DAY}, "2"),
+    ],
+    ids=["log", "log and job", "job alone", "one without", "files tell nothing"],
+)
+def test_of_jobs_of_one_folder_that_is_newest_which_started_last(
+    first: dict[str, timedelta], second: dict[str, timedelta], newest: str
+) -> None:
+    """Numbers of jobs begin anew, and who was submitted first may wait longest."""
+    assert jobs(made("1", **first), made("2", **second))[0] == newest
+
+
+def test_what_died_in_the_folder_of_others_stays_the_newest() -> None:
+    runs = (made("1", folder_name=DAY, log=HOUR), made("2", folder_name=DAY, log=2 * HOUR))
+    assert jobs(*runs, made("3", DEAD, folder_name=DAY))[0] == "3"
+
+
 def test_times_with_and_without_a_zone_are_two_clocks() -> None:
     """One metadata file says its zone, the other one does not: hours may lie between them."""
     naive = made("1", metadata=2 * HOUR, log=3 * DAY)
