@@ -13,8 +13,10 @@ from pytest_llmbench.core.models import (
     JUDGED,
     Case,
     Check,
+    CheckKind,
     EndingCode,
     Evidence,
+    Finding,
     Identity,
     IgnoredFile,
     Judgement,
@@ -139,8 +141,13 @@ class SessionResults:
 # --- what becomes of an item --------------------------------------------------------------------------------
 
 
-def decide_outcomes(results: SessionResults, selected: Collection[str], settings: Settings) -> tuple[Outcome, ...]:
-    """Return what becomes of each selected item id; if none of them has a valid run, none of them is green."""
+def decide_outcomes(
+    results: SessionResults, selected: Collection[str], settings: Settings, *, guarded: bool = False
+) -> tuple[Outcome, ...]:
+    """Return what becomes of each selected item id; if none of them has a valid run, none of them is green.
+
+    All of them fail then; where an item of its own says it (`guarded`), see `decide_guard`, only what is red by itself.
+    """
     chosen_results = [results.configurations[identifier] for identifier in selected]
     judged = _list_judged_keys(chosen_results)
     chosen = [invalidate_if_newer_unmatched(result, results.unmatched, settings) for result in chosen_results]
@@ -148,7 +155,9 @@ def decide_outcomes(results: SessionResults, selected: Collection[str], settings
     nothing = () if done else _explain_nothing_judged(results, len(chosen), settings)
     outcomes = []
     for result in chosen:
-        status = Status.FAILED if nothing else _decide_status(result, judged, results, settings)
+        status = _decide_status(result, judged, results, settings)
+        if nothing and not (guarded and status is Status.SKIPPED):
+            status = Status.FAILED
         outcome = Outcome(
             result.case,
             status,
@@ -162,6 +171,23 @@ def decide_outcomes(results: SessionResults, selected: Collection[str], settings
         )
         outcomes.append(outcome)
     return tuple(outcomes)
+
+
+def decide_guard(checks: Sequence[Check], outcomes: Sequence[Outcome]) -> tuple[Check, ...]:
+    """Return checks with what that one says which is about nothing else than whether anything was judged: red where
+    nothing was, unless runs are red themselves."""
+    context = next((outcome.context for outcome in outcomes if outcome.context), ())
+    if not context and outcomes:
+        return tuple(checks)
+    text = formatting.join_sentences(context) or "nothing was judged: no configuration is selected"
+    invalid = [outcome for outcome in outcomes if outcome.failed and outcome.judgement.verdict is Verdict.INVALID]
+    status = Status.SKIPPED if invalid else Status.FAILED
+    return tuple(
+        replace(check, status=status, verdict=Finding.NOTHING_JUDGED, text=text)
+        if check.kind is CheckKind.SOMETHING_JUDGED
+        else check
+        for check in checks
+    )
 
 
 def find_red_results(results: SessionResults, settings: Settings) -> Iterator[ConfigurationResult]:

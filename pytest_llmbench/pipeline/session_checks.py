@@ -236,6 +236,12 @@ def check_gate(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> 
         yield from run_selftests(judged, settings)
 
 
+def check_anything_judged(_: JudgedConfigurations, settings: Settings, __: Catalog) -> Iterator[Check]:
+    """Yield the item that fails where nothing was judged; `decide_outcomes` says whether, once items are selected."""
+    if settings.record is None:
+        yield Check(CheckKind.SOMETHING_JUDGED, "session", Status.PASSED, Verdict.PASS, "a configuration was judged")
+
+
 CHECKS: dict[CheckKind, tuple[Callable[[JudgedConfigurations, Settings, Catalog], Iterator[Check]], str]] = {
     CheckKind.CLUSTER_CHANGE: (check_cluster, "A shift that most configurations share."),
     CheckKind.WEAK_SCALING: (
@@ -248,5 +254,6 @@ CHECKS: dict[CheckKind, tuple[Callable[[JudgedConfigurations, Settings, Catalog]
         "How the level of a configuration has changed over its nights, and who acknowledged it.",
     ),
     CheckKind.SELFTEST: (check_gate, "What became of damaged copies of a run that passed (--llmb-selftest)."),
+    CheckKind.SOMETHING_JUDGED: (check_anything_judged, "Whether any of the selected configurations was judged."),
 }
 """By kind the function that yields the items, and what the fixture says of itself."""

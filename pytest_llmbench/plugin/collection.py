@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.core.models import Case, Check, UnmatchedRun
+from pytest_llmbench.core.models import Case, Check, CheckKind, Status, UnmatchedRun
 from pytest_llmbench.pipeline.cautions import Selection, Subject
 from pytest_llmbench.pipeline.session_checks import CHECKS
 from pytest_llmbench.plugin.fixtures import get_case
@@ -154,7 +154,8 @@ def _make_check_fixture(name: str, meaning: str) -> object:
     def describe_check(request: pytest.FixtureRequest) -> Check:
         case = get_case(request)
         check, described = get_session(request.config).describe_check(case)
-        if DESCRIBED not in request.node.stash:  # the verdict on a configuration comes first
+        silent = check.kind is CheckKind.SOMETHING_JUDGED and check.status is Status.PASSED  # verdicts say it
+        if DESCRIBED not in request.node.stash and not silent:  # the verdict on a configuration comes first
             request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, check.message
         return check
 
@@ -222,8 +223,11 @@ def pytest_collection_modifyitems(
         added = _select_failing_checks(session, collected)
         collected += added
         by_name.update(added)
-    following = _select_following(collected, by_name, items)
+    following = _select_guarded(collected, by_name, items)
     items += following
+    others = _select_following(collected, by_name, items)
+    items += others
+    following += others
     _correct_deselected(config, following)
     return result
 
@@ -250,6 +254,26 @@ def _list_cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
         case = params.get(fixture)
         if isinstance(case, Case | Check | UnmatchedRun):
             yield (name, case.id), case
+
+
+def is_guard(item: pytest.Item) -> bool:
+    """Whether an item says that the session has judged something."""
+    return any(name == CheckKind.SOMETHING_JUDGED.test_name for (name, _), _ in _list_cases(item))
+
+
+def _select_guarded(
+    collected: Sequence[pytest.Item], by_name: set[pytest.Item], remaining: Sequence[pytest.Item]
+) -> list[pytest.Item]:
+    """Return the item that says whether anything was judged, where a configuration is selected and it is not; where it
+    alone is, as after it failed (--lf), the configurations."""
+    judged = {item: any(isinstance(case, Case) for _, case in _list_cases(item)) for item in collected}
+    left = [item for item in collected if item not in set(remaining)]
+    if any(judged.get(item) for item in remaining):
+        # Without it nothing that was not judged is green either, but then all of it is red.
+        return [item for item in left if is_guard(item) and (item in by_name or is_deselected(item))]
+    if any(map(is_guard, remaining)):
+        return [item for item in left if judged[item] and item in by_name and not is_deselected(item)]
+    return []
 
 
 def _select_following(

@@ -13,7 +13,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import describe_os_error
 from pytest_llmbench.core.redaction import Redactor
 from pytest_llmbench.pipeline.cautions import restore_selection
-from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, keep_wanted, make_selection
+from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, is_guard, keep_wanted, make_selection
 from pytest_llmbench.plugin.outputs import (
     flush_terminal,
     list_header,
@@ -38,6 +38,7 @@ from pytest_llmbench.plugin.stash import (
     list_selecting_options,
     raise_usage_errors,
     uses_runs,
+    will_run,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     state = get_session(config)
     if state.settings.launch is not None and _may_launch(session) and _launch_selected(session):
         return True
-    raise_usage_errors(lambda: state.decide_outcomes(list(list_selected_ids(session.items))))
+    guarded = any(is_guard(item) and will_run(item) for item in session.items)
+    raise_usage_errors(lambda: state.decide_outcomes(list(list_selected_ids(session.items)), guarded=guarded))
     if session.items:  # the controller of workers has none
         state.selection = make_selection(session)
     return None

@@ -15,22 +15,18 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import TimedBy
+from pytest_llmbench.core.models import Reason, TimedBy
 from pytest_llmbench.core.runtime import discard_output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_llmbench.pipeline.outcomes import SessionResults
     from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
     from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.terminal import TerminalLine
 
-
-LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
-FOUND = (
-    "correct what keeps these runs from being judged, or select what they are of with -k; all of them are shown by: "
-    "llmbench summary PATH"
-)
-"""What to do when nothing was judged, without and with runs."""
 
 NOT_ENDED = "the session has not ended: it runs, or was stopped before it could say more"
 """What the reports say from the beginning of a session."""
@@ -121,12 +117,26 @@ def _list_remarks(session: Session) -> list[str]:
 def _explain_nothing_judged(session: Session) -> Iterator[str]:
     """Yield why nothing was judged, where nothing was, and what to do about it."""
     if session.context:
-        own = "".join(
-            f" --baselines {formatting.format_place(path, session.directory)}" for path in session.settings.baselines
-        )
-        next_step = f". Next: {FOUND if session.results.runs_found else LOST}{own}"
         why = formatting.join_sentences(session.context).removesuffix(".")
-        yield f"{why}{'' if session.settings.launch else next_step}"
+        yield (
+            why
+            if session.settings.launch
+            else f"{why}. Next: {advise_nothing_judged(session.results, session.settings, session.directory)}"
+        )
+
+
+def advise_nothing_judged(results: SessionResults, settings: Settings, directory: Path) -> str:
+    """Return what to do where nothing was judged."""
+    from pytest_llmbench.report.advice import FOUND, LOST, RECORD_OWN, make_record_command
+
+    logs, own = (
+        [formatting.format_place(path, directory) for path in paths] for paths in (settings.logs, settings.baselines)
+    )
+    if not results.runs_found:
+        return LOST
+    if results.runs_found == sum(run.reason is Reason.UNMATCHED for run in results.unmatched):
+        return RECORD_OWN.format(command=make_record_command(logs))
+    return FOUND.format(baselines="".join(f" --baselines {place}" for place in own))
 
 
 def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:

@@ -205,15 +205,20 @@ class Session:
             self.command,
         )
 
-    def decide_outcomes(self, selected: Collection[str]) -> None:
-        """Decide what becomes of the selected items (ids), or record baselines from them."""
-        from pytest_llmbench.pipeline.outcomes import decide_outcomes
+    def decide_outcomes(self, selected: Collection[str], *, guarded: bool = False) -> None:
+        """Decide what becomes of the selected items (ids), or record baselines from them.
+
+        `guarded`: an item of its own says whether anything was judged.
+        """
+        from pytest_llmbench.pipeline.outcomes import decide_guard, decide_outcomes
         from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.jobs import list_files
 
         if self.settings.record is None:
-            outcomes = decide_outcomes(self.results, selected, self.settings)
+            outcomes = decide_outcomes(self.results, selected, self.settings, guarded=guarded)
+            if guarded:
+                self._results = replace(self.results, checks=decide_guard(self.results.checks, outcomes))
         else:
             recipes = (*self.catalog.recipes, *self.results.drafted)
             author, self._recording = self._find_author(), True
@@ -273,15 +278,22 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_stray
 
-        described = self._redact(describe_stray(run, self.directory))
+        described = self._redact(describe_stray(run, self.directory, self.settings.logs))
         return replace(run, message=explain(described, short=self._short)), described
 
     def describe_check(self, check: Check) -> tuple[Check, dict[str, Any]]:
         """Return a check with the message of its item, and its dictionary."""
+        from pytest_llmbench.plugin.outputs import advise_nothing_judged
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
+        from pytest_llmbench.report.verdicts import is_guard
 
-        described = self._redact(describe_check(check))
+        # What the selection has decided since its item was collected counts.
+        check = next((one for one in self.results.checks if (one.kind, one.id) == (check.kind, check.id)), check)
+        described = describe_check(check)
+        if is_guard(described):
+            described["next"] = advise_nothing_judged(self.results, self.settings, self.directory)
+        described = self._redact(described)
         message = described["text"] if check.skipped else explain(described, short=self._short)
         return replace(check, message=message), described
 

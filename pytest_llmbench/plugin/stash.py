@@ -125,17 +125,17 @@ def find_judging_option(config: pytest.Config) -> str:
 def list_selected_ids(items: Sequence[pytest.Item]) -> Iterator[str]:
     """Yield the ids of the configurations that the items are about, each once; a test that a mark keeps from running
     asks for none."""
-    specs = (getattr(item, "callspec", None) for item in items if not _is_kept_from_running(item))
+    specs = (getattr(item, "callspec", None) for item in items if will_run(item))
     cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
     yield from dict.fromkeys(case.id for case in cases if case is not None)
 
 
-def _is_kept_from_running(item: pytest.Item) -> bool:
-    """Whether a mark says now that a test will not run."""
+def will_run(item: pytest.Item) -> bool:
+    """Whether no mark says now that a test will not run."""
     # A condition that is text is only known when the turn of the test comes.
     conditions = [
         all(mark.args) if mark.name == "skipif" else mark.kwargs.get("run") is False and all(mark.args)
         for mark in item.iter_markers()
         if mark.name in ("skipif", "xfail") and not any(isinstance(condition, str) for condition in mark.args)
     ]
-    return item.get_closest_marker("skip") is not None or any(conditions)
+    return item.get_closest_marker("skip") is None and not any(conditions)

@@ -36,6 +36,17 @@ SLOW_NODES = (
     "leave the nodes out that are slow each time (--llmb-exclude, with the list beside it), and launch it again"
 )
 
+RECORD_OWN = (
+    "make each run that no baseline fits a configuration of your own, which --llmb-baselines=own judges from then on: "
+    "`{command}`"
+)
+LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
+FOUND = (
+    "correct what keeps these runs from being judged, or select what they are of with -k; all of them are shown by: "
+    "llmbench summary PATH{baselines}"
+)
+"""What to do when nothing was judged, without and with runs."""
+
 SLOW_HERE = frozenset(("slower-than-bound", "cannot-tell", "repeats-disagree"))
 """Reasons for which other work on the machine that ran the jobs may be to blame."""
 
@@ -77,9 +88,8 @@ ADVICE = {
     "asynchronous-dispatch": "judge a window after the steps that were only dispatched when their time was taken",
     "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
-    "unmatched": "make it a configuration of your own with the same --llmb-logs and --llmb-record=own, and judge later "
-    "runs with --llmb-baselines=own; where only the release differs judge it against another one with "
-    "--llmb-baseline-release, or allow it with --llmb-unmatched=list",
+    "unmatched": "where only its release differs judge it against another one with --llmb-baseline-release, or allow "
+    f"it with --llmb-unmatched=list; else {RECORD_OWN}",
     "ambiguous": "say what nothing in the run says: release and GPU type with --llmb-release and --llmb-gpu, the rest "
     "in the name of its folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in its metadata; correct what "
     "contradicts itself; or allow it with --llmb-unmatched=list",
@@ -142,8 +152,16 @@ def advise(described: dict[str, Any]) -> str:
         return _advise_resumption(described["resume"])
     if described.get("slow_nodes") and described["verdict"] == "INCONCLUSIVE":
         return SLOW_NODES
-    advice = _choose_advice(described).format(id=described["id"], baselines=baselines)
+    if "next" in described:
+        return str(described["next"])
+    command = make_record_command(described.get("logs", ()))
+    advice = _choose_advice(described).format(id=described["id"], baselines=baselines, command=command)
     return _advise_on_machine(described, advice) if described["reason"] in SLOW_HERE else advice
+
+
+def make_record_command(logs: Iterable[str]) -> str:
+    """Return what makes configurations of one's own of the runs in these places."""
+    return shlex.join(["pytest", *(f"--llmb-logs={place}" for place in logs), "--llmb-record=own"])
 
 
 def _advise_on_machine(described: dict[str, Any], advice: str) -> str:

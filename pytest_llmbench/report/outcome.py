@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,11 @@ def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
     }
 
 
-def describe_stray(stray: UnmatchedRun, directory: Path) -> dict[str, Any]:
-    """Return a run that matches no baseline, or an entry that could not be read, as plain values."""
+def describe_stray(stray: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return a run that matches no baseline, or an entry that could not be read, as plain values.
+
+    `logs` are the places where runs were looked for.
+    """
     return {
         "schema": SCHEMA,
         "kind": "stray",
@@ -135,6 +139,7 @@ def describe_stray(stray: UnmatchedRun, directory: Path) -> dict[str, Any]:
         "reason": str(stray.reason),
         "text": stray.text,
         "log": formatting.format_place(stray.path, directory),
+        "logs": [formatting.format_place(path, directory) for path in logs],
     }
 
 

@@ -17,6 +17,7 @@ from pytest_llmbench.report.verdicts import (
     format_counts,
     format_step_time,
     is_absent,
+    is_guard,
     join_counts,
     list_all_texts,
     locate_log,
@@ -110,7 +111,7 @@ def render_summary(
     for outcome in shown:
         if outcome["kind"] == "stray":
             yield from _format_row(outcome, outcome["reason"].upper())
-    yield from _list_checks([outcome for outcome in shown if outcome["kind"] == "check"])
+    yield from _list_checks([outcome for outcome in shown if outcome["kind"] == "check" and not is_guard(outcome)])
     for remark in remarks:
         yield from map(TerminalLine, wrap(remark, "  "))
     if verbosity >= 0:
@@ -199,7 +200,7 @@ def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLin
 
     Nothing is yielded about items of a session that judged nothing: their context says what to do.
     """
-    judged = [outcome for outcome in described if not outcome.get("context")]
+    judged = [outcome for outcome in described if not outcome.get("context") and not is_guard(outcome)]
     # Where nothing was judged the context of the items says what to do, once.
     advised = list_advice(judged)
     for group, text in advised[:MOST_ADVICE]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution, CautionCode
+from pytest_llmbench.core.models import Caution, CautionCode, Finding
 
 ORDER = (
     "TEST_FAILED",
@@ -74,9 +74,14 @@ def name_verdict(described: dict[str, Any]) -> str:
 def make_headline(described: dict[str, Any]) -> str:
     """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
     headline = f"{name_verdict(described)}  {name_outcome(described)}"
-    if described["kind"] == "check":
+    if described["kind"] == "check" and not is_guard(described):
         return f"{described['check'].upper()} {headline}"
-    return headline if described["kind"] == "stray" else f"{headline} ({described['reason']})"
+    return f"{headline} ({described['reason']})" if described["kind"] == "configuration" else headline
+
+
+def is_guard(outcome: dict[str, Any]) -> bool:
+    """Whether it says that nothing was judged, as the context of the configurations does."""
+    return outcome.get("verdict") == Finding.NOTHING_JUDGED
 
 
 def locate_log(described: dict[str, Any]) -> str:
@@ -168,12 +173,14 @@ def count_verdicts(described: Sequence[dict[str, Any]]) -> dict[str, dict[str, i
 
 
 def _name_count(outcome: dict[str, Any]) -> str:
-    return outcome["reason"].upper() if outcome["kind"] != "configuration" else str(outcome["verdict"])
+    if outcome["kind"] == "configuration" or is_guard(outcome):
+        return str(outcome["verdict"])
+    return str(outcome["reason"].upper())
 
 
 def rank_count(item: tuple[str, int]) -> tuple[int, str]:
     """Return by what verdicts and their numbers are ordered."""
-    return (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)), item[0]
+    return (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER) + (item[0] == Finding.NOTHING_JUDGED)), item[0]
 
 
 def format_counts(described: Sequence[dict[str, Any]]) -> str:

@@ -92,7 +92,7 @@ def test_a_users_own_ini_does_not_hide_the_suite(pytester: pytest.Pytester, exam
     )
     pytester.mkdir("mine").joinpath("check_mine.py").write_text("def check_mine(): assert False\n")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "-k", "25.05-gb200-bf16-128", "-rA")
-    result.assert_outcomes(passed=3, deselected=86)  # with its scaling and its speed-up
+    result.assert_outcomes(passed=4, deselected=86)  # with its scaling and its speed-up
     result.stdout.fnmatch_lines([f"PASSED {SUITE}?grok1_314b-25.05-gb200-bf16-128?"])
 
 
@@ -120,9 +120,9 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
 
 
 def test_lf_runs_what_failed(pytester: pytest.Pytester, examples: Path) -> None:
-    pytester.runpytest_inprocess(logs(examples)).assert_outcomes(passed=24, failed=5, skipped=60)
+    pytester.runpytest_inprocess(logs(examples)).assert_outcomes(passed=25, failed=5, skipped=60)
     again = pytester.runpytest_inprocess(logs(examples), "--lf")
-    again.assert_outcomes(failed=5, passed=1, deselected=83)  # with the scaling of what failed
+    again.assert_outcomes(failed=5, passed=2, deselected=83)  # with the scaling of what failed
 
 
 def test_x_stops_at_the_first_failure(pytester: pytest.Pytester, examples: Path) -> None:
@@ -133,7 +133,7 @@ def test_x_stops_at_the_first_failure(pytester: pytest.Pytester, examples: Path)
 
 def test_collect_only_lists_and_judges_nothing(pytester: pytest.Pytester, examples: Path) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "-q")
-    result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "89 tests collected*"])
+    result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "90 tests collected*"])
     result.stdout.no_fnmatch_line("*green*")
     assert result.ret == pytest.ExitCode.OK
 

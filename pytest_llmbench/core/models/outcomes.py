@@ -49,6 +49,7 @@ class Finding(StrEnum):
     ON_BOUND = "ON_BOUND"
     CAUGHT = "CAUGHT"
     SURVIVED = "SURVIVED"
+    NOTHING_JUDGED = "NOTHING_JUDGED"
 
 
 class CheckKind(StrEnum):
@@ -59,6 +60,8 @@ class CheckKind(StrEnum):
     FP8_SPEEDUP = "fp8-speedup"
     TREND = "trend"
     SELFTEST = "selftest"
+    SOMETHING_JUDGED = "something-was-judged"
+    """Whether any configuration was: what the selection leaves decides it."""
 
     @property
     def test_name(self) -> str:

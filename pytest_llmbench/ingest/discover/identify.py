@@ -24,6 +24,7 @@ from pytest_llmbench.ingest.discover.match import (
     collect_claims,
     find_nearest,
     find_possible,
+    is_near,
     match_baselines,
 )
 from pytest_llmbench.ingest.discover.run_facts import find_own_baselines
@@ -252,9 +253,10 @@ def _make_unmatched(claims: Claims, every: Sequence[Match], summary: str, recipe
     near = find_nearest(every, *_find_nearness(claims))
     differing = frozenset(near[0].differences) if near else frozenset()
     head = _name_lacking(claims, differing, recipes) or f"no baseline fits {summary}"
-    nearest = ", ".join(f"{match.key.id} ({', '.join(match.differences)})" for match in near)
     other_release = near and differing <= {"release", "layout"}
     advice = f"--llmb-baseline-release={near[0].key.release} judges it against that release" if other_release else ""
+    near = tuple(match for match in near if is_near(match, claims))
+    nearest = ", ".join(f"{match.key.id} ({', '.join(match.differences)})" for match in near)
     because = _join_clauses(head, nearest and f"nearest: {nearest}", advice)
     possible = find_possible(every, *_find_nearness(claims))
     return Identity(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.models import Baseline, Hint, Key, Recipe
 from pytest_llmbench.ingest.discover.names import RECIPES
 
@@ -185,6 +186,15 @@ def find_nearest(matches: Sequence[Match], gpus: str, dtype: str = "") -> tuple[
 
     by_key = {match.key: match for match in sorted(matches, key=rate_distance, reverse=True)}
     return tuple(sorted(by_key.values(), key=rate_distance)[:3])
+
+
+def is_near(match: Match, claims: Claims) -> bool:
+    """Whether a baseline that does not fit is worth being named: it is of the recipe that the run names, or of one
+    with a like name, or of its size where it names none."""
+    if "recipe" in claims.by_field:
+        named = claims.by_field["recipe"].value
+        return "recipe" not in match.differences or bool(did_you_mean(named, [match.key.recipe]))
+    return "size" in claims.by_field and "size" not in match.differences
 
 
 def find_possible(matches: Sequence[Match], gpus: str, dtype: str = "") -> tuple[Key, ...]:

@@ -46,8 +46,8 @@ HERE = Path(__file__).parent
 
 WELL = SessionEnding(0)
 
-OPTION = re.compile(r"--llmb-[a-z-]+(?:=[^\s;,]+)?")
-"""An option in a text of ours."""
+TYPED = re.compile(r"`([^`]+)`|(--llmb-[a-z-]+(?:=[^\s;,]+)?)")
+"""A command or an option in a text of ours."""
 
 TITLES = {"fp8 speedup": "FP8 speed-up"}
 """The titles of checks that are not just their kind."""
@@ -184,7 +184,7 @@ def _make_environment() -> Environment:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["drawn"] = Markup  # charts are elements, made by a library that escapes
-    environment.filters["marked"] = lambda text: Markup(OPTION.sub(r"<code>\g<0></code>", str(escape(text))))  # noqa: S704
+    environment.filters["marked"] = lambda text: Markup(TYPED.sub(r"<code>\1\2</code>", str(escape(text))))  # noqa: S704
     return environment
 
 

@@ -1,0 +1,131 @@
+"""Where nothing was judged one item is red, whatever is selected; without that item everything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from generator import write_run
+from titan_runs import write_run as write_titan_run
+
+from pytest_llmbench.core.models import Baseline
+
+SUITE = "pytest_llmbench/suite"
+GUARD = f"{SUITE}/test_something_was_judged.py::test_something_was_judged[session]"
+ONE, OTHER = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-bf16-256"
+ITEM = f"{SUITE}/test_performance.py::test_performance[{ONE}]"
+
+
+@pytest.fixture
+def empty(pytester: pytest.Pytester) -> str:
+    """The option for a folder without a run."""
+    return f"--llmb-logs={pytester.mkdir('empty')}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "selected"),
+    [
+        ([], 82),
+        (["-k", ONE], 1),
+        (["-m", "llmb(gpu='gb200')"], 6),
+        ([ITEM], 1),
+        ([f"--deselect={GUARD}"], 82),
+        (["-k", ONE, f"--deselect={SUITE}/test_something_was_judged.py"], 1),
+        (["-n2", "-k", ONE], 1),
+    ],
+    ids=["all", "-k", "-m", "node id", "deselected", "-k and deselected", "xdist"],
+)
+def test_nothing_judged_is_one_red_item(
+    pytester: pytest.Pytester, empty: str, arguments: list[str], selected: int
+) -> None:
+    result = pytester.runpytest_inprocess(empty, "--llmb-json=out.json", *arguments)
+    result.assert_outcomes(failed=1, skipped=selected, deselected=result.parseoutcomes().get("deselected", 0))
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["NOTHING_JUDGED  session", "nothing was judged: no valid run of the *"])
+    result.stdout.fnmatch_lines([f"1 red: 1 NOTHING_JUDGED; {selected} skipped: {selected} MISSING"])
+    document = json.loads(Path("out.json").read_text())
+    assert not document["green"]
+    assert [item["verdict"] for item in document["outcomes"] if item["status"] == "failed"] == ["NOTHING_JUDGED"]
+
+
+@pytest.mark.parametrize("option", ["--lf", "--sw"])
+def test_after_it_failed_the_configurations_are_selected_again(
+    pytester: pytest.Pytester, empty: str, option: str, baselines: dict[str, Baseline]
+) -> None:
+    pytester.runpytest_inprocess(empty, "-k", ONE, option)
+    write_run(pytester.path / "empty", baselines[ONE])
+    again = pytester.runpytest_inprocess(empty, option)
+    again.assert_outcomes(passed=2, skipped=81)
+    again.stdout.fnmatch_lines(["1 green: 1 PASS; 81 skipped: 81 MISSING"])
+
+
+def test_an_invalid_run_is_red_itself(pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]) -> None:
+    path = write_run(pytester.path / "empty", baselines[ONE])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    result = pytester.runpytest_inprocess(empty, "-k", f"{ONE} or {OTHER}")
+    result.assert_outcomes(failed=1, skipped=2, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["1 red: 1 INVALID; *"])
+    result.stdout.no_fnmatch_line("*NOTHING_JUDGED*")
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "def pytest_collection_modifyitems(items):\n"
+        "    items[:] = [item for item in items if 'something' not in item.name]",
+        "import pytest\ndef pytest_collection_modifyitems(items):\n    for item in items:\n"
+        "        if 'something' in item.name:\n            item.add_marker(pytest.mark.skip)",
+    ],
+    ids=["taken out, as by a shard", "marked"],
+)
+def test_where_it_does_not_run_everything_is_red(pytester: pytest.Pytester, empty: str, hook: str) -> None:
+    pytester.makeconftest(hook)
+    result = pytester.runpytest_inprocess(empty, "-k", "grok1 and gb200")
+    assert result.parseoutcomes()["failed"] == 6
+    result.stdout.fnmatch_lines(["6 red: 6 MISSING*"])
+
+
+def test_where_it_is_skipped_as_it_runs_the_session_is_red(pytester: pytest.Pytester, empty: str) -> None:
+    pytester.makeconftest(
+        "import pytest\n@pytest.fixture(autouse=True)\ndef skip(request):\n"
+        "    if 'something' in request.node.name:\n        pytest.skip('not today')"
+    )
+    result = pytester.runpytest_inprocess(empty, "-k", ONE)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*nothing was judged: no item with a verdict ran to its end*"])
+
+
+def test_runs_of_no_baseline_come_first_with_the_command_that_records_them(
+    pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
+) -> None:
+    """Another model of another framework is near to nothing."""
+    write_titan_run(pytester.path / "empty", 1, name="mine/train.log")
+    result = pytester.runpytest_inprocess(empty, "-k", "gb200 or unmatched", "--llmb-json=out.json")
+    told = result.stdout.str()
+    assert "nearest" not in told
+    assert told.index("UNMATCHED  mine") < told.index("NOTHING_JUDGED  session")
+    result.stdout.fnmatch_lines(
+        ["  pytest --llmb-logs=*empty --llmb-record=own", "2 red: 1 UNMATCHED, 1 NOTHING_JUDGED; *"]
+    )
+
+
+def test_a_users_own_test_is_red_as_ever(pytester: pytest.Pytester, empty: str) -> None:
+    pytester.makepyfile(
+        test_mine="import pytest\ndef test_mine(llmb_verdict):\n"
+        "    if llmb_verdict.failed: pytest.fail(llmb_verdict.message)\n"
+        "    if llmb_verdict.skipped: pytest.skip(llmb_verdict.message)"
+    )
+    result = pytester.runpytest_inprocess(empty, "test_mine.py", "-k", ONE)
+    result.assert_outcomes(failed=1, deselected=81)
+
+
+def test_where_something_was_judged_it_says_nothing(
+    pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
+) -> None:
+    write_run(pytester.path / "empty", baselines[ONE])
+    result = pytester.runpytest_inprocess(empty, "-k", "gb200 and bf16", "--llmb-json=out.json")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*something-was-judged*")
+    kinds = [item.get("check") for item in json.loads(Path("out.json").read_text())["outcomes"]]
+    assert "something-was-judged" not in kinds
