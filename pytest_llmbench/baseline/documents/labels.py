@@ -34,6 +34,9 @@ _UNITS = {
 }
 """The units of each metric, as a power of ten."""
 
+LONGEST_LABEL = 200
+"""Characters; a longer one is none, and would take for ever to take apart."""
+
 _THROUGHPUTS = ("tokens_per_second", "tokens_per_second_per_gpu")
 
 _FIELDS = {
@@ -132,6 +135,8 @@ def _check_unit(name: str, bare: str, unit: str) -> tuple[str, int] | None:
 def _split_label(label: str) -> tuple[str, str]:
     """Return a label in lower case, and its unit: `Step time (ms)`, `Step time [ms]`, `Step time, ms`."""
     text = " ".join(label.lower().split()).rstrip(":")
+    if len(text) > LONGEST_LABEL:
+        return text, ""
     match = re.fullmatch(r"(.*?)\s*(?:[(\[](.*?)[)\]]|, ?(\S+))", text)
     return (match[1], (match[2] or match[3] or "").strip()) if match else (text, "")
 
