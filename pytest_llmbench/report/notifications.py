@@ -19,8 +19,10 @@ from pytest_llmbench.report.verdicts import (
     FINDINGS,
     JUDGED,
     SLOWER,
+    explain_mfu,
     explain_nothing_judged,
     format_counts,
+    format_mfu,
     format_step_time,
     list_caution_texts,
     locate_log,
@@ -49,7 +51,7 @@ MOST_CAUTIONS = 3
 LONGEST_LINE = 160
 """Signs of a line of the message that says why."""
 
-HEAD = "| verdict | configuration | step time | difference | why | next |\n|---|---|---:|---:|---|---|\n"
+HEAD = "| verdict | configuration | step time | difference | MFU % | why | next |\n|---|---|---:|---:|---:|---|---|\n"
 
 MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
 """Signs that mean something in GitHub's Markdown; as references to characters they are only signs."""
@@ -80,7 +82,8 @@ def render_job_summary(described: Sequence[dict[str, Any]], ending: SessionEndin
     for title, ones in (("red", red), ("only reported", reported), ("in doubt", doubtful), ("passed", green)):
         if ones:
             text += _render_section(title, ones, room - len(text.encode()))
-    return text
+    legend = _escape(explain_mfu(shown))
+    return text + legend if len((text + legend).encode()) <= room else text
 
 
 def append_job_summary(path: Path, described: Sequence[dict[str, Any]], ending: SessionEnding) -> None:
@@ -127,16 +130,17 @@ def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> st
         rows.append(row)
     more = len(ones) - len(rows)
     if more:
-        rows.append(f"| | {more} more | | | there is no room for them here: see the log | |\n")
+        rows.append(f"| | {more} more | | | | there is no room for them here: see the log | |\n")
     text = f"{start}{''.join(rows)}{end}"
     return text if len(text.encode()) <= room else ""
 
 
 def _render_row(outcome: dict[str, Any]) -> str:
-    step_time, change = format_step_time(outcome) if outcome["kind"] == "configuration" else ("", "")
+    timed = outcome["kind"] == "configuration"
+    numbers = (*format_step_time(outcome), format_mfu(outcome)[0]) if timed else ("", "", "")
     place = f" ({locate_log(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
     texts = clip(outcome["text"], LONGEST) + place, advise(outcome)
-    cells = (name_verdict(outcome), name_outcome(outcome), step_time, change, *texts)
+    cells = (name_verdict(outcome), name_outcome(outcome), *numbers, *texts)
     return f"| {' | '.join(map(_escape, cells))} |\n"
 
 
@@ -216,7 +220,9 @@ def _format_item(outcome: dict[str, Any]) -> str:
     if outcome["kind"] == "configuration" and outcome["verdict"] in JUDGED:
         step_time, change = format_step_time(outcome)
         expected = format_seconds(outcome["expected_seconds"])
-        return f"{title}: {change} ({step_time}, expected {expected})"
+        mfu = format_mfu(outcome)[0]
+        rate = "" if mfu == "-" else f", {'logged ' if mfu.endswith('*') else ''}MFU {mfu.rstrip('*')} %"
+        return f"{title}: {change} ({step_time}, expected {expected}{rate})"
     return _shorten(f"{title}: {outcome['text']}")
 
 

@@ -14,8 +14,11 @@ from pytest_llmbench.report.explain import WIDTH, count_columns, escape_commands
 from pytest_llmbench.report.verdicts import (
     JUDGED,
     choose_colour,
+    explain_mfu,
     format_counts,
+    format_mfu,
     format_step_time,
+    get_step_time,
     is_absent,
     is_guard,
     join_counts,
@@ -124,10 +127,14 @@ def render_summary(
 def _tabulate(configurations: Sequence[dict[str, Any]], verbosity: int) -> Iterator[TerminalLine]:
     """Yield the table of configurations; those of which nothing was seen have a line for each reason."""
     if verbosity >= 0:
-        yield TerminalLine(f"{'verdict':<14} {'configuration':<39} {'step time':>9} {'diff':>7} {'age':>5}", "")
+        yield TerminalLine(
+            f"{'verdict':<14} {'configuration':<34} {'step time':>9} {'MFU %':>5} {'diff':>7} {'age':>5}", ""
+        )
     for outcome in configurations:
         if not is_absent(outcome):
-            yield from _format_configuration(outcome)
+            yield from _format_configuration(outcome, verbosity)
+    if legend := explain_mfu(configurations):
+        yield TerminalLine(f"{legend:>{WIDTH - 1}}")
     for (why, status), ids in _group_absent(configurations).items():
         named = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
         lines = wrap(f"{'MISSING':<14} {len(ids)} {why}: {named}", " " * 15)
@@ -157,10 +164,12 @@ def _list_checks(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:
                 yield from map(TerminalLine, wrap(f"{name_outcome(outcome)}: {outcome['text']}", " " * 6, first="  "))
 
 
-def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
+def _format_configuration(outcome: dict[str, Any], verbosity: int) -> Iterator[TerminalLine]:
     step_time, change = format_step_time(outcome)
     age, _ = jobs.find_age(outcome)
-    yield from _format_row(outcome, outcome["verdict"], f"{step_time:>9} {change:>7} {age:>5}")
+    yield from _format_row(
+        outcome, outcome["verdict"], f"{step_time:>9} {format_mfu(outcome)[0]:>5} {change:>7} {age:>5}"
+    )
     remarks = [note["text"] for note in outcome["notes"] if note["code"] in NOTEWORTHY]
     if outcome["reason"] in DOUBTFUL:
         # The comparison before it stands in the numbers of the line already.
@@ -171,6 +180,9 @@ def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
         remarks = [note["text"] for note in outcome["notes"] if note["code"] in OF_RECORDED]
     if outcome["verdict"] not in JUDGED:
         remarks = [outcome["text"]]
+    rate = outcome["metrics"].get("tokens_per_second_per_gpu", {}).get("value")
+    if verbosity > 0 and rate is not None and get_step_time(outcome)[0] is not None:
+        remarks.insert(0, f"{rate:,.1f} tokens/s per GPU")
     texts = [formatting.clip(remark, 120) for remark in remarks]
     for remark in filter(None, (*texts, jobs.summarize(outcome), outcome["nodes"])):
         yield from map(TerminalLine, wrap(remark, INDENT, first=INDENT))
@@ -181,7 +193,7 @@ def _format_configuration(outcome: dict[str, Any]) -> Iterator[TerminalLine]:
 def _format_row(outcome: dict[str, Any], verdict: str, numbers: str = "") -> Iterator[TerminalLine]:
     """Yield a verdict with its id and, at the right, its numbers: on a line of their own behind a long id."""
     head = f"{verdict:<14} {name_outcome(outcome)}"
-    # An id of more than 39 signs would push the numbers out of their columns.
+    # An id of more than 34 signs would push the numbers out of their columns.
     if numbers and count_columns(head) + len(numbers) < WIDTH:
         yield from _mark([f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"], verdict, choose_colour([outcome]))
         return

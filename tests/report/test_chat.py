@@ -29,9 +29,9 @@ def test_a_green_session_is_one_line_and_a_link() -> None:
 def test_what_is_red_is_named_with_its_difference() -> None:
     lines = make_message(session(told(), stray(), killed(), slow(), doubtful("failed"))).splitlines()
     assert lines[1:] == [
-        "REGRESSION slow: +20.0 % (8.790 s, expected 7.325 s)",
+        "REGRESSION slow: +20.0 % (8.790 s, expected 7.325 s, MFU 39.7 %)",
         "INVALID killed: stopped after step 27 of 50; the log does not say why",
-        "INCONCLUSIVE doubtful: +3.8 % (7.600 s, expected 7.325 s)",
+        "INCONCLUSIVE doubtful: +3.8 % (7.600 s, expected 7.325 s, MFU 45.9 %)",
         "UNMATCHED run_7: no baseline of release 26.01",
     ]
 

@@ -61,8 +61,9 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
     ]
     red = rows(markdown)[0]
     assert red[2:4] == ["8.790 s", "+20.0 %"]
-    assert red[4].endswith("(log-x_1_0.out)")
-    assert red[5].startswith("compare with an older run")
+    assert red[4] == "39.7"
+    assert red[5].endswith("(log-x_1_0.out)")
+    assert red[6].startswith("compare with an older run")
     assert "2 green: 1 INCONCLUSIVE, 1 PASS; 2 red" in html.unescape(rendered(markdown))
 
 
@@ -97,7 +98,7 @@ def test_the_headline_is_green_only_where_the_session_is(
 def test_no_text_is_markup() -> None:
     one = slow(HOSTILE, text=HOSTILE, log=HOSTILE)
     markdown = render_job_summary([one], SessionEnding(1, [HOSTILE]))
-    ((verdict, identifier, _, _, why, _),) = rows(markdown)
+    ((verdict, identifier, _, _, _, why, _),) = rows(markdown)
     seen = " ".join(HOSTILE.split())
     assert (verdict, identifier) == ("REGRESSION", seen)
     assert why == f"{seen} ({seen})"
@@ -110,7 +111,7 @@ def test_no_text_is_markup() -> None:
 def test_whatever_a_log_says_stands_in_its_cell(text: str) -> None:
     cells = rows(render_job_summary([slow("before"), slow("x", text=f"a{text}b"), slow("z")], RED))
     assert [row[1] for row in cells] == ["before", "x", "z"]
-    assert cells[1][4] == f"{' '.join(f'a{text}b'.split())} (log-x_1_0.out)".replace("\0", "\ufffd")
+    assert cells[1][5] == f"{' '.join(f'a{text}b'.split())} (log-x_1_0.out)".replace("\0", "\ufffd")
 
 
 def test_the_summary_fits_and_counts_what_does_not() -> None:

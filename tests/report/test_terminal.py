@@ -230,5 +230,5 @@ def test_wide_text_is_broken_at_the_edge_and_nothing_is_lost() -> None:
 def test_a_long_id_stands_above_its_numbers() -> None:
     lines = list(render_summary([told(identifier="long-" * 12)], []))
     assert lines[1] == f"{'PASS':<14} {'long-' * 12}"
-    assert lines[2].split() == ["7.330", "s", "+0.1", "%", "3h"]
+    assert lines[2].split() == ["7.330", "s", "47.6", "+0.1", "%", "3h"]
     assert len(lines[2]) == WIDTH - 1

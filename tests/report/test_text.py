@@ -196,11 +196,11 @@ def test_the_summary() -> None:
     assert (
         "\n".join(render_summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
         == """\
-verdict        configuration                           step time    diff   age
-REGRESSION     grok1_314b-25.05-gb200-bf16-128           7.911 s  +8.0 %    3h
-INVALID        killed                                          -       -    3h
+verdict        configuration                      step time MFU %    diff   age
+REGRESSION     grok1_314b-25.05-gb200-bf16-128     7.911 s  44.1  +8.0 %    3h
+INVALID        killed                                    -     -       -    3h
                  stopped after step 46 of 50; the log does not say why
-PASS           passed                                    7.325 s   0.0 %    3h
+PASS           passed                              7.325 s  47.6   0.0 %    3h
 MISSING        1 without a run: missing
 UNMATCHED      pretrain_x/9
 remark remark remark remark remark remark remark remark remark remark remark
@@ -215,6 +215,23 @@ next: only what is red again: the same command with --lf
 1 green: 1 PASS; 3 red: 1 REGRESSION, 1 INVALID, 1 UNMATCHED; 1 skipped: 1
   MISSING"""
     )
+
+
+def test_an_mfu_of_logged_flops_is_marked_and_explained() -> None:
+    """Its framework may count FLOPs that the formula does not: the two are not one number."""
+    told: dict[str, Any] = outcome(run(), Status.PASSED)
+    metrics = {name: value for name, value in told["metrics"].items() if name != "mfu"}
+    logged = {**told, "metrics": {**metrics, "mfu_logged": {"value": 0.3127, "standard_deviation": None, "unit": ""}}}
+    lines = list(render_summary([logged], []))
+    assert "31.3*" in lines[1].split()
+    assert lines[2].strip() == "* FLOPs as its framework counts them"
+    assert "* FLOPs" not in "\n".join(render_summary([told], []))
+
+
+def test_tokens_per_gpu_are_shown_on_request() -> None:
+    told = outcome(run(), Status.PASSED)
+    assert "tokens/s per GPU" not in "\n".join(render_summary([told], []))
+    assert list(render_summary([told], [], 1))[2].strip() == "2,236.7 tokens/s per GPU"
 
 
 def test_what_was_not_judged_stands_under_a_green_line_too() -> None:
