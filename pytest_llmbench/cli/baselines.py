@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.cli import WIDTH, Output, Subparsers, add_runs, redact_values, rename_flags, resolve_settings
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
+from pytest_llmbench.core.userfile import expand_home
 
 HANGING: Any = {"subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
 """How a line of what was drafted goes on."""
@@ -185,7 +186,7 @@ def _read_side(place: str, directories: Sequence[Path]) -> list[Baseline]:
     """Return the baselines of a file, of a folder, or of a release among the shipped and the user's."""
     from pytest_llmbench.baseline.read import read_recipes
 
-    path = Path(place).expanduser()
+    path = expand_home(place)
     if path.exists():
         return [baseline for recipe in read_recipes([path]) for baseline in recipe.baselines]
     recipes = read_recipes_in(directories)

@@ -162,11 +162,10 @@ def _format_run(row: dict[str, Any]) -> str:
     change = formatting.format_difference(
         formatting.compute_bounded_exp(difference) if difference is not None else None
     )
-    job = formatting.escape(row["job_id"])
     numbers = (
         f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {formatting.format_seconds(seconds):>9} {change:>8}"
     )
-    return f"{numbers}  {f'job {job}' if job else ''}"[:79].rstrip()
+    return formatting.escape(f"{numbers}  {'job ' if row['job_id'] else ''}{row['job_id']}")[:79].rstrip()
 
 
 def _show(place: StoreLocation, arguments: argparse.Namespace) -> str:

@@ -94,6 +94,12 @@ def is_there(path: Path, *, follow_links: bool = True) -> bool:
     return True
 
 
+def expand_home(text: str) -> Path:
+    """Return a path with the home folder in the place of its `~`; that of a user whom nobody knows stays, as in a
+    shell."""
+    return Path(os.path.expanduser(text))
+
+
 def leads_up(link: str | Path) -> bool:
     """Whether a link to a folder leads to one that holds the link itself: all of that would be read, and it again."""
     target, home = os.path.realpath(link), os.path.realpath(os.path.dirname(link))

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
+from types import UnionType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, delete, func, or_, select
@@ -32,8 +33,16 @@ from pytest_llmbench.history.tables import (
 Row = dict[str, Any]
 Rows = list[Row]
 
-# The columns that hold lists and dictionaries, besides `metrics`.
-NESTED = ("nodes", "jobs", "log_fingerprints", "environment", "mean_of", "log_sha256", "options")
+# The columns that hold lists, with what these hold.
+_LISTS: dict[str, type[Any] | UnionType] = {
+    **dict.fromkeys(("nodes", "log_fingerprints", "options"), str),
+    "jobs": object,
+    "mean_of": int,
+    "log_sha256": str | None,
+}
+
+# Those that hold lists and dictionaries, besides `metrics`.
+NESTED = (*_LISTS, "environment")
 
 
 REMOVE = "restore a copy, or remove what that session said: DELETE FROM {} WHERE session = '{}'"
@@ -200,16 +209,33 @@ def _decode(row: Row) -> Row:
     """Return a row with lists and dictionaries in place of texts and bytes."""
     packed = bytes(row["step_seconds"])
     steps = struct.unpack(f"<{len(packed) // 8}d", packed)
-    metrics = json.loads(row["metrics"])
-    if row["environment"] is not None:
-        _parse_environment(row["environment"])
+    metrics = _parse_finite(row["metrics"])
     _refuse_no_time(row["counts"], row["run_seconds"])
     return {
         **row,
-        **{name: json.loads(row[name]) if row[name] is not None else None for name in NESTED},
+        **{name: None if row[name] is None else _parse_list(name, row[name]) for name in _LISTS},
+        "environment": None if row["environment"] is None else _parse_environment(row["environment"]),
         "metrics": {name: [value, deviation] for name, (value, deviation) in metrics.items()},
-        "step_seconds": [None if math.isnan(value) else value for value in steps],
+        "step_seconds": [None if math.isnan(value) else _refuse_infinite(value) for value in steps],
     }
+
+
+def _parse_list(name: str, text: str) -> list[Any]:
+    """Return what a column holds; TypeError or ValueError for what is no list of what it is for."""
+    values = _parse_finite(text)
+    if not isinstance(values, list) or not all(isinstance(value, _LISTS[name]) for value in values):
+        raise TypeError(f"{name} is {text}")
+    return values
+
+
+def _refuse_infinite(value: str | float) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is no finite number")
+    return number
+
+
+_parse_finite: Callable[[str], Any] = partial(json.loads, parse_float=_refuse_infinite, parse_constant=_refuse_infinite)
 
 
 # --- the runs of earlier sessions, as judging and reports need them ----------------------------------------

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.redaction import hide_password_of
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import expand_home, is_there
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -82,7 +82,7 @@ def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLoc
             raise HistoryError(f"{hide_password_of(text)}: no scheme with ://; {EXPECTED}")
         if re.match(r"\s*(host|hostaddr|port|dbname|user|password|passfile|service)\s*=", text):
             raise HistoryError(f"{hide_password_of(text)}: a connection string, and no URL; {EXPECTED}")
-        return _locate_file(directory / Path(text).expanduser(), text, writes)
+        return _locate_file(directory / expand_home(text), text, writes)
     if scheme == "sqlite":
         return _locate_file(directory / _parse_sqlite_path(text, rest), text, writes)
     if scheme in ("postgresql", "postgresql+psycopg"):

@@ -18,7 +18,7 @@ from pytest_llmbench.core.option import Option, name_destination
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origin, Origins, Written, format_value
 from pytest_llmbench.core.options import GOING_ON, OPTIONS
 from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
-from pytest_llmbench.core.userfile import read_text_if_file
+from pytest_llmbench.core.userfile import expand_home, read_text_if_file
 from pytest_llmbench.pipeline import option_parsers
 from pytest_llmbench.report.files import is_stream
 
@@ -180,7 +180,7 @@ def list_patterns(values: Mapping[str, Any], flag: str, directory: Path) -> tupl
     patterns: list[str] = []
     for pattern in map(str, values.get(name_destination(flag)) or ()):
         what = state_value(values, flag, pattern)
-        path = directory / Path(pattern).expanduser()
+        path = directory / expand_home(pattern)
         if path.suffix.lower() in SUITES:
             continue
         if (text := read_text_if_file(path, what, SettingsError)) is not None:
@@ -332,7 +332,7 @@ def _make_path(what: str, value: object, directory: Path) -> Path:
     """Return a path below `directory`; SettingsError for an empty one, with `what` was given as it was written."""
     if not str(value).strip():
         raise SettingsError(f"{what} is empty: give a path")
-    return directory / Path(str(value)).expanduser()
+    return directory / expand_home(str(value))
 
 
 def _find_folder(what: str, value: object, directory: Path) -> Path:

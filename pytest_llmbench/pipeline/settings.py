@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import TimedBy, Tolerance, ToleranceSource
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origins
 from pytest_llmbench.core.tolerance import merge_tolerances
+from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
     SUITES,
@@ -166,7 +167,7 @@ def _list_inputs(settings: Settings, values: Mapping[str, Any], directory: Path)
     """Return the files that a session reads and somebody wrote, by flag; of a folder of baselines those that the
     session would write there."""
     written = [path for path in list_outputs(settings).values() if path and path.suffix.lower() in SUITES]
-    required = [directory / Path(str(text)).expanduser() for text in values.get("llmb_require") or ()]
+    required = [directory / expand_home(str(text)) for text in values.get("llmb_require") or ()]
     return {
         **{f"--llmb-logs={place}": place for place in settings.logs},
         **{f"--llmb-require={place}": place for place in required if os.path.isfile(place)},

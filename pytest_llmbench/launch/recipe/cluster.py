@@ -11,6 +11,7 @@ from typing import Any
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
+from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
     Fields,
@@ -136,7 +137,7 @@ def _split_release(name: str) -> tuple[str, str]:
 def _resolve_path(text: str | None, beside: Path) -> Path | None:
     if text is None:
         return None
-    return Path(text) if text.startswith("${") else beside.absolute() / Path(text).expanduser()
+    return Path(text) if text.startswith("${") else beside.absolute() / expand_home(text)
 
 
 def _read_environment(entry: YamlMapping) -> Pairs:
