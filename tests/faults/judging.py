@@ -179,7 +179,11 @@ def _count_rows(path: Path) -> int | str | None:
             if problem != "ok":
                 return str(problem)
             tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            return int(database.execute("SELECT count(*) FROM verdict").fetchone()[0]) if "verdict" in tables else 0
+            return (
+                int(database.execute("SELECT count(*) FROM llmb_verdict").fetchone()[0])
+                if "llmb_verdict" in tables
+                else 0
+            )
     except sqlite3.Error as error:
         return repr(error)
 

@@ -1,0 +1,128 @@
+"""The judge of sessions in which a call fails names each thing that they may not do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from faults.injector import ONCE, Call, Fault
+from faults.judging import Ended, Reference
+from fuzz.stores import make_document
+
+from pytest_llmbench.history import record
+from pytest_llmbench.history.store import locate_store
+
+FAULT = Fault(1, ONCE, "EIO")
+STRUCK = Call("read", "/x", "logs/x")
+ITEMS = {
+    "good": ("PASS", "passed", "1"),
+    "slow": ("REGRESSION", "failed", "2"),
+    "absent": ("MISSING", "skipped", ""),
+}
+UNDISTURBED = Ended(1, ITEMS, "", whole=True)
+
+
+def store_night(state: Path, number: int) -> None:
+    record.write(locate_store("history.db", state), make_document(number))
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> tuple[Reference, Path]:
+    """A night as it was before, in `kept`, and after: a history with one session more, logs and a report."""
+    state, kept = tmp_path / "night" / "state", tmp_path / "kept"
+    state.mkdir(parents=True)
+    (tmp_path / "night" / "logs").mkdir()
+    (tmp_path / "night" / "logs" / "log.out").write_text("a log")
+    store_night(state, 1)
+    shutil.copytree(state, kept)
+    store_night(state, 2)
+    (state / "s.json").write_text("{}")
+    return Reference(tmp_path / "night", kept, UNDISTURBED), tmp_path / "night"
+
+
+def change(**items: tuple[str, str, str]) -> Callable[[Path, Ended], Ended]:
+    """Return what makes items other ones."""
+    return lambda _, ended: replace(ended, items={**ended.items, **items})
+
+
+def forget(folder: Path, ended: Ended) -> Ended:
+    """Leave the history of the night before."""
+    (folder / "state" / "history.db").unlink()
+    store_night(folder / "state", 1)
+    return ended
+
+
+def lose(folder: Path, ended: Ended) -> Ended:
+    (folder / "state" / "history.db").unlink()
+    return ended
+
+
+def damage(folder: Path, ended: Ended) -> Ended:
+    path = folder / "state" / "history.db"
+    path.write_bytes(path.read_bytes()[:6000])
+    return ended
+
+
+def write(place: str, text: str) -> Callable[[Path, Ended], Ended]:
+    def write_it(folder: Path, ended: Ended) -> Ended:
+        (folder / place).write_text(text)
+        return ended
+
+    return write_it
+
+
+def remove_report(folder: Path, ended: Ended) -> Ended:
+    (folder / "state" / "s.json").unlink()
+    return ended
+
+
+WRONG: dict[str, tuple[Callable[[Path, Ended], Ended], str]] = {
+    "a wrong green": (change(slow=("PASS", "passed", "2")), "wrong green: slow: PASS passed, undisturbed REGRESSION"),
+    "an absent one that is green": (change(absent=("PASS", "passed", "3")), "wrong green: absent"),
+    "a red one that is skipped": (change(slow=("MISSING", "skipped", "")), "red no more: slow"),
+    "an older run": (change(good=("PASS", "passed", "0")), "another run: good: PASS of 0, undisturbed PASS of 1"),
+    "exit code 0": (lambda _, ended: replace(ended, code=0), "exit code 0, undisturbed 1"),
+    "a session that is not stored": (forget, "history: not stored, not kept, and not said"),
+    "a history that is gone": (lose, "lost: history.db"),
+    "a damaged history": (damage, "history damaged"),
+    "a changed log": (write("logs/log.out", "another log"), "the logs were changed"),
+    "half a report": (write("state/s.json", '{"half'), "not whole: s.json"),
+    "a report that is not there": (remove_report, "not there, and nothing said: ['s.json']"),
+    "a traceback": (
+        lambda _, ended: replace(ended, output="Traceback (most recent call last):\nOSError: x\n"),
+        "traceback: OSError: x",
+    ),
+    "a hang": (lambda _, ended: replace(ended, code=-1), "hang"),
+    "a crash": (lambda _, ended: replace(ended, code=-11), "killed by signal 11"),
+    "an internal error": (lambda _, ended: replace(ended, code=3), "exit code 3"),
+    "an exit code without a reason": (lambda _, ended: replace(ended, code=4), "exit code 4 without a reason"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_session_may_not_do_is_named(judged: tuple[Reference, Path], name: str) -> None:
+    reference, folder = judged
+    spoil, expected = WRONG[name]
+    found = reference.find_wrong(spoil(folder, UNDISTURBED), FAULT, STRUCK)
+    assert any(text.startswith(expected) for text in found), found
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _, ended: ended,
+        change(good=("INVALID", "failed", "1")),
+        lambda folder, ended: replace(
+            change(slow=("PASS", "passed", "1"))(folder, ended),
+            items={**ITEMS, "slow": ("PASS", "passed", "1"), "unreadable-x": ("UNREADABLE", "failed", "")},
+        ),
+        lambda folder, ended: replace(forget(folder, ended), output="the verdicts of this session are lost to it"),
+    ],
+    ids=["undisturbed", "a redder item", "what could not be read is red", "what is lost is said"],
+)
+def test_what_it_may_do_is_not(judged: tuple[Reference, Path], spoil: Callable[[Path, Ended], Ended]) -> None:
+    reference, folder = judged
+    assert reference.find_wrong(spoil(folder, UNDISTURBED), FAULT, STRUCK) == []
