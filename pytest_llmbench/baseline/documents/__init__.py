@@ -15,7 +15,6 @@ from pytest_llmbench.baseline.documents.drafts import BaselineDraft, make_draft,
 from pytest_llmbench.baseline.documents.labels import (
     ABSENT,
     KEY,
-    LabelledCell,
     parse_dtypes,
     parse_metric_label,
     parse_release,
@@ -231,13 +230,16 @@ def collect_configurations(tables: MarkdownTables, defaults: ImportDefaults) -> 
     chosen = [entry for entry in entries if entry.cells] if timed else entries
     described = [entry for entry in entries if not entry.cells] if timed else []
     recipes = {entry.recipe for entry in chosen}
-    used: set[tuple[LabelledCell, ...]] = set()
+    used: set[int] = set()  # of the rows' values: those that one row was parted into share them
+    # A row without a number of GPUs would lend its columns to every size of the model.
+    sized = [(row, [(name, row.facts[name]) for name in KEY if name in row.facts]) for row in described]
+    sized = [(row, keys) for row, keys in sized if row.facts.get("gpus")]
     whole = [
-        _add_described(entry, [row for row in described if _may_be_of(row, entry, recipes)], used, unread)
+        _add_described(entry, [each for each in sized if _may_be_of(each[0], entry, recipes)], used, unread)
         for entry in chosen
     ]
     if timed:
-        unread += [cell for entry in described if entry.values not in used for cell in _refuse(entry, UNMEASURED)]
+        unread += [cell for entry in described if id(entry.values) not in used for cell in _refuse(entry, UNMEASURED)]
     return DocumentConfigurations(*_check_complete(whole, defaults, unread, timed=timed))
 
 
@@ -260,25 +262,27 @@ def _may_be_of(row: DocumentConfiguration, entry: DocumentConfiguration, recipes
 
 def _add_described(
     entry: DocumentConfiguration,
-    described: Sequence[DocumentConfiguration],
-    used: set[tuple[LabelledCell, ...]],
+    described: Sequence[tuple[DocumentConfiguration, Sequence[tuple[str, object]]]],
+    used: set[int],
     unread: list[UnreadCell],
 ) -> DocumentConfiguration:
-    """Return a measured configuration with the columns of those rows that are about it."""
-    for row in described:
-        keys = {name: value for name, value in row.facts.items() if name in KEY}
-        # A row without a number of GPUs would lend its columns to every size of the model.
-        if not keys.get("gpus") or any(entry.facts.get(name, value) != value for name, value in keys.items()):
+    """Return a measured configuration with the columns of those rows, each with what tells it apart, that are about
+    it."""
+    facts, values, proxy = dict(entry.facts), [*entry.values], entry.proxy
+    for row, keys in described:
+        if any(facts.get(name, value) != value for name, value in keys):
             continue
-        used.add(row.values)
-        # Which of two values counts nobody knows: both are listed, and none is taken.
-        odd = {name: value for name, value in row.facts.items() if entry.facts.get(name, value) != value}
-        for name, value in odd.items():
-            why = f"line {entry.line} says {entry.facts[name] or 'several values'} of it"
-            unread.append(UnreadCell(row.line, f"{name} {value}", why))
-        facts = {**row.facts, **entry.facts, **dict.fromkeys(odd, "")}
-        entry = replace(entry, facts=facts, values=(*entry.values, *row.values), proxy=entry.proxy or row.proxy)
-    return replace(entry, facts={name: value for name, value in entry.facts.items() if value != "" or name in KEY})
+        used.add(id(row.values))
+        values += row.values
+        proxy = proxy or row.proxy
+        for name, value in row.facts.items():
+            stated = facts.setdefault(name, value)
+            if stated != value:  # which of two counts nobody knows: both are listed, and none is taken
+                why = f"line {entry.line} says {stated or 'several values'} of it"
+                unread.append(UnreadCell(row.line, f"{name} {value}", why))
+                facts[name] = ""
+    facts = {name: value for name, value in facts.items() if value != "" or name in KEY}
+    return replace(entry, facts=facts, values=tuple(values), proxy=proxy)
 
 
 def _check_complete(
