@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.userfile import read_bytes
 from pytest_llmbench.history.record import SCHEMA
@@ -57,7 +58,9 @@ def read_unsaved(path: Path) -> dict[str, Any]:
     try:
         _check(document, DOCUMENT, "")
     except ValueError as error:
-        raise HistoryError(f"{path}: {error}: nothing of it was stored; {GIVE}, as it was left") from None
+        raise HistoryError(
+            f"{path}: {formatting.escape(str(error))}: nothing of it was stored; {GIVE}, as it was left"
+        ) from None
     return document
 
 
