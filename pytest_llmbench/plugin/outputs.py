@@ -134,7 +134,7 @@ def advise_nothing_judged(results: SessionResults, settings: Settings, directory
     )
     if not results.runs_found:
         return LOST
-    if results.runs_found == sum(run.reason in (Reason.UNMATCHED, Reason.AMBIGUOUS) for run in results.unmatched):
+    if results.runs_found == sum(run.reason is Reason.UNMATCHED for run in results.unmatched):
         return RECORD_OWN.format(command=make_record_command(logs))
     return FOUND.format(baselines="".join(f" --baselines {place}" for place in own))
 

@@ -211,7 +211,7 @@ def test_a_document_becomes_a_message(
     first, second, link = capsys.readouterr().out.splitlines()
     assert first.startswith("llmbench RED, ")
     assert first.endswith(" UTC: 1 red: 1 REGRESSION")
-    assert second == f"REGRESSION {BF16}: +30.0 % (9.522 s, expected 7.325 s)"
+    assert second == f"REGRESSION {BF16}: +30.0 % (9.522 s, expected 7.325 s, MFU 36.6 %)"
     assert link == "https://ci/7"
     assert main(["chat", "--format=slack", str(tmp_path / "reports" / "llmb.json")]) == 0
     assert json.loads(capsys.readouterr().out)["text"].startswith("llmbench RED, ")

@@ -53,7 +53,7 @@ def describe(folder: Path, values: dict[str, str]) -> None:
 def test_every_value_reaches_the_job_as_it_is(pytester: pytest.Pytester, folder: Path) -> None:
     write_recipe(folder, {"8b": f"{SAVE}\n{WELL}"}, kind="local")
     describe(folder, VALUES)
-    pytester.runpytest("-k", "fake", "--llmb-launch").assert_outcomes(passed=1)
+    pytester.runpytest("-k", "fake", "--llmb-launch").assert_outcomes(passed=2)
     assert {name: (folder / "stage" / name).read_bytes().decode() for name in VALUES} == VALUES
     assert not list(pytester.path.rglob("hurt"))
 

@@ -93,15 +93,15 @@ def test_a_change_is_told_everywhere_and_red_where_asked(
     assert len(session.described[NAME]["history"]) == NIGHTS
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert f"test_trend[{NAME}]" in printed
-    assert "[ 50%]" in printed
-    assert "1 failed, 1 passed" in printed
+    assert "[ 66%]" in printed
+    assert "1 failed, 2 passed" in printed
     assert "--lf" not in printed  # it would launch nothing
     written = json.loads((pytester.path / "all.json").read_text())
     (found,) = [one for one in written["outcomes"] if one["kind"] == "check"]
     assert found["text"] == told["text"]
     assert f"since {DAY}" in (pytester.path / "all.html").read_text()
     suite = ElementTree.parse(pytester.path / "junit.xml").getroot()[0]  # noqa: S314 (our own file)
-    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
 
 
 def test_it_is_told_and_green_where_it_only_reports(nights: Nights, launch: Launch) -> None:

@@ -106,7 +106,7 @@ def test_a_worse_scaling_is_told_everywhere_and_red_where_asked(
     assert (found["id"], found["status"], found["text"]) == (FAMILY, "failed", told["text"])
     assert "16 GPUs have 92.3" in (pytester.path / "all.html").read_text()
     suite = ElementTree.parse(pytester.path / "junit.xml").getroot()[0]  # noqa: S314 (our own file)
-    assert (suite.get("tests"), suite.get("failures")) == ("5", "1")
+    assert (suite.get("tests"), suite.get("failures")) == ("6", "1")
     (red,) = [case.get("name") for case in suite if case.find("failure") is not None]
     assert red == f"test_weak_scaling[{FAMILY}]"
 
@@ -201,7 +201,7 @@ def test_last_failed_says_what_to_do_where_only_a_comparison_failed(
 ) -> None:
     jobs(small=0.96, large=1.04)
     command = (*LAUNCH, "-k", "fake and bf16", "--llmb-scaling=fail")
-    pytester.runpytest(*command).assert_outcomes(passed=2, failed=1)
+    pytester.runpytest(*command).assert_outcomes(passed=3, failed=1)
     refused = pytester.runpytest(*command, "--lf")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     told = (

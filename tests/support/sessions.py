@@ -24,6 +24,7 @@ class Judged:
         self.verdicts = {one.llmb["id"]: one.llmb.get("verdict", one.llmb["reason"]) for one in told}
         self.described = {one.llmb["id"]: one.llmb for one in told}
         self.statuses = {one.llmb["id"]: one.outcome for one in told}
+        self.findings = [report["verdict"] for report in self.reports if report["kind"] == "check"]
         self.nodeids = [one.nodeid for one in told]
         self.properties = {one.llmb["id"]: dict(one.user_properties) for one in told}
         self.messages = {one.llmb["id"]: str(one.longrepr) for one in told}
