@@ -58,5 +58,5 @@ def test_the_same_under_workers(pytester: pytest.Pytester, generated: Write, wor
     result = pytester.runpytest_subprocess(
         "-p", "no:cacheprovider", workers, f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME
     )
-    result.assert_outcomes(passed=2, deselected=0 if workers == "-n2" else 81)
+    result.assert_outcomes(passed=3, deselected=0 if workers == "-n2" else 81)
     result.stdout.fnmatch_lines([f"  {NAME}: caught 9 of 9; shows +*"])
