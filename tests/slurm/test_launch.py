@@ -65,7 +65,7 @@ class Gate:
         """Return verdict and reason by size, from the JUnit report."""
         cases = ElementTree.parse(self.folder / "junit.xml").iter("testcase")  # noqa: S314 (our own file)
         found = {}
-        for case in cases:
+        for case in (case for case in cases if "fake_" in str(case.get("name"))):
             told = {one.get("name"): one.get("value") for one in case.iter("property")}
             found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = f"{told['verdict']} {told['reason']}"
         return found
