@@ -205,7 +205,10 @@ def running(folder: Path) -> bool:
     """Whether the child that the step left in the background still runs; a signal takes a moment to arrive."""
     file = Path(f"/proc/{(folder / 'stage/pid').read_text().strip()}/stat")
     for _ in range(50):
-        if not file.exists() or file.read_text().rpartition(")")[2].split()[0] == "Z":
+        try:
+            if file.read_text().rpartition(")")[2].split()[0] == "Z":
+                return False
+        except OSError:  # it ends while its file is read
             return False
         time.sleep(0.1)
     return True
