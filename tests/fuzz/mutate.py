@@ -28,6 +28,9 @@ SIGNS = (
     *(b"'", b'"', b"\\", b"|", b"/", b"..", b"~", b"$", b"`", b"%s", b"{}", b"[", b"]", b"*", b" ", b"\t", b","),
 )
 
+MOST_YAML_LEVELS = 5000
+"""Signs that begin a level; two mutations of 500 levels each can make more."""
+
 DIGITS, NESTED = "@@digits@@", "@@nested@@"
 """Stand for what no library writes: a number of 5,000 digits, and lists in lists."""
 
@@ -163,6 +166,8 @@ def _change_yaml(data: bytes, seeds: Sequence[bytes], random: Random) -> bytes |
 
 
 def _load_yaml(data: bytes) -> Any:
+    if sum(map(data.count, b"[{-?")) > MOST_YAML_LEVELS:
+        raise ValueError("nested so deep that libyaml may end the process; such inputs are changed byte by byte")
     return yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (both are safe)
 
 
