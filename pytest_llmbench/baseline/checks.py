@@ -175,15 +175,20 @@ def derive_step_time(row: YamlMapping) -> tuple[float, float]:
     place of that, in seconds; NaN where no throughput does.
 
     TFLOP/s give it where the work of a step is known: logged_tflop / tflops_per_gpu; else tokens/s per GPU do:
-    gbs * sequence_length / gpus / tokens_per_second_per_gpu.
+    gbs * sequence_length / gpus / tokens_per_second_per_gpu. Tokens/s that are whole samples/s of all GPUs were rounded
+    to these.
     """
     cells = row["cells"]
-    tokens = row.get("gbs", math.nan) * row.get("sequence_length", math.nan) / row["gpus"]
-    of_gpu = {"tflops_per_gpu": row.get("logged_tflop", math.nan), "tokens_per_second_per_gpu": tokens}
-    for name, work in of_gpu.items():
+    sample = row.get("sequence_length", math.nan) / row["gpus"]
+    of_gpu = {
+        "tflops_per_gpu": (row.get("logged_tflop", math.nan), 0.0),
+        "tokens_per_second_per_gpu": (row.get("gbs", math.nan) * sample, sample),
+    }
+    for name, (work, whole) in of_gpu.items():
         if name in cells.values and not math.isnan(work):
-            rate = float(cells[name])
-            return work / rate, work / rate * 10.0 ** -count_decimals(cells[name]) / rate
+            rate, unit = float(cells[name]), 10.0 ** -count_decimals(cells[name])
+            unit = max(unit, whole) if whole and (rate / whole).is_integer() else unit
+            return work / rate, work / rate * unit / rate
     return math.nan, 0.0
 
 

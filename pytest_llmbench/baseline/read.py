@@ -276,6 +276,7 @@ def _make_baseline(
         "step_seconds": step_seconds,
         "cells": tuple(cells.values.items()) if cells else (),
         "window": window,
+        "timed_window": Window(**entry["timed_window"].values) if "timed_window" in entry.values else None,
         "dialect": _name_dialect(entry),
         # NaN, not zero, where nothing states a peak: MFU is then unknown and never infinite.
         "peak_tflops": _parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),

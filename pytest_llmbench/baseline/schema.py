@@ -291,6 +291,7 @@ def _make_window(*statistics: str) -> Fields:
 _SOURCE = Fields({"document": TEXT}, {"text": TEXT, "note": TEXT})
 _WINDOW = "the steps that are measured"
 _SOURCE_TIMED = "what the source timed"
+_TIMED_WINDOW = "the steps of which the source states the mean, where those are others than `window`"
 FILE = (
     require("schema", Number(1, 1, whole=True), "1"),
     require("kind", Text(choices=KINDS), "who vouches for the numbers, if anybody does", "kind"),
@@ -305,6 +306,7 @@ FILE = (
     KeyDefinition("timed", Text(choices=("mean", "trimmed_mean")), _SOURCE_TIMED, "timed", _RECORDED, _RECORDED),
     KeyDefinition("window", _make_window("mean"), _WINDOW, "window", _PUBLISHED, _FROM_DOCUMENT),
     KeyDefinition("window", _make_window("mean", "trimmed_mean"), _WINDOW, "window", _RECORDED, _RECORDED),
+    KeyDefinition("timed_window", _make_window("mean"), _TIMED_WINDOW, allowed_in=_PUBLISHED),
     KeyDefinition("steps", SIZE, "of a run", "steps", _TIMED),
     allow(
         "logged_tflops_factor", Number(0.5, 2), "logged TFLOP/s as a multiple of the computed", "logged_tflops_factor"

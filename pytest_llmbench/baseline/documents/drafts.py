@@ -300,6 +300,7 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues, *, by_rate: bo
     needed = [name for name in SHAPE if columns[name] is None and (model or not by_rate)]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
     keys += [f"{name}: null" for name in needed] + ["proxy: true"] * entry.proxy
+    keys += [f"logged_tflop: {entry.facts['logged_tflop']}"] if "logged_tflop" in entry.facts else []
     cells = ", ".join(f"{name}: {json.dumps(entry.cells[name])}" for name in METRICS if name in entry.cells)
     places = [f"{name}: line {model[name].line}" for name in worked if name not in entry.facts]
     notes = [*([f"# {', '.join(places)}"] if places else []), *([f"{FILL_IN} {', '.join(needed)}"] if needed else [])]

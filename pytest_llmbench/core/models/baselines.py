@@ -262,6 +262,7 @@ class Baseline:
     timed_by: TimedBy = TimedBy.WINDOW  # why `window` is judged
     # the steps that a run has to hold for it to count, None where those are `window`
     required_window: Window | None = None
+    timed_window: Window | None = None  # the steps of which the document states the mean, None where nothing says it
     match: RunMatch | None = None  # None: the names of a run say whether it is of this configuration
 
     @property
