@@ -179,7 +179,16 @@ def find_shipped_baselines(package: Path = PACKAGE) -> Path:
 
     Raises BaselineError where neither is there: an installation that lost its data must not judge nothing.
     """
-    inside, beside = package / "baselines", package.parent / "baselines"
+    return _find_shipped("baselines", package)
+
+
+def find_shipped_tables(package: Path = PACKAGE) -> Path:
+    """Return the folder of the shipped files whose configurations are items only where something asks for them."""
+    return _find_shipped("tables", package)
+
+
+def _find_shipped(name: str, package: Path) -> Path:
+    inside, beside = package / name, package.parent / name
     if inside.is_dir():
         return inside
     # The parent of an installed package is site-packages, where a folder of that name would be somebody else's.

@@ -59,6 +59,23 @@ class Catalog:
     baselines: Mapping[Key, tuple[Baseline, ...]]
     acknowledged: tuple[Acknowledgement, ...] = ()
     required_runs: Mapping[Key, RequiredRuns] = field(default_factory=dict)
+    on_demand: frozenset[Key] = frozenset()
+    """The configurations of shipped tables: hundreds, which are items only where something asks for them."""
+
+    def select(self, keys: Iterable[Key | None], settings: Settings) -> Catalog:
+        """Return a catalog without the configurations of tables but for these, and those that the settings ask for."""
+        unasked = self.on_demand.difference(keys, self.required_runs)
+        unasked = frozenset(key for key in unasked if not _is_asked(key, settings))
+        left = {key: baselines for key, baselines in self.baselines.items() if key not in unasked}
+        return replace(self, baselines=left, on_demand=unasked)
+
+    def describe_unasked(self) -> str:
+        """Return a line about the configurations of tables that nothing asks for; empty where there are none."""
+        if not self.on_demand:
+            return ""
+        count = formatting.count_noun(len(self.on_demand), "configuration")
+        names = formatting.join_first(sorted({key.recipe for key in self.on_demand}))
+        return f"no run of {count} of the tables of {names} (llmbench baselines list --recipe={names})"
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
@@ -75,20 +92,24 @@ class Catalog:
         recorded = sum(
             baseline.kind is BaselineKind.RECORDED for chosen in self.baselines.values() for baseline in chosen
         )
-        configurations = formatting.count_noun(len(self.baselines), "configuration")
-        text = f"{configurations} in {formatting.count_noun(len(self.recipes), 'file')}"
+        configurations = formatting.count_noun(len(self.baselines) - len(self.on_demand), "configuration")
+        files = [recipe for recipe in self.recipes if any(base.key not in self.on_demand for base in recipe.baselines)]
+        text = f"{configurations} in {formatting.count_noun(len(files), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
 
 
 def load(settings: Settings) -> Catalog:
     """Read the shipped baselines and the user's; raises BaselineError, or SettingsError for an option they rule out."""
-    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+    from pytest_llmbench.baseline.read import find_shipped_baselines, find_shipped_tables, read_recipes
 
-    recipes = read_recipes([find_shipped_baselines(), *settings.baselines])
+    tables = read_recipes([find_shipped_tables()])
+    others = read_recipes([find_shipped_baselines(), *settings.baselines])
+    recipes = (*others, *tables)
     chosen = _choose_baselines(recipes, settings.against)
     if settings.timed == TimedBy.DOCUMENT:
         chosen = {key: tuple(map(_time_as_documented, baselines)) for key, baselines in chosen.items()}
-    catalog = Catalog(recipes, chosen)
+    always = {baseline.key for recipe in others for baseline in recipe.baselines}
+    catalog = Catalog(recipes, chosen, on_demand=frozenset(chosen.keys() - always))
     _check(settings, catalog)
     return replace(catalog, required_runs=_read_required_runs(settings, recipes)) if settings.suites else catalog
 
@@ -102,6 +123,12 @@ def _read_required_runs(settings: Settings, recipes: Sequence[Recipe]) -> dict[K
 def is_required(key: Key, patterns: Iterable[str]) -> bool:
     """Whether a configuration is named: by `all`, its id or a shell pattern."""
     return any(pattern == "all" or fnmatch.fnmatchcase(key.id, pattern) for pattern in patterns)
+
+
+def _is_asked(key: Key, settings: Settings) -> bool:
+    """Whether an option or a selection names a configuration of the tables; `all` are those that always are items."""
+    asked = any(key.id in text or fnmatch.fnmatchcase(key.id, text) for text in settings.asked)
+    return asked or is_required(key, [pattern for pattern in settings.require if pattern != "all"])
 
 
 def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
@@ -181,6 +208,9 @@ def _time_as_documented(baseline: Baseline) -> Baseline:
     """
     if baseline.kind is not BaselineKind.PUBLISHED:
         return baseline
+    if baseline.timed_window is not None:
+        window = baseline.timed_window
+        return replace(baseline, timed_by=TimedBy.DOCUMENT, window=window, required_window=baseline.window)
     if baseline.timed != LAST_STEP:
         return replace(baseline, timed_by=TimedBy.DOCUMENT)
     last = _get_first_step(baseline) + baseline.steps - 1

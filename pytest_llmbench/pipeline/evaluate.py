@@ -113,6 +113,7 @@ def evaluate_runs(
     The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
     for, then beside all others.
     """
+    catalog = catalog.select((run.identity.key for run in ingested.runs), settings)
     # The history knows the original of a copy that lies alone in the folder of this session.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
@@ -129,8 +130,13 @@ def evaluate_runs(
         measurements={key: _select_current(per_baseline[0], settings) for key, per_baseline in measured.items()},
         checks=checks,
         required=frozenset(catalog.required_runs),
-        remarks=tuple(find_unneeded(judged, catalog.acknowledged)) if settings.record is None else (),
+        remarks=tuple(_list_remarks(judged, catalog)) if settings.record is None else (),
     )
+
+
+def _list_remarks(judged: JudgedConfigurations, catalog: Catalog) -> Iterator[str]:
+    yield from find_unneeded(judged, catalog.acknowledged)
+    yield from filter(None, [catalog.describe_unasked()])
 
 
 def add_fleet_findings(

@@ -44,6 +44,7 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
     from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
+    from pytest_llmbench.ingest.sources.stores import Stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,11 @@ def ingest(
     reading = Reading(stores, discovery.runs, catalog.definitions, cache=cache, tell=tell)
     find = cache_matches()
     ignored = [IgnoredFile(path.name, why) for path, why in discovery.ignored if path.name != "nsys_profile"]
+
+    def identify_run(files: RunFiles, attempts: tuple[Attempt, ...]) -> Run:
+        run = _identify(files, attempts, settings, catalog, now, find=find, stores=stores)
+        return _read_as_known(run, catalog)
+
     runs, lone = [], []
     for run_files in discovery.runs:
         attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
@@ -83,13 +89,13 @@ def ingest(
             or _is_unread(run_files, attempts, catalog)
             or lies_at_own_place(run_files, catalog.recipes)
         ):
-            runs.append(_read_as_known(_identify(run_files, attempts, settings, catalog, now, find=find), catalog))
+            runs.append(identify_run(run_files, attempts))
         else:
             lone.append((run_files, attempts))
     filled = {run.found.folder for run in runs}
     for run_files, attempts in lone:
         if run_files.folder not in filled and _has_died(run_files):  # the only log of a launch, whatever it is called
-            runs.append(_read_as_known(_identify(run_files, attempts, settings, catalog, now, find=find), catalog))
+            runs.append(identify_run(run_files, attempts))
         else:
             why = _describe_unread(attempts, catalog)
             ignored.append(
@@ -130,7 +136,8 @@ def ingest_job(
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
-    reading = Reading(Stores(), (), catalog.definitions)
+    stores = Stores()
+    reading = Reading(stores, (), catalog.definitions)
     settings = Settings(release=key.release, gpu=key.gpu)
     best: Run | None = None
     for place in (place for place in places if is_there(place)):
@@ -140,7 +147,7 @@ def ingest_job(
             if run_files.job_id != job_id or not run_files.attempts or earlier:
                 continue
             attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
-            run = _identify(run_files, attempts, settings, catalog, now, find=match_baselines)
+            run = _identify(run_files, attempts, settings, catalog, now, find=match_baselines, stores=stores)
             best = run if best is None or count_steps(run) > count_steps(best) else best
         if best is not None and count_steps(best):
             break
@@ -224,9 +231,11 @@ def _identify(
     now: datetime,
     *,
     find: Matching,
+    stores: Stores,
 ) -> Run:
     from pytest_llmbench.ingest.discover.evidence import count_shards
     from pytest_llmbench.ingest.discover.identify import identify
+    from pytest_llmbench.ingest.discover.megatron_bridge import read_companions
 
     logs = [attempt.log for attempt in attempts]
     if any(log.checkpoints.save_line for log in logs) and files.layout != "results":  # one folder for many jobs
@@ -239,6 +248,7 @@ def _identify(
         gpu=settings.gpu,
         baseline_release=settings.baseline_release,
         find=find,
+        read_beside=lambda run: read_companions(run, stores.read_small, stores.scan),
     )
     datings = tuple(_list_datings(files, logs))
     start = next(iter(drop_future_datings(datings, now)), None)

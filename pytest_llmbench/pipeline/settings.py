@@ -70,6 +70,8 @@ class Settings:
     require: tuple[str, ...] = declare_option("--llmb-require")
     suites: tuple[Path, ...] = ()
     """The suite files among what is required."""
+    asked: tuple[str, ...] = ()
+    """Item ids and shell patterns of ids by which the configurations of tables are asked for."""
     unmatched: str = declare_option("--llmb-unmatched")
     release: str = declare_option("--llmb-release", unset="")
     gpu: str = declare_option("--llmb-gpu", unset="")

@@ -50,6 +50,7 @@ from pytest_llmbench.plugin.stash import (
     is_launching,
     is_suite_wanted,
     is_worker,
+    list_asked,
     list_wanted_ids,
     raise_usage_errors,
 )
@@ -142,6 +143,7 @@ def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
     made: Session = Session.from_options(_read_values(config), config.invocation_params.dir)
+    made.settings = replace(made.settings, asked=list_asked(config))
     others = _find_written(config)
     refuse_shared(others, list_outputs(made.settings))
     refuse_logs(made.settings.logs, others)

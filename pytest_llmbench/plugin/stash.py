@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,29 @@ def list_selecting_options(config: pytest.Config) -> str:
         "--sw": config.getoption("stepwise", False),
     }
     return " and ".join(name for name, value in options.items() if value)
+
+
+def list_asked(config: pytest.Config) -> tuple[str, ...]:
+    """Return what a session asks for by name: ids of items, and patterns of ids for the words of -k; `*` for -m and
+    --collect-only, which may mean any."""
+    if any(config.getoption(name, None) for name in INFORMATION) or "llmb" in config.getoption("markexpr", ""):
+        return ("*",)
+    words = re.findall(r"[\w.+-]+", config.getoption("keyword", "").casefold())
+    failed = config.getoption("lf", False) or config.getoption("failedfirst", False)
+    nodes = [*_list_paths(config)]
+    if failed or config.getoption("stepwise", False):
+        nodes += [str(node) for name in ("lastfailed", "stepwise") for node in _read_cached(config, name)]
+    ids = (node.partition("[")[2].rstrip("]") for node in nodes)
+    return (*(f"*{word}*" for word in words if word not in ("and", "or", "not")), *filter(None, ids))
+
+
+def _read_cached(config: pytest.Config, name: str) -> list[str]:
+    """Return the node ids that pytest keeps of a session before."""
+    cache = getattr(config, "cache", None)
+    kept = cache.get(f"cache/{name}", []) if cache is not None else []
+    if isinstance(kept, dict) and "last_failed" in kept:  # of --stepwise
+        return [kept["last_failed"]] if kept["last_failed"] else []
+    return list(kept)
 
 
 def is_worker(config: pytest.Config) -> bool:

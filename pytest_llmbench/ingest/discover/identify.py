@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
@@ -16,6 +16,7 @@ from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
 from pytest_llmbench.ingest.discover.match import (
+    MEGATRON_BRIDGE,
     Claim,
     Claims,
     Match,
@@ -27,9 +28,13 @@ from pytest_llmbench.ingest.discover.match import (
     is_near,
     match_baselines,
 )
+from pytest_llmbench.ingest.discover.megatron_bridge import Companions, collect_hints, may_be_bridge_run
 from pytest_llmbench.ingest.discover.run_facts import find_own_baselines
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
+_ALL = (*_NEEDED, "gpu", "release")
+"""What has to be said of a run of Megatron-Bridge: no log shows it, and rows differ by it alone."""
+
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
 _KEY_FIELDS = tuple(field.name for field in fields(Key))
 
@@ -47,13 +52,16 @@ def identify(
     gpu: str = "",
     baseline_release: str = "",
     find: Matching = match_baselines,
+    read_beside: Callable[[RunFiles], Companions] = lambda _: Companions(),
 ) -> Identity:
     """Return the one configuration that fits everything a run says, or why there is none.
 
     `release` and `gpu` fill in what nothing says and override nothing; `baseline_release` replaces the run's release on
     purpose. `find` is what `cache_matches` returned, where there are many runs. A batch size
     in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
-    it finds that it is not. A baseline that says where its runs lie, and what they say, comes before all names.
+    it finds that it is not. A baseline that says where its runs lie, and what they say, comes before all names, and
+    the tables of Megatron-Bridge come last: of their runs everything that tells rows apart has to be said, for which
+    `read_beside` reads the files beside a log.
     """
     own = [] if baseline_release else find_own_baselines(run, logs, recipes)
     keys = tuple(sorted({baseline.key for baseline, differences in own if not differences}))
@@ -62,10 +70,19 @@ def identify(
     if keys:
         because = f"could be {join_first([key.id for key in keys])}: their place, and what they say, are the same"
         return Identity(None, because, candidates=keys, may_be=keys, summary=because)
-    identity = _identify_by_names(
-        run, logs, recipes, release=release, gpu=gpu, baseline_release=baseline_release, find=find
-    )
-    return _add_differences(identity, own) if own and identity.key is None else identity
+    named = [recipe for recipe in recipes if recipe.name != MEGATRON_BRIDGE]
+    options = {"release": release, "gpu": gpu}
+    identity = _identify_by_names(run, logs, named, options, baseline_release=baseline_release, find=find)
+    if own and identity.key is None:
+        return _add_differences(identity, own)
+    open_still = identity.key is None and (not identity.candidates or identity.fits_none)
+    tables = [recipe for recipe in recipes if recipe.name == MEGATRON_BRIDGE]
+    if not (open_still and tables and may_be_bridge_run(run, logs)):
+        return identity
+    hints = collect_hints(run, logs, read_beside(run), {recipe.release for recipe in tables})
+    run = replace(run, hints=hints)
+    by_row = _identify_by_names(run, logs, tables, options, baseline_release=baseline_release, find=find, needed=_ALL)
+    return replace(by_row, may_be=tuple(dict.fromkeys((*by_row.may_be, *identity.may_be))))
 
 
 def _add_differences(identity: Identity, own: Sequence[tuple[Baseline, tuple[str, ...]]]) -> Identity:
@@ -81,15 +98,15 @@ def _identify_by_names(
     run: RunFiles,
     logs: Sequence[ParsedLog],
     recipes: Sequence[Recipe],
+    options: Mapping[str, str],
     *,
-    release: str,
-    gpu: str,
     baseline_release: str,
     find: Matching,
+    needed: Sequence[str] = _NEEDED,
 ) -> Identity:
     """Return the configuration that fits what the names and metadata of a run say, or why there is none."""
     hints = [hint for hint in run.hints if not (baseline_release and hint.field == "release")]
-    claims = _add_options(collect_claims(hints, recipes), {"release": release, "gpu": gpu}, baseline_release)
+    claims = _add_options(collect_claims(hints, recipes), options, baseline_release)
     dialects = frozenset(log.dialect for log in logs if log.dialect)
     readable = tuple(log.dialects for log in logs if log.dialect)
     subject = Subject(claims, "" if baseline_release else run.layout, readable, recipes)
@@ -98,7 +115,7 @@ def _identify_by_names(
     if claims.contradictions:
         identity = _make_contradicted(subject, find)
     elif fitting:
-        identity = _choose_key(claims, fitting, logs)
+        identity = _choose_key(claims, fitting, logs, needed)
     else:
         identity = _make_unmatched(claims, every, _summarise_claims(claims, run.layout, dialects), recipes)
     own = next((hint for hint in run.hints if baseline_release and hint.field == "release"), None)
@@ -120,16 +137,17 @@ def _add_options(claims: Claims, options: Mapping[str, str], baseline_release: s
     return replace(claims, by_field={**claims.by_field, **added})
 
 
-def _choose_key(claims: Claims, fitting: Sequence[Match], logs: Sequence[ParsedLog]) -> Identity:
+def _choose_key(claims: Claims, fitting: Sequence[Match], logs: Sequence[ParsedLog], needed: Sequence[str]) -> Identity:
     """Return the only key that fits, or the only one that the logs leave; else the candidates."""
-    missing = [field for field in _NEEDED if not _is_said(field, claims)]
+    missing = [field for field in needed if not _is_said(field, claims)]
     keys = _list_keys(fitting)
     if len(keys) == 1 and not missing:
         return _make_identity(keys[0], claims, missing)
     stated = [(match.key, _check_facts(logs, match.baseline)) for match in fitting]
     left = [(key, stands) for key, stands in stated if all(stands.values())]
     remaining = tuple(sorted({key for key, _ in left}))
-    if len(remaining) == 1 and all(_is_enough(stands, missing) for _, stands in left):
+    enough = needed == _NEEDED and all(_is_enough(stands, missing) for _, stands in left)
+    if len(remaining) == 1 and (enough or not missing):
         return _make_identity(remaining[0], claims, missing)
     return _make_ambiguous(remaining or keys, claims, missing, contradicted=not remaining)
 

@@ -11,6 +11,9 @@ from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.models import Baseline, Hint, Key, Recipe
 from pytest_llmbench.ingest.discover.names import RECIPES
 
+MEGATRON_BRIDGE = "megatron_bridge"
+"""The recipe of the tables of Megatron-Bridge, whose runs are told by more than names."""
+
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 
 
@@ -163,7 +166,8 @@ def find_differences(subject: Subject, recipe: Recipe, baseline: Baseline) -> tu
     claims = subject.claims.by_field
     accepted = _list_accepted(baseline, claims)
     fields = [field for field, values in accepted.items() if field in claims and claims[field].value not in values]
-    if "release" in claims and not is_release(claims["release"].value, baseline.key.release):
+    fits = is_release if recipe.name != MEGATRON_BRIDGE else str.__eq__  # the patches of these were printed, too
+    if "release" in claims and not fits(claims["release"].value, baseline.key.release):
         fields.append("release")
     if "task" not in claims and baseline.key.task.casefold() not in _PRETRAINING:
         fields.append("task")
@@ -246,8 +250,11 @@ def _list_accepted(baseline: Baseline, claims: Mapping[str, Claim]) -> dict[str,
         accepted["global_batch_size"] = {str(configuration.global_batch_size)}
     if configuration.micro_batch_size is not None:
         accepted["micro_batch_size"] = {str(configuration.micro_batch_size)}
-    sizes = ((name, getattr(configuration.parallelism, name)) for name in _PARALLELISM)
-    return accepted | {name: {str(size)} for name, size in sizes if size is not None}
+    sizes = {name: getattr(configuration.parallelism, name) for name in _PARALLELISM}
+    if key.recipe == MEGATRON_BRIDGE:  # `n/a` is a group of 1
+        sizes |= {name: sizes[name] or 1 for name in ("vp", "ep")}
+        accepted["sequence_length"] = {str(configuration.architecture.sequence_length)}
+    return accepted | {name: {str(size)} for name, size in sizes.items() if size is not None}
 
 
 def _accept_precision(key: Key, claims: Mapping[str, Claim]) -> dict[str, Collection[str]]:

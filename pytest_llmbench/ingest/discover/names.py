@@ -24,6 +24,11 @@ _EXPERIMENT = re.compile(
     rf"(?:_(?P<variant>.+?))?_(?P<dtype>{PRECISION})(?P<rest>(?:_.*)?)",
     _IGNORE,
 )
+# Models without a size in their name: the type before it and the GPUs behind it tell that it is an experiment's.
+_UNSIZED = re.compile(
+    rf"(?P<type>{TYPE})_(?P<recipe>[a-z][a-z0-9_.]*?)_(?P<dtype>{PRECISION})(?P<rest>(?:_[^_]+)?_gpus\d+(?:_.*)?)",
+    _IGNORE,
+)
 _WORKLOAD = re.compile(rf"(?P<type>{TYPE})_(?P<recipe>.+)", _IGNORE)
 _SIZE_THEN_GPUS = re.compile(
     rf"(?P<recipe>.+?)_(?P<size>{SIZE})_(?P<gpus>\d+)(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?", _IGNORE
@@ -119,19 +124,22 @@ def _read_innermost(name: str) -> Experiment | None:
 
 
 def _read(name: str, *, typed: bool) -> Experiment | None:
-    match = _EXPERIMENT.fullmatch(name)
+    match = _EXPERIMENT.fullmatch(name) or _UNSIZED.fullmatch(name)
     if not match or (typed and not match["type"]):
         return None
+    named = match.groupdict()
     tokens = match["rest"].split("_")[1:]
     scaled = match["dtype"].lower() == "fp8" and tokens and tokens[0].lower() in RECIPES
     scaling = tokens[0] if scaled else ""
     pairs, numbers = _read_settings(tokens[1:] if scaling else tokens)
-    head = [*_read_task(match["type"]), ("recipe", match["recipe"]), ("size", match["size"]), ("dtype", match["dtype"])]
+    head = [*_read_task(match["type"]), ("recipe", match["recipe"])]
+    head += [("size", named.get("size", match["recipe"])), ("dtype", match["dtype"])]
     variants = [scaling] if scaling else []
-    if match["proxy"] or (match["variant"] or "").lower() == "proxy":
+    variant = named.get("variant") or ""
+    if named.get("proxy") or variant.lower() == "proxy":
         head.append(("proxy", "true"))
-    elif match["variant"]:
-        variants.insert(0, match["variant"])
+    elif variant:
+        variants.insert(0, variant)
     variants += [value for field, value in pairs if field == "variant"]
     if variants:
         head.append(("variant", "_".join(variants)))
@@ -219,7 +227,7 @@ def _read_settings(tokens: list[str]) -> tuple[NamePairs, tuple[str, ...]]:
     unknown: list[str] = []
     counted = any(_GPUS.fullmatch(token) or _NODES.fullmatch(token) for token in tokens)
     for token in tokens:
-        pair = _read_setting(token)
+        pair = read_setting(token)
         if pair:
             pairs.append(pair)
         elif token.isdecimal() and (counted or _STAMP.fullmatch(token)):
@@ -234,7 +242,8 @@ def _read_settings(tokens: list[str]) -> tuple[NamePairs, tuple[str, ...]]:
     return tuple(pairs), tuple(numbers)
 
 
-def _read_setting(token: str) -> tuple[str, str] | None:
+def read_setting(token: str) -> tuple[str, str] | None:
+    """Return what one part of a name says: GPUs, nodes, a size of parallelism or batch, a task, a GPU type."""
     if match := _SETTING.fullmatch(token):
         field = match[1].lower()
         return _SETTING_FIELDS.get(field, field), match[2]

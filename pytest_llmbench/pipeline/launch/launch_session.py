@@ -42,7 +42,8 @@ def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     text = "not launched"
     return SessionResults(
         configurations={
-            key.id: _build_missing(key, Reason.NOT_LAUNCHED, text, settings, catalog) for key in catalog.baselines
+            key.id: _build_missing(key, Reason.NOT_LAUNCHED, text, settings, catalog)
+            for key in catalog.select((), settings).baselines
         },
         unmatched=(),
         runs_found=0,
