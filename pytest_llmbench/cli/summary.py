@@ -104,7 +104,7 @@ def _parse_window(text: str) -> Window:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.pipeline.catalog import load
+    from pytest_llmbench.pipeline.catalog import add_tables, load
     from pytest_llmbench.pipeline.find_runs import ingest
 
     with rename_flags():
@@ -112,6 +112,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         catalog = load(settings)
     now = datetime.now(UTC)
     ingested = ingest(settings, catalog, now)
+    catalog = add_tables(catalog, ingested.tables, settings)
     table_rows = make_rows(ingested, catalog, arguments.window, now)
     code, aside = 0 if table_rows else 1, format_skipped(ingested.ignored)
     if arguments.format == "csv":

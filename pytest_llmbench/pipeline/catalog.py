@@ -43,6 +43,9 @@ from pytest_llmbench.core.yamlfile import (
 )
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 
+MEGATRON_BRIDGE = "megatron_bridge"
+"""The recipe of the shipped tables."""
+
 LAST_STEP = "last_step"
 """What a baseline file calls it that its document timed the last step."""
 
@@ -59,23 +62,28 @@ class Catalog:
     baselines: Mapping[Key, tuple[Baseline, ...]]
     acknowledged: tuple[Acknowledgement, ...] = ()
     required_runs: Mapping[Key, RequiredRuns] = field(default_factory=dict)
-    on_demand: frozenset[Key] = frozenset()
-    """The configurations of shipped tables: hundreds, which are items only where something asks for them."""
+    tables: tuple[Recipe, ...] = ()
+    """Shipped files of hundreds of configurations, which are read and are items only where something asks for them."""
+
+    @property
+    def on_demand(self) -> frozenset[Key]:
+        """The configurations of tables alone: those of which a user's file holds something are items as all others."""
+        others = (recipe for recipe in self.recipes if recipe not in self.tables)
+        always = {baseline.key for recipe in others for baseline in recipe.baselines}
+        return frozenset(baseline.key for table in self.tables for baseline in table.baselines) - always
 
     def select(self, keys: Iterable[Key | None], settings: Settings) -> Catalog:
         """Return a catalog without the configurations of tables but for these, and those that the settings ask for."""
-        unasked = self.on_demand.difference(keys, self.required_runs)
-        unasked = frozenset(key for key in unasked if not _is_asked(key, settings))
-        left = {key: baselines for key, baselines in self.baselines.items() if key not in unasked}
-        return replace(self, baselines=left, on_demand=unasked)
+        asked = {*keys, *self.required_runs}
+        left = (key for key in self.on_demand if key not in asked and not _is_asked(key, settings))
+        unasked = frozenset(left)
+        return replace(self, baselines={key: of_key for key, of_key in self.baselines.items() if key not in unasked})
 
     def describe_unasked(self) -> str:
-        """Return a line about the configurations of tables that nothing asks for; empty where there are none."""
-        if not self.on_demand:
-            return ""
-        count = formatting.count_noun(len(self.on_demand), "configuration")
-        names = formatting.join_first(sorted({key.recipe for key in self.on_demand}))
-        return f"no run of {count} of the tables of {names} (llmbench baselines list --recipe={names})"
+        """Return the line that stands for all configurations of tables of which nothing was asked and no run found."""
+        left = len(self.on_demand - self.baselines.keys())
+        what = formatting.count_noun(left, "configuration") if left else "any configuration" if not self.tables else ""
+        return f"no run of {what} of Megatron-Bridge's tables (docs/megatron-bridge.md)" if what else ""
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
@@ -93,25 +101,54 @@ class Catalog:
             baseline.kind is BaselineKind.RECORDED for chosen in self.baselines.values() for baseline in chosen
         )
         configurations = formatting.count_noun(len(self.baselines) - len(self.on_demand), "configuration")
-        files = [recipe for recipe in self.recipes if any(base.key not in self.on_demand for base in recipe.baselines)]
-        text = f"{configurations} in {formatting.count_noun(len(files), 'file')}"
+        text = f"{configurations} in {formatting.count_noun(len(self.recipes) - len(self.tables), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
 
 
 def load(settings: Settings) -> Catalog:
     """Read the shipped baselines and the user's; raises BaselineError, or SettingsError for an option they rule out."""
-    from pytest_llmbench.baseline.read import find_shipped_baselines, find_shipped_tables, read_recipes
+    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
-    tables = read_recipes([find_shipped_tables()])
-    others = read_recipes([find_shipped_baselines(), *settings.baselines])
-    recipes = (*others, *tables)
-    chosen = _choose_baselines(recipes, settings.against)
-    if settings.timed == TimedBy.DOCUMENT:
-        chosen = {key: tuple(map(_time_as_documented, baselines)) for key, baselines in chosen.items()}
-    always = {baseline.key for recipe in others for baseline in recipe.baselines}
-    catalog = Catalog(recipes, chosen, on_demand=frozenset(chosen.keys() - always))
+    recipes = read_recipes([find_shipped_baselines(), *settings.baselines])
+    catalog = Catalog(recipes, _choose(recipes, settings))
+    if _needs_tables(settings, catalog):
+        catalog = add_tables(catalog, read_tables(), settings)
     _check(settings, catalog)
-    return replace(catalog, required_runs=_read_required_runs(settings, recipes)) if settings.suites else catalog
+    return (
+        replace(catalog, required_runs=_read_required_runs(settings, catalog.recipes)) if settings.suites else catalog
+    )
+
+
+def read_tables() -> tuple[Recipe, ...]:
+    """Return the shipped files whose configurations are items only where something asks for them."""
+    from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
+
+    return read_recipes([find_shipped_tables()])
+
+
+def add_tables(catalog: Catalog, tables: tuple[Recipe, ...], settings: Settings) -> Catalog:
+    """Return a catalog with tables that it does not have."""
+    if not tables or catalog.tables:
+        return catalog
+    recipes = (*catalog.recipes, *tables)
+    chosen = {**_choose(recipes, settings), **catalog.baselines}
+    return replace(catalog, recipes=recipes, baselines=dict(sorted(chosen.items())), tables=tables)
+
+
+def _needs_tables(settings: Settings, catalog: Catalog) -> bool:
+    """Whether an option names what may be a configuration of the tables, or a user's file holds one."""
+    keys = catalog.baselines.keys()
+    releases, gpus = {key.release for key in keys}, {key.gpu for key in keys}
+    named = any(pattern != "all" for pattern in settings.require) or settings.suites or settings.acknowledged
+    unknown = {settings.release, settings.baseline_release} - {"", *releases} or {settings.gpu} - {"", *gpus}
+    return bool(settings.asked or named or unknown or any(key.recipe == MEGATRON_BRIDGE for key in keys))
+
+
+def _choose(recipes: Sequence[Recipe], settings: Settings) -> dict[Key, tuple[Baseline, ...]]:
+    chosen = _choose_baselines(recipes, settings.against)
+    if settings.timed != TimedBy.DOCUMENT:
+        return chosen
+    return {key: tuple(map(_time_as_documented, baselines)) for key, baselines in chosen.items()}
 
 
 def _read_required_runs(settings: Settings, recipes: Sequence[Recipe]) -> dict[Key, RequiredRuns]:

@@ -30,6 +30,7 @@ from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
     Catalog,
+    add_tables,
     find_relatives,
     is_any_improvement,
     select_drift_budget,
@@ -75,16 +76,22 @@ def gather(
     now: datetime,
     tell: Callable[[ReadCounts], None] | None = None,
     past: Past = NO_PAST,
+    *,
+    read_past: Callable[[Sequence[Key]], Past] | None = None,
 ) -> SessionResults:
     """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
 
-    The `past` only tells the noise.
+    The `past` only tells the noise; `read_past` reads it of configurations that are in no catalog yet.
     """
     # What is made of thousands of runs is kept, and has no cycles: the collector would look at all of it in vain.
     with pause_garbage_collection():
         if settings.record is not None:
             return _evaluate_recorded(settings.record, settings, catalog, now, tell)
-        return evaluate_runs(ingest(settings, catalog, now, tell), settings, catalog, now, past)
+        ingested = ingest(settings, catalog, now, tell)
+        if ingested.tables and read_past is not None:
+            keys = {run.identity.key for run in ingested.runs} - {None, *catalog.baselines}
+            past = {**past, **read_past([key for key in keys if key is not None])}
+        return evaluate_runs(ingested, settings, catalog, now, past)
 
 
 def _evaluate_recorded(
@@ -113,7 +120,8 @@ def evaluate_runs(
     The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
     for, then beside all others.
     """
-    catalog = catalog.select((run.identity.key for run in ingested.runs), settings)
+    found = (run.identity.key for run in ingested.runs)
+    catalog = add_tables(catalog, ingested.tables, settings).select(found, settings)
     # The history knows the original of a copy that lies alone in the folder of this session.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
@@ -131,6 +139,7 @@ def evaluate_runs(
         checks=checks,
         required=frozenset(catalog.required_runs),
         remarks=tuple(_list_remarks(judged, catalog)) if settings.record is None else (),
+        tables=ingested.tables,
     )
 
 

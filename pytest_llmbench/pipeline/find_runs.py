@@ -24,6 +24,7 @@ from pytest_llmbench.core.models import (
     Key,
     ParsedLog,
     Reason,
+    Recipe,
     Run,
     RunFiles,
     UnmatchedRun,
@@ -38,11 +39,12 @@ from pytest_llmbench.ingest.duplicates import (
     mark_copies,
 )
 from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
-from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.catalog import Catalog, read_tables
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
+    from pytest_llmbench.ingest.discover.megatron_bridge import Tables
     from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
@@ -54,6 +56,8 @@ class IngestedRuns:
     runs: tuple[Run, ...]
     unreadable: tuple[UnmatchedRun, ...]
     ignored: tuple[IgnoredFile, ...]
+    tables: tuple[Recipe, ...] = ()
+    """What was read because a run may be of it, and is in no catalog yet."""
 
 
 def ingest(
@@ -77,9 +81,11 @@ def ingest(
     find = cache_matches()
     ignored = [IgnoredFile(path.name, why) for path, why in discovery.ignored if path.name != "nsys_profile"]
 
+    tables = _open_tables(catalog, stores)
+
     def identify_run(files: RunFiles, attempts: tuple[Attempt, ...]) -> Run:
-        run = _identify(files, attempts, settings, catalog, now, find=find, stores=stores)
-        return _read_as_known(run, catalog)
+        run = _identify(files, attempts, settings, catalog, now, find=find, tables=tables)
+        return _read_as_known(run, catalog, tables)
 
     runs, lone = [], []
     for run_files in discovery.runs:
@@ -108,7 +114,7 @@ def ingest(
     ignored += superseded
     ignored += [IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *copies, *repeated)]
     unreadable = (_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
-    return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored))
+    return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored), tables.recipes)
 
 
 def _make_unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> UnmatchedRun:
@@ -137,7 +143,7 @@ def ingest_job(
     from pytest_llmbench.ingest.sources.stores import Stores
 
     stores = Stores()
-    reading = Reading(stores, (), catalog.definitions)
+    reading, tables = Reading(stores, (), catalog.definitions), _open_tables(catalog, stores)
     settings = Settings(release=key.release, gpu=key.gpu)
     best: Run | None = None
     for place in (place for place in places if is_there(place)):
@@ -147,11 +153,11 @@ def ingest_job(
             if run_files.job_id != job_id or not run_files.attempts or earlier:
                 continue
             attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
-            run = _identify(run_files, attempts, settings, catalog, now, find=match_baselines, stores=stores)
+            run = _identify(run_files, attempts, settings, catalog, now, find=match_baselines, tables=tables)
             best = run if best is None or count_steps(run) > count_steps(best) else best
         if best is not None and count_steps(best):
             break
-    return _read_as_known(_identify_as(best, key), catalog) if best is not None else None
+    return _read_as_known(_identify_as(best, key), catalog, tables) if best is not None else None
 
 
 def _identify_as(run: Run, key: Key) -> Run:
@@ -161,11 +167,19 @@ def _identify_as(run: Run, key: Key) -> Run:
     return dataclasses.replace(run, identity=Identity(key, "it was launched as such")) if untold and fits else run
 
 
-def _read_as_known(run: Run, catalog: Catalog) -> Run:
+def _open_tables(catalog: Catalog, stores: Stores) -> Tables:
+    """Return the tables of a catalog, or those that were not read yet."""
+    from pytest_llmbench.ingest.discover.megatron_bridge import Tables
+
+    return Tables(lambda: catalog.tables or read_tables(), stores.read_small, stores.scan)
+
+
+def _read_as_known(run: Run, catalog: Catalog, tables: Tables) -> Run:
     """Return a run with its logs as the dialect of its configuration reads them."""
     if run.identity.key is None or not any(attempt.log.readings for attempt in run.attempts):
         return run
-    dialects = [baseline.dialect for baseline in catalog.baselines[run.identity.key]]
+    dialects = [baseline.dialect for baseline in catalog.baselines.get(run.identity.key, ())]
+    dialects = dialects or [recipe.dialect for recipe in tables.recipes]
     attempts = (dataclasses.replace(attempt, log=attempt.log.read_as(*dialects)) for attempt in run.attempts)
     return dataclasses.replace(run, attempts=tuple(attempts))
 
@@ -231,11 +245,10 @@ def _identify(
     now: datetime,
     *,
     find: Matching,
-    stores: Stores,
+    tables: Tables,
 ) -> Run:
     from pytest_llmbench.ingest.discover.evidence import count_shards
     from pytest_llmbench.ingest.discover.identify import identify
-    from pytest_llmbench.ingest.discover.megatron_bridge import read_companions
 
     logs = [attempt.log for attempt in attempts]
     if any(log.checkpoints.save_line for log in logs) and files.layout != "results":  # one folder for many jobs
@@ -248,7 +261,7 @@ def _identify(
         gpu=settings.gpu,
         baseline_release=settings.baseline_release,
         find=find,
-        read_beside=lambda run: read_companions(run, stores.read_small, stores.scan),
+        tables=tables,
     )
     datings = tuple(_list_datings(files, logs))
     start = next(iter(drop_future_datings(datings, now)), None)

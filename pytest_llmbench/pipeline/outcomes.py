@@ -132,6 +132,8 @@ class SessionResults:
     """Lines for the summary."""
     drafted: tuple[Recipe, ...] = ()
     """In a session that records, the baselines that it made for runs that matched none."""
+    tables: tuple[Recipe, ...] = ()
+    """The shipped tables that were read since a run may be of them."""
     required: frozenset[Key] = frozenset()
     """The configurations that a suite file asks for."""
     planned_hours: PlannedHours | None = None

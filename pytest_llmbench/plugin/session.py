@@ -146,10 +146,13 @@ class Session:
             from pytest_llmbench.pipeline.launch.launch_session import start_unlaunched
 
             return start_unlaunched(self.settings, self.catalog)
+        from pytest_llmbench.pipeline.catalog import add_tables
         from pytest_llmbench.pipeline.evaluate import gather
 
-        past = self.history.past if self.history else {}
-        return gather(self.settings, self.catalog, self.now, self.tell_reading, past)
+        past, read_past = (self.history.past, self.history.read) if self.history else ({}, None)
+        results = gather(self.settings, self.catalog, self.now, self.tell_reading, past, read_past=read_past)
+        self.catalog = add_tables(self.catalog, results.tables, self.settings)
+        return results
 
     def launch(self, selected: Collection[str], tell: Callable[[str], None]) -> bool:
         """Launch the selected items (ids) and judge them; whether the session ends without running them.

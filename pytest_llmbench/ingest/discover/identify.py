@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pytest_llmbench.core.errors import did_you_mean
@@ -28,7 +28,7 @@ from pytest_llmbench.ingest.discover.match import (
     is_near,
     match_baselines,
 )
-from pytest_llmbench.ingest.discover.megatron_bridge import Companions, collect_hints, may_be_bridge_run
+from pytest_llmbench.ingest.discover.megatron_bridge import Tables, collect_hints, may_be_bridge_run
 from pytest_llmbench.ingest.discover.run_facts import find_own_baselines
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
@@ -52,7 +52,7 @@ def identify(
     gpu: str = "",
     baseline_release: str = "",
     find: Matching = match_baselines,
-    read_beside: Callable[[RunFiles], Companions] = lambda _: Companions(),
+    tables: Tables | None = None,
 ) -> Identity:
     """Return the one configuration that fits everything a run says, or why there is none.
 
@@ -60,8 +60,7 @@ def identify(
     purpose. `find` is what `cache_matches` returned, where there are many runs. A batch size
     in the log that contradicts the names changes nothing here: the run claims to be that configuration, and measuring
     it finds that it is not. A baseline that says where its runs lie, and what they say, comes before all names, and
-    the tables of Megatron-Bridge come last: of their runs everything that tells rows apart has to be said, for which
-    `read_beside` reads the files beside a log.
+    the `tables` of Megatron-Bridge come last: of their runs everything that tells rows apart has to be said.
     """
     own = [] if baseline_release else find_own_baselines(run, logs, recipes)
     keys = tuple(sorted({baseline.key for baseline, differences in own if not differences}))
@@ -76,12 +75,14 @@ def identify(
     if own and identity.key is None:
         return _add_differences(identity, own)
     open_still = identity.key is None and (not identity.candidates or identity.fits_none)
-    tables = [recipe for recipe in recipes if recipe.name == MEGATRON_BRIDGE]
-    if not (open_still and tables and may_be_bridge_run(run, logs)):
+    if tables is None or not open_still or not may_be_bridge_run(run, logs):
         return identity
-    hints = collect_hints(run, logs, read_beside(run), {recipe.release for recipe in tables})
+    of_tables = tables.read_recipes()
+    hints = collect_hints(run, logs, tables.read_companions(run), {recipe.release for recipe in of_tables})
     run = replace(run, hints=hints)
-    by_row = _identify_by_names(run, logs, tables, options, baseline_release=baseline_release, find=find, needed=_ALL)
+    by_row = _identify_by_names(
+        run, logs, of_tables, options, baseline_release=baseline_release, find=find, needed=_ALL
+    )
     return replace(by_row, may_be=tuple(dict.fromkeys((*by_row.may_be, *identity.may_be))))
 
 

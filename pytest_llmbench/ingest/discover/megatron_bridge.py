@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import Hint, ParsedLog, RunFiles, StatedField
+from pytest_llmbench.core.models import Hint, ParsedLog, Recipe, RunFiles, StatedField
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
 from pytest_llmbench.ingest.sources.listing import FolderEntry
@@ -77,10 +77,24 @@ class Companions:
     configuration: str = ""
 
 
-def read_companions(run: RunFiles, read: Read, scan: Scan) -> Companions:
-    """Read the submitted script, one folder above a run's, and the configuration below it."""
-    texts = [_find_script(run.folder.parent, scan), run.folder.joinpath(*CONFIGURATION)]
-    return Companions(*(_read_text(path, read) if path else "" for path in texts))
+class Tables:
+    """What a run of Megatron-Bridge is compared with, and the files beside its log, each read where there is one."""
+
+    def __init__(self, load: Callable[[], tuple[Recipe, ...]], read: Read, scan: Scan) -> None:
+        """Take what reads the tables, a file and a folder."""
+        self._load, self._read, self._scan = load, read, scan
+        self.recipes: tuple[Recipe, ...] = ()
+        """Those that were read; none before they are needed."""
+
+    def read_recipes(self) -> tuple[Recipe, ...]:
+        """Return the tables, read once."""
+        self.recipes = self.recipes or self._load()
+        return self.recipes
+
+    def read_companions(self, run: RunFiles) -> Companions:
+        """Return the submitted script, one folder above a run's, and the configuration below it."""
+        texts = [_find_script(run.folder.parent, self._scan), run.folder.joinpath(*CONFIGURATION)]
+        return Companions(*(_read_text(path, self._read) if path else "" for path in texts))
 
 
 def _find_script(folder: Path, scan: Scan) -> Path | None:
