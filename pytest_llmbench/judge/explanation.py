@@ -158,7 +158,8 @@ def with_timing_label(judgement: Judgement) -> Judgement:
     if judgement.baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
         return judgement
     first, *others = judgement.sentences
-    first = f"timed as its document does ({judgement.baseline.window}): {first}"
+    how = "timed as is assumed of its document" if judgement.baseline.timed_window else "timed as its document does"
+    first = f"{how} ({judgement.baseline.window}): {first}"
     return replace(judgement, sentences=(first, *others))
 
 

@@ -70,6 +70,7 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
         excluded=excluded,
         attempts=all_attempts,
         checkpoints=checkpoints,
+        timed_seconds=_compute_timed(timed, baseline),
         step_time_only=step_time_only,
     )
     if step_time_only:
@@ -125,6 +126,16 @@ def _compute_statistic(timed: Timing, window: Window) -> tuple[float | None, tup
     seconds, several = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
     return (compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None), mean_of
+
+
+def _compute_timed(timed: Timing, baseline: Baseline) -> float | None:
+    """Return the mean of the steps that the document is believed to have timed, None where nothing says which."""
+    window = baseline.timed_window
+    if window is None:
+        return None
+    index = timed.steps.index
+    inside = timed.steps.seconds[timed.usable & (index >= window.first) & (index <= window.last)]
+    return float(inside.mean()) if len(inside) else None
 
 
 def _take_median(values: Floats) -> float:

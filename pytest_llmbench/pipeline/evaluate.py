@@ -120,8 +120,8 @@ def evaluate_runs(
     The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
     for, then beside all others.
     """
-    found = (run.identity.key for run in ingested.runs)
-    catalog = add_tables(catalog, ingested.tables, settings).select(found, settings)
+    keys = (run.identity.key for run in ingested.runs)
+    catalog = add_tables(catalog, ingested.tables, settings).select(keys, settings)
     # The history knows the original of a copy that lies alone in the folder of this session.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]

@@ -119,6 +119,11 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         spread = "" if deviation is None else f", sd {deviation:.3g} s"
         last = formatting.format_seconds(described["last_step_seconds"])
         count += f"{spread}{_format_other_statistic(described)}"
+        of_document = described.get("timed_window") or {"seconds": None}
+        if of_document["seconds"] is not None and described["timed"] == "window":  # which steps a document timed is assumed: both are shown
+            last += (
+                f"; {of_document['text']} (assumed of its document) {formatting.format_seconds(of_document['seconds'])}"
+            )
         yield "window", f"{described['window']['text']} ({count}); last step {last}"
     yield from _list_run_facts(described)
     if ran_on := format_environment(described.get("environment") or {}):

@@ -126,6 +126,14 @@ def _describe_recording(recording: Recording) -> dict[str, Any]:
     }
 
 
+def _describe_timed_window(measurement: Measurement) -> dict[str, Any]:
+    """Return the mean of the steps that the document is believed to have timed; nothing where nothing says which."""
+    window = measurement.baseline.timed_window
+    if window is None:
+        return {}
+    return {"timed_window": {"text": str(window), "seconds": formatting.make_finite(measurement.timed_seconds)}}
+
+
 def _describe_measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
     if measurement is None:
         return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
@@ -136,6 +144,7 @@ def _describe_measurement(measurement: Measurement | None, now: datetime, direct
         "expected_metrics": {metric.name: formatting.make_finite(metric.value) for metric in measurement.expected},
         "statistic_seconds": formatting.make_finite(measurement.statistic_seconds),
         "last_step_seconds": formatting.make_finite(measurement.last_step_seconds),
+        **_describe_timed_window(measurement),
         "window_seconds": [formatting.make_finite(value) for value in measurement.window_seconds],
         "window_mean_of": list(measurement.mean_of),
         "problems": [_describe_note(problem) for problem in measurement.problems],

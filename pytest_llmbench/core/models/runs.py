@@ -297,6 +297,8 @@ class Measurement:
     # what the log says of them in the part that was measured
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     attempts: tuple[AttemptSummary, ...] = ()  # all that the logs of the run tell of
+    # over the steps that the document is believed to have timed, None where nothing says others than the window
+    timed_seconds: float | None = None
     step_time_only: bool = False  # an older run, whose metrics and notes nobody asked for: it is not to be shown
 
     @property
