@@ -52,7 +52,8 @@ def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     timed = not math.isnan(baseline.step_seconds)
     yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}" if timed else "nothing yet: record a baseline"
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
-    yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, baseline.timed.replace("_", " "))
+    of_mean = str(baseline.timed_window or baseline.timed.replace("_", " "))
+    yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, of_mean)
     yield "tolerance", _join_tolerances(baseline) or "that of the session"
     yield "budgets", _join_budgets(baseline)
     if baseline.recording:

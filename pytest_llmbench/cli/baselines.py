@@ -81,10 +81,10 @@ def _add_draft(actions: Subparsers) -> None:
 
 
 def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
-    """Return the shipped recipes and those of a user's directories."""
-    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+    """Return the shipped recipes, those of the tables too, and those of a user's directories."""
+    from pytest_llmbench.baseline.read import find_shipped_baselines, find_shipped_tables, read_recipes
 
-    return read_recipes([find_shipped_baselines(), *directories])
+    return read_recipes([find_shipped_baselines(), find_shipped_tables(), *directories])
 
 
 def _import(arguments: argparse.Namespace) -> Output:
@@ -137,14 +137,18 @@ def _draft(arguments: argparse.Namespace) -> Output:
 
 def _list(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.describe import format_table
+    from pytest_llmbench.baseline.read import find_shipped_tables
 
     recipes = read_recipes_in(arguments.baselines)
     names = sorted({recipe.name for recipe in recipes})
     wanted = arguments.recipe
     if wanted and wanted not in names:
         raise BaselineError(f"--recipe {wanted}: expected {', '.join(names)}{did_you_mean(wanted, names)}")
-    chosen = [recipe for recipe in recipes if wanted in ("", recipe.name)]
-    return Output(format_table([baseline for recipe in chosen for baseline in recipe.baselines]))
+    tables = find_shipped_tables()
+    chosen = [each for each in recipes if each.name == wanted or not (wanted or each.path.is_relative_to(tables))]
+    left = {each.name for each in recipes} - {each.name for each in chosen}
+    aside = "" if wanted else f"besides, with --recipe: {', '.join(sorted(left))} (docs/megatron-bridge.md)"
+    return Output(format_table([baseline for recipe in chosen for baseline in recipe.baselines]), 0, aside)
 
 
 def _show(arguments: argparse.Namespace) -> Output:

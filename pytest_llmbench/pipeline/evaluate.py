@@ -140,6 +140,7 @@ def evaluate_runs(
         required=frozenset(catalog.required_runs),
         remarks=tuple(_list_remarks(judged, catalog)) if settings.record is None else (),
         tables=ingested.tables,
+        on_demand=catalog.on_demand,
     )
 
 

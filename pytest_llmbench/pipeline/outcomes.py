@@ -134,6 +134,8 @@ class SessionResults:
     """In a session that records, the baselines that it made for runs that matched none."""
     tables: tuple[Recipe, ...] = ()
     """The shipped tables that were read since a run may be of them."""
+    on_demand: frozenset[Key] = frozenset()
+    """The configurations of tables, which `all` does not require."""
     required: frozenset[Key] = frozenset()
     """The configurations that a suite file asks for."""
     planned_hours: PlannedHours | None = None
@@ -211,7 +213,8 @@ def _decide_status(
     """Return what becomes of an item, where `judged` are the configurations of which there is a verdict."""
     key = result.case.key
     in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
-    required = (key in results.required or is_required(key, settings.require)) and in_doubt
+    patterns = [pattern for pattern in settings.require if pattern != "all" or key not in results.on_demand]
+    required = (key in results.required or is_required(key, patterns)) and in_doubt
     return decide_item_status(result.judgement, required=required, settings=settings)
 
 

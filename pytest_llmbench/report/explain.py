@@ -120,7 +120,8 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         last = formatting.format_seconds(described["last_step_seconds"])
         count += f"{spread}{_format_other_statistic(described)}"
         of_document = described.get("timed_window") or {"seconds": None}
-        if of_document["seconds"] is not None and described["timed"] == "window":  # which steps a document timed is assumed: both are shown
+        # Which steps a document timed is assumed: both are shown.
+        if of_document["seconds"] is not None and described["timed"] == "window":
             last += (
                 f"; {of_document['text']} (assumed of its document) {formatting.format_seconds(of_document['seconds'])}"
             )

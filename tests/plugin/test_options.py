@@ -251,7 +251,7 @@ USAGE = [
     (["--llmb-logs=nowhere"], "has no 'nowhere'"),
     (["--llmb-tolerance=5%"], "--llmb-tolerance has no runs to work on: add --llmb-logs=PATH"),
     (["--llmb-logs=.", "--llmb-tolerance=five"], "--llmb-tolerance=five"),
-    (["--llmb-logs=.", "--llmb-gpu=h10"], "known: gb200, h100 (did you mean 'h100'?)"),
+    (["--llmb-logs=.", "--llmb-gpu=h10"], "known: b200, b300, gb200, gb300, h100 (did you mean 'h100'?)"),
     (["--llmb-logs=.", "--llmb-release=25.5"], "--llmb-release=25.5: no baseline has it"),
     (["--llmb-logs=.", "--llmb-require=grok1"], "(did you mean '*grok1*'?)"),
     (["--llmb-logs=.", "--llmb-unmatched=ignore"], "expected fail or list"),

@@ -37,10 +37,15 @@ def test_k_changes_no_verdict(judged: Judge, examples: Path) -> None:
 
 @pytest.mark.parametrize(
     ("expression", "count"),
-    [("llmb(gpus=128)", 14), ("llmb(model='llama3.1', size='8b')", 10), ("llmb(gpu='gb200')", 6), ("not llmb", 0)],
+    [
+        ("llmb(gpus=128)", 14 + 4),
+        ("llmb(model='llama3.1', size='8b')", 10),
+        ("llmb(gpu='gb200')", 6 + 86),
+        ("not llmb", 0),
+    ],
 )
 def test_m_selects_by_mark(judged: Judge, examples: Path, expression: str, count: int) -> None:
-    """An unmatched run comes with the configuration that it may be of."""
+    """An unmatched run comes with the configuration that it may be of; -m asks for the rows of tables, too."""
     told = judged(logs(examples), "-m", expression).described.values()
     assert len([one for one in told if one["kind"] == "configuration"]) == count
 
@@ -61,8 +66,9 @@ def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project
     (project / "pytest.ini").write_text("[pytest]\n")
     source = Path(pytest_llmbench.__file__).parent
     shutil.copytree(source, site / "pytest_llmbench", ignore=shutil.ignore_patterns("__pycache__"))
-    if not (source / "baselines").exists():
-        shutil.copytree(source.parent / "baselines", site / "pytest_llmbench" / "baselines")
+    for shipped in ("baselines", "tables"):
+        if not (source / shipped).exists():
+            shutil.copytree(source.parent / shipped, site / "pytest_llmbench" / shipped)
     command = [
         sys.executable,
         "-m",
@@ -133,7 +139,7 @@ def test_x_stops_at_the_first_failure(pytester: pytest.Pytester, examples: Path)
 
 def test_collect_only_lists_and_judges_nothing(pytester: pytest.Pytester, examples: Path) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "-q")
-    result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "90 tests collected*"])
+    result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "355 tests collected*"])
     result.stdout.no_fnmatch_line("*green*")
     assert result.ret == pytest.ExitCode.OK
 
@@ -261,8 +267,8 @@ def test_a_users_test_that_ignores_a_red_verdict_is_reported_as_what_it_is(
 
 def test_a_failing_test_on_a_missing_configuration_is_reported(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert llmb_verdict.judgement.meets_point")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "8b and fp8")
-    result.assert_outcomes(failed=4, passed=1, deselected=77)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "llama3.1_8b")
+    result.assert_outcomes(failed=8, passed=2, deselected=72)
     result.stdout.fnmatch_lines(["TEST_FAILED *"])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 

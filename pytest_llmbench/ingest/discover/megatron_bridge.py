@@ -16,6 +16,7 @@ from pytest_llmbench.core.models import Hint, ParsedLog, Recipe, RunFiles, State
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
 from pytest_llmbench.ingest.sources.listing import FolderEntry
+from pytest_llmbench.ingest.sources.packed import SCRIPT
 
 LAYERS = {
     "llama3_8b": 32,
@@ -61,7 +62,6 @@ _CONTAINER = re.compile(r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?)(?!\d)")
 SMALL = 1 << 20
 """Bytes of a file beside a log that are read; a configuration has some ten thousand."""
 
-SCRIPT = "_sbatch.sh"
 CONFIGURATION = ("configs", "ConfigContainer.yaml")
 
 Read = Callable[[Path, int], bytes]

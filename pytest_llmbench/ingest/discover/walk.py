@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.sources.listing import FolderEntry, describe_limit
+from pytest_llmbench.ingest.sources.packed import SCRIPT
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
 
 # Folders of a run whose files are no logs, whatever their names; the profiler's reports in them are evidence all the
@@ -231,7 +232,7 @@ class Walk:
             self.ignored.append((path, "another name of an archive that is read already"))
             return
         self._opened.add(identity)
-        archive, top = self.stores.open_archive(path, lambda name: _is_mentioned(name) or _is_report(name))
+        archive, top = self.stores.open_archive(path, _is_listed)
         self.ignored += archive.ignored
         self.unreadable += archive.unreadable
         self._read_tree(_make_folder(top, top if given_path == path else given_path))
@@ -317,6 +318,11 @@ def _read_modified(entry: FolderEntry) -> float:
         return entry.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _is_listed(name: str) -> bool:
+    """Whether a member of an archive is listed: what a folder is searched for, and the script that was submitted."""
+    return _is_mentioned(name) or _is_report(name) or name.endswith(SCRIPT)
 
 
 def _is_report(name: str) -> bool:

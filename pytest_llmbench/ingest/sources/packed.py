@@ -29,7 +29,10 @@ FOLDERS = 200_000
 # Characters of a member's name and of each folder in it, and folders: Linux has no longer ones, and no run lies deeper.
 LONGEST, LONGEST_PART, DEPTH = 4096, 255, 64
 
-_METADATA = (".yaml", ".yml")
+SCRIPT = "_sbatch.sh"
+"""How the names of scripts end that NeMo-Run submitted."""
+
+_METADATA = (".yaml", ".yml", SCRIPT)
 
 # What the name of a launch's folder holds, a time: it is listed although it may hold no file, since then its log is
 # missing.
