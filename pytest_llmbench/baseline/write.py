@@ -99,6 +99,7 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
         cells=(),
         window=published.window._replace(statistic=STATISTIC),
         timed=STATISTIC,
+        timed_window=None,
         tolerances=merge_tolerances(published.tolerances),
         budgets=merge_budgets(published.budgets),
         recording=recording,

@@ -28,7 +28,7 @@ from pytest_llmbench.ingest.discover.match import (
     is_near,
     match_baselines,
 )
-from pytest_llmbench.ingest.discover.megatron_bridge import Tables, collect_hints, may_be_bridge_run
+from pytest_llmbench.ingest.discover.megatron_bridge import Tables, collect_hints, is_readable, names_model
 from pytest_llmbench.ingest.discover.run_facts import find_own_baselines
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
@@ -75,14 +75,14 @@ def identify(
     if own and identity.key is None:
         return _add_differences(identity, own)
     open_still = identity.key is None and (not identity.candidates or identity.fits_none)
-    if tables is None or not open_still or not may_be_bridge_run(run, logs):
+    if tables is None or not open_still or not is_readable(logs):
         return identity
-    of_tables = tables.read_recipes()
-    hints = collect_hints(run, logs, tables.read_companions(run), {recipe.release for recipe in of_tables})
-    run = replace(run, hints=hints)
-    by_row = _identify_by_names(
-        run, logs, of_tables, options, baseline_release=baseline_release, find=find, needed=_ALL
-    )
+    beside = tables.read_companions(run)
+    if not names_model(run, beside):
+        return identity
+    rows = [*tables.read_recipes(), *(recipe for recipe in recipes if recipe.name == MEGATRON_BRIDGE)]
+    run = replace(run, hints=collect_hints(run, logs, beside, {recipe.release for recipe in rows}))
+    by_row = _identify_by_names(run, logs, rows, options, baseline_release=baseline_release, find=find, needed=_ALL)
     return replace(by_row, may_be=tuple(dict.fromkeys((*by_row.may_be, *identity.may_be))))
 
 

@@ -121,10 +121,15 @@ def find_model(recipe: str, size: str = "") -> str:
     return ""
 
 
-def may_be_bridge_run(run: RunFiles, logs: Sequence[ParsedLog]) -> bool:
-    """Whether a run can be one of Megatron-Bridge: its logs are written so, and its names or metadata name a model."""
-    readable = all("megatron" in log.dialects for log in logs if log.dialect)
-    return readable and (any(_read_names(run)) or any(hint.field == "size" for hint in _read_metadata(run)))
+def is_readable(logs: Sequence[ParsedLog]) -> bool:
+    """Whether the logs of a run may be Megatron-Bridge's: a job that died has none that shows otherwise."""
+    return all("megatron" in log.dialects for log in logs if log.dialect)
+
+
+def names_model(run: RunFiles, beside: Companions) -> bool:
+    """Whether any source of a run names a model of the tables."""
+    hints = (*_read_names(run), *_read_metadata(run), *_read_script(beside.script))
+    return any(hint.field == "size" for hint in hints)
 
 
 def collect_hints(
