@@ -53,6 +53,9 @@ class BridgeRun:
     """Of `values`, what the run has in place of the row's."""
     name: str = ""
     """Another name of the experiment."""
+    job: str = ""
+    """Another job id than the row's own, and how many days later it started."""
+    days: int = 0
 
     @property
     def values(self) -> dict[str, str]:
@@ -102,6 +105,7 @@ class BridgeRun:
 def write_bridge_run(root: Path, run: BridgeRun) -> Path:
     """Write the files of a run below a folder, and return the path of its log."""
     of_job = own_job(run.baseline)
+    of_job = {"job_id": run.job or of_job["job_id"], "started": of_job["started"] + timedelta(days=run.days)}
     plan = Plan(run.baseline, factor=run.factor, noise=0.0, **of_job)
     job, name = of_job["job_id"], run.experiment
     launch = root / "experiments" / name / f"{name}_{int(plan.started.timestamp())}"

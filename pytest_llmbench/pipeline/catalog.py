@@ -131,7 +131,7 @@ def add_tables(catalog: Catalog, tables: tuple[Recipe, ...], settings: Settings)
     if not tables or catalog.tables:
         return catalog
     recipes = (*catalog.recipes, *tables)
-    chosen = {**_choose(recipes, settings), **catalog.baselines}
+    chosen = {**catalog.baselines, **_choose(recipes, settings)}
     return replace(catalog, recipes=recipes, baselines=dict(sorted(chosen.items())), tables=tables)
 
 

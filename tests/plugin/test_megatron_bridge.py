@@ -4,13 +4,16 @@ which anything is another row's is judged by no other."""
 from __future__ import annotations
 
 import csv
+import json
 import re
+import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_bridge_run
 from sessions import Judge, Judged
 from shared_data import shared
@@ -106,15 +109,16 @@ def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
         changed = find_sibling(baseline, rows)
         beside = (CONFIGURATION, SCRIPT) if number % 2 else (SCRIPT,)
         runs.append(BridgeRun(baseline, changed=changed, beside=beside))
-    folder = write_all(tmp_path / "runs", iter(runs))
-    session = judged(f"--llmb-logs={folder}")
-    by_run = {run["id"]: run for run in session.described.values() if run["kind"] == "stray"}
-    judged_by = {name: session.described[name] for name in of_tables(session) if not name.startswith("n")}
-    for number, (run, baseline) in enumerate(zip(runs, rows.values(), strict=True)):
-        own = [one for one in judged_by.values() if f"/n{number}/" in str(one["run"])]
-        assert all(one["configuration"]["dtype"] == run.changed["dtype"] for one in own), baseline.key.id
-        assert baseline.key.id not in [one["id"] for one in own]
-    assert by_run
+    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', iter(runs))}")
+    strays = {one["id"].partition("/")[0] for one in session.described.values() if one["kind"] == "stray"}
+    rows_of = {
+        one["run"]["id"].partition("/")[0]: one["configuration"] for one in session.described.values() if one.get("run")
+    }
+    for number, run in enumerate(runs):
+        row = rows_of.get(f"n{number}")
+        assert row is None or (row["dtype"], row["id"] != run.baseline.key.id) == (run.changed["dtype"], True)
+        assert (row is None) == (f"n{number}" in strays)
+    assert 100 < len(strays) < len(rows)
 
 
 def write_one(folder: Path, run: BridgeRun) -> Path:
@@ -192,3 +196,57 @@ def test_without_a_run_the_tables_are_a_line_and_no_item(
     assert set(of_tables(none)) == {ROW}
     required = judged(f"--llmb-logs={folder}", "--llmb-require=megatron_bridge_kimi_k2-26.06-*")
     assert sorted(of_tables(required).values()) == ["MISSING", "PASS"]
+
+
+def test_a_row_can_be_recorded_and_judged_against(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
+    """A cluster that is 10 % off its document."""
+    folder, own = write_one(tmp_path, BridgeRun(rows[ROW], factor=1.1)), tmp_path / "own"
+    judged(f"--llmb-logs={folder}", f"--llmb-record={own}")
+    assert of_tables(judged(f"--llmb-logs={folder}", f"--llmb-baselines={own}")) == {ROW: "PASS"}
+    published = judged(f"--llmb-logs={folder}", f"--llmb-baselines={own}", "--llmb-against=published")
+    assert of_tables(published) == {ROW: "REGRESSION"}
+
+
+def test_a_run_under_any_name_is_told_by_its_script(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
+    folder = write_one(tmp_path, BridgeRun(rows[ROW], name="friday"))
+    assert of_tables(judged(f"--llmb-logs={folder}")) == {ROW: "PASS"}
+
+
+def test_an_archive_holds_what_stands_beside_a_log(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
+    folder = write_one(tmp_path, BridgeRun(rows[ROW]))
+    with tarfile.open(tmp_path / "night.tgz", "w:gz") as archive:
+        archive.add(folder, "runs")
+    assert of_tables(judged(f"--llmb-logs={tmp_path / 'night.tgz'}")) == {ROW: "PASS"}
+
+
+def test_the_history_knows_the_runs_of_a_row(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
+    folder, history = write_one(tmp_path, BridgeRun(rows[ROW])), f"--llmb-history=sqlite:///{tmp_path / 'h.db'}"
+    judged(f"--llmb-logs={folder}", history)
+    write_bridge_run(tmp_path / "next", BridgeRun(rows[ROW], factor=1.01, job="7", days=1))
+    report = tmp_path / "report.json"
+    judged(f"--llmb-logs={tmp_path / 'next'}", history, f"--llmb-json={report}")
+    (outcome,) = [one for one in json.loads(report.read_text())["outcomes"] if one["id"] == ROW]
+    assert [night["verdict"] for night in outcome["history"]] == ["PASS"]
+
+
+def test_all_requires_no_row_without_a_run(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
+    folder = write_one(tmp_path, BridgeRun(rows[ROW]))
+    session = judged(f"--llmb-logs={folder}", "--llmb-require=all", "-k", "llama3_70b")
+    states = {session.statuses[name] for name in of_tables(session) if name != ROW}
+    assert states == {"skipped"}
+
+
+def test_a_launch_of_a_row_is_refused_in_words(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("-k", ROW, "--llmb-launch", "--llmb-dry-run")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    text = " ".join((result.stdout.str() + result.stderr.str()).split())
+    assert "nothing says how megatron_bridge 26.04 is launched" in text
+
+
+def test_what_failed_is_there_again_with_lf(pytester: pytest.Pytester, rows: dict[str, Baseline]) -> None:
+    write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW], factor=1.2))
+    assert pytester.runpytest_inprocess("--llmb-logs=runs").parseoutcomes()["failed"] == 1
+    (pytester.path / "runs").rename(pytester.path / "away")
+    (pytester.path / "runs").mkdir()
+    again = pytester.runpytest_inprocess("--llmb-logs=runs", "--lf")
+    again.stdout.fnmatch_lines([f"MISSING * {ROW}*"])
