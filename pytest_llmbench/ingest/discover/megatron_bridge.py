@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.models import Hint, ParsedLog, Recipe, RunFiles, StatedField
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
@@ -83,6 +84,7 @@ class Tables:
     def __init__(self, load: Callable[[], tuple[Recipe, ...]], read: Read, scan: Scan) -> None:
         """Take what reads the tables, a file and a folder."""
         self._load, self._read, self._scan = load, read, scan
+        self._scripts: dict[Path, Path | None] = {}
         self.recipes: tuple[Recipe, ...] = ()
         """Those that were read; none before they are needed."""
 
@@ -92,8 +94,14 @@ class Tables:
         return self.recipes
 
     def read_companions(self, run: RunFiles) -> Companions:
-        """Return the submitted script, one folder above a run's, and the configuration below it."""
-        texts = [_find_script(run.folder.parent, self._scan), run.folder.joinpath(*CONFIGURATION)]
+        """Return the submitted script, one folder above a run's, and the configuration below it; of a remote run
+        nothing, whose files beside the log would each be asked for in vain."""
+        if is_remote(run.folder):
+            return Companions()
+        above = run.folder.parent
+        if above not in self._scripts:  # thousands of runs may lie in one folder
+            self._scripts[above] = _find_script(above, self._scan)
+        texts = [self._scripts[above], run.folder.joinpath(*CONFIGURATION)]
         return Companions(*(_read_text(path, self._read) if path else "" for path in texts))
 
 
@@ -259,34 +267,46 @@ def _read_containers(run: RunFiles, beside: Companions) -> Iterator[Hint]:
     yield from (Hint("release", tag, "the submitted script") for image in images for tag in _CONTAINER.findall(image))
 
 
-_ARGUMENTS = {
-    "gpu": ("gpu",),
-    "compute_dtype": ("dtype",),
-    "num_gpus": ("gpus",),
-    "global_batch_size": ("global_batch_size",),
-    "gb": ("global_batch_size",),
-    "micro_batch_size": ("micro_batch_size",),
-    "mb": ("micro_batch_size",),
-    "task": ("task",),
-}
+_NUMBER = re.compile(r"\d{1,9}")
+_ARGUMENTS = (
+    ("gpu", re.compile(names.GPU, re.IGNORECASE), ("gpu", "g")),
+    ("dtype", re.compile(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"), ("compute_dtype", "c")),
+    ("task", re.compile("|".join(_TASKS)), ("task",)),
+    ("gpus", _NUMBER, ("num_gpus", "ng")),
+    ("global_batch_size", _NUMBER, ("global_batch_size", "gb")),
+    ("micro_batch_size", _NUMBER, ("micro_batch_size", "mb")),
+    ("sequence_length", _NUMBER, ("seq_length", "sl")),
+    ("layers", _NUMBER, ("num_layers",)),
+    ("tp", _NUMBER, ("tensor_model_parallel_size", "tp")),
+    ("pp", _NUMBER, ("pipeline_model_parallel_size", "pp")),
+    ("cp", _NUMBER, ("context_parallel_size", "cp")),
+    ("vp", _NUMBER, ("virtual_pipeline_model_parallel_size", "vp")),
+    ("ep", _NUMBER, ("expert_model_parallel_size", "ep")),
+)
+"""What `setup_experiment.py` is told: the field, what its value looks like, and the names of the argument."""
 
 
 def _read_script(text: str) -> Iterator[Hint]:
     """Yield what a submitted script says: the arguments of its command, and nodes x tasks, which are the GPUs."""
-    stated = dict(re.findall(r"(?<!\S)[\"']?-{1,2}(\w+)[\"']?[ =]+[\"']?([\w.]+)", text))
-    if "gpu" not in stated and "compute_dtype" not in stated:
+    stated: dict[str, str] = dict(re.findall(r"(?<!\S)[\"']?-{1,2}(\w+)[\"']?[ =]+[\"']?([\w.]+)", text))
+    pairs = {
+        field: stated[name].lower()
+        for field, value, arguments in _ARGUMENTS
+        for name in arguments
+        if name in stated and value.fullmatch(stated[name])
+    }
+    if not {"gpu", "dtype"} & pairs.keys():
         return
-    pairs = {fields[0]: stated[name].lower() for name, fields in _ARGUMENTS.items() if name in stated}
-    model = find_model(stated.get("model_recipe_name", "")) or find_model(
-        stated.get("model_name", ""), stated.get("model_size", "")
+    recipe, name, size = (
+        stated.get(long, stated.get(short, ""))
+        for long, short in (("model_recipe_name", "mr"), ("model_name", "m"), ("model_size", "s"))
     )
+    model = find_model(recipe) or find_model(name, size)
     pairs |= {"size": model} if model else {}
-    if "dtype" in pairs:
-        dtype = pairs["dtype"]
-        recipe = stated.get("fp8_recipe", "")
-        pairs["dtype"] = _name_dtype(f"{dtype}_{recipe}" if dtype == "fp8" and recipe else dtype)
+    if pairs.get("dtype") == "fp8" and "fp8_recipe" in stated:
+        pairs["dtype"] = _name_dtype(f"fp8_{stated['fp8_recipe']}")
     if "task" in pairs:
-        pairs["task"] = _TASKS.get(pairs["task"], pairs["task"])
+        pairs["task"] = _TASKS[pairs["task"]]
     nodes, tasks = (re.search(rf"#SBATCH --{name}[= ](\d{{1,7}})", text) for name in ("nodes", "ntasks-per-node"))
     if nodes and tasks and "gpus" not in pairs:
         pairs["gpus"] = str(int(nodes[1]) * int(tasks[1]))
@@ -332,10 +352,10 @@ def _list_values(text: str) -> Pairs:
     """Yield `section.key` and value of the first two levels of a YAML text; deeper ones and lists say nothing here."""
     section = ""
     for line in text.splitlines():
-        match = re.fullmatch(r"( {0,2})([\w-]{1,80}):(?: +(.*?))?\s*", line)
+        match = re.match(r"( {0,2})([\w-]{1,80}):(?=\s|\Z)", line)
         if match is None or len(match[1]) == 1:
             continue
-        value = (match[3] or "").strip("\"'")
+        value = line[match.end() :].strip(" \t\"'")
         if not match[1]:
             section = match[2]
             yield section, value

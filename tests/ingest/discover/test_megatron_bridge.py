@@ -156,7 +156,26 @@ def test_a_submitted_script() -> None:
         "gpu": {"gb300"},
         "dtype": {"fp8_cs"},
         "gpus": {"64"},
+        "tp": {"4"},
         "release": {"26.04.01"},
+    }
+
+
+def test_a_submitted_script_with_short_names() -> None:
+    """What the command overrides stands in no name from 26.08 on."""
+    command = "bash -c x.sh -g gb300 -c fp8_mx -ng 256 -mr deepseek_v3 -pp 4 -vp 2 -mb 2 -gb 2048 -sl 8192 -t 00:30:00"
+    said = collect(Companions(script=command))
+    assert {field: value for field, (value,) in said.items()} == {
+        "recipe": "megatron_bridge",
+        "size": "deepseek_v3",
+        "gpu": "gb300",
+        "dtype": "fp8_mx",
+        "gpus": "256",
+        "pp": "4",
+        "vp": "2",
+        "micro_batch_size": "2",
+        "global_batch_size": "2048",
+        "sequence_length": "8192",
     }
 
 
