@@ -74,8 +74,9 @@ class Catalog:
 
     def select(self, keys: Iterable[Key | None], settings: Settings) -> Catalog:
         """Return a catalog without the configurations of tables but for these, and those that the settings ask for."""
-        asked = {*keys, *self.required_runs}
-        left = (key for key in self.on_demand if key not in asked and not _is_asked(key, settings))
+        on_demand, asked = self.on_demand, {*keys, *self.required_runs}
+        patterns = _list_asked(settings, self.baselines.keys() - on_demand)
+        left = (key for key in on_demand if key not in asked and not _is_asked(key, patterns))
         unasked = frozenset(left)
         return replace(self, baselines={key: of_key for key, of_key in self.baselines.items() if key not in unasked})
 
@@ -139,9 +140,9 @@ def _needs_tables(settings: Settings, catalog: Catalog) -> bool:
     """Whether an option names what may be a configuration of the tables, or a user's file holds one."""
     keys = catalog.baselines.keys()
     releases, gpus = {key.release for key in keys}, {key.gpu for key in keys}
-    named = any(pattern != "all" for pattern in settings.require) or settings.suites or settings.acknowledged
     unknown = {settings.release, settings.baseline_release} - {"", *releases} or {settings.gpu} - {"", *gpus}
-    return bool(settings.asked or named or unknown or any(key.recipe == MEGATRON_BRIDGE for key in keys))
+    asked = _list_asked(settings, keys) or settings.suites or settings.acknowledged
+    return bool(asked or unknown or any(key.recipe == MEGATRON_BRIDGE for key in keys))
 
 
 def _choose(recipes: Sequence[Recipe], settings: Settings) -> dict[Key, tuple[Baseline, ...]]:
@@ -162,10 +163,17 @@ def is_required(key: Key, patterns: Iterable[str]) -> bool:
     return any(pattern == "all" or fnmatch.fnmatchcase(key.id, pattern) for pattern in patterns)
 
 
-def _is_asked(key: Key, settings: Settings) -> bool:
-    """Whether an option or a selection names a configuration of the tables; `all` are those that always are items."""
-    asked = any(key.id in text or fnmatch.fnmatchcase(key.id, text) for text in settings.asked)
-    return asked or is_required(key, [pattern for pattern in settings.require if pattern != "all"])
+def _list_asked(settings: Settings, others: Iterable[Key]) -> list[str]:
+    """Return the ids and patterns by which configurations of the tables are asked for: what names others means these,
+    and `all` are those that always are items."""
+    ids = [key.id for key in others]
+    selected = [text for text in settings.asked if text == "*" or not fnmatch.filter(ids, text)]
+    return [*selected, *(pattern for pattern in settings.require if pattern != "all")]
+
+
+def _is_asked(key: Key, patterns: Iterable[str]) -> bool:
+    """Whether an id of an item or a pattern names a configuration."""
+    return any(key.id in text or fnmatch.fnmatchcase(key.id, text) for text in patterns)
 
 
 def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
