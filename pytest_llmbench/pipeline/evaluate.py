@@ -138,15 +138,16 @@ def evaluate_runs(
         measurements={key: _select_current(per_baseline[0], settings) for key, per_baseline in measured.items()},
         checks=checks,
         required=frozenset(catalog.required_runs),
-        remarks=tuple(_list_remarks(judged, catalog)) if settings.record is None else (),
+        remarks=tuple(_list_remarks(judged, settings, catalog)) if settings.record is None else (),
         tables=ingested.tables,
         on_demand=catalog.on_demand,
     )
 
 
-def _list_remarks(judged: JudgedConfigurations, catalog: Catalog) -> Iterator[str]:
+def _list_remarks(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[str]:
     yield from find_unneeded(judged, catalog.acknowledged)
-    yield from filter(None, [catalog.describe_unasked()])
+    if not settings.asked:  # who selects by name is told of what was selected
+        yield from filter(None, [catalog.describe_unasked()])
 
 
 def add_fleet_findings(

@@ -198,6 +198,15 @@ def test_without_a_run_the_tables_are_a_line_and_no_item(
     assert sorted(of_tables(required).values()) == ["MISSING", "PASS"]
 
 
+def test_the_line_that_stands_for_all_rows_without_a_run(pytester: pytest.Pytester, rows: dict[str, Baseline]) -> None:
+    write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW]))
+    result = pytester.runpytest_inprocess("--llmb-logs=runs")
+    result.stdout.fnmatch_lines(["no run of 264 configurations of Megatron-Bridge's tables*"])
+    result.assert_outcomes(passed=2, skipped=82)  # the run, and that something was judged
+    selected = pytester.runpytest_inprocess("--llmb-logs=runs", "-k", ROW)
+    selected.stdout.no_fnmatch_line("*Megatron-Bridge's tables*")
+
+
 def test_a_row_can_be_recorded_and_judged_against(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     """A cluster that is 10 % off its document."""
     folder, own = write_one(tmp_path, BridgeRun(rows[ROW], factor=1.1)), tmp_path / "own"
@@ -250,4 +259,3 @@ def test_what_failed_is_there_again_with_lf(pytester: pytest.Pytester, rows: dic
     (pytester.path / "runs").mkdir()
     again = pytester.runpytest_inprocess("--llmb-logs=runs", "--lf")
     again.assert_outcomes(failed=1, skipped=1, deselected=82)  # it is there, and nothing was judged
-    again.stdout.fnmatch_lines(["*no run of 264 configurations of Megatron-Bridge's tables*"])
