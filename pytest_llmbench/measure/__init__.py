@@ -32,8 +32,7 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
     Steps that are faster than 100 % MFU, or only dispatched when their time was taken, are set aside and noted; in the
     window they make the run invalid. A time that the log does not print follows from its tokens/s where it can.
 
-    With `step_time_only` metrics and notes are left out, which take as long as all the rest: of thousands of older runs
-    nobody asks for them.
+    With `step_time_only` metrics and notes, which take as long as all the rest, are left out: older runs need none.
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)

@@ -59,6 +59,7 @@ from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.reading.reader import ReadCounts
+    from pytest_llmbench.pipeline.session_history import SessionHistory
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
 """For each key and each of its baselines the measurements of its runs, newest first."""
@@ -75,23 +76,21 @@ def gather(
     catalog: Catalog,
     now: datetime,
     tell: Callable[[ReadCounts], None] | None = None,
-    past: Past = NO_PAST,
-    *,
-    read_past: Callable[[Sequence[Key]], Past] | None = None,
+    history: SessionHistory | None = None,
 ) -> SessionResults:
     """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
 
-    The `past` only tells the noise; `read_past` reads it of configurations that are in no catalog yet.
+    The past of a `history` only tells the noise; that of tables is read where they were.
     """
     # What is made of thousands of runs is kept, and has no cycles: the collector would look at all of it in vain.
     with pause_garbage_collection():
         if settings.record is not None:
             return _evaluate_recorded(settings.record, settings, catalog, now, tell)
         ingested = ingest(settings, catalog, now, tell)
-        if ingested.tables and read_past is not None:
+        if ingested.tables and history is not None:
             keys = {run.identity.key for run in ingested.runs} - {None, *catalog.baselines}
-            past = {**past, **read_past([key for key in keys if key is not None])}
-        return evaluate_runs(ingested, settings, catalog, now, past)
+            history.read(key for key in keys if key is not None)
+        return evaluate_runs(ingested, settings, catalog, now, history.past if history else NO_PAST)
 
 
 def _evaluate_recorded(

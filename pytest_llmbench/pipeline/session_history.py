@@ -48,13 +48,12 @@ class SessionHistory:
         self._by_id: Mapping[str, Sequence[StoredRun]] = {}
         self.read(keys)
 
-    def read(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[StoredRun]]:
-        """Read the past of further configurations, and return that of all."""
+    def read(self, keys: Iterable[Key]) -> None:
+        """Read the past of further configurations."""
         by_id = {key.id: key for key in keys}
         stored = self._read(self.place, by_id.keys())
         self.past = {**self.past, **{by_id[name]: runs for name, runs in stored.items()}}
         self._by_id = {**self._by_id, **stored}
-        return self.past
 
     def describe(self) -> str:
         """Return where the store is and how much of it is in use: `history.db: 738 runs of 82 configurations`."""

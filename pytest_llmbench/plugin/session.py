@@ -149,8 +149,7 @@ class Session:
         from pytest_llmbench.pipeline.catalog import add_tables
         from pytest_llmbench.pipeline.evaluate import gather
 
-        past, read_past = (self.history.past, self.history.read) if self.history else ({}, None)
-        results = gather(self.settings, self.catalog, self.now, self.tell_reading, past, read_past=read_past)
+        results = gather(self.settings, self.catalog, self.now, self.tell_reading, self.history)
         self.catalog = add_tables(self.catalog, results.tables, self.settings)
         return results
 
@@ -318,7 +317,7 @@ class Session:
 
     def pack_for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""
-        results = replace(self.results, measurements={})
+        results = replace(self.results, measurements={}, tables=())
         settings = replace(self.settings, history=None)  # the controller's, and its URL may hold a password
         return pickle.dumps((settings, self.directory, self.now, results))
 

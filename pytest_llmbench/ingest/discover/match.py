@@ -253,7 +253,8 @@ def _list_accepted(baseline: Baseline, claims: Mapping[str, Claim]) -> dict[str,
     sizes = {name: getattr(configuration.parallelism, name) for name in _PARALLELISM}
     if key.recipe == MEGATRON_BRIDGE:  # `n/a` is a group of 1
         sizes |= {name: sizes[name] or 1 for name in ("vp", "ep")}
-        accepted["sequence_length"] = {str(configuration.architecture.sequence_length)}
+        sequence = configuration.architecture.sequence_length
+        accepted |= {"sequence_length": {str(sequence)}} if sequence else {}
     return accepted | {name: {str(size)} for name, size in sizes.items() if size is not None}
 
 

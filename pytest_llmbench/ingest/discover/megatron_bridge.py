@@ -179,8 +179,8 @@ def _read_names(run: RunFiles) -> Iterator[Hint]:
     parts = run.attempts[0].log.parts if run.attempts else (*run.folder.parts, "")
     folders = ((f"folder {name}", read_name(name)) for name in reversed(parts[:-1]))
     log = names.strip_suffix(names.strip_compression(parts[-1]))
-    found = [next((pair for pair in folders if pair[1]), ("", {})), (f"file {parts[-1]}", read_name(log))]
-    for source, pairs in found:
+    read = [next((pair for pair in folders if pair[1]), ("", {})), (f"file {parts[-1]}", read_name(log))]
+    for source, pairs in read:
         yield from (Hint(field, value, source) for field, value in pairs.items())
 
 
