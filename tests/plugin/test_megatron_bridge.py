@@ -216,6 +216,18 @@ def test_a_row_can_be_recorded_and_judged_against(judged: Judge, tmp_path: Path,
     assert of_tables(published) == {ROW: "REGRESSION"}
 
 
+def test_a_run_of_which_nobody_says_the_row_can_be_recorded_as_an_own_one(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
+) -> None:
+    """From any folder to a gate in two commands, also where neither release nor GPU type is known."""
+    run, own = BridgeRun(rows[ROW], beside=()), tmp_path / "own"
+    judged(f"--llmb-logs={write_all(tmp_path / 'runs', iter([run]))}", f"--llmb-record={own}")
+    slower = replace(run, factor=1.12, job="7", days=1)
+    write_bridge_run(tmp_path / "runs" / "n0", slower)
+    session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={own}", "-k", "own")
+    assert list(session.verdicts.values()) == ["REGRESSION"]
+
+
 def test_a_run_under_any_name_is_told_by_its_script(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW], name="friday"))
     assert of_tables(judged(f"--llmb-logs={folder}")) == {ROW: "PASS"}
