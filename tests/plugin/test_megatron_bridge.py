@@ -137,6 +137,26 @@ def test_an_llmb_run_is_told_by_its_metadata_and_its_name(
     assert of_tables(judged(f"--llmb-logs={folder}")) == {ROW: "PASS"}
 
 
+TUNED = "megatron_bridge_llama3_70b-26.06-gb300-fp8_cs-8-lora"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdicts"),
+    [("", {TUNED: "PASS"}), ("llama3_70b_fp8_cs_gpus8", {}), ("pretrain_llama3_70b_fp8_cs_gpus8", {})],
+)
+def test_metadata_say_finetune_of_any_tuning(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], name: str, verdicts: dict[str, str]
+) -> None:
+    """Which one it is the name says, or nothing does."""
+    changed = {"task": "finetune"}
+    log = write_bridge_run(
+        tmp_path / "n0",
+        BridgeRun(rows[TUNED], beside=(METADATA,), name=name or "lora_llama3_70b_fp8_cs_gpus8", changed=changed),
+    )
+    assert log.is_file()
+    assert of_tables(judged(f"--llmb-logs={tmp_path}")) == verdicts
+
+
 @pytest.mark.parametrize(
     ("changed", "beside", "said"),
     [

@@ -152,16 +152,18 @@ def collect_hints(
     tags = _read_containers(run, beside)
     tagged = [Hint("release", name_release(hint.value, releases), hint.source) for hint in tags]
     named = [hint for hint in run.hints if hint.field == "release" and run.metadata is None]
-    return (Hint("recipe", MEGATRON_BRIDGE, "its names"), *_check_layers(hints), *(tagged or named))
+    return (Hint("recipe", MEGATRON_BRIDGE, "its names"), *_reconcile(hints), *(tagged or named))
 
 
-def _check_layers(hints: Sequence[Hint]) -> Iterator[Hint]:
-    """Yield hints, layers only where they are not those of the model: no row is of a proxy."""
+def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
+    """Yield hints, layers only where they are not those of the model: no row is of a proxy. Metadata say `finetune` of
+    what names call sft or lora."""
     model = next((hint.value for hint in hints if hint.field == "size"), "")
+    tuned = any(hint.field == "task" and hint.value in ("sft", "lora") for hint in hints)
     for hint in hints:
-        if hint.field != "layers":
+        if hint.field != "layers" and not (tuned and hint.field == "task" and hint.value.startswith("finetun")):
             yield hint
-        elif LAYERS.get(model) and hint.value != str(LAYERS[model]):
+        elif hint.field == "layers" and LAYERS.get(model) and hint.value != str(LAYERS[model]):
             yield Hint("model_overrides", f"layers={hint.value}", hint.source)
 
 
@@ -378,12 +380,7 @@ def _read_precision(stated: Mapping[str, str]) -> Pairs:
         yield "dtype", "bf16"
 
 
-_LOGGED = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-}
+_LOGGED = {name.removeprefix("model."): field for name, field in _SIZES.items() if field in ("tp", "pp", "cp", "ep")}
 
 
 def _read_weak(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Hint]:
