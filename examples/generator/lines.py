@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -134,6 +135,19 @@ def huggingface_summary(runtime: float, samples_per_second: float, steps_per_sec
         "epoch": 1.0,
     }
     return str(values)
+
+
+def mlperf_record(key: str, value: object, **metadata: object) -> str:
+    """Return a record of MLPerf's logging; of `tracked_stats` the value is a dictionary."""
+    record = {"namespace": "", "time_ms": 1759985895027, "event_type": "POINT_IN_TIME", "key": key, "value": value}
+    place = {"file": "/workspace/llm/pretrain.py", "lineno": 480}
+    return f":::MLLOG {json.dumps(record | {'metadata': place | metadata})}"
+
+
+def mlperf_step(step: int, seconds: float, loss: float, batch: int) -> str:
+    """Return MLPerf's record of step `step` (from 0), with the samples up to and with it."""
+    times = {"train_step_time": seconds, "reduced_train_loss": loss}
+    return mlperf_record("tracked_stats", times, step=float(step), samples_count=float((step + 1) * batch))
 
 
 def nemo_info(moment: datetime, text: str, where: str = "nemo_logging:393") -> str:

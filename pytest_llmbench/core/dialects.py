@@ -136,6 +136,15 @@ DIALECTS = {
         exact_zero=True,
         prints_late=True,
     ),
+    "mlperf": Dialect(
+        first_step=0,
+        markers=(b":::MLLOG ",),
+        starts=(b'"key": "run_start"',),
+        ends=(b'"key": "run_stop"',),
+        ends_divide=False,
+        prints_loss=False,  # of some steps, or none
+        exact_zero=True,
+    ),
 }
 
 _PLAIN = Dialect(first_step=0, markers=())

@@ -23,6 +23,7 @@ DROPPED = {
     NoteCode.REPEAT_DISAGREES: ("step", "printed again with another time; the slower counts"),
     NoteCode.OTHER_RANK: ("step", "of other ranks"),
     NoteCode.OTHER_DIALECT: ("record", "of another dialect"),
+    NoteCode.OTHER_RECORDS: ("record", "of the same steps, which others tell more of"),
     NoteCode.UNKNOWN_STEP: ("record", "without a certain step number"),
     NoteCode.RAMPED_UP: ("step", "in which the batch still grew, set aside"),
     NoteCode.TWO_WRITERS: (

@@ -204,6 +204,14 @@ def _paxml_said(now: Value, _before: Value | None) -> Step:
     return Step(now.step, round(now.seconds, 2), None, f"took {now.seconds:.2f} seconds.")
 
 
+def _mlperf(now: Value, _before: Value | None) -> str:
+    return lines.mlperf_step(now.step, now.seconds, now.loss, 768) + "\n"
+
+
+def _mlperf_said(now: Value, _before: Value | None) -> Step:
+    return Step(now.step, now.seconds, now.loss, f'"train_step_time": {now.seconds}, ')
+
+
 NEMO_START = "restart_count=1"
 
 FRAMEWORKS = {
@@ -220,6 +228,7 @@ FRAMEWORKS = {
         between=_titan_between,
     ),
     "paxml": Framework("paxml", _paxml, _paxml_said, numbered=False, prefixes=(("",), ("0: ",)), first=(0,)),
+    "mlperf": Framework("mlperf", _mlperf, _mlperf_said, start=lines.mlperf_record("run_start", None)),
 }  # fmt: skip
 
 

@@ -110,6 +110,7 @@ class NoteCode(StrEnum):
     ORDER_MIXED = "order-mixed"
     OTHER_DIALECT = "other-dialect"
     OTHER_RANK = "other-rank"
+    OTHER_RECORDS = "other-records"
     OTHER_RELEASE = "other-release"
     OVER_BUDGET = "over-budget"
     PADDED = "padded"

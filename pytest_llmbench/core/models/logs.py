@@ -63,6 +63,7 @@ class DropReason(StrEnum):
     REPEAT_DISAGREES = "repeat-disagrees"  # with a time more than 1 % different; the slower one is kept
     OTHER_RANK = "other-rank"  # another rank printed the same steps
     OTHER_DIALECT = "other-dialect"  # it is of a dialect with fewer steps in the log
+    OTHER_RECORDS = "other-records"  # of steps of which other records are kept: one step of many, or means of all
     UNKNOWN_STEP = "unknown-step"  # its step number is rounded and follows from nothing else
     RAMPED_UP = "ramped-up"  # the batch still grew to the size that it is to have
     TWO_WRITERS = "two-writers"  # half of all steps come again with another time: another process writes into this file

@@ -228,7 +228,7 @@ class LogCollector:
         for name, dialect_records in self._by_dialect.items():
             if name == chosen or chosen is None:
                 tally.merge(dialect_records.tally)
-            elif name in DIALECTS and (records := [record for record in dialect_records.records if record.mean_of]):
+            elif name in DIALECTS and (records := [each for each in dialect_records.records if _is_timed(each)]):
                 first = records[0]
                 tally.add(DropReason.OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
         return tally
@@ -315,6 +315,10 @@ class LogCollector:
         if name not in self._by_dialect:
             self._by_dialect[name] = DialectRecords(load_reader(name))
         self._by_dialect[name].add(hit, rank)
+
+
+def _is_timed(record: StepRecord) -> bool:
+    return record.mean_of > 0 and record.has_value
 
 
 def read_total(hit: Hit, dialects: Iterable[Dialect]) -> int | None:

@@ -105,7 +105,11 @@ class Growing:
         self._places = _find_places(rest, self._places)
         collector = LogCollector(self._extra)  # the rest alone: a copy of all records would cost more with every step
         collector.search(rest)
-        steps = [record for record in (*self._collector.records, *collector.records) if _is_step(record)]
+        steps = [
+            record
+            for record in (*self._collector.records, *collector.records)
+            if record.mean_of == 0 or record.has_value
+        ]
         gaps = list(_list_gaps(steps))
         last = max((record.origin.offset for record in steps), default=-1)
         checkpoints = self._collector.checkpoint_lines + collector.checkpoint_lines
@@ -150,12 +154,6 @@ def _find_places(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, int]:
     places = (max(map(chunk.text.rfind, markers)) for markers in (STARTING, LIVING))
     start, life = (chunk.offset + place if place >= 0 else -1 for place in places)
     return max(start, before[0]), max(life, before[1])
-
-
-def _is_step(record: StepRecord) -> bool:
-    """Whether a record is of a step: some dialects keep their starts and ends as records without any value."""
-    values = record.seconds, record.stamp, record.tokens
-    return record.mean_of == 0 or not all(map(math.isnan, values))
 
 
 def _list_gaps(steps: Sequence[StepRecord]) -> Iterator[float]:

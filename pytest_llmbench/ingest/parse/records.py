@@ -78,6 +78,11 @@ class StepRecord(NamedTuple):
         """Whether the time is one that a step can take."""
         return 0 < self.seconds < math.inf
 
+    @property
+    def has_value(self) -> bool:
+        """Whether it says anything of a time: some dialects keep their starts and ends as records without a value."""
+        return not all(map(math.isnan, (self.seconds, self.stamp, self.tokens)))
+
 
 # Which column of `models.Steps` holds which numbers of the records.
 COLUMNS = {

@@ -125,6 +125,9 @@ REWARDS = (
 # The ends of values: a colour may follow, and the dots of GPT-NeoX, which says behind them whether it is a default.
 VALUE_ENDS = rb"(?=[.\s\x1b])"
 
+# A record of MLPerf by its key, up to the value.
+MLPERF = rb'MLLOG [^\r\n]{0,200}?"key": ?"%b", ?"value": ?'
+
 CONFIGURATION_RULES = (
     *_compile_rules(
         StatedField.LAYOUT,
@@ -172,14 +175,17 @@ CONFIGURATION_RULES = (
     *_compile_rules(
         StatedField.BATCH,
         (b"local batch size ", rb"local batch size \d{1,9}, global batch size (\d{1,9}),", _read_number),
+        (b"MLLOG ", MLPERF % b"global_batch_size" + rb"(\d{1,9})[,}]", _read_number),
         (b"train_batch_size .", rb"(?<![\w-])train_batch_size \.{1,60} (\d{1,9})" + VALUE_ENDS, _read_number),
     ),
     *_compile_rules(
         StatedField.SEQUENCE,
         (b"local batch size ", rb"local batch size \d[^\r\n]{1,99}, sequence length (\d{1,9}),", _read_number),
+        (b"MLLOG ", MLPERF % b"max_sequence_length" + rb"(\d{1,9})[,}]", _read_number),
     ),
     *_compile_rules(
         StatedField.MODEL,
+        (b"MLLOG ", MLPERF % b"submission_benchmark" + rb'"([\w.-]{1,60})"', _read_text),
         (
             b"- INFO - Building ",
             rb"- INFO - Building (?!device )([\w.-]{1,60} [\w.-]{1,60})(?= with|[ \t]*[\r\n\x1b])",

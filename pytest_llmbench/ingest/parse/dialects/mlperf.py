@@ -1,0 +1,267 @@
+"""MLPerf: `:::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 0.55}, "metadata": {"step": 31.0}}`.
+
+`step` counts steps, samples or tokens, and some records are of a block of steps, between two evaluations.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_llmbench.core.models import DropReason
+from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord, Tally, Torn, find_line_stop
+
+MARKER = b":::MLLOG "
+KEY = re.compile(rb'[^\r\n]{0,200}?"key": ?"([a-z_]{1,60})"')
+DECODER = json.JSONDecoder()
+# No count of samples or tokens is longer; a float holds all of them exactly.
+LARGEST = 10**15
+
+# What a record is until `settle` numbers it, in the place of its step. One step:
+SINGLE = -1
+# Means of all steps of a block: of so many samples; that begins or ends at so many samples.
+BLOCK, BLOCK_FROM, BLOCK_TO = -2, -3, -4
+# No times: the samples in a step, the tokens in a sample, where blocks, evaluations and runs begin and end, a loss.
+BATCH, SEQUENCE, BLOCK_BEGINS, BLOCK_ENDS, EVALUATION, RUN_BEGINS, RUN_ENDS, LOSS = -5, -6, -7, -8, -9, -10, -11, -12
+TIMED = (SINGLE, BLOCK, BLOCK_FROM, BLOCK_TO)
+
+MARKS = {
+    b"global_batch_size": BATCH,
+    b"max_sequence_length": SEQUENCE,
+    b"block_start": BLOCK_BEGINS,
+    b"block_stop": BLOCK_ENDS,
+    b"eval_start": EVALUATION,
+    b"run_start": RUN_BEGINS,
+    b"run_stop": RUN_ENDS,
+    b"train_loss": LOSS,
+}
+STATISTICS = b"tracked_stats"
+# So many times longer than its steps a block may take by the clock.
+LOOSE = 2
+TIMES = ("train_step_time", "train_step_timing in s")
+LOSSES = ("reduced_train_loss", "train_loss")
+
+
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    """Return what the record at `text[start]` says, for `settle` to number; None for one that says nothing of steps."""
+    stop = find_line_stop(text, start, end)
+    key = KEY.match(text, start, stop)
+    if key is None or not (key[1] == STATISTICS or key[1] in MARKS):
+        return None
+    try:
+        record, _ = DECODER.raw_decode(text[start + len(MARKER) : stop].decode("utf-8", "replace").lstrip())
+    except (ValueError, RecursionError):
+        return Torn(origin, text[start:stop])
+    if not isinstance(record, dict) or not isinstance(metadata := record.get("metadata", {}), dict):
+        return Torn(origin, text[start:stop])
+    value, stamp = record.get("value"), _read_count(record, "time_ms") / 1000
+    if key[1] == STATISTICS:
+        found = _read_statistics(origin, value, metadata) if isinstance(value, dict) else None
+        return found and found._replace(stamp=stamp)
+    number = _read_number(value)
+    mark = StepRecord(
+        origin, MARKS[key[1]], NAN, 0.0, consumed=_read_count(metadata, "samples_count"), since=(0, stamp)
+    )
+    if mark.step in (BATCH, SEQUENCE):
+        return mark._replace(batch=_read_count({"": value}, ""))
+    return mark._replace(
+        loss=number if mark.step == LOSS and not math.isnan(mark.consumed) else None,
+        targets=_read_count(metadata, "step"),
+    )
+
+
+def _read_statistics(origin: RecordOrigin, value: Mapping[str, Any], metadata: Mapping[str, Any]) -> StepRecord | None:
+    """Return what statistics say: `consumed` are samples, `targets` the number that they call their step."""
+    seconds = next((_read_number(value[name]) for name in TIMES if name in value), None)
+    loss = next((_read_number(value[name]) for name in LOSSES if name in value), None)
+    throughput = _read_number(value.get("throughput"))
+    record = StepRecord(
+        origin,
+        LOSS,
+        NAN if seconds is None else seconds,
+        0.0,
+        loss=loss,
+        tokens=NAN if throughput is None else throughput,
+        consumed=_read_count(metadata, "samples_count"),
+        targets=_read_count(metadata, "step"),
+    )
+    if throughput is not None:  # with the time of a step beside it, it says where its block begins, else where it ends
+        place = record._replace(consumed=record.targets)
+        return place._replace(step=BLOCK_TO if seconds is None else BLOCK_FROM)
+    if seconds is not None:
+        return record._replace(step=SINGLE if "step" in metadata else BLOCK)
+    return record if loss is not None else None
+
+
+def _read_number(value: object) -> float | None:
+    return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None
+
+
+def _read_count(values: Mapping[str, Any], name: str) -> float:
+    """Return a whole number that is not negative, NaN where there is none: others count by parts of an epoch."""
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        return NAN
+    return float(value) if 0 <= value < LARGEST and value == int(value) else NAN
+
+
+def join(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
+    """Return the records with what other processes say of the whole run given to those that print times."""
+    ranks = {record.origin.rank for record in records if record.step in TIMED}
+    if not ranks or {record.origin.rank for record in records} == ranks:
+        return list(records)
+    return [
+        record._replace(origin=record.origin._replace(rank=rank))
+        for record in records
+        for rank in ([record.origin.rank] if record.origin.rank in ranks else sorted(ranks))
+    ]
+
+
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the steps of one rank, counted from 0.
+
+    Where every step is printed these count, else the means of blocks, which are of all steps: single ones among many
+    are a sample. The other ones are told.
+    """
+    steps: list[StepRecord] = []
+    batch = sequence = NAN
+    for run in _divide_runs(records):
+        sizes = {record.batch for record in _select_until_last_time(run, BATCH)} or {batch}
+        lengths = {record.batch for record in _select_until_last_time(run, SEQUENCE)} or {sequence}
+        size, length = (values.pop() if len(values) == 1 else NAN for values in (sizes, lengths))
+        steps += _number_run(run, size, length, tally)
+        batch = next((record.batch for record in reversed(run) if record.step == BATCH), size)
+        sequence = next((record.batch for record in reversed(run) if record.step == SEQUENCE), length)
+    return steps
+
+
+def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
+    """Return the records of each run: it begins behind the end of the one before, or where a second one says so."""
+    runs: list[list[StepRecord]] = [[]]
+    ended = False
+    for record in records:
+        timed = any(each.step in TIMED for each in runs[-1])
+        if ended or (timed and record.step == RUN_BEGINS):
+            runs.append([])
+        ended = record.step == RUN_ENDS
+        runs[-1].append(record)
+    return runs
+
+
+def _select_until_last_time(run: Sequence[StepRecord], step: int) -> list[StepRecord]:
+    last = max((place for place, record in enumerate(run) if record.step in TIMED), default=-1)
+    return [record for record in run[: last + 1] if record.step == step]
+
+
+def _number_run(run: Sequence[StepRecord], batch: float, sequence: float, tally: Tally) -> list[StepRecord]:
+    singles = list(_number_singles([record for record in run if record.step == SINGLE], batch, sequence, tally))
+    blocks = list(_number_blocks(run, batch, tally))
+    whole = not blocks or (singles and 2 * len(singles) > singles[-1].step - singles[0].step + 1)
+    kept, others = (singles, blocks) if whole else (blocks, singles)
+    if others:
+        text = f"means of {others[0].mean_of} steps" if whole else "the time of one step of many"
+        tally.add(DropReason.OTHER_RECORDS, others[0].origin.line, f"step {others[0].step}: {text}", len(others))
+    return kept
+
+
+def _number_singles(records: Sequence[StepRecord], batch: float, sequence: float, tally: Tally) -> Iterator[StepRecord]:
+    """Yield the records of single steps with their numbers.
+
+    With the samples so far beside it `step` is the number; without, it counts samples, or tokens where all are such.
+    """
+    numbers = [record.targets for record in records if math.isnan(record.consumed)]
+    tokens = batch * sequence
+    unit = tokens if numbers and not any(number % tokens for number in numbers) else batch
+    for record in records:
+        size, step = batch, record.targets
+        if not math.isnan(record.consumed):
+            size = record.consumed / (step + 1)
+            certain = size == int(size) > 0 if math.isfinite(size) else False
+            if certain and not math.isnan(batch) and size != batch:
+                certain, size, step = step == record.consumed and step % batch == 0, batch, step / batch - 1
+        else:
+            certain, step = unit > 0 and step % unit == 0 and step > 0, step / unit - 1
+        if certain:
+            consumed = (step + 1) * size
+            yield record._replace(step=int(step), batch=size, consumed=consumed, targets=NAN)
+        else:
+            tally.add(DropReason.UNKNOWN_STEP, record.origin.line, f"a step of {record.seconds:g} s without a number")
+
+
+def _number_blocks(run: Sequence[StepRecord], batch: float, tally: Tally) -> Iterator[StepRecord]:
+    """Yield the means of blocks, each at its last step, with the last loss before it."""
+    done = 0.0
+    losses: list[float] = []
+    for place, record in enumerate(run):
+        if record.loss is not None:
+            losses.append(record.loss)
+        if record.step not in (BLOCK, BLOCK_FROM, BLOCK_TO):
+            continue
+        if record.step == BLOCK_TO and record.consumed % batch > 0:
+            continue  # of a benchmark that counts epochs
+        begin, end = _find_bounds(run, place, done, batch)
+        steps, last = (end - begin) / batch, end / batch
+        seconds = record.seconds if record.step != BLOCK_TO else _divide(batch, record.tokens)
+        certain = steps > 0 and last == int(last) and steps == int(steps)  # not so where one of them is NaN
+        if not certain or not _fits_clock(run, place, seconds * steps):
+            what = f"{record.tokens:g} samples/s" if record.step == BLOCK_TO else f"{record.seconds:g} s"
+            tally.add(DropReason.UNKNOWN_STEP, record.origin.line, f"a block of steps: {what}")
+            continue
+        yield record._replace(
+            step=int(last) - 1,
+            seconds=seconds,
+            tokens=NAN,
+            loss=_choose_loss(losses),
+            batch=batch,
+            consumed=end,
+            targets=NAN,
+            mean_of=int(steps),
+        )
+        done = end
+        losses.clear()
+
+
+def _fits_clock(run: Sequence[StepRecord], place: int, seconds: float) -> bool:
+    """Tell whether a block of which only a rate is printed can have taken so long, by the times of its records.
+
+    The rate of one GPU is off by a factor, and so is a `step` that is no number of samples.
+    """
+    marks = (BLOCK_TO, BLOCK_BEGINS, RUN_BEGINS)
+    start = next((each.since[1] for each in reversed(run[:place]) if each.step in marks and each.since), NAN)
+    passed = run[place].stamp - start
+    return run[place].step != BLOCK_TO or not passed > 0 or passed / LOOSE < seconds < passed * LOOSE
+
+
+def _find_bounds(run: Sequence[StepRecord], place: int, done: float, batch: float) -> tuple[float, float]:
+    """Return the samples before a block and at its end, NaN where nothing says it; `done` are those of the one before.
+
+    A block that is lost must not become a part of the next one.
+    """
+    record = run[place]
+    if record.step == BLOCK_FROM:
+        behind = (each.consumed for each in run[place + 1 :] if each.step in (EVALUATION, RUN_ENDS, BLOCK_FROM))
+        return record.consumed, next((count for count in behind if count > record.consumed), NAN)
+    if record.step == BLOCK:
+        following = run[place + 1] if place + 1 < len(run) else record
+        end = following.targets * batch if following.step == BLOCK_ENDS else NAN
+        return (end - record.consumed, end) if end >= record.consumed else (done, done + record.consumed)
+    for each in reversed(run[:place]):
+        if each.step == BLOCK_BEGINS and done <= each.consumed < record.consumed:
+            return each.consumed, record.consumed
+        if each.step == BLOCK_TO:
+            break
+    return done, record.consumed
+
+
+def _divide(samples: float, rate: float) -> float:
+    return samples / rate if rate else math.inf
+
+
+def _choose_loss(losses: Sequence[float]) -> float | None:
+    """Return the last loss of a block; NaN where one of them is no number."""
+    if not losses:
+        return None
+    return losses[-1] if all(map(math.isfinite, losses)) else NAN
