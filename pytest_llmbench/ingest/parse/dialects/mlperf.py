@@ -59,8 +59,8 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return Torn(origin, text[start:stop])
     value, stamp = record.get("value"), _read_count(record, "time_ms") / 1000
     if key[1] == STATISTICS:
-        found = _read_statistics(origin, value, metadata) if isinstance(value, dict) else None
-        return found and found._replace(stamp=stamp)
+        statistics = _read_statistics(origin, value, metadata) if isinstance(value, dict) else None
+        return statistics and statistics._replace(stamp=stamp)
     number = _read_number(value)
     mark = StepRecord(
         origin, MARKS[key[1]], NAN, 0.0, consumed=_read_count(metadata, "samples_count"), since=(0, stamp)
