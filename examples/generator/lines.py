@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -135,6 +136,21 @@ def huggingface_summary(runtime: float, samples_per_second: float, steps_per_sec
         "epoch": 1.0,
     }
     return str(values)
+
+
+def trainer_record(step: int, total: int, seconds: float, loss: float) -> str:
+    """Return LLaMA-Factory's record of a step of `trainer_log.jsonl`; `seconds` are those since training began."""
+    values = {
+        "current_steps": step,
+        "total_steps": total,
+        "loss": loss,
+        "lr": 1e-05,
+        "epoch": round(step / total, 4),
+        "percentage": round(100 * step / total, 2),
+        "elapsed_time": str(timedelta(seconds=int(seconds))),
+        "remaining_time": "0:00:00",
+    }
+    return json.dumps(values)
 
 
 def mlperf_record(key: str, value: object, **metadata: object) -> str:

@@ -204,6 +204,26 @@ def _paxml_said(now: Value, _before: Value | None) -> Step:
     return Step(now.step, round(now.seconds, 2), None, f"took {now.seconds:.2f} seconds.")
 
 
+def _trainer(now: Value, _before: Value | None) -> str:
+    return lines.trainer_record(now.step, TOTAL, (now.ended - STARTED).total_seconds(), now.loss) + "\n"
+
+
+def _trainer_said(now: Value, before: Value | None) -> Step:
+    seconds = math.nan if before is None else float(_whole(now) - _whole(before)) or math.nan
+    return Step(now.step, seconds, now.loss, f'"current_steps": {now.step}, ')
+
+
+def _trainer_between(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
+    for place, late in enumerate(run):
+        for early in run[:place]:
+            yield late.step, (_whole(late) - _whole(early)) / (late.step - early.step)
+        yield late.step, _whole(late) / late.step
+
+
+def _whole(value: Value) -> int:
+    return int((value.ended - STARTED).total_seconds())
+
+
 def _mlperf(now: Value, _before: Value | None) -> str:
     return lines.mlperf_step(now.step, now.seconds, now.loss, 768) + "\n"
 
@@ -228,6 +248,14 @@ FRAMEWORKS = {
         between=_titan_between,
     ),
     "paxml": Framework("paxml", _paxml, _paxml_said, numbered=False, prefixes=(("",), ("0: ",)), first=(0,)),
+    "trainer": Framework(
+        "trainer",
+        _trainer,
+        _trainer_said,
+        start="***** Running training *****",
+        first=(3, 12),
+        between=_trainer_between,
+    ),
     "mlperf": Framework("mlperf", _mlperf, _mlperf_said, start=lines.mlperf_record("run_start", None)),
 }  # fmt: skip
 
@@ -235,7 +263,7 @@ FRAMEWORKS = {
 SUMMARIES = "huggingface"
 NAMES = (*FRAMEWORKS, SUMMARIES)
 
-GAPS = ("torchtitan",)
+GAPS = ("torchtitan", "trainer")
 """Times are gaps between lines: that a restart was lost with the lines around it nobody can tell."""
 ROUNDED = ("nemo1", "nemo1-dllogger")
 """Bars round steps from 995 on: where most second prints are lost, nobody can tell which of the others are stale."""

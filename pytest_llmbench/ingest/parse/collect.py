@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 STEP_MARKERS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
 PROCESS_MARKERS = frozenset(marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends)
-ALL_MARKERS = (*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED)
+ALL_MARKERS = tuple(
+    dict.fromkeys((*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED))
+)
 NO_DIALECT = Dialect(first_step=0, markers=())
 STATED = frozenset((*stated.MARKERS, stated.PROFILED))
 

@@ -22,6 +22,7 @@ from pytest_llmbench.ingest.parse.records import (
     find_line_stop,
     get_printed_unit,
     get_significant_unit,
+    show_same_time,
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK
 
@@ -32,6 +33,11 @@ FIELD = re.compile(
 FINITE = re.compile(rb"\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d\d)?")
 NUMBER = re.compile(rb"-?(?:%b|%b)" % (FINITE.pattern, NOT_FINITE))
 QUOTES = b"'\""
+# The step of the record, in trainer_state.json before and in ms-swift behind its time.
+STEP_BEFORE = re.compile(rb"\{[^{}]*?\"step\": (\d{1,15}),[^{}]*\Z")
+LOSS_BEFORE = re.compile(rb"\{[^{}]*?\"train_loss\": ([^\s,]{1,40}),[^{}]*\Z")
+STEP_BEHIND = b"global_step/max_steps"
+STEP_OF = re.compile(rb"['\"](\d{1,15})/(\d{1,15})['\"]")
 BAR = re.compile(rb"\| *(\d{1,15})/(\d{1,15}) \[\d")
 
 RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
@@ -39,16 +45,22 @@ RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
 UNITS = {RUNTIME: 0.0001, RATE: 0.001}
 DIGITS = 4
 
+# So many lines apart processes print their records of one run: bars of another run would stand between them.
+CLOSE = 1
+
 # What a bar may be behind: it is not drawn at every step.
 LATE_SECONDS = 1.0
 
 LEARNING_RATE = b"'learning_rate': "
+LEARNING_RATE_OF_STATE = b'"learning_rate": '
 
 # A number; newer versions print it as a text.
 VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINITE
 BEFORE = re.compile(rb"\{'loss': %b, (?:[^{}\r\n]*?'grad_norm': %b, )?[^{}\r\n]*\Z" % (VALUE, VALUE))
 AFTER = re.compile(rb"'learning_rate': %b[,}]([^{}\r\n]*)" % VALUE)
+PROGRESS = (b"loss", b"grad_norm", b"learning_rate")
 # Keys that only training on rewards or preferences has.
+REWARD_NAMES = re.compile(rb"(?:rewards?(?:_std)?|objective|logps)(?:/|\Z)")
 REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
 
 # So many last records without a number are a run that diverged; a single one may be a step that was skipped.
@@ -64,6 +76,8 @@ class Span(NamedTuple):
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return what a record says, with mean_of 0 where it is of no whole run; see `_read_run`."""
+    if text.startswith(LEARNING_RATE_OF_STATE, start):
+        return _read_state(text, start, end, origin)
     if not text.startswith(LEARNING_RATE, start):
         return _read_run(text, start, end, origin)
     before, after = BEFORE.search(text[max(0, start - REACH_BACK) : start]), AFTER.match(text, start, end)
@@ -79,6 +93,27 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         rate=float(after[1]),
         mean_of=0,
         rewards=any(map(REWARDS.search, (before[0], after[2]))),
+    )
+
+
+def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | None:
+    """Return the record around `text[start]` of a state, over several lines, or of a file with one on each line."""
+    begin = text.rfind(b"{", max(0, start - REACH_BACK), start)
+    values = read_fields(text, begin + 1, end) if begin >= 0 else None
+    numbers = {name: value.strip(QUOTES) for name, value in (values or {}).items() if name in PROGRESS}
+    if b"loss" not in numbers or not all(map(NUMBER.fullmatch, numbers.values())):
+        return None
+    norm = numbers.get(b"grad_norm")
+    return StepRecord(
+        origin,
+        0,
+        NAN,
+        0.0,
+        loss=float(numbers[b"loss"]),
+        grad_norm=float(norm) if norm is not None else None,
+        rate=float(numbers.get(b"learning_rate", b"nan")),
+        mean_of=0,
+        rewards=any(map(REWARD_NAMES.match, values or ())),
     )
 
 
@@ -134,12 +169,17 @@ def _read_run(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return Torn(origin, text[start : find_line_stop(text, start, end)])
     (runtime, unit), (rate, rate_unit) = (_parse_printed(values[name], UNITS[name]) for name in (RUNTIME, RATE))
     planned = Span((runtime - unit / 2) * (rate - rate_unit / 2), (runtime + unit / 2) * (rate + rate_unit / 2))
-    done, total, is_certain = _count_steps(text[max(0, start - REACH_BACK) : start], runtime, planned)
+    before = text[max(0, start - REACH_BACK) : start]
+    in_state = STEP_BEFORE.search(before)
+    behind = STEP_OF.fullmatch(values.get(STEP_BEHIND, b""))
+    step = in_state or (behind if behind and planned.least <= int(behind[2]) <= planned.most else None)
+    done, total, is_certain = _count_steps(before, runtime, planned, int(step[1]) if step else 0)
     if runtime <= 0 or done <= 0:
         return Torn(origin, text[start : find_line_stop(text, start, end)])
     seconds = runtime / done
     resolution = unit / done if is_certain else seconds * (planned.most - planned.least) / total
-    return StepRecord(origin, done, seconds, resolution, total, loss=_read_loss(values), mean_of=done)
+    record = StepRecord(origin, done, seconds, resolution, total, loss=_read_loss(values), mean_of=done)
+    return record._replace(since=(done, NAN)) if in_state else record
 
 
 def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -154,17 +194,28 @@ def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         if record.rounded:
             resumed = record.step
         elif seen and _is_same_run(seen, record):
-            tally.add(
-                DropReason.REPEATED, record.origin.line, f"run of {record.step} steps again: {record.seconds:g} s"
-            )
+            text = f"run of {record.step} steps again: {record.seconds:g} s"
+            tally.add(DropReason.REPEATED, record.origin.line, text)
+            seen = seen._replace(origin=record.origin)
         else:
-            runs.append(_divide_resumed(record, resumed))
+            runs.append(_divide_resumed(record, _find_end_before(seen, record) or resumed))
             seen, resumed = record, 0
     return runs
 
 
-def _count_steps(before: bytes, runtime: float, planned: Span) -> tuple[int, int, bool]:
-    """Return the steps that were done, those that were planned, and whether that is certain."""
+def _find_end_before(old: StepRecord | None, new: StepRecord) -> int:
+    """Return the last step of the run that another one went on from, 0 for none: a state holds the records of both."""
+    both = old is not None and old.since is not None and new.since is not None
+    return old.step if both and old and old.step < new.step else 0
+
+
+def _count_steps(before: bytes, runtime: float, planned: Span, step: int) -> tuple[int, int, bool]:
+    """Return the steps that were done, those that were planned, and whether that is certain.
+
+    `step` is the one that the record itself names, 0 where it names none.
+    """
+    if 0 < step <= planned.most:
+        return step, step if step >= planned.least else round((planned.least + planned.most) / 2), True
     for bar in reversed(list(BAR.finditer(before))):
         done, total = int(bar[1]), int(bar[2])
         if planned.least <= total <= planned.most and done <= total:
@@ -186,7 +237,11 @@ def _divide_resumed(record: StepRecord, first: int) -> StepRecord:
 
 
 def _is_same_run(old: StepRecord, new: StepRecord) -> bool:
-    """Tell whether a run is printed again, as a dictionary and as JSON perhaps, its loss with fewer digits."""
+    """Tell whether a run is printed again: as a dictionary and as JSON perhaps, its loss with fewer digits; or by
+    another process, at once, which took nearly as long."""
+    lines = new.origin.line - old.origin.line
+    if new.step == old.step and lines <= CLOSE and old.possible and show_same_time(old, new):
+        return True
     return (old.step, old.seconds) == (new.step, new.seconds) and (
         repr(old.loss) == repr(new.loss)
         or (old.loss is not None and new.loss is not None and math.isclose(old.loss, new.loss, rel_tol=1e-6))
@@ -194,7 +249,20 @@ def _is_same_run(old: StepRecord, new: StepRecord) -> bool:
 
 
 def _read_values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
-    """Return the fields from the marker to the end of the record, with every number whole; None if it is torn."""
+    """Return the fields from the marker to the end of the record, and the loss of a state, which stands before it; None
+    if it is torn."""
+    values = read_fields(text, start, end)
+    if values is None:
+        return None
+    before = LOSS_BEFORE.search(text, max(0, start - REACH_BACK), start)
+    if before and LOSS not in values:
+        values[LOSS] = before[1]
+    whole = all(FINITE.fullmatch(values.get(name, b"").strip(QUOTES)) for name in (RUNTIME, RATE))
+    return values if whole and (LOSS not in values or NUMBER.fullmatch(values[LOSS].strip(QUOTES))) else None
+
+
+def read_fields(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
+    """Return the fields from a place to the end of the record; None if it is torn."""
     values: dict[bytes, bytes] = {}
     closing = b","
     while closing == b",":
@@ -203,8 +271,7 @@ def _read_values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None
             return None
         values[field[2]] = field[3]
         start, closing = field.end(), field[4]
-    whole = all(FINITE.fullmatch(values.get(name, b"").strip(QUOTES)) for name in (RUNTIME, RATE))
-    return values if whole and (LOSS not in values or NUMBER.fullmatch(values[LOSS].strip(QUOTES))) else None
+    return values
 
 
 def _parse_printed(value: bytes, unit: float) -> tuple[float, float]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 
+from pytest_llmbench.ingest.parse import clock
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
     HOLE,
@@ -68,7 +67,7 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         origin,
         int(head[1]),
         NAN,
-        0.0,
+        STAMP_UNIT,
         loss=float(values[b"loss"]),
         loss_digits=count_digits(values[b"loss"]),
         grad_norm=float(values[b"grad_norm"]) if b"grad_norm" in values else None,
@@ -81,49 +80,26 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
 
 
 def settle(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
-    """Return the training steps of one rank; the time of one after a validation counts from there, as its rates do."""
-    steps: list[StepRecord] = []
-    since: tuple[int, float] | None = None
-    for record in records:
-        if math.isnan(record.tokens):
-            since = record.step, record.stamp
-        else:
-            # torchtitan counts anew after a validation, so its rates leave it out: the time has to do so, too
-            steps.append(record._replace(since=since))
-            since = None
-    return steps
+    """Return the training steps of one rank.
+
+    torchtitan counts anew after a validation, so its rates leave it out: the time has to do so, too.
+    """
+    return list(clock.mark_evaluations(records))
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt with their times: the time since the line before, shared by the steps between.
+    """Return the steps of one attempt with their times, by their stamps.
 
-    The line before is that of a step, or of a validation after it. The time is NaN for the first one, and where a line
-    has no time stamp or an earlier one than the line before. The rates of the first one are of as many steps as there
-    are between the others, or of all steps from 1 on.
+    The rates of the first one are of as many steps as there are between the others, or of all steps from 1 on.
     """
-    gaps = sorted(record.step - before.step for before, record in pairwise(records))
-    if not gaps:
-        return list(records)
-    first = records[0]._replace(mean_of=min(records[0].step, gaps[len(gaps) // 2]) or 1)
-    return [first, *(_time_step(record, before) for before, record in pairwise(records))]
-
-
-def _time_step(record: StepRecord, before: StepRecord) -> StepRecord:
-    step, stamp = before.step, before.stamp
-    if record.since and step <= record.since[0] < record.step:
-        step, stamp = record.since
-    steps = record.step - step
-    seconds = round(record.stamp - stamp, 3) / steps
-    if not seconds > 0:
-        return record._replace(mean_of=steps)
-    return record._replace(seconds=seconds, resolution=STAMP_UNIT / steps, mean_of=steps)
+    return clock.time_steps(records)
 
 
 def _read_validation(origin: RecordOrigin, head: re.Match[bytes] | None, before: bytes) -> StepRecord | None:
     """Return where a validation stands and when it ended; None for any other look-alike."""
     if head is None or not before.endswith(VALIDATION):
         return None
-    return StepRecord(origin, int(head[1]), NAN, 0.0, stamp=_read_stamp(before.removesuffix(VALIDATION)))
+    return StepRecord(origin, int(head[1]), NAN, 0.0, stamp=_read_stamp(before.removesuffix(VALIDATION)), mean_of=0)
 
 
 def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
