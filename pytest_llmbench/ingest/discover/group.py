@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_llmbench.core.models import AttemptFiles, Remains
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import Layout, find_layout, read_stamp
 from pytest_llmbench.ingest.discover.metadata import FILE_NAME
+from pytest_llmbench.ingest.discover.metrics_files import LEFT_OUT, choose_metrics, is_metrics
 from pytest_llmbench.ingest.discover.walk import RENAMED, REPORT, Folder, Notes, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import is_called_archive
 
@@ -46,6 +47,7 @@ class JobDraft:
     launched: bool = True
     attempts: dict[int, AttemptFiles] = field(default_factory=dict)
     modified: float = 0.0
+    metrics: bool = False  # its files are of metrics: they count where there is no log
     remains: Remains | None = None  # what is left of a job without attempts
     remains_at: Path | None = None
 
@@ -81,8 +83,20 @@ def group_files(folder: Folder) -> FolderJobs:
     remains = _find_logless(folder, alone, files, {draft.job for draft in drafts})
     drafts += {draft.job: draft for draft in remains.values()}.values()
     reasons |= {name: ERROR_ALONE for name in alone if name not in remains}
+    drafts += _draft_metrics(folder, files.values(), reasons)
     ignored = [(folder.path / name, reason) for name, reason in reasons.items() if reason]
     return FolderJobs(tuple(drafts), metadata, ignored)
+
+
+def _draft_metrics(folder: Folder, files: Collection[WalkedFile], reasons: dict[str, str]) -> list[JobDraft]:
+    """Return the run of which a folder holds metrics, each file an attempt."""
+    kept, others = choose_metrics(folder.name, {file.name for file in files} - folder.chosen)
+    reasons |= others
+    if not kept:
+        return []
+    attempts = {number: AttemptFiles(number, folder.path / name, None) for number, name in enumerate(kept)}
+    modified = max(file.modified for file in files if file.name in kept)
+    return [JobDraft("", kept[0], launched=False, attempts=attempts, modified=modified, metrics=True)]
 
 
 def _find_logless(
@@ -109,12 +123,14 @@ def _find_logless(
 
 
 def is_read(name: str) -> bool:
-    """Whether a file of this name in a folder would be read, as a log or standard error, metadata, or an archive, or is
-    evidence of a profile."""
+    """Whether a file of this name in a folder would be read, as a log or standard error, metrics, metadata, or an
+    archive, or is evidence of a profile."""
     plain = names.strip_compression(name).lower()
     if name.startswith("."):
         return False
-    return plain.endswith((*_LOG_ENDS, ".err", REPORT)) or is_called_archive(name) or bool(FILE_NAME.fullmatch(name))
+    if plain.endswith((*_LOG_ENDS, ".err", REPORT)) or is_metrics(name):
+        return True
+    return is_called_archive(name) or bool(FILE_NAME.fullmatch(name))
 
 
 def _is_log(name: str, folder: Folder) -> bool:
@@ -128,7 +144,7 @@ def _is_compressed(file: WalkedFile) -> bool:
 
 def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
     """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
-    if name.endswith((".yaml", ".yml", ".err")):
+    if name.endswith((".yaml", ".yml", ".err")) or is_metrics(name):
         return ""
     if not name.endswith(_LOG_ENDS):
         return "not read, by its name; give the file itself to read it as a log"
@@ -260,9 +276,9 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     A stray file in or above the folder of an experiment's launched logs speaks for itself: the names of its folders
     speak of those logs.
     """
-    job_folders = tuple(
-        JobFolder(folder, group_files(folder), find_layout(folder.parts)) for folder in folders if folder.files
-    )
+    filled = (folder for folder in folders if folder.files)
+    places = (JobFolder(folder, group_files(folder), find_layout(folder.parts)) for folder in filled)
+    job_folders = _leave_out_metrics(tuple(places))
     strays = [
         (draft, place) for place in job_folders for draft in place.jobs.drafts if not (draft.launched or draft.job)
     ]
@@ -275,13 +291,25 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     return job_folders
 
 
+def _leave_out_metrics(places: tuple[JobFolder, ...]) -> tuple[JobFolder, ...]:
+    """Return folders without metrics where logs stand under the path that led there."""
+    logged = {place.folder.given_path for place in places for draft in place.jobs.drafts if not draft.metrics}
+    return tuple(_without_metrics(place) if place.folder.given_path in logged else place for place in places)
+
+
+def _without_metrics(place: JobFolder) -> JobFolder:
+    kept = tuple(draft for draft in place.jobs.drafts if not draft.metrics)
+    logs = [files.log for draft in place.jobs.drafts if draft.metrics for files in draft.attempts.values()]
+    ignored = [*place.jobs.ignored, *((log, LEFT_OUT) for log in logs)]
+    return replace(place, jobs=replace(place.jobs, drafts=kept, ignored=ignored))
+
+
 def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[Path]]:
     """Return the folders in which logs of each job stand."""
     folders: dict[str, list[Path]] = defaultdict(list)
     for place in job_folders:
-        for draft in place.jobs.drafts:
-            if draft.attempts:
-                folders[draft.job].append(place.folder.path)
+        for job in (draft.job for draft in place.jobs.drafts if draft.attempts):
+            folders[job].append(place.folder.path)
     return folders
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.discover import names
+from pytest_llmbench.ingest.discover.metrics_files import is_metrics
 from pytest_llmbench.ingest.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.ingest.sources.packed import SCRIPT
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
@@ -304,6 +305,8 @@ def _is_kept(name: str) -> bool:
 
 
 def _is_mentioned(name: str) -> bool:
+    if is_metrics(name):
+        return True
     return _is_kept(name) or (RENAMED.fullmatch(name) is not None and not name.startswith("."))
 
 

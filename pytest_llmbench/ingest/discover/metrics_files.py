@@ -1,0 +1,36 @@
+"""Files of metrics, which trainers write beside a log or instead of one: which of them are one run.
+
+Where logs stand under a path that is searched, its metrics are left out: they are of the same runs, and a second run of
+each would match nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
+
+# What says most of a run comes first.
+_KINDS = tuple(map(re.compile, (r"trainer_log\.jsonl", r"logging\.jsonl", r"trainer_state\.json")))
+_CHECKPOINT = "checkpoint-"  # folders in which Trainer saves its state so far, without a time
+
+
+def is_metrics(name: str) -> bool:
+    """Whether a file is called as trainers call their metrics."""
+    return _rank(name) is not None
+
+
+def choose_metrics(folder: str, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the files of the kind that says most of the run in a folder, and why the others are left out."""
+    ranks = {name: rank for name in names if (rank := _rank(name)) is not None}
+    if not ranks or folder.startswith(_CHECKPOINT):
+        return [], {}
+    best = min(ranks.values())
+    kept = sorted(name for name, rank in ranks.items() if rank == best)
+    why = f"metrics of the run of {kept[0]} beside it"
+    return kept, {name: why for name, rank in ranks.items() if rank != best}
+
+
+def _rank(name: str) -> int | None:
+    return next((rank for rank, pattern in enumerate(_KINDS) if pattern.fullmatch(name.lower())), None)

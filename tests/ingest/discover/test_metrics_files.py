@@ -1,0 +1,55 @@
+"""Files of metrics count as runs where no log does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.ingest.discover import find_runs
+from pytest_llmbench.ingest.discover.metrics_files import is_metrics
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def found(*paths: Path) -> dict[str, list[str]]:
+    """The names of the logs of each run."""
+    return {run.id: [each.log.name for each in run.attempts] for run in find_runs(paths).runs}
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "trainer_log.jsonl", "logging.jsonl"])
+def test_where_there_is_no_log_metrics_are_a_run(tmp_path: Path, name: str) -> None:
+    write(tmp_path, f"a/{name}", "a/config.json", "b/other.jsonl")
+    assert list(found(tmp_path).values()) == [[name]]
+
+
+@pytest.mark.parametrize("log", ["train.out", "a/train.log", "b/c/slurm-1.out"])
+def test_beside_logs_metrics_are_told_and_no_run(tmp_path: Path, log: str) -> None:
+    write(tmp_path, "a/trainer_state.json", log)
+    discovery = find_runs([tmp_path])
+    assert [[each.log.name for each in run.attempts] for run in discovery.runs] == [[Path(log).name]]
+    told = {path.name: why for path, why in discovery.ignored}
+    assert told == {"trainer_state.json": "metrics, where there are logs; to read them, give their own path"}
+    assert list(found(tmp_path / "a" / "trainer_state.json").values()) == [["trainer_state.json"]]
+
+
+def test_of_several_kinds_the_one_that_says_most_counts(tmp_path: Path) -> None:
+    write(tmp_path, "a/trainer_state.json", "a/trainer_log.jsonl")
+    assert list(found(tmp_path).values()) == [["trainer_log.jsonl"]]
+    assert [path.name for path, _ in find_runs([tmp_path]).ignored] == ["trainer_state.json"]
+
+
+def test_the_state_of_a_checkpoint_has_no_time(tmp_path: Path) -> None:
+    write(tmp_path, "a/checkpoint-500/trainer_state.json", "a/trainer_state.json")
+    (run,) = find_runs([tmp_path]).runs
+    assert run.folder == tmp_path / "a"
+
+
+@pytest.mark.parametrize("name", ["state.json", "my_trainer_state.json", "trainer_state.json.bak", "log.jsonl"])
+def test_other_names_are_none(name: str) -> None:
+    assert not is_metrics(name)
