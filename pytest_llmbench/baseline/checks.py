@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from pytest_llmbench.baseline.launch_schema import LAUNCHERS
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, SHAPE
-from pytest_llmbench.core.dialects import DIALECTS, GROUPS, REGEX, REQUIRED, compile_pattern, find_named_groups
+from pytest_llmbench.core.definitions import load_definitions
+from pytest_llmbench.core.dialects import DIALECTS, GROUPS, REGEX, compile_pattern, find_named_groups, find_timed
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.flops import NO_FORMULA
 from pytest_llmbench.core.gpus import PEAK_TFLOPS, find_peak
@@ -74,7 +75,7 @@ def _find_pattern_problems(pattern: str) -> Iterator[str]:
     names = [group.name for group in find_named_groups(pattern)]
     if matches_nothing:
         yield "found a pattern that matches the empty text, expected one that matches the line of a step only"
-    for name in REQUIRED:
+    for name in ("step", *(() if find_timed(names) else ("seconds",))):
         if name not in names:
             yield f"found a pattern without the group {name}, expected (?P<{name}>...) in it"
     for name in dict.fromkeys(names):
@@ -106,7 +107,9 @@ def _list_needed_sizes(model: YamlMapping) -> tuple[str, ...]:
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
     own, log = entry["dialect"] == REGEX, entry.get("log") or NOTHING
-    start = log.get("first_step", 0) if own else DIALECTS[entry["dialect"]].first_step
+    starts = {name: dialect.first_step for name, dialect in DIALECTS.items()}
+    starts |= {name: definition.first_step for name, definition in load_definitions().items()}
+    start = log.get("first_step", 0) if own else starts[entry["dialect"]]
     window, end = entry["window"], start + entry["steps"] - 1
     first, last = window["first"], window["last"]
     if first > last:

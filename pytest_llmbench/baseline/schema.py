@@ -25,6 +25,7 @@ from pytest_llmbench.baseline.key_definition import (
     require,
 )
 from pytest_llmbench.baseline.launch_schema import LAUNCH
+from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
 from pytest_llmbench.core.flops import NO_FORMULA
 from pytest_llmbench.core.metric_definitions import BUDGETED
@@ -263,6 +264,7 @@ MODEL = (
     allow("worked", _WORKED, "an example of it, computed again: `flops` from `attention`, `mlp` and `embedding`"),
     allow("source", TEXT, "where that stands"),
 )
+_DIALECT = Text(choices=(*DIALECTS, *load_definitions(), REGEX))
 LOG = (
     require("find", _LITERAL, "stands in the line of every step"),
     require("pattern", TEXT, "reads that line; its groups are below"),
@@ -297,7 +299,13 @@ FILE = (
     require("kind", Text(choices=KINDS), "who vouches for the numbers, if anybody does", "kind"),
     require("recipe", NAME, "the workload", "key.recipe"),
     require("release", Text('a release such as "25.05"', NAME.pattern), "of its document", "key.release"),
-    require("dialect", Text(choices=(*DIALECTS, REGEX)), "how its log is written", "dialect", write=_name_definition),
+    require(
+        "dialect",
+        _DIALECT,
+        "how its log is written",
+        "dialect",
+        write=_name_definition,
+    ),
     allow("log", make_fields(LOG), "the lines of a dialect of your own", "log"),
     require("source", _SOURCE, "the `document` the numbers come from; its `text` and a `note`", "source"),
     require("peak_tflops", Names(Names(_PEAK, WORD), WORD), "of one GPU, by type and precision"),

@@ -7,7 +7,7 @@ expression.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,8 +174,13 @@ def name_regex_dialect(recipe: str, release: str) -> str:
 
 # --- regular expressions of baseline files: in time linear in the text, whatever somebody writes ----------
 
-REQUIRED = ("step", "seconds")
-GROUPS = (*REQUIRED, "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes")
+TIMED = (("seconds",), ("elapsed",), ("rate", "amount"), ("stamp",))
+"""The groups of which a pattern needs one row, beside `step`: what says how long a step took. The first row counts."""
+
+GROUPS = (
+    *("step", *(name for row in TIMED for name in row)),
+    *("unit", "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes"),
+)
 """The groups of a pattern: what a line says of a step."""
 
 RATE = "1/s"
@@ -198,8 +203,21 @@ class NamedGroup:
     """The pattern as far as the group goes, with what is open closed."""
 
 
-def compile_pattern(pattern: str) -> Any:
-    """Return a pattern over bytes; ValueError says what RE2 refuses, or that it is not installed."""
+def find_timed(names: Collection[str]) -> tuple[str, ...]:
+    """Return which of the groups of a pattern say how long a step took, none where it lacks them."""
+    return next((row for row in TIMED if all(name in names for name in row)), ())
+
+
+def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
+    """Return a pattern over bytes; ValueError says what RE2 refuses, or that it is not installed.
+
+    One that is shipped needs no RE2: it is written so that the time it takes grows with the text alone.
+    """
+    if shipped:
+        try:
+            return re.compile(pattern.encode())
+        except re.error as error:
+            raise ValueError(str(error)) from None
     try:
         import re2
     except ImportError:

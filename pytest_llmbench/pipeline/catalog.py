@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import (
@@ -88,8 +89,9 @@ class Catalog:
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
-        """The dialects that baseline files define, each once, in the order of their paths."""
-        return tuple(dict.fromkeys(recipe.log for recipe in self.recipes if recipe.log))
+        """The dialects that baseline files define, each once, in the order of their paths, then those that ship."""
+        own = dict.fromkeys(recipe.log for recipe in self.recipes if recipe.log)
+        return (*own, *load_definitions().values())
 
     @property
     def configurations(self) -> tuple[Configuration, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.formatting import count_noun, join_first
@@ -166,7 +167,7 @@ def _explain_refusal(run: Run) -> str:
     logs = [attempt.log for attempt in run.attempts]
     if not any(len(segment.steps) for log in logs for segment in log.segments):
         return "its log has no training step"
-    if _find_dialect(logs) not in DIALECTS:
+    if _find_dialect(logs) not in (*DIALECTS, *load_definitions()):
         return "a baseline file defines how its log is read: name the run as that file's recipe is called"
     return ""
 

@@ -232,7 +232,7 @@ def _describe_unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
         dialect
         for attempt in attempts
         for dialect in attempt.log.unread
-        if dialect.count or len(catalog.definitions) == 1
+        if dialect.count or sum(not each.shipped for each in catalog.definitions) == 1
     ]
     return "".join(f"; {formatting.describe_unread(dialect)}" for dialect in unread[:1])
 

@@ -184,6 +184,7 @@ class RegexDialect:
     averages: TimesOf = TimesOf.SINGLE
     start: str = ""  # lines that hold it begin a process
     end: str = ""  # lines that hold it end its training
+    shipped: bool = False  # it comes with this package, and is tried on logs in which nothing else finds a step
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float
         return None if group in COUNTED else MULTIPLES[letters]
     if expected or group in COUNTED:
         return 1.0
-    return 1.0 if group == "seconds" and UNITS[unit].fullmatch(letters) else None
+    return 1.0 if group in ("seconds", "elapsed") and UNITS[unit].fullmatch(letters) else None
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -83,16 +83,28 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     A compressed log is decompressed, whatever its name, so that all copies of a log have one fingerprint. Where its
     data are cut, what was left of them is read, and its ending says so unless the log itself says how it ended.
 
-    A large file is searched by this many threads, by default one for each core.
+    A large file is searched by this many threads, by default one for each core. Where no step is found, those of the
+    dialects that are shipped are looked for.
     """
+    definitions = tuple(extra)
     if isinstance(source, Stream):
-        return _read_stream(source, extra)
+        return _read_stream(source, definitions)
     with files.File(source) as file:
         if file.size < LARGE or find_method(file.read(0, HEAD)):
-            return _read_stream(Stream(file.blocks(), source), extra)
-        collector = LogCollector(extra)
-        fingerprint = _take_file(file, collector, threads or count_processors())
-        return replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
+            return _read_stream(Stream(file.blocks(), source), definitions)
+        for tried in _list_tries(definitions):
+            collector = LogCollector(tried)
+            fingerprint = _take_file(file, collector, threads or count_processors())
+            log = replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
+            if log.dialect is not None:
+                break
+        return log
+
+
+def _list_tries(definitions: Sequence[RegexDialect]) -> list[tuple[RegexDialect, ...]]:
+    """Return what to read a log with, and then, if no step was found, once more."""
+    own = tuple(definition for definition in definitions if not definition.shipped)
+    return [own] if len(own) == len(definitions) else [own, tuple(definitions)]
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
@@ -110,18 +122,25 @@ def read_ending(source: Path | Stream) -> Ending | None:
     return ending and name_file(ending, stream.path.name)
 
 
-def _read_stream(stream: Stream, extra: Iterable[RegexDialect]) -> ParsedLog:
+def _read_stream(stream: Stream, definitions: Sequence[RegexDialect]) -> ParsedLog:
     fingerprint = Fingerprint()
     size = 0
+    kept: list[bytes] = []  # nothing of a stream can be read twice else
+    first, *others = _list_tries(definitions)
 
     def take_blocks() -> Iterator[bytes]:
         nonlocal size
         for block in stream:
             fingerprint.take(take_sample(size, block))
             size += len(block)
+            if others and size <= LARGE:
+                kept.append(bytes(block))
             yield block
 
-    log = replace(parse_blocks(take_blocks(), extra), fingerprint=fingerprint.digest(size), size_bytes=size)
+    log = parse_blocks(take_blocks(), first)
+    if log.dialect is None and 0 < size <= LARGE and others:
+        log = parse_blocks(kept, others[0])
+    log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
     return _add_cut_ending(log, stream) if stream.cut else log
 
 

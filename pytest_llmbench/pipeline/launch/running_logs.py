@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.dialects import get_dialect
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
@@ -92,7 +93,8 @@ class RunningLogs:
         path = _search_log(job)
         if path and (followed.log is None or followed.log.path != path):
             baselines = self._catalog.baselines[job.spec.key]
-            followed.log = Growing(path, tuple(baseline.log for baseline in baselines if baseline.log))
+            definitions = (baseline.log or load_definitions().get(baseline.dialect) for baseline in baselines)
+            followed.log = Growing(path, tuple(filter(None, definitions)))
         return followed.log
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,10 +9,11 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.core.dialects import RATE, REQUIRED, UNITS, Dialect, compile_pattern, find_named_groups
+from pytest_llmbench.core.dialects import Dialect, compile_pattern, find_named_groups, find_timed
 from pytest_llmbench.core.models import DropReason, RegexDialect, TimesOf
-from pytest_llmbench.ingest.parse import prints
+from pytest_llmbench.ingest.parse import clock, prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
+from pytest_llmbench.ingest.parse.line_times import CLOCKS, LineTime, read_line_time
 from pytest_llmbench.ingest.parse.prints import Prints, RecordLine
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
@@ -25,7 +25,6 @@ from pytest_llmbench.ingest.parse.records import (
     Unmatched,
     count_digits,
     find_line_stop,
-    get_printed_unit,
     read_rank,
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit, find_line_begin
@@ -42,6 +41,7 @@ NUMBER = re.compile(
 )
 BARE = re.compile(rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)")
 COUNTS = ("step", "total")
+TEXTS = ("stamp", "unit")
 # What frameworks print where they have no value; a `nan` is one.
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
 
@@ -70,10 +70,13 @@ class RegexReader(DialectReader):
         )
         super().__init__(dialect)
         self._means_of_intervals = definition.averages == TimesOf.INTERVAL
-        self._pattern = compile_pattern(definition.pattern)
+        self._pattern = compile_pattern(definition.pattern, shipped=definition.shipped)
+        self._shipped = definition.shipped
         self._groups = {group.name: group for group in find_named_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
+        self._timed = find_timed(self._groups)
+        self._required = ("step", *self._timed)
         self._read_to = 0
         self._lacking: str | None = None
         self._counts: Counter[int] = Counter()
@@ -137,6 +140,9 @@ class RegexReader(DialectReader):
         A gap that is larger than the usual one lost a line: its time is the mean of the usual number. Of a single line
         nothing says how many steps it stands for, so it stands for itself.
         """
+        if self._timed in CLOCKS:
+            begins = self.dialect.first_step if "elapsed" in self._timed else None
+            return clock.time_steps(records, first_step=begins)
         gaps = [after.step - before.step for before, after in pairwise(records)]
         if not (gaps and self._means_of_intervals):
             return list(records)
@@ -148,14 +154,14 @@ class RegexReader(DialectReader):
     def _list_absent(self, text: bytes) -> list[str]:
         """Return which of the groups that a step needs are not in the first match of a line."""
         match = self._pattern.search(text)
-        return [name for name in REQUIRED if match.start(self._numbers[name]) < 0]
+        return [name for name in self._required if match.start(self._numbers[name]) < 0]
 
     def _find_first_lacking(self, text: bytes) -> str:
         """Return the group of the pattern that a line is the first to lack: those before it match."""
         lacking = ""
         for group in reversed(self._groups.values()):
             try:
-                if compile_pattern(group.up_to).search(text) is not None:
+                if compile_pattern(group.up_to, shipped=self._shipped).search(text) is not None:
                     break
             except ValueError:  # what stands before a group need not be a pattern by itself
                 continue
@@ -167,7 +173,7 @@ class RegexReader(DialectReader):
         count = text.count(hit.marker)
         self._counts[count] += bool(matches)
         for place, match in enumerate(matches):
-            begin, end = match.span(self._numbers["seconds"])
+            begin, end = match.span(self._numbers[self._timed[0]])
             others = text[:begin] + b" " * (end - begin) + text[end:]
             if self._pattern.search(others, match.start()) is not None and len(matches) == 1:
                 self._doubtful[hit.offset + place] = count
@@ -180,7 +186,7 @@ class RegexReader(DialectReader):
         records = []
         match = self._pattern.search(text)
         while match is not None:
-            first = min(match.end(self._numbers[name]) for name in REQUIRED)
+            first = min(match.end(self._numbers[name]) for name in self._required)
             inner = self._pattern.search(text, first) if first >= 0 else match
             if inner is not None and inner.start() < max(match.end(), match.start() + 1):
                 return None
@@ -197,6 +203,7 @@ class RegexReader(DialectReader):
         origin = RecordOrigin(hit.offset + place, hit.line, rank)
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
+        texts = {name: values.pop(name) for name in TEXTS if name in values}
         scales = {name: self._get_scale(line, name, spans[name][0], value) for name, value in values.items()}
         numbers = {name: _strip_letters(value) for name, value in values.items()}
         wrong = [
@@ -206,15 +213,22 @@ class RegexReader(DialectReader):
             or not self._is_whole(line, name, spans[name][0], value)
             or not (COUNT if name in COUNTS else NUMBER).fullmatch(numbers[name])
         ]
-        wrong += [name for name in REQUIRED if name not in values]
+        wrong += [name for name in self._required if name not in values | texts]
         if wrong or HOLE in match[0]:
             return Torn(origin, _name_group(wrong, values, line.text))
-        self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
-        return _build_step(origin, numbers, {name: scale or 1.0 for name, scale in scales.items()}, self._unit)
+        known = {name: scale or 1.0 for name, scale in scales.items()}
+        time = read_line_time(self._timed, numbers | texts, known, self._unit)
+        if time is None:
+            return Torn(origin, _name_group([*texts], texts, line.text))
+        if self._timed == ("seconds",) and "unit" not in texts:
+            self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
+        return _build_step(origin, numbers, known, time)
 
     def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
         """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
         number = _strip_letters(value)
+        if name in ("seconds", "elapsed") and "unit" in self._groups:
+            return 1.0  # the unit is read by itself
         letters = value[len(number) :] or prints.read_letters(line.text[begin + len(value) :])
         if not number[-1:].isdigit() and number[-1:] != b".":
             return 1.0  # a word, such as nan
@@ -258,18 +272,15 @@ def _name_group(groups: Sequence[str], values: Mapping[str, bytes], text: bytes)
 
 
 def _build_step(
-    origin: RecordOrigin, values: Mapping[str, bytes], scales: Mapping[str, float], unit: str
+    origin: RecordOrigin, values: Mapping[str, bytes], scales: Mapping[str, float], time: LineTime
 ) -> StepRecord:
     plain = {name: value.replace(b",", b"").lower() for name, value in values.items()}
     number = {name: float(value) * scales[name] for name, value in plain.items()}
-    seconds, resolution = _convert_seconds(
-        number["seconds"], get_printed_unit(plain["seconds"]) * scales["seconds"], unit
-    )
     return StepRecord(
         origin,
         int(float(plain["step"])),
-        seconds,
-        resolution,
+        time.seconds,
+        time.resolution,
         int(float(plain["total"])) if "total" in plain else None,
         loss=number.get("loss"),
         loss_digits=count_digits(plain.get("loss", b"")),
@@ -278,15 +289,5 @@ def _build_step(
         tokens=number.get("tokens", NAN),
         batch=number.get("batch", NAN),
         memory=number.get("memory_bytes", NAN),
+        stamp=time.stamp,
     )
-
-
-def _convert_seconds(value: float, place: float, unit: str) -> tuple[float, float]:
-    """Return a printed time or rate as seconds, with one unit in its last place; a rate of zero never ends a step."""
-    if not math.isfinite(value):
-        return (value if unit != RATE else NAN), 0.0
-    if unit != RATE:
-        return value * UNITS[unit], place * UNITS[unit]
-    seconds = 1 / value if value else math.inf
-    resolution = place * seconds * seconds
-    return seconds, resolution if math.isfinite(resolution) else 0.0

@@ -1,0 +1,161 @@
+"""The definitions that ship as files: real lines of each framework, and what they say."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from shared_data import shared
+from written_logs import nemo2_run
+
+from pytest_llmbench.core import definitions
+from pytest_llmbench.core.definitions import load_definitions
+from pytest_llmbench.core.dialects import GROUPS, find_named_groups, find_timed
+from pytest_llmbench.core.models import ParsedLog, RegexDialect
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.sources.compressed import Stream
+
+SHIPPED = tuple(load_definitions().values())
+
+# Lines as they stand in logs that the files name, and the steps and times that a reader sees in them.
+LINES = {
+    "llm_c": (
+        "step    1/32000 | loss 11.133732 (+nanz)| norm 52.9732 (+nanz)| lr 8.57e-07 | 3056.36 ms | 42.6% bf16 MFU | "
+        "343080 tok/s\n"
+        "step    2/32000 | loss 10.539388 (+nanz)| norm 43.5996 (+nanz)| lr 1.71e-06 | 2747.19 ms | 47.4% bf16 MFU | "
+        "381690 tok/s\n"
+        "val loss 11.129390\n",
+        [1, 2],
+        [3.05636, 2.74719],
+    ),
+    "nanochat": (
+        "Step 00000 | Validation bpb: 3.228247\n"
+        "step 00000/200000 (0.00%) | loss: 9.012936 | lrm: 0.00 | dt: 1436.54ms | tok/sec: 11,405 | bf16_mfu: 0.00 | "
+        "epoch: 1 pq: 0 rg: 1 | total time: 0.00m\n"
+        "step 00001/200000 (0.00%) | loss: 8.966355 | lrm: 0.03 | dt: 1343.33ms | tok/sec: 12,196 | bf16_mfu: 0.00 | "
+        "epoch: 1 pq: 0 rg: 3 | total time: 0.89m | eta: 4451.6m\n",
+        [0, 1],
+        [1.43654, 1.34333],
+    ),
+    "modded_nanogpt": (
+        "step:0/1670 val_loss:10.8258 train_time:0ms step_avg:0.07ms\n"
+        "step:1/1670 train_time:380ms step_avg:380.20ms\n"
+        "step:2/1670 train_time:402ms step_avg:201.05ms\n"
+        "step:3/1670 train_loss:10.4925 train_time:502ms step_avg:nanms\n",
+        [1, 2, 3],
+        [0.38, 0.022, 0.1],
+    ),
+    "verl": (
+        "(TaskRunner pid=1271585) step:3 - actor/entropy:0.36 - critic/grad_norm:np.float64(49.0375) - "
+        "timing_s/values:32.795669596642256 - timing_s/step:161.0777970990166 - timing_per_token_ms/adv:0.0089\n"
+        "(TaskRunner pid=1271585) step:4 - actor/entropy:0.37 - timing_s/gen:5.4 - timing_s/step:np.float64(150.5) - "
+        "perf/throughput:413.38\n",
+        [3, 4],
+        [161.0777970990166, 150.5],
+    ),
+}
+
+
+def parse(text: str) -> ParsedLog:
+    return parse_blocks([text.encode()], SHIPPED)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_of_a_framework(name: str) -> None:
+    text, steps, seconds = LINES[name]
+    log = parse(text)
+    (segment,) = log.segments
+    assert log.dialect == name
+    assert segment.steps.index.tolist() == steps
+    assert segment.steps.seconds.tolist() == pytest.approx(seconds)
+    assert log.dropped == ()
+
+
+@pytest.mark.parametrize("definition", SHIPPED, ids=lambda each: each.name)
+def test_what_a_definition_has(definition: RegexDialect) -> None:
+    names = [group.name for group in find_named_groups(definition.pattern)]
+    assert {"step", *find_timed(names)} <= set(names) <= set(GROUPS)
+    assert find_timed(names)
+    assert len(definition.find) >= 3
+
+
+def test_every_file_is_one() -> None:
+    folder = Path(definitions.__file__).parent
+    assert sorted(definitions.NAMES) == sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def test_they_are_tried_only_where_nothing_else_finds_a_step() -> None:
+    text = (nemo2_run(0, 4) + LINES["llm_c"][0]).encode()
+    log = read_log(Stream([text], Path("x")), SHIPPED)
+    assert (log.dialect, log.readings, log.dropped) == ("nemo2", (), ())
+
+
+def test_a_stream_is_read_twice(tmp_path: Path) -> None:
+    text = LINES["llm_c"][0].encode()
+    blocks = [text[begin : begin + 7] for begin in range(0, len(text), 7)]
+    streamed = read_log(Stream(blocks, Path("x")), SHIPPED)
+    path = tmp_path / "x.log"
+    path.write_bytes(text)
+    assert repr(streamed) == repr(read_log(path, SHIPPED))
+    assert streamed.dialect == "llm_c"
+    assert streamed.size_bytes == len(text)
+
+
+def test_a_large_file_is_read_twice(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(LINES["llm_c"][0].encode() + b"a line of another module\n" * 400_000)
+    log = read_log(path, SHIPPED)
+    assert (log.dialect, log.size_bytes) == ("llm_c", path.stat().st_size)
+
+
+def test_without_them_such_a_log_has_no_step() -> None:
+    assert read_log(Stream([LINES["llm_c"][0].encode()], Path("x"))).segments == ()
+
+
+# --- real files: counted by a few lines that know nothing of ours -----------------------------------------
+
+
+def test_a_real_log_of_deepspeed() -> None:
+    """Every tenth step; the clock agrees with the rates that are printed, of a batch of 64, to 1 %."""
+    path = shared("logs/today/deepspeed_chat_reward.log")
+    pattern = r"0(\d):(\d\d):(\d\d),(\d{3})\] .*global_step=(\d+), Run.*?CurrSamplesPerSec=([\d.]+)"
+    lines = re.findall(pattern, path.read_text())
+    clock = [3600 * int(h) + 60 * int(m) + int(s) + int(ms) / 1000 for h, m, s, ms, _, _ in lines]
+    log = read_log(path, SHIPPED)
+    (segment,) = log.segments
+    columns = segment.steps
+    assert (log.dialect, len(columns)) == ("deepspeed", 184)
+    assert columns.index.tolist() == [int(line[4]) for line in lines]
+    assert (columns.seconds * columns.mean_of)[1:].tolist() == pytest.approx(
+        [after - before for before, after in pairwise(clock)]
+    )
+    by_rate = sum(640 / float(line[5]) for line in lines[1:])
+    assert by_rate == pytest.approx(clock[-1] - clock[0], rel=0.01)
+
+
+def test_a_real_log_of_nanotron() -> None:
+    path = shared("logs/today/nanotron_excerpt.log")
+    printed = re.findall(r"elapsed_time_per_iteration_ms: (\S+)", path.read_text())
+    log = read_log(path, SHIPPED)
+    (segment,) = log.segments
+    assert (log.dialect, len(printed), segment.total_steps, segment.finished) == ("nanotron", 15, 15, True)
+    seconds = [float(text.rstrip("K")) * (1000 if text.endswith("K") else 1) / 1000 for text in printed]
+    assert segment.steps.seconds.tolist() == pytest.approx(seconds)
+    assert set(segment.steps.global_batch_size.tolist()) == {2}
+
+
+def test_a_real_log_of_automodel() -> None:
+    """Time stamps are there, too: the times agree with them to 3 % in all."""
+    path = shared("logs/today/automodel_llama31_8b.jsonl")
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    log = read_log(path, SHIPPED)
+    (segment,) = log.segments
+    assert (log.dialect, segment.steps.index.tolist()) == ("automodel", [each["step"] for each in records])
+    seconds = [each["num_tokens_per_step"] / each["tps"] for each in records]
+    assert segment.steps.seconds.tolist() == pytest.approx(seconds)
+    stamps = [each["timestamp"][14:23].split(":") for each in (records[0], records[-1])]
+    first, last = (60 * int(minutes) + float(seconds) for minutes, seconds in stamps)
+    assert segment.steps.seconds[1:].sum() == pytest.approx(last - first, rel=0.03)
