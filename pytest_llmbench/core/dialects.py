@@ -145,6 +145,12 @@ DIALECTS = {
         ends_divide=False,
         exact_zero=True,
     ),
+    "metrics": Dialect(
+        first_step=1,
+        markers=(b"llmb scalar: ",),
+        prints_loss=False,  # not at every step
+        exact_zero=True,
+    ),
     "mlperf": Dialect(
         first_step=0,
         markers=(b":::MLLOG ",),

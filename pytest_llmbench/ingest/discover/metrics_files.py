@@ -12,7 +12,15 @@ from collections.abc import Iterable
 LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
 
 # What says most of a run comes first.
-_KINDS = tuple(map(re.compile, (r"trainer_log\.jsonl", r"logging\.jsonl", r"trainer_state\.json")))
+_KINDS = tuple(
+    map(
+        re.compile,
+        (
+            *(r"events\.out\.tfevents\..+", r"metrics\.csv", r"(?:metrics|training)\.jsonl"),
+            *(r"trainer_log\.jsonl", r"logging\.jsonl", r"trainer_state\.json"),
+        ),
+    )
+)
 _CHECKPOINT = "checkpoint-"  # folders in which Trainer saves its state so far, without a time
 
 

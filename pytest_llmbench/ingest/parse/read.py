@@ -31,7 +31,8 @@ from pytest_llmbench.ingest.parse.scan import (
 )
 from pytest_llmbench.ingest.parse.tracebacks import get_line_before
 from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.compressed import HEAD, Stream, find_method
+from pytest_llmbench.ingest.sources.compressed import Stream, is_made_text
+from pytest_llmbench.ingest.sources.metric_files import FIRST_LINE
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -90,7 +91,7 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     if isinstance(source, Stream):
         return _read_stream(source, definitions)
     with files.File(source) as file:
-        if file.size < LARGE or find_method(file.read(0, HEAD)):
+        if file.size < LARGE or is_made_text(source.name, file.read(0, FIRST_LINE)):
             return _read_stream(Stream(file.blocks(), source), definitions)
         for tried in _list_tries(definitions):
             collector = LogCollector(tried)

@@ -3,6 +3,7 @@ says nothing."""
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.sources.files import BLOCK, RATIO, UNSUSPECTED
+from pytest_llmbench.ingest.sources.metric_files import (
+    EVENTS_HEAD,
+    FIRST_LINE,
+    Renderer,
+    choose_renderer,
+    needs_first_line,
+)
 
 if TYPE_CHECKING:
     from bz2 import BZ2Decompressor
@@ -30,8 +38,8 @@ LARGEST = 1 << 38
 # Bytes of memory that the data may ask for: what zstd without `--long=28` or more and xz at any level need.
 WINDOW = 1 << 27
 
-# Bytes that tell how a file is compressed.
-HEAD = 10
+# Bytes that tell how a file is compressed, or what else it is.
+HEAD = EVENTS_HEAD
 
 MAGIC = {
     "gzip": rb"\x1f\x8b",
@@ -92,11 +100,24 @@ class Stream:
     def __iter__(self) -> Iterator[bytes]:
         blocks = iter(self._blocks)
         head = b""
-        while len(head) < HEAD and (block := next(blocks, b"")):
+        while not is_head(self.path.name, head) and (block := next(blocks, b"")):
             head += block
         self.method = find_method(head)
         whole = chain([head] if head else [], blocks)
+        renderer = None if self.method else choose_renderer(self.path.name, head)
+        if renderer:
+            return _gather(self._render(renderer, whole))
         return _gather(self._decompress(whole)) if self.method else whole
+
+    def _render(self, renderer: Renderer, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the lines that a file of metrics makes."""
+        try:
+            for block in blocks:
+                yield renderer.render(block)
+        except ValueError as error:
+            raise LogError(f"the events of {self.path} are damaged: {error}; copy the file again") from error
+        yield renderer.finish()
+        self.method, self.cut = "event", renderer.unfinished
 
     def _decompress(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the text of every member of the data; zeros between members are padding."""
@@ -211,10 +232,23 @@ def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(pieces)
 
 
+def is_head(name: str, head: bytes) -> bool:
+    """Whether the beginning of a file of this name is enough to know how its text is read."""
+    if len(head) < HEAD:
+        return False
+    return not needs_first_line(name) or b"\n" in head or len(head) >= FIRST_LINE
+
+
+def is_made_text(name: str, head: bytes) -> bool:
+    """Whether the text of a file that begins so is another one than its bytes."""
+    return bool(find_method(head)) or choose_renderer(name, head) is not None
+
+
 def is_compressed(path: str) -> bool:
-    """Whether a file of this machine begins like a compressed one; not so where it cannot be opened."""
+    """Whether a file of this machine begins like one whose text is made; not so where it cannot be opened."""
+    name = os.path.basename(path)
     try:
         with open(path, "rb") as file:
-            return bool(find_method(file.read(HEAD)))
+            return is_made_text(name, file.read(FIRST_LINE if needs_first_line(name) else HEAD))
     except OSError:
         return False

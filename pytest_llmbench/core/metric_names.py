@@ -1,0 +1,56 @@
+"""The names under which frameworks keep metrics in event files of TensorBoard, in tables and in JSON lines."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MetricKind(StrEnum):
+    """What a value is."""
+
+    STEP_SECONDS = "step-seconds"  # of one step
+    INTERVAL_SECONDS = "interval-seconds"  # the mean of the steps since the one before it
+    LOSS = "loss"
+    GRAD_NORM = "grad-norm"
+    TFLOPS = "tflops"  # of one GPU
+    FLOPS = "flops"  # FLOP/s of one GPU
+    TOKENS = "tokens"  # tokens per second of one GPU
+    BATCH = "batch"  # samples of a step, of all GPUs
+    LEARNING_RATE = "learning-rate"
+
+
+METRIC_NAMES = {
+    # Megatron-LM and Megatron-Bridge
+    "iteration-time": MetricKind.INTERVAL_SECONDS,
+    "lm loss": MetricKind.LOSS,
+    "grad-norm": MetricKind.GRAD_NORM,
+    "throughput": MetricKind.TFLOPS,
+    "throughput/tflops/device": MetricKind.TFLOPS,
+    "batch-size": MetricKind.BATCH,
+    "learning-rate": MetricKind.LEARNING_RATE,
+    # torchtitan
+    "time_metrics/end_to_end(s)": MetricKind.INTERVAL_SECONDS,
+    "loss_metrics/global_avg_loss": MetricKind.LOSS,
+    "grad_norm": MetricKind.GRAD_NORM,
+    "tflops": MetricKind.TFLOPS,
+    "throughput(tps)": MetricKind.TOKENS,
+    # GPT-NeoX
+    "runtime/iteration_time": MetricKind.INTERVAL_SECONDS,
+    "runtime/flops_per_sec_per_gpu": MetricKind.FLOPS,
+    "train/lm_loss": MetricKind.LOSS,
+    # MaxText
+    "perf/step_time_seconds": MetricKind.STEP_SECONDS,
+    "perf/per_device_tflops_per_sec": MetricKind.TFLOPS,
+    "perf/per_device_tokens_per_sec": MetricKind.TOKENS,
+    "learning/loss": MetricKind.LOSS,
+    "learning/grad_norm": MetricKind.GRAD_NORM,
+    # NeMo, Lightning
+    "train_step_timing in s": MetricKind.STEP_SECONDS,
+    "reduced_train_loss": MetricKind.LOSS,
+    "TFLOPS_per_GPU": MetricKind.TFLOPS,
+    "lr": MetricKind.LEARNING_RATE,
+}
+
+_TIMES = (MetricKind.STEP_SECONDS, MetricKind.INTERVAL_SECONDS)
+STEP_TIMES = tuple(name for name, kind in METRIC_NAMES.items() if kind in _TIMES)
+"""Without one of them a file says no step time."""

@@ -1,0 +1,85 @@
+"""Metrics of an event file, a table or JSON lines: `llmb scalar: 2/15 1774532589.120000 0.53 iteration-time`.
+
+`sources/metric_files.py` makes these lines; each holds one value of a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pytest_llmbench.core.metric_names import METRIC_NAMES, STEP_TIMES, MetricKind
+from pytest_llmbench.core.models import DropReason
+from pytest_llmbench.ingest.parse import clock
+from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord, Tally, Torn, find_line_stop
+
+LINE = re.compile(rb"llmb scalar: (\d{1,15})/(\d{0,15}) (\S{1,40}) (-?(?:\d\S{0,39}|nan|inf)) ([ -~]{1,100})")
+
+FIELDS = {
+    MetricKind.LOSS: "loss",
+    MetricKind.GRAD_NORM: "grad_norm",
+    MetricKind.TFLOPS: "tflops",
+    MetricKind.FLOPS: "tflops",
+    MetricKind.TOKENS: "tokens",
+    MetricKind.BATCH: "batch",
+    MetricKind.LEARNING_RATE: "rate",
+}
+TERA = 1e12
+
+
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    """Return one value of a step, for `join`; its name stands in `layout`."""
+    stop = find_line_stop(text, start, end)
+    match = LINE.fullmatch(text, start, stop)
+    if match is None:
+        return Torn(origin, text[start:stop])
+    try:
+        moment, value = float(match[3]), float(match[4])
+    except ValueError:
+        return Torn(origin, text[start:stop])
+    total = int(match[2]) if match[2] else None
+    # A clock makes it a sign of life, wherever its run is.
+    return StepRecord(origin, int(match[1]), value, 0.0, total, stamp=moment, layout=(match[5],))
+
+
+def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return one record for each step that has a time, with the other values of that step.
+
+    Where a step has two times, another run wrote the second: the slower one counts.
+    """
+    steps: dict[int, StepRecord] = {}
+    others: dict[int, dict[str, float]] = {}
+    for record in records:
+        name = record.layout[0].decode("ascii")
+        kind = METRIC_NAMES.get(name)
+        if name in STEP_TIMES:
+            time = record._replace(layout=(), rounded=kind is MetricKind.INTERVAL_SECONDS)
+            before = steps.get(record.step)
+            if before is not None and before.seconds != time.seconds:
+                text = f"step {time.step} again: {time.seconds:g} s, but {before.seconds:g} s before"
+                tally.add(DropReason.REPEAT_DISAGREES, time.origin.line, text)
+            if before is None or time.seconds > before.seconds:
+                steps[record.step] = time
+        elif kind is not None:
+            value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
+            others.setdefault(record.step, {})[FIELDS[kind]] = value
+    joined = (record._replace(**others.get(step, {})) for step, record in steps.items())  # type: ignore[arg-type]
+    return sorted(joined, key=lambda record: record.origin.offset)
+
+
+def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the steps of one attempt with how many steps each time is the mean of.
+
+    The first time is left out where it stands for fewer steps than others do: torchtitan divides it by as many.
+    """
+    if not any(record.rounded for record in records):
+        return list(records)
+    usual = clock.count_usual_gap(records)
+    first = records[0]._replace(mean_of=min(usual, max(1, records[0].step)))
+    if len(records) > 1 and first.step < usual:
+        first = first._replace(seconds=NAN)
+    rest = [
+        record._replace(mean_of=max(1, min(record.step - before.step, usual))) for before, record in pairwise(records)
+    ]
+    return [first, *rest]
