@@ -36,7 +36,8 @@ _GROUP = re.compile(r"(tensor|pipeline|context|expert|data)[-_ ](?:model[-_ ])?p
 _AXIS = re.compile(r"(?<![a-z_])(pp|cp|tp|ep|etp|dp_replicate|dp_shard)=(\d{1,7})")
 _GENERIC = re.compile(
     r"(?:logs?|outs?|outputs?|results?|runs?|train(?:ing)?|trainer|experiments?|slurm|stdout|stderr|jobs?|main|test|nemo"
-    r"|data|tmp|night|day|version|attempt|default|pretrain(?:ing)?|model|file|console|txt|err|rank)+"
+    r"|data|tmp|night|day|version|attempt|default|pretrain(?:ing)?|model|file|console|txt|err|rank"
+    r"|tensorboard|tb|events?|tfevents|lightning|metrics|state|logging)+"
 )
 
 

@@ -21,6 +21,19 @@ from pytest_llmbench.ingest.parse.facts import NCCL_OPERATION
 MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)
 
 
+# What the definitions that ship read, a line each, and a state of Trainer.
+SHIPPED_LINES = (
+    "step    2/32000 | loss 10.53 (+nanz)| norm 43.5 (+nanz)| lr 1.71e-06 | 2747.19 ms | 47.4% bf16 MFU | 381690 tok/s",
+    "step 00001/200000 (0.00%) | loss: 8.96 | lrm: 0.03 | dt: 1343.33ms | tok/sec: 12,196 | bf16_mfu: 0.00 | epoch: 1",
+    "step:1/1670 train_time:380ms step_avg:380.20ms",
+    "step:2/1670 train_time:402ms step_avg:201.05ms",
+    "(TaskRunner pid=12) step:3 - actor/entropy:0.36 - timing_s/step:161.07 - perf/throughput:413.3",
+    "[2023-04-18 03:36:02,683] [INFO] [timer.py:199:stop] epoch=0/micro_step=10/global_step=10, "
+    "RunningAvgSamplesPerSec=265.3, CurrSamplesPerSec=265.4, MemAllocated=4.34GB, MaxMemAllocated=12.81GB",
+    '{"epoch": 1.0, "step": 2178, "train_loss": 1.9, "train_runtime": 857595.0988, "train_steps_per_second": 0.003}',
+)
+
+
 @cache
 def logs() -> list[bytes]:
     """Return a log of each framework, one of two ranks and restarts, and one with all that stands around steps."""
@@ -37,7 +50,8 @@ def logs() -> list[bytes]:
         "srun: error: node-1: task 3: Exited with exit code 1",
         "0: Traceback (most recent call last):\n0:   File 'a.py', line 1\n0: ValueError: no",
     ]
-    return [*(each.data for each in simple + ranks), "\n".join([*around, ""]).encode()]
+    shipped = "\n".join([*SHIPPED_LINES, lines.trainer_record(3, 4, 30.0, 2.5), ""])
+    return [*(each.data for each in simple + ranks), "\n".join([*around, ""]).encode(), shipped.encode()]
 
 
 @cache

@@ -12,18 +12,21 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+import event_files
 import numpy as np
 import zstandard
 from compared import bits
 from fuzz.laws import Finding, empty_folder, refusals, require, require_printable, require_types
 from fuzz.log_seeds import logs, records
 
+from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.core.redaction import Redactor
 from pytest_llmbench.ingest.discover.metadata import interpret, parse
 from pytest_llmbench.ingest.parse.growing import Growing
-from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.settings import Settings
@@ -41,6 +44,44 @@ def check_log(data: bytes) -> None:
     require_types(whole, ParsedLog)
     for problem in find_problems(whole):
         raise Finding(problem)
+
+
+def check_shipped(data: bytes) -> None:
+    """The same of a log that is read with the definitions that ship."""
+    shipped = tuple(load_definitions().values())
+    whole = parse_blocks([data], shipped)
+    size = len(data) // BLOCKS + 1
+    if bits(parse_blocks([data[begin : begin + size] for begin in range(0, len(data), size)], shipped)) != bits(whole):
+        raise Finding("the blocks that the log comes in change what is read")
+    for problem in find_problems(whole):
+        raise Finding(problem)
+
+
+def check_metrics(data: bytes) -> None:
+    """A file of metrics is a LogError or a log, in whatever blocks it comes; so are its bytes as one whole record."""
+    for name, content in (
+        ("events", data),
+        ("events", event_files.VERSION + event_files.frame(data)),
+        ("a.csv", data),
+        ("a.jsonl", data),
+    ):
+        size = len(content) // BLOCKS + 1
+        blocks = [content[begin : begin + size] for begin in range(0, len(content), size)]
+        logs = []
+        for each in ([content], blocks):
+            try:
+                logs.append(bits(read_log(Stream(each, Path(name)))))
+            except LogError:
+                logs.append("damaged")
+        require(logs[0] == logs[1], "the blocks that a file of metrics comes in change what is read")
+
+
+def metric_seeds() -> list[bytes]:
+    """Return a file of each kind, and the inside of an event."""
+    table = b"step,train_step_timing in s,reduced_train_loss\n0,9.5,12.0\n1,0.5,11.0\n"
+    objects = b'{"step": 3, "perf/step_time_seconds": 0.5}\n{"step": 4, "perf/step_time_seconds": 0.25}\n'
+    values = event_files.scalar("iteration-time", 0.5), event_files.argument("train_iters", "5")
+    return [event_files.run([0.5, 0.25], total=3), event_files.event(3, *values)[12:-4], table, objects]
 
 
 def find_problems(log: ParsedLog) -> list[str]:

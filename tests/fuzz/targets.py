@@ -54,6 +54,8 @@ TARGETS = {
     target.name: target
     for target in (
         Target("log", runs.check_log, log_seeds.logs, "logs", marks=LOG_WORDS),
+        Target("shipped", runs.check_shipped, log_seeds.logs, "logs of definitions that ship", marks=LOG_WORDS),
+        Target("metrics", runs.check_metrics, runs.metric_seeds, "event files, tables and JSON lines of metrics"),
         Target("growing", runs.check_growing, log_seeds.logs, "logs that grow", marks=LOG_WORDS),
         Target("metadata", runs.check_metadata, log_seeds.records, "records of launchers", Shape.YAML),
         Target("archive", runs.check_archive, runs.archive_seeds, "archives, compressed logs", marks=PACKED_WORDS),

@@ -29,6 +29,7 @@ _ROUND = (64, 1000)
 _DIGITS = re.compile(r"\d+")
 # What a tracker adds behind a time, at random.
 _RANDOM = re.compile(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9])")
+_EVENTS = "events.out.tfevents."
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
@@ -61,7 +62,10 @@ def make_pattern(parts: Sequence[str], job_id: str = "", *, counts_runs: bool = 
     # A short number of a job may be that of the GPUs in the name of a folder.
     of_folders = job_id if len(job_id) >= CERTAIN_DIGITS else ""
     opened = [generalise(part, of_folders, counts_runs=counts_runs) for part in folders]
-    return "/".join((*opened, generalise(strip_compression(log), job_id, counts_runs=counts_runs)))
+    plain = strip_compression(log)
+    # Behind the time stand the node and the process.
+    name = f"{_EVENTS}*" if plain.startswith(_EVENTS) else generalise(plain, job_id, counts_runs=counts_runs)
+    return "/".join((*opened, name))
 
 
 def matches(pattern: str, parts: Sequence[str]) -> bool:

@@ -200,6 +200,8 @@ NAMED_RULES = (
         (b"MEMBER: ", rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)", _read_number),
         (b"using world size: ", rb"using world size: (\d{1,9}),", _read_number),
         (b"Num_devices: ", rb"Num_devices: (\d{1,9}), shape ", _read_number),
+        # Megatron's, which an event file has alone; that of DeepSpeed may leave out tensor parallelism
+        (b"world_size ....", rb"\A[ \t]*world_size \.{4,60} (\d{1,9})" + VALUE_ENDS, _read_number),
         (b"global_num_gpus .", rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])", _read_number),
         (
             b"device mesh with",

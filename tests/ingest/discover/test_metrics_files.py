@@ -8,6 +8,7 @@ import pytest
 
 from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.discover.metrics_files import is_metrics
+from pytest_llmbench.ingest.discover.path_patterns import make_pattern
 
 
 def write(root: Path, *names: str) -> None:
@@ -22,7 +23,9 @@ def found(*paths: Path) -> dict[str, list[str]]:
     return {run.id: [each.log.name for each in run.attempts] for run in find_runs(paths).runs}
 
 
-@pytest.mark.parametrize("name", ["trainer_state.json", "trainer_log.jsonl", "logging.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["trainer_state.json", "trainer_log.jsonl", "logging.jsonl", "metrics.csv", "events.out.tfevents.17.node.1"]
+)
 def test_where_there_is_no_log_metrics_are_a_run(tmp_path: Path, name: str) -> None:
     write(tmp_path, f"a/{name}", "a/config.json", "b/other.jsonl")
     assert list(found(tmp_path).values()) == [[name]]
@@ -53,3 +56,17 @@ def test_the_state_of_a_checkpoint_has_no_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["state.json", "my_trainer_state.json", "trainer_state.json.bak", "log.jsonl"])
 def test_other_names_are_none(name: str) -> None:
     assert not is_metrics(name)
+
+
+def test_event_files_of_one_folder_are_attempts_of_one_run(tmp_path: Path) -> None:
+    """A restart writes another file; the name begins with the time."""
+    write(tmp_path, "a/tb/events.out.tfevents.1800000002.n2.7", "a/tb/events.out.tfevents.1800000001.n1.9")
+    (run,) = find_runs([tmp_path]).runs
+    assert [each.log.name for each in run.attempts] == [
+        "events.out.tfevents.1800000001.n1.9",
+        "events.out.tfevents.1800000002.n2.7",
+    ]
+
+
+def test_the_place_of_event_files_leaves_node_and_process_open() -> None:
+    assert make_pattern(("elm", "tb", "events.out.tfevents.1800000001.n1.9")) == "elm/tb/events.out.tfevents.*"
