@@ -355,3 +355,72 @@ def test_a_file_and_the_end_of_a_growing_one_are_read_with_it(tmp_path: Path) ->
 
 def test_a_definition_travels_between_processes() -> None:
     assert pickle.loads(pickle.dumps(OWN)) == OWN  # noqa: S301
+
+
+# --- what says the time of a step otherwise ---------------------------------------------------------------
+
+
+RATE_OF_WORK = r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s"
+
+
+def other(pattern: str, text: str, **fields: object) -> ParsedLog:
+    """Parse the lines of a log with a pattern over `at STEP ...`."""
+    whole = rf"at (?P<step>\d+) {pattern}"
+    return parse(text, RegexDialect("regex:mine-1.0", find="at ", pattern=whole, **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stamps", "unit"),
+    [
+        (("2026-05-04 06:05:54,392", "2026-05-04 06:05:56,392"), 0.001),
+        (("2026-05-04T23:59:59.392000Z", "2026-05-05T00:00:01.392000Z"), 1e-6),
+        (("02/28/2024 23:59:59", "02/29/2024 00:00:01"), 1.0),
+    ],
+)
+def test_time_stamps_say_the_time_since_the_line_before(stamps: tuple[str, str], unit: float) -> None:
+    log = other(
+        r"\[(?P<stamp>[^\]]+)\]", "".join(f"at {10 * place} [{text}]\n" for place, text in enumerate(stamps, 1))
+    )
+    columns = log.segments[0].steps
+    assert math.isnan(columns.seconds[0])
+    assert columns.seconds[1] == pytest.approx(0.2)
+    assert columns.resolution_seconds[1] == pytest.approx(unit / 10)
+    assert columns.mean_of.tolist() == [10, 10]
+
+
+@pytest.mark.parametrize("stamp", ["2026-13-04 06:05:54", "yesterday", "2026-05-04 06:05:54+02:00", "06:05:54"])
+def test_a_stamp_that_is_none_is_torn(stamp: str) -> None:
+    log = other(r"\[(?P<stamp>[^\]]+)\]", f"at 1 [{stamp}]\n")
+    assert (log.segments, dropped(log)) == ((), {"torn": 1})
+
+
+def test_the_time_so_far_is_a_difference_of_lines() -> None:
+    text = "at 1 after 500ms\nat 2 after 750ms\nat 3 after 1,750ms\nat 4 after 100ms\n"
+    columns = other(r"after (?P<elapsed>[\d,]+)ms", text, unit="ms", first_step=1).segments[0].steps
+    assert columns.seconds[:3].tolist() == [0.5, 0.25, 1.0]
+    assert math.isnan(columns.seconds[3])  # the clock began again
+    resumed = other(r"after (?P<elapsed>[\d,]+)ms", text.replace("at ", "at 10"), unit="ms", first_step=1)
+    assert math.isnan(resumed.segments[0].steps.seconds[0])  # 101 steps in half a second
+
+
+def test_a_rate_with_what_it_is_of() -> None:
+    columns = (
+        other(r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s", "at 1 64 at 128.0/s\nat 2 32 at 128.0/s\n").segments[0].steps
+    )
+    assert columns.seconds.tolist() == [0.5, 0.25]
+    assert columns.resolution_seconds[0] == pytest.approx(0.5 * 0.1 / 128)
+
+
+@pytest.mark.parametrize("rate", ["0", "0.0"])
+def test_a_rate_of_zero_never_ends_a_step(rate: str) -> None:
+    assert (
+        other(r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s", f"at 1 64 at {rate}/s\n").segments[0].steps.seconds[0]
+        == math.inf
+    )
+
+
+def test_a_line_may_say_its_unit() -> None:
+    text = "at 1 980 ms\nat 2 1.5 s\nat 3 2 min\n"
+    columns = other(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", text).segments[0].steps
+    assert columns.seconds.tolist() == [0.98, 1.5, 120.0]
+    assert dropped(other(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", "at 1 980 apples\n")) == {"torn": 1}
