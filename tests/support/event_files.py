@@ -71,7 +71,7 @@ def run(seconds: Sequence[float], total: int = 0, first: int = 1) -> bytes:
     """The event file of a Megatron run."""
     arguments = [event(0, argument("train_iters", str(total)), argument("seq_length", "8192"))] if total else []
     steps = [
-        event(step, scalar("lm loss", 7.5), scalar("iteration-time", value), scalar("throughput", 400.0))
+        event(step, scalar("lm loss", 7.5), scalar("iteration-time", value), scalar("throughput", 200 / value))
         for step, value in enumerate(seconds, first)
     ]
     return event_file(*arguments, *steps)

@@ -35,7 +35,7 @@ def test_a_run_of_megatron() -> None:
     assert log.dialect == "metrics"
     assert (columns.index.tolist(), columns.seconds.tolist()) == ([1, 2, 3], [0.5, 0.25, 0.125])
     assert columns.loss.tolist() == [7.5] * 3
-    assert columns.tflops_per_gpu.tolist() == [400.0] * 3
+    assert columns.tflops_per_gpu.tolist() == [400.0, 800.0, 1600.0]
     assert (segment.total_steps, segment.finished) == (3, True)
     assert {each.field: each.value for each in segment.stated} == {StatedField.SEQUENCE: "8192"}
     assert log.ending is None
