@@ -16,7 +16,7 @@ _KINDS = tuple(
     map(
         re.compile,
         (
-            *(r"events\.out\.tfevents\..+", r"metrics\.csv", r"(?:metrics|training)\.jsonl"),
+            *(r"events\.out\.tfevents\.(?!.*\.profile-empty).+", r"metrics\.csv", r"(?:metrics|training)\.jsonl"),
             *(r"trainer_log\.jsonl", r"logging\.jsonl", r"trainer_state\.json"),
         ),
     )

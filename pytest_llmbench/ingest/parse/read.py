@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 # Bytes of a file from which on it is searched by several threads.
 LARGE = 8 << 20
 
+# Bytes of a log from which on it is not searched again for the dialects that are shipped: traces have gigabytes.
+LARGEST_TRIED = 256 << 20
+
 # Bytes that are searched at once: they stay in the cache of a core while they are read, searched and counted.
 BLOCK = 1 << 19
 
@@ -97,7 +100,7 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
             collector = LogCollector(tried)
             fingerprint = _take_file(file, collector, threads or count_processors())
             log = replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
-            if log.dialect is not None:
+            if log.dialect is not None or file.size > LARGEST_TRIED:
                 break
         return log
 

@@ -53,7 +53,16 @@ def test_the_state_of_a_checkpoint_has_no_time(tmp_path: Path) -> None:
     assert run.folder == tmp_path / "a"
 
 
-@pytest.mark.parametrize("name", ["state.json", "my_trainer_state.json", "trainer_state.json.bak", "log.jsonl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "state.json",
+        "my_trainer_state.json",
+        "trainer_state.json.bak",
+        "log.jsonl",
+        "events.out.tfevents.1.n.profile-empty",
+    ],
+)
 def test_other_names_are_none(name: str) -> None:
     assert not is_metrics(name)
 
