@@ -94,7 +94,7 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     if isinstance(source, Stream):
         return _read_stream(source, definitions)
     with files.File(source) as file:
-        if file.size < LARGE or is_made_text(source.name, file.read(0, FIRST_LINE)):
+        if file.size < LARGE or is_made_text(source.name, file.read(0, min(file.size, FIRST_LINE))):
             return _read_stream(Stream(file.blocks(), source), definitions)
         for tried in _list_tries(definitions):
             collector = LogCollector(tried)
