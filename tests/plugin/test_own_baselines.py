@@ -138,6 +138,11 @@ REAL: dict[str, str] = {
     "megatron_bridge/llama_20_iterations.out": "mbridge/llama/out1.log",
     "megatron/primus_instant_average.out": "primus/dsv2_lite_fp8_mi355x_20260511T024914Z_baseline/train.log",
     "today/axolotl_final_excerpt.log": "axolotl/train.log",
+    "today/mlperf51_llama31_8b_dell.txt": "mlperf/dell/result.log",
+    "today/mlperf51_llama31_8b_amd.txt": "mlperf/amd/result.log",
+    "today/msswift_logging.jsonl": "swift/deepclima/console.log",
+    "today/deepspeed_chat_reward.log": "deepspeed/reward/training.log",
+    "today/automodel_llama31_8b.jsonl": "automodel/llama/golden.log",
 }
 NIGHTS: dict[float, set[str]] = {
     1.0: {"PASS", "INCONCLUSIVE"},

@@ -10,14 +10,19 @@ from functools import partial
 # What is a time of a step, and what is a rate that falls as much as the time grows. The groups: before, number.
 TIMES = re.compile(
     r"(elapsed time per iteration \(ms\): |\| iteration_time: |Step Time : |completed step: \d+, seconds: "
-    r"|train_step_timing in s ?[=:] ?|['\"]train_runtime['\"]: '?)([\d.]+)"
+    r"|train_step_timing in s ?[=:] ?|['\"]train_runtime['\"]: '?|\"train_step_time\": )([\d.]+)"
 )
 RATES = re.compile(
     r"(throughput(?: per GPU)? \(TFLOP/s/GPU\): |TFLOPs: |TFLOP/s/device: |Tokens/s/device: |samples per second: "
     r"|tokens per [Gg][Pp][Uu][^|:]{0,40}: |tps: (?:\x1b\[[\d;]*m)?|tflops: (?:\x1b\[[\d;]*m)?|utilization: "
-    r"|['\"]train_(?:samples|steps)_per_second['\"]: '?)([\d.,]*\d)"
+    r"|['\"]train_(?:samples|steps)_per_second['\"]: '?|\"throughput\": |\"tps\": )([\d.,]*\d)"
 )
 JITTER = (0.001, -0.002, 0.002, -0.001, 0.0)
+# Lines whose steps have no time but that of their stamps, and those that say the time so far.
+STAMPED = ("[titan]", "CurrSamplesPerSec")
+CLOCKS = ("global_step/max_steps", "current_steps")
+SPEED = re.compile(r"(\"train_speed\(iter/s\)\": )([\d.]+)")
+ELAPSED = re.compile(r"(\"elapsed_time\": \")(?:(\d+)h )?(?:(\d+)m )?(\d+)s")
 STAMP = re.compile(r"(?<!\d)(20\d\d-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)([.,]\d{3})(?!\d)")
 DAY = re.compile(r"(?<!\d)20\d\d(-?)[01]\d\1[0-3]\d(?!\d)")
 
@@ -39,7 +44,10 @@ def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
         factor = slower * (1 + JITTER[place % len(JITTER)])
         changed = TIMES.sub(partial(_scale, factor=factor), line)
         changed = RATES.sub(partial(_scale, factor=1 / factor), changed)
-        if first is not None and "[titan]" in line:  # its steps have no time but that of their stamps
+        if any(name in line for name in CLOCKS):
+            changed = ELAPSED.sub(partial(_stretch_elapsed, slower=slower), changed)
+            changed = SPEED.sub(partial(_scale, factor=1 / slower), changed)
+        if first is not None and any(name in line for name in STAMPED):
             changed = STAMP.sub(partial(_stretch, first=first, slower=slower), changed)
         yield DAY.sub(partial(_shift_day, days=days), changed)
 
@@ -50,6 +58,11 @@ def _scale(match: re.Match[str], factor: float) -> str:
         return match[0]
     digits = len(number.partition(".")[2])
     return f"{match[1]}{float(number) * factor:{',' if ',' in match[2] else ''}.{digits}f}"
+
+
+def _stretch_elapsed(match: re.Match[str], slower: float) -> str:
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
+    return f"{match[1]}{int((3600 * hours + 60 * minutes + seconds + 0.5) * slower)}s"
 
 
 def _read(match: re.Match[str]) -> datetime:
