@@ -48,6 +48,15 @@ LINES = {
         [1, 2, 3],
         [0.38, 0.022, 0.1],
     ),
+    "prime_rl": (
+        "02:40:52 SUCCESS Step 0 | Time: 5.13s | Loss: 12.2500 | Grad. Norm: 28.2032 | LR: 1.00e-06 | Throughput: 0 "
+        "tokens/s | MFU: 0.0% | Peak Mem.: 5.1/23.7 GiB (21.4%) | Max Vio: 1.0000\n"
+        "02:40:53 SUCCESS Step 1 | Time: 0.60s | Loss: 12.3125 | Grad. Norm: 28.4812 | LR: 1.00e-06 | Throughput: 3324 "
+        "tokens/s | MFU: 1.0% | Peak Mem.: 5.2/23.7 GiB (22.1%) | Max Vio: 0.9891\n"
+        "02:40:54 SUCCESS SFT trainer finished!\n",
+        [0, 1],
+        [5.13, 0.6],
+    ),
     "verl": (
         "(TaskRunner pid=1271585) step:3 - actor/entropy:0.36 - critic/grad_norm:np.float64(49.0375) - "
         "timing_s/values:32.795669596642256 - timing_s/step:161.0777970990166 - timing_per_token_ms/adv:0.0089\n"
@@ -80,6 +89,18 @@ def test_what_a_definition_has(definition: RegexDialect) -> None:
     assert {"step", *find_timed(names)} <= set(names) <= set(GROUPS)
     assert find_timed(names)
     assert len(definition.find) >= 3
+
+
+def test_the_orchestrator_of_prime_rl_is_another_clock() -> None:
+    """Its lines may stand in one log with the trainer's."""
+    other = (
+        "16:43:08 SUCCESS Step 1 | Time: 5.23s | Reward: 0.3498 | Throughput: 3500.7 tokens/s | Seq. Length: 142.7 "
+        "tokens/sample | Async Level: 1 | Max. Off-Policy Level: 1\n"
+    )
+    assert parse(other).segments == ()
+    (segment,) = parse(other + LINES["prime_rl"][0]).segments
+    assert segment.steps.seconds.tolist() == [5.13, 0.6]
+    assert segment.finished
 
 
 def test_every_file_is_one() -> None:
