@@ -138,6 +138,11 @@ def huggingface_summary(runtime: float, samples_per_second: float, steps_per_sec
     return str(values)
 
 
+def metric_line(moment: datetime, step: int, total: int, value: float, name: str) -> str:
+    """Return the line that is made of one value of an event file, `moment` being when it was written."""
+    return f"llmb scalar: {step}/{total} {moment.timestamp():.6f} {value!r} {name}"
+
+
 def trainer_record(step: int, total: int, seconds: float, loss: float) -> str:
     """Return LLaMA-Factory's record of a step of `trainer_log.jsonl`; `seconds` are those since training began."""
     values = {

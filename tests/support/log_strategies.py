@@ -204,6 +204,15 @@ def _paxml_said(now: Value, _before: Value | None) -> Step:
     return Step(now.step, round(now.seconds, 2), None, f"took {now.seconds:.2f} seconds.")
 
 
+def _metrics(now: Value, _before: Value | None) -> str:
+    values = {"lm loss": now.loss, "iteration-time": now.seconds}
+    return "".join(lines.metric_line(now.ended, now.step, TOTAL, value, name) + "\n" for name, value in values.items())
+
+
+def _metrics_said(now: Value, _before: Value | None) -> Step:
+    return Step(now.step, now.seconds, now.loss, f" {now.seconds!r} iteration-time")
+
+
 def _trainer(now: Value, _before: Value | None) -> str:
     return lines.trainer_record(now.step, TOTAL, (now.ended - STARTED).total_seconds(), now.loss) + "\n"
 
@@ -256,6 +265,7 @@ FRAMEWORKS = {
         first=(3, 12),
         between=_trainer_between,
     ),
+    "metrics": Framework("metrics", _metrics, _metrics_said, prefixes=(("",),), first=(1, 12, 1990)),
     "mlperf": Framework("mlperf", _mlperf, _mlperf_said, start=lines.mlperf_record("run_start", None)),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core.metric_names import METRIC_NAMES, STEP_TIMES, MetricKind
@@ -44,28 +44,43 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
 
 
 def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return one record for each step that has a time, with the other values of that step.
+    """Return one record for each step that has a time, with the other values of that step; steps that fall are of
+    another run."""
+    joined: list[StepRecord] = []
+    run: list[StepRecord] = []
+    last = -1
+    for record in records:
+        if record.step < last:
+            joined += _join_run(run, tally)
+            run, last = [], -1
+        run.append(record)
+        last = record.step if _get_name(record) in STEP_TIMES else last
+    return [*joined, *_join_run(run, tally)]
 
-    Where a step has two times, another run wrote the second: the slower one counts.
-    """
+
+def _join_run(records: Sequence[StepRecord], tally: Tally) -> Iterator[StepRecord]:
+    """Yield the steps of one run; of two times of a step the slower one counts: another process wrote the second."""
     steps: dict[int, StepRecord] = {}
     others: dict[int, dict[str, float]] = {}
     for record in records:
-        name = record.layout[0].decode("ascii")
+        name = _get_name(record)
         kind = METRIC_NAMES.get(name)
         if name in STEP_TIMES:
             time = record._replace(layout=(), rounded=kind is MetricKind.INTERVAL_SECONDS)
-            before = steps.get(record.step)
-            if before is not None and before.seconds != time.seconds:
+            before = steps.setdefault(record.step, time)
+            if before.seconds != time.seconds:
                 text = f"step {time.step} again: {time.seconds:g} s, but {before.seconds:g} s before"
                 tally.add(DropReason.REPEAT_DISAGREES, time.origin.line, text)
-            if before is None or time.seconds > before.seconds:
-                steps[record.step] = time
+                steps[record.step] = max(before, time, key=lambda each: each.seconds)
         elif kind is not None:
             value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
             others.setdefault(record.step, {})[FIELDS[kind]] = value
-    joined = (record._replace(**others.get(step, {})) for step, record in steps.items())  # type: ignore[arg-type]
-    return sorted(joined, key=lambda record: record.origin.offset)
+    for step, record in steps.items():
+        yield record._replace(**others.get(step, {}))  # type: ignore[arg-type]
+
+
+def _get_name(record: StepRecord) -> str:
+    return record.layout[0].decode("ascii")
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
