@@ -216,13 +216,13 @@ class RegexReader(DialectReader):
         wrong += [name for name in self._required if name not in values | texts]
         if wrong or HOLE in match[0]:
             return Torn(origin, _name_group(wrong, values, line.text))
-        known = {name: scale or 1.0 for name, scale in scales.items()}
-        time = read_line_time(self._timed, numbers | texts, known, self._unit)
+        factors = {name: scale or 1.0 for name, scale in scales.items()}
+        time = read_line_time(self._timed, numbers | texts, factors, self._unit)
         if time is None:
             return Torn(origin, _name_group([*texts], texts, line.text))
         if self._timed == ("seconds",) and "unit" not in texts:
             self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
-        return _build_step(origin, numbers, known, time)
+        return _build_step(origin, numbers, factors, time)
 
     def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
         """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
