@@ -96,13 +96,20 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     with files.File(source) as file:
         if file.size < LARGE or is_made_text(source.name, file.read(0, min(file.size, FIRST_LINE))):
             return _read_stream(Stream(file.blocks(), source), definitions)
+        logs = []
         for tried in _list_tries(definitions):
             collector = LogCollector(tried)
             fingerprint = _take_file(file, collector, threads or count_processors())
-            log = replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
-            if log.dialect is not None or file.size > LARGEST_TRIED:
+            logs.append(replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size))
+            if logs[-1].dialect is not None or file.size > LARGEST_TRIED:
                 break
-        return log
+        return _choose_log(logs)
+
+
+def _choose_log(logs: Sequence[ParsedLog]) -> ParsedLog:
+    """Return the one with steps, else the first: why a definition that nobody asked for finds none tells nobody
+    anything."""
+    return logs[-1] if logs[-1].dialect is not None else logs[0]
 
 
 def _list_tries(definitions: Sequence[RegexDialect]) -> list[tuple[RegexDialect, ...]]:
@@ -143,7 +150,7 @@ def _read_stream(stream: Stream, definitions: Sequence[RegexDialect]) -> ParsedL
 
     log = parse_blocks(take_blocks(), first)
     if log.dialect is None and 0 < size <= LARGE and others:
-        log = parse_blocks(kept, others[0])
+        log = _choose_log((log, parse_blocks(kept, others[0])))
     log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
     return _add_cut_ending(log, stream) if stream.cut else log
 

@@ -159,6 +159,7 @@ CONFIGURATION_RULES = (
             rb"Config param per_device_batch_size: ([\d.]{1,20})[ \t]*[\r\n]",
             _read_text,
         ),
+        (b"| mbs: ", rb"\[Start training\] [^\r\n]{1,99}\| mbs: (\d{1,9}) \|", _read_number),
         (b"batch size per device = ", rb"Instantaneous batch size per device = ([\d,]{1,15})", _read_text),
     ),
     *_compile_rules(
@@ -175,12 +176,18 @@ CONFIGURATION_RULES = (
     *_compile_rules(
         StatedField.BATCH,
         (b"local batch size ", rb"local batch size \d{1,9}, global batch size (\d{1,9}),", _read_number),
+        (
+            b"accumulation) = ",
+            rb"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]{1,15})[ \t]*[\r\n]",
+            _read_text,
+        ),
         (b"MLLOG ", MLPERF % b"global_batch_size" + rb"(\d{1,9})[,}]", _read_number),
         (b"train_batch_size .", rb"(?<![\w-])train_batch_size \.{1,60} (\d{1,9})" + VALUE_ENDS, _read_number),
     ),
     *_compile_rules(
         StatedField.SEQUENCE,
         (b"local batch size ", rb"local batch size \d[^\r\n]{1,99}, sequence length (\d{1,9}),", _read_number),
+        (b"| sequence_length: ", rb"\| mbs: [^\r\n]{1,99}\| sequence_length: (\d{1,9}) \|", _read_number),
         (b"MLLOG ", MLPERF % b"max_sequence_length" + rb"(\d{1,9})[,}]", _read_number),
     ),
     *_compile_rules(

@@ -132,6 +132,14 @@ def test_a_large_file_is_read_twice(tmp_path: Path) -> None:
     assert (log.dialect, log.size_bytes) == ("llm_c", path.stat().st_size)
 
 
+def test_a_log_without_a_step_says_nothing_of_them(tmp_path: Path) -> None:
+    """A line of it may hold what one of them looks for."""
+    text = b"step: 4 of a script that is no training\n" * 3
+    path = tmp_path / "x.log"
+    path.write_bytes(text)
+    assert read_log(path, SHIPPED).unread == read_log(Stream([text], path), SHIPPED).unread == ()
+
+
 def test_without_them_such_a_log_has_no_step() -> None:
     assert read_log(Stream([LINES["llm_c"][0].encode()], Path("x"))).segments == ()
 

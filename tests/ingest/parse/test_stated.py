@@ -81,6 +81,8 @@ STATED = {
     "  num_layers ...................... 12..........................updated\n": (StatedField.LAYERS, "12"),
     "I0317 pyconfig.py:413] Config param per_device_batch_size: 0.5\n": (StatedField.MICRO_BATCH, "0.5"),
     "  Instantaneous batch size per device = 1\n": (StatedField.MICRO_BATCH, "1"),
+    "  Total train batch size (w. parallel, distributed & accumulation) = 1,024\n": (StatedField.BATCH, "1,024"),
+    "  world_size ...................................... 40\n": (StatedField.GPUS, "40"),
     "  bf16 ............................................ True\n": (StatedField.NUMBERS, "bf16"),
     "  fp16 ............................ {'enabled': True}...........updated\n": (StatedField.NUMBERS, "fp16"),
     "Config param dtype: bfloat16\n": (StatedField.NUMBERS, "bfloat16"),
@@ -112,6 +114,18 @@ def test_one_line_may_state_several_things() -> None:
         StatedField.MICRO_BATCH: "3",
         StatedField.BATCH: "96",
         StatedField.SEQUENCE: "2048",
+    }
+
+
+def test_the_start_of_nanotron_states_two_sizes() -> None:
+    line = (
+        "08/31/2024 14:37:26 [INFO|DP=0|PP=0|TP=0]: [Start training] datetime: 2024-08-31 14:37:26.889276 | mbs: 2 | "
+        "grad_accum: 1 | global_batch_size: 2 | sequence_length: 256 | train_steps: 15 | start_iteration_step: 0\n"
+    )
+    (segment,) = parse(line + nemo2_run(0, 9)).segments
+    assert {one.field: one.value for one in segment.stated} == {
+        StatedField.MICRO_BATCH: "2",
+        StatedField.SEQUENCE: "256",
     }
 
 
