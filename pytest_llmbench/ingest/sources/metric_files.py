@@ -86,6 +86,7 @@ class RowRenderer:
     def __init__(self) -> None:
         """Begin with nothing."""
         self._rest = b""
+        self._too_long = False
 
     @property
     def unfinished(self) -> bool:
@@ -94,16 +95,20 @@ class RowRenderer:
 
     def render(self, block: bytes) -> bytes:
         """Return the lines of the rows that end in a block."""
-        *rows, rest = (self._rest + block).split(b"\n")
-        self._rest = rest if len(rest) <= LONGEST_ROW else b""
+        *rows, self._rest = (self._rest + block).split(b"\n")
+        if rows and self._too_long:
+            rows[0] = b""
+            self._too_long = False
+        if len(self._rest) > LONGEST_ROW:
+            self._rest, self._too_long = b"", True
         return b"".join(map(self._render_row, rows))
 
     def finish(self) -> bytes:
         """Return those of the last row."""
-        return self._render_row(self._rest)
+        return b"" if self._too_long else self._render_row(self._rest)
 
     def _render_row(self, row: bytes) -> bytes:
-        values = self._read_row(row) if row.strip() else {}
+        values = self._read_row(row) if row.strip() and len(row) <= LONGEST_ROW else {}
         step = _read_number(values.get(STEP))
         if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
             return b"\n"

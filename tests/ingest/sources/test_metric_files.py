@@ -188,6 +188,12 @@ def test_a_row_that_is_none_is_left_out(row: bytes) -> None:
     assert steps(log) == [[7]]
 
 
+@pytest.mark.parametrize("size", [0, 1 << 16, 1 << 20])
+def test_the_end_of_a_row_that_is_too_long_is_no_row(size: int) -> None:
+    log = read(b"step,iteration-time\n5," + b" " * (3 << 20) + b"6,0.25\n7,0.5\n", "metrics.csv", size)
+    assert steps(log) == [[7]]
+
+
 def test_a_number_that_is_none_is_no_time() -> None:
     log = read(b"step,iteration-time,lm loss\n6,inf,1\n7,0.5,nan\n", "metrics.csv")
     columns = log.segments[0].steps
