@@ -156,6 +156,12 @@ def test_a_loss_that_is_no_number_is_one_of_its_block() -> None:
     assert math.isnan(parse(log_of(*losses, *block(0.5, 64, 8))).segments[0].steps.loss[0])
 
 
+@pytest.mark.parametrize(("value", "loss"), [(10**400, math.inf), (-(10**400), -math.inf), (math.nan, math.nan)])
+def test_a_number_of_any_length_is_one(value: float, loss: float) -> None:
+    record = stats({"train_step_time": 0.5, "reduced_train_loss": value}, step=8.0)
+    assert repr(parse(log_of(record)).segments[0].steps.loss.tolist()) == repr([loss])
+
+
 def test_a_batch_that_changes_makes_samples_uncertain() -> None:
     other = mlperf_record("global_batch_size", 16)
     records = [stats({"train_step_time": 0.5}, step=float(BATCH * count)) for count in (1, 2, 3)]

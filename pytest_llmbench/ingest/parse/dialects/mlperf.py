@@ -97,7 +97,11 @@ def _read_statistics(origin: RecordOrigin, value: Mapping[str, Any], metadata: M
 
 
 def _read_number(value: object) -> float | None:
-    return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        return None
+    if abs(value) >= LARGEST:
+        return math.inf if value > 0 else -math.inf
+    return float(value)
 
 
 def _read_count(values: Mapping[str, Any], name: str) -> float:
