@@ -89,7 +89,8 @@ class Growing:
         possible = recent[np.isfinite(recent) & (recent > 0)]
         if not len(possible):
             return None
-        done = int(steps.index[-1]) + 1 - segments[-1].first_step
+        # some count from 0 where others of the same dialect count from 1
+        done = int(steps.index[-1]) + 1 - min(segments[-1].first_step, int(steps.index[0]))
         total = segments[-1].total_steps
         return ReachedStep(done, total if total is None or total >= done else None, float(np.median(possible)))
 
