@@ -12,7 +12,7 @@ from typing import get_args
 from generator.experiments import table, write_experiments
 from generator.plan import Ending
 from generator.runs import write_run
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.errors import LlmbenchError, did_you_mean
 from pytest_llmbench.core.models import Baseline
 
@@ -41,7 +41,7 @@ def moment(text: str) -> datetime:
 
 def shipped() -> dict[str, Baseline]:
     """Return the documented baselines by id."""
-    recipes = read_recipes([find_shipped_baselines()])
+    recipes = read_recipes(list_shipped_baselines())
     return {baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines}
 
 

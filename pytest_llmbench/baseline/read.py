@@ -179,22 +179,27 @@ def find_shipped_baselines(package: Path = PACKAGE) -> Path:
 
     Raises BaselineError where neither is there: an installation that lost its data must not judge nothing.
     """
-    return _find_shipped("baselines", package)
-
-
-def find_shipped_tables(package: Path = PACKAGE) -> Path:
-    """Return the folder of the shipped files whose configurations are items only where something asks for them."""
-    return _find_shipped("tables", package)
-
-
-def _find_shipped(name: str, package: Path) -> Path:
-    inside, beside = package / name, package.parent / name
+    inside, beside = package / "baselines", package.parent / "baselines"
     if inside.is_dir():
         return inside
     # The parent of an installed package is site-packages, where a folder of that name would be somebody else's.
     if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
         return beside
     raise BaselineError(f"{inside}: no such folder, expected the shipped baseline files; install pytest-llmbench again")
+
+
+def find_shipped_tables() -> Path:
+    """Return the folder of the shipped files whose configurations are items only where something asks for them."""
+    return find_shipped_baselines() / "megatron_bridge"
+
+
+def list_shipped_baselines() -> list[Path]:
+    """Return the shipped files whose configurations always are items. Raises BaselineError where there is none."""
+    root, tables = find_shipped_baselines(), find_shipped_tables()
+    files = [path for path in find_baseline_files([root]) if not path.is_relative_to(tables)]
+    if not files:
+        raise BaselineError(f"{root}: expected the shipped baseline files; install pytest-llmbench again")
+    return files
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,9 @@ def _add_draft(actions: Subparsers) -> None:
 
 def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     """Return the shipped recipes, those of the tables too, and those of a user's directories."""
-    from pytest_llmbench.baseline.read import find_shipped_baselines, find_shipped_tables, read_recipes
+    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
-    return read_recipes([find_shipped_baselines(), find_shipped_tables(), *directories])
+    return read_recipes([find_shipped_baselines(), *directories])
 
 
 def _import(arguments: argparse.Namespace) -> Output:

@@ -77,8 +77,7 @@ class Catalog:
         """Return a catalog without the configurations of tables but for these, and those that the settings ask for."""
         on_demand, asked = self.on_demand, {*keys, *self.required_runs}
         patterns = _list_asked(settings, self.baselines.keys() - on_demand)
-        left = (key for key in on_demand if key not in asked and not _is_asked(key, patterns))
-        unasked = frozenset(left)
+        unasked = {key for key in on_demand if key not in asked and not _is_asked(key, patterns)}
         return replace(self, baselines={key: of_key for key, of_key in self.baselines.items() if key not in unasked})
 
     def describe_unasked(self) -> str:
@@ -110,16 +109,15 @@ class Catalog:
 
 def load(settings: Settings) -> Catalog:
     """Read the shipped baselines and the user's; raises BaselineError, or SettingsError for an option they rule out."""
-    from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+    from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 
-    recipes = read_recipes([find_shipped_baselines(), *settings.baselines])
+    recipes = read_recipes([*list_shipped_baselines(), *settings.baselines])
     catalog = Catalog(recipes, _choose(recipes, settings))
     if _needs_tables(settings, catalog):
         catalog = add_tables(catalog, read_tables(), settings)
     _check(settings, catalog)
-    return (
-        replace(catalog, required_runs=_read_required_runs(settings, catalog.recipes)) if settings.suites else catalog
-    )
+    required_runs = _read_required_runs(settings, catalog.recipes) if settings.suites else {}
+    return replace(catalog, required_runs=required_runs)
 
 
 def read_tables() -> tuple[Recipe, ...]:

@@ -118,11 +118,8 @@ def _explain_nothing_judged(session: Session) -> Iterator[str]:
     """Yield why nothing was judged, where nothing was, and what to do about it."""
     if session.context:
         why = formatting.join_sentences(session.context).removesuffix(".")
-        yield (
-            why
-            if session.settings.launch
-            else f"{why}. Next: {advise_nothing_judged(session.results, session.settings, session.directory)}"
-        )
+        advice = advise_nothing_judged(session.results, session.settings, session.directory)
+        yield why if session.settings.launch else f"{why}. Next: {advice}"
 
 
 def advise_nothing_judged(results: SessionResults, settings: Settings, directory: Path) -> str:

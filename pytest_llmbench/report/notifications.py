@@ -24,6 +24,7 @@ from pytest_llmbench.report.verdicts import (
     format_counts,
     format_mfu,
     format_step_time,
+    get_mfu,
     list_caution_texts,
     locate_log,
     make_headline,
@@ -137,7 +138,7 @@ def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> st
 
 def _render_row(outcome: dict[str, Any]) -> str:
     timed = outcome["kind"] == "configuration"
-    numbers = (*format_step_time(outcome), format_mfu(outcome)[0]) if timed else ("", "", "")
+    numbers = (*format_step_time(outcome), format_mfu(outcome)) if timed else ("", "", "")
     place = f" ({locate_log(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
     texts = clip(outcome["text"], LONGEST) + place, advise(outcome)
     cells = (name_verdict(outcome), name_outcome(outcome), *numbers, *texts)
@@ -220,8 +221,8 @@ def _format_item(outcome: dict[str, Any]) -> str:
     if outcome["kind"] == "configuration" and outcome["verdict"] in JUDGED:
         step_time, change = format_step_time(outcome)
         expected = format_seconds(outcome["expected_seconds"])
-        mfu = format_mfu(outcome)[0]
-        rate = "" if mfu == "-" else f", {'logged ' if mfu.endswith('*') else ''}MFU {mfu.rstrip('*')} %"
+        mfu, logged = get_mfu(outcome)
+        rate = "" if mfu is None else f", {'logged ' * logged}MFU {mfu * 100:.1f} %"
         return f"{title}: {change} ({step_time}, expected {expected}{rate})"
     return _shorten(f"{title}: {outcome['text']}")
 

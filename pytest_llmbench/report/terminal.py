@@ -167,9 +167,7 @@ def _list_checks(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLine]:
 def _format_configuration(outcome: dict[str, Any], verbosity: int) -> Iterator[TerminalLine]:
     step_time, change = format_step_time(outcome)
     age, _ = jobs.find_age(outcome)
-    yield from _format_row(
-        outcome, outcome["verdict"], f"{step_time:>9} {format_mfu(outcome)[0]:>5} {change:>7} {age:>5}"
-    )
+    yield from _format_row(outcome, outcome["verdict"], f"{step_time:>9} {format_mfu(outcome):>5} {change:>7} {age:>5}")
     remarks = [note["text"] for note in outcome["notes"] if note["code"] in NOTEWORTHY]
     if outcome["reason"] in DOUBTFUL:
         # The comparison before it stands in the numbers of the line already.

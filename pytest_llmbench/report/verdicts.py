@@ -110,21 +110,24 @@ def format_step_time(outcome: dict[str, Any]) -> tuple[str, str]:
     return formatting.format_seconds(seconds), formatting.format_difference(ratio)
 
 
-def format_mfu(outcome: dict[str, Any]) -> tuple[str, float | None]:
-    """Return the MFU of a configuration in percent, and as a fraction: `41.5`, `41.5*` where its framework has counted
-    the FLOPs, `-` where there is none."""
+def get_mfu(outcome: dict[str, Any]) -> tuple[float | None, bool]:
+    """Return the MFU of a configuration as a fraction, None where it means nothing, and whether its framework has
+    counted the FLOPs."""
     if get_step_time(outcome)[0] is None:
-        return "-", None
-    for name, mark in (("mfu", ""), ("mfu_logged", "*")):
-        value = outcome["metrics"].get(name, {}).get("value")
-        if value is not None:
-            return f"{value * 100:.1f}{mark}", value
-    return "-", None
+        return None, False
+    own, logged = (outcome["metrics"].get(name, {}).get("value") for name in ("mfu", "mfu_logged"))
+    return (logged, True) if own is None and logged is not None else (own, False)
+
+
+def format_mfu(outcome: dict[str, Any]) -> str:
+    """Return what `get_mfu` returns in percent: `41.5`, `41.5*` where the framework has counted, `-` for None."""
+    mfu, logged = get_mfu(outcome)
+    return "-" if mfu is None else f"{mfu * 100:.1f}{'*' * logged}"
 
 
 def explain_mfu(outcomes: Iterable[dict[str, Any]]) -> str:
     """Return what the mark of `format_mfu` means, where one of the configurations has it."""
-    marked = any(outcome["kind"] == "configuration" and format_mfu(outcome)[0].endswith("*") for outcome in outcomes)
+    marked = any(outcome["kind"] == "configuration" and get_mfu(outcome)[1] for outcome in outcomes)
     return "* FLOPs as its framework counts them" if marked else ""
 
 

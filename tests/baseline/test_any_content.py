@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_recipe
+from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_recipe
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Recipe
 
-SMALLEST = min(find_baseline_files([find_shipped_baselines()]), key=lambda path: path.stat().st_size)
+SMALLEST = min(find_baseline_files(list_shipped_baselines()), key=lambda path: path.stat().st_size)
 LINES = SMALLEST.read_text(encoding="utf-8").splitlines()[:120]
 ANY = settings(max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 STRANGE = (

@@ -18,7 +18,7 @@ from pytest_llmbench.baseline.describe import (
     format_differences,
     make_records,
 )
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import (
     AcceptedValue,
@@ -30,7 +30,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
 )
 
-SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
+SHIPPED = tuple(baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines)
 
 
 def changed(baseline: Baseline = BASELINE, **changes: object) -> Baseline:

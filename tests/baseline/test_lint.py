@@ -12,6 +12,7 @@ from pytest_llmbench.baseline.lint import LintReport, lint_file, recompute_cell,
 from pytest_llmbench.baseline.read import (
     find_baseline_files,
     find_shipped_baselines,
+    list_shipped_baselines,
     read_file,
     read_recipe,
     read_recipes,
@@ -37,7 +38,7 @@ def edited(tmp_path: Path) -> Edit:
 
 
 def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> None:
-    reports = [lint_file(read_file(path)) for path in find_baseline_files([find_shipped_baselines()])]
+    reports = [lint_file(read_file(path)) for path in find_baseline_files(list_shipped_baselines())]
     assert [finding for report in reports for finding in report.findings] == []
     assert sum(report.configurations for report in reports) == 82
     assert sum(report.cells for report in reports) == 313
@@ -250,7 +251,7 @@ REASONS = {
 @pytest.mark.parametrize("reason", REASONS)
 def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
     change, expected = REASONS[reason]
-    recipes = read_recipes([find_shipped_baselines()])
+    recipes = read_recipes(list_shipped_baselines())
     baselines = {baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines}
     errata = [erratum for recipe in recipes for erratum in recipe.errata if reason in erratum.reason and erratum.cell]
     for erratum in errata:
@@ -272,7 +273,7 @@ def shipped_errata(name: str) -> tuple[Erratum, ...]:
 
 def test_what_is_recorded_of_every_shipped_configuration_passes(tmp_path: Path) -> None:
     """A document's wrong cells stay in its file, with their errata: a recording states what ran."""
-    recipes = read_recipes([find_shipped_baselines()])
+    recipes = read_recipes(list_shipped_baselines())
     published = [baseline for recipe in recipes for baseline in recipe.baselines]
     recording = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), ())
     write_recorded(tmp_path, [(baseline, recording) for baseline in published], recipes)

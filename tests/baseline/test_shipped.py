@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any
 import pytest
 from shipped_documents import DOCUMENTS, recipe, text_of
 
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipes
+from pytest_llmbench.baseline import read
+from pytest_llmbench.baseline.read import (
+    find_shipped_baselines,
+    find_shipped_tables,
+    list_shipped_baselines,
+    read_file,
+    read_recipes,
+)
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import Baseline, Window
 
@@ -80,7 +88,7 @@ def test_every_cell_is_verbatim(name: str, configurations: int, cells: int) -> N
 
 
 def test_there_are_82_configurations_with_313_cells() -> None:
-    baselines = [baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines]
+    baselines = [baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines]
     assert (len(baselines), sum(len(baseline.cells) for baseline in baselines)) == (82, 313)
     assert len({baseline.key.id for baseline in baselines}) == 82
 
@@ -254,7 +262,7 @@ def test_launch_commands_are_those_of_the_documents(name: str, kind: str, comman
 
 def test_the_files_stand_where_their_keys_say() -> None:
     root = find_shipped_baselines()
-    paths = {path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml")}
+    paths = {path.relative_to(root).with_suffix("") for path in list_shipped_baselines()}
     assert paths == {Path(name) for name in DOCUMENTS}
 
 
@@ -296,6 +304,15 @@ def test_a_checkout_has_them_beside(tmp_path: Path) -> None:
     (tmp_path / "baselines").mkdir()
     (tmp_path / "pyproject.toml").touch()
     assert find_shipped_baselines(package(tmp_path)) == tmp_path / "baselines"
+
+
+def test_an_installation_that_has_only_the_tables_left_judges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(find_shipped_tables(), tmp_path / "megatron_bridge")
+    monkeypatch.setattr(read, "find_shipped_baselines", lambda: tmp_path)
+    with pytest.raises(BaselineError, match="expected the shipped baseline files"):
+        list_shipped_baselines()
 
 
 def test_a_folder_of_that_name_in_site_packages_is_somebody_elses(tmp_path: Path) -> None:

@@ -18,13 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.baseline import write
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe, read_recipes
+from pytest_llmbench.baseline.read import (
+    find_shipped_baselines,
+    list_shipped_baselines,
+    read_file,
+    read_recipe,
+    read_recipes,
+)
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
 from pytest_llmbench.pipeline.recordings import make_recording
 
-SHIPPED = tuple(baseline for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines)
+SHIPPED = tuple(baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
 
 
@@ -119,7 +125,7 @@ def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseli
         "nemotron4/25.01.yaml",
     ]
     assert not any(replaced for _, replaced in written)
-    assert len(read_recipes([find_shipped_baselines(), tmp_path])) == 10
+    assert len(read_recipes([*list_shipped_baselines(), tmp_path])) == 10
 
 
 def test_other_configurations_are_kept_and_replaced_ones_are_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.read import find_shipped_baselines
+from pytest_llmbench.baseline.read import list_shipped_baselines
 from pytest_llmbench.cli.main import main
 
 OWN = """\
@@ -149,7 +149,7 @@ def test_lint_prints_every_erratum_with_its_reason(capsys: pytest.CaptureFixture
     from pytest_llmbench.baseline.read import read_recipes
 
     flat = " ".join(run(capsys, "lint")[1].split())
-    for recipe in read_recipes([find_shipped_baselines()]):
+    for recipe in read_recipes(list_shipped_baselines()):
         for erratum in recipe.errata:
             assert f"{erratum.printed} -> {erratum.corrected}" in flat
             assert f"because {erratum.reason}" in flat

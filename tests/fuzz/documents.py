@@ -16,7 +16,7 @@ from outcomes import killed, missing, slow, stray, told
 
 from pytest_llmbench.baseline.documents import ImportDefaults, format_report, import_document, write_drafts
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
-from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_file, read_recipe
+from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_file, read_recipe
 from pytest_llmbench.baseline.write import write_recorded
 from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Recipe, Recording
@@ -255,7 +255,7 @@ BASELINE_BYTES = 4000
 
 def baseline_seeds() -> list[bytes]:
     """Return the beginnings of the documented baselines, cut after a whole block, and a whole small file."""
-    texts = [path.read_bytes() for path in find_baseline_files([find_shipped_baselines()])]
+    texts = [path.read_bytes() for path in find_baseline_files(list_shipped_baselines())]
     return [min(texts, key=len), *(text[: text.find(b"\n", BASELINE_BYTES) + 1] for text in texts)]
 
 

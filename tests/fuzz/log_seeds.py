@@ -12,7 +12,7 @@ from generator.plan import Plan
 from generator.runs import own_job
 from log_strategies import FRAMEWORKS, write
 
-from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_baselines, read_recipe
+from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_recipe
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.ingest.parse.collect import STEP_MARKERS
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
@@ -57,7 +57,7 @@ def logs() -> list[bytes]:
 @cache
 def records() -> list[bytes]:
     """Return metadata as launchers write it."""
-    recipes = [read_recipe(path) for path in find_baseline_files([find_shipped_baselines()])]
+    recipes = [read_recipe(path) for path in find_baseline_files(list_shipped_baselines())]
     plans = (Plan(recipe.baselines[0], **own_job(recipe.baselines[0])) for recipe in recipes)
     return [metadata_text(plan).encode() for plan in plans if plan.layout_name in LAUNCHERS]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.models import (
     Baseline,
     BaselineKind,
@@ -278,7 +278,7 @@ def test_an_error_that_is_no_number_never_passes(error: float) -> None:
 
 @pytest.fixture(scope="module")
 def shipped() -> list[Configuration]:
-    return [one.configuration for recipe in read_recipes([find_shipped_baselines()]) for one in recipe.baselines]
+    return [one.configuration for recipe in read_recipes(list_shipped_baselines()) for one in recipe.baselines]
 
 
 def test_the_documents_hold_14_families_and_41_pairs_with_ids_of_their_own(shipped: Sequence[Configuration]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from generator import write_run
 from sessions import Judge
 
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.models import Baseline
 
 CELLS = {"tokens_per_second": "tokens_per_second", "mfu": "mfu", "days_to_1t": "days_to_1t_tokens"}
@@ -25,7 +25,7 @@ def write_all(folder: Path, baselines: dict[str, Baseline], factor: float) -> Pa
 
 
 def corrected_cells() -> dict[tuple[str, str], str]:
-    recipes = read_recipes([find_shipped_baselines()])
+    recipes = read_recipes(list_shipped_baselines())
     return {
         (erratum.configuration, erratum.cell): erratum.corrected
         for recipe in recipes

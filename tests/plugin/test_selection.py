@@ -66,9 +66,8 @@ def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project
     (project / "pytest.ini").write_text("[pytest]\n")
     source = Path(pytest_llmbench.__file__).parent
     shutil.copytree(source, site / "pytest_llmbench", ignore=shutil.ignore_patterns("__pycache__"))
-    for shipped in ("baselines", "tables"):
-        if not (source / shipped).exists():
-            shutil.copytree(source.parent / shipped, site / "pytest_llmbench" / shipped)
+    if not (source / "baselines").exists():
+        shutil.copytree(source.parent / "baselines", site / "pytest_llmbench" / "baselines")
     command = [
         sys.executable,
         "-m",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from written_trees import Tree
 
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.models import Baseline, Key, ParsedLog, Recipe
 from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.discover.identify import identify
@@ -21,7 +21,7 @@ Layout = Callable[[Recipe, Key], dict[str, str]]
 
 @cache
 def recipes() -> tuple[Recipe, ...]:
-    return tuple(read_recipes([find_shipped_baselines()]))
+    return tuple(read_recipes(list_shipped_baselines()))
 
 
 def metadata(key: Key) -> str:

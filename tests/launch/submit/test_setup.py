@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from planned import FACTS, machine, program
 
-from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.cli.setup import SetupOptions, choose_recipe, set_up
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
@@ -341,7 +341,7 @@ def test_stopped_by_hand_the_job_is_cancelled(tmp_path: Path) -> None:
 
 # --- the command ------------------------------------------------------------------------------------------
 
-RECIPES = read_recipes([find_shipped_baselines()])
+RECIPES = read_recipes(list_shipped_baselines())
 
 
 @pytest.mark.parametrize(
