@@ -42,10 +42,8 @@ from pytest_llmbench.core.yamlfile import (
     read_document,
     read_entry,
 )
+from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
-
-MEGATRON_BRIDGE = "megatron_bridge"
-"""The recipe of the shipped tables."""
 
 LAST_STEP = "last_step"
 """What a baseline file calls it that its document timed the last step."""

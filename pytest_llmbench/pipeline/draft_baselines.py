@@ -34,12 +34,13 @@ from pytest_llmbench.core.models import (
     Source,
     Window,
 )
+from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
 from pytest_llmbench.ingest.discover.path_patterns import make_pattern
 from pytest_llmbench.ingest.discover.run_facts import collect_facts, list_parts, says_enough
 from pytest_llmbench.measure.attempts import choose_segment
 from pytest_llmbench.measure.validity import UNKNOWN_STEPS
 from pytest_llmbench.measure.window import choose_last_half, fits
-from pytest_llmbench.pipeline.catalog import MEGATRON_BRIDGE, Catalog
+from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.described_run import UNKNOWN, DescribedRun, describe_run, name_model
 from pytest_llmbench.pipeline.settings import Settings
 

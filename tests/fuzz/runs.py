@@ -18,11 +18,14 @@ import zstandard
 from compared import bits
 from fuzz.laws import Finding, empty_folder, refusals, require, require_printable, require_types
 from fuzz.log_seeds import logs, records
+from generator.bridge import SCRIPT_TEXT, BridgeRun, make_configuration
 
+from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import ParsedLog
+from pytest_llmbench.core.models import AttemptFiles, ParsedLog, RunFiles
 from pytest_llmbench.core.redaction import Redactor
+from pytest_llmbench.ingest.discover.megatron_bridge import Companions, collect_hints
 from pytest_llmbench.ingest.discover.metadata import interpret, parse
 from pytest_llmbench.ingest.parse.growing import Growing
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
@@ -119,6 +122,22 @@ def check_metadata(data: bytes) -> None:
     """A launcher's record of a job is read, or a LogError says why not."""
     with refusals(LogError, naming=""):
         interpret(parse(data), "llmb-config_1.yaml", "1")
+
+
+def check_companions(data: bytes) -> None:
+    """What stands beside a log of Megatron-Bridge, script and configuration, says something short or nothing."""
+    script, _, configuration = data.decode("utf-8", "replace").partition("\0")
+    folder = Path("/runs/pretrain_llama3_70b_fp8_mx_gpus64_gb300")
+    run = RunFiles(folder.name, folder, (AttemptFiles(0, folder / "log-a_1_0.out"),), ())
+    for hint in collect_hints(run, (), Companions(script, configuration), {"26.04", "26.04.01"}):
+        require(0 < len(hint.value) <= 50 and hint.value.isprintable(), f"a {hint.field} that is none")
+
+
+def companion_seeds() -> list[bytes]:
+    """Return what two runs have beside their logs."""
+    tables = read_recipes([find_shipped_tables()])
+    runs = [BridgeRun(recipe.baselines[0]) for recipe in (tables[0], tables[-1])]
+    return [f"{SCRIPT_TEXT.format(**run.values)}\0{make_configuration(run.values)}".encode() for run in runs]
 
 
 # --- archives and compressed logs -------------------------------------------------------------------------------

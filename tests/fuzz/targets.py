@@ -58,6 +58,7 @@ TARGETS = {
         Target("metrics", runs.check_metrics, runs.metric_seeds, "event files, tables and JSON lines of metrics"),
         Target("growing", runs.check_growing, log_seeds.logs, "logs that grow", marks=LOG_WORDS),
         Target("metadata", runs.check_metadata, log_seeds.records, "records of launchers", Shape.YAML),
+        Target("companions", runs.check_companions, runs.companion_seeds, "what stands beside a log", Shape.YAML),
         Target("archive", runs.check_archive, runs.archive_seeds, "archives, compressed logs", marks=PACKED_WORDS),
         Target("names", runs.check_names, runs.name_seeds, "names of files and folders"),
         Target("secret", runs.check_secret, runs.secret_seeds, "text with secrets"),

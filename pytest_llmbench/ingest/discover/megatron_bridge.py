@@ -269,7 +269,7 @@ def _read_containers(run: RunFiles, beside: Companions) -> Iterator[Hint]:
     yield from (Hint("release", tag, "the submitted script") for image in images for tag in _CONTAINER.findall(image))
 
 
-_NUMBER = re.compile(r"\d{1,9}")
+_NUMBER = re.compile(r"[1-9]\d{0,8}")
 _ARGUMENTS = (
     ("gpu", re.compile(names.GPU, re.IGNORECASE), ("gpu", "g")),
     ("dtype", re.compile(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"), ("compute_dtype", "c")),
@@ -335,17 +335,17 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
     stated = dict(_list_values(text))
     if "model.tensor_model_parallel_size" not in stated:
         return
-    pairs = {field: stated[name] for name, field in _SIZES.items() if stated.get(name, "").isdecimal()}
+    pairs = {field: stated[name] for name, field in _SIZES.items() if _NUMBER.fullmatch(stated.get(name, ""))}
     pairs.setdefault("vp", "1")
     pairs |= dict(_read_precision(stated))
     if stated.get("peft._target_") or stated.get("peft", "null").lower() not in _NOTHING:
         pairs["task"] = "lora"
     ranks = stated.get("comm_overlap.data_parallel_size", "")
     groups = [int(pairs.get(name, "1")) for name in ("tp", "pp", "cp")]
-    if ranks.isdecimal():
+    if _NUMBER.fullmatch(ranks):
         pairs["gpus"] = str(int(ranks) * groups[0] * groups[1] * groups[2])
     if sharded := stated.get("ddp.use_megatron_fsdp", "").lower():
-        count = next((value for value in (pairs.get("gpus", ""), *gpus) if value.isdecimal()), "0")
+        count = next((value for value in (pairs.get("gpus", ""), *gpus) if _NUMBER.fullmatch(value)), "0")
         pairs["fsdp"] = str(int(count) // (groups[0] * groups[1])) if sharded == "true" else "1"
     yield from (Hint(field, value, CONFIGURATION[-1]) for field, value in pairs.items())
 
