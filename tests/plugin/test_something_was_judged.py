@@ -28,7 +28,7 @@ def empty(pytester: pytest.Pytester) -> str:
     [
         ([], 82),
         (["-k", ONE], 1),
-        (["-m", "llmb(gpu='gb200')"], 6),
+        (["-m", "llmb(model='grok1', gpu='gb200')"], 6),
         ([ITEM], 1),
         ([f"--deselect={GUARD}"], 82),
         (["-k", ONE, f"--deselect={SUITE}/test_something_was_judged.py"], 1),

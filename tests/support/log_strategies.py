@@ -262,6 +262,7 @@ FRAMEWORKS = {
         _trainer,
         _trainer_said,
         start="***** Running training *****",
+        prefixes=(("",), ("0: ",)),  # the first process alone writes them
         first=(3, 12),
         between=_trainer_between,
     ),
