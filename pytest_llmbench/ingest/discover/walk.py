@@ -26,6 +26,9 @@ CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
 # Folders that hold runs: what holds one of them is no part of a run.
 LAYOUTS = ("results", "experiments", "workloads")
 
+# Of a closed folder that holds nothing else nobody has to be told.
+NO_LOGS = (".yaml", ".yml", ".json")
+
 REPORT = ".nsys-rep"
 # What the names of folders begin with that recipes write the profiler's reports into (`nsys`, `nsys_profile`).
 PROFILES = "nsys"
@@ -277,7 +280,8 @@ class Walk:
         above = folder.parts[len(folder.given_path.parent.parts) :]
         holds_runs = any(name.lower() in LAYOUTS for name in inner) and not any(map(_is_layout, above))
         closed = (folder.text in self._inside_runs and not holds_runs) or path.name.lower() == ".git"
-        if closed and not folder.only_chosen:
+        silent = folder.only_chosen or all(entry.name.lower().endswith(NO_LOGS) for entry in entries)
+        if closed and not silent:
             self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
         return closed
 

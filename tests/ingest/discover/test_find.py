@@ -152,6 +152,14 @@ def test_a_runs_folders_without_logs_are_not_read_unless_given(tree: Tree, log: 
         assert [run.job_id for run in find_runs([root / folder / "code"]).runs] == ["9"]
 
 
+def test_a_runs_configurations_are_not_worth_a_line(tree: Tree) -> None:
+    """Megatron-Bridge writes them beside the log of each run."""
+    files = [f"{NAME}/{NAME}_1/{NAME}/log-x_8_0.out", f"{NAME}/{NAME}_1/{NAME}/configs/ConfigContainer.yaml"]
+    assert reasons(find_runs([tree(files)])) == {}
+    why = "by its name a run's folder without logs; to read it, give its own path"
+    assert reasons(find_runs([tree([*files, files[1].replace("ConfigContainer.yaml", "a.out")])])) == {"configs": why}
+
+
 @pytest.mark.parametrize("name", ["configs", "code", "checkpoints", "nsys_profile"])
 def test_a_folder_of_such_a_name_above_the_runs_is_read(tree: Tree, name: str) -> None:
     root = tree([f"{name}/{LOG}", "launcher.log"])
