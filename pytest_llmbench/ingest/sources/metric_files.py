@@ -125,7 +125,7 @@ class RowRenderer:
 
 
 class TableRenderer(RowRenderer):
-    """A table with the names of its columns in its first row."""
+    """A table with the names of its columns in its first row; a run that was appended has its own."""
 
     def __init__(self) -> None:
         """Begin with no names."""
@@ -134,7 +134,7 @@ class TableRenderer(RowRenderer):
 
     def _read_row(self, row: bytes) -> dict[str, object]:
         cells = _split_row(row)
-        if not self._names:
+        if STEP in cells:
             self._names = cells
             return {}
         return dict(zip(self._names, cells, strict=False)) if len(cells) == len(self._names) else {}
@@ -149,7 +149,7 @@ class ObjectRenderer(RowRenderer):
 
 def _split_row(line: bytes) -> list[str]:
     try:
-        return next(csv.reader([line.decode("utf-8", "replace").strip()]), [])
+        return next(csv.reader([line.decode("utf-8-sig", "replace").strip()]), [])
     except csv.Error:
         return []
 

@@ -66,6 +66,15 @@ def test_of_two_times_of_a_step_the_slower_one_counts() -> None:
     assert dropped(log) == {"repeat-disagrees": 1}
 
 
+def test_a_loss_that_was_no_number_stays_so() -> None:
+    """Another process, or the same one after a restart, prints the step again."""
+    losses = ((1, math.nan), (1, 7.5), (2, 7.5), (2, 7.25))
+    events = [event(step, scalar("lm loss", value), scalar("iteration-time", 0.5)) for step, value in losses]
+    first, second = read(event_file(*events)).segments[0].steps.loss.tolist()
+    assert math.isnan(first)
+    assert second == 7.25
+
+
 def test_the_blocks_do_not_matter() -> None:
     data = run([0.5, 0.25, 0.125], total=3)
     whole = read(data)
@@ -152,6 +161,21 @@ def test_a_table(size: int) -> None:
     columns = read(TABLE, "metrics.csv", size).segments[0].steps
     assert (columns.index.tolist(), columns.seconds.tolist()) == ([0, 1, 2], [9.5, 0.5, 0.25])
     assert columns.loss.tolist() == [12.0, 11.0, 10.0]
+
+
+def test_a_table_that_was_appended_has_its_own_columns() -> None:
+    """Read by the names of the first one, the loss would be the time."""
+    second = b"epoch,step,reduced_train_loss,train_step_timing in s\n0,0,2.0,9.5\n0,1,2.0,0.75\n"
+    first, other = read(TABLE + second, "metrics.csv").segments
+    assert first.steps.seconds.tolist() == [9.5, 0.5, 0.25]
+    assert other.steps.seconds.tolist() == [9.5, 0.75]
+    without = read(TABLE + b"epoch,step,grad_norm,lr\n0,3,2.0,9.5\n", "metrics.csv")
+    assert steps(without) == [[0, 1, 2]]
+
+
+def test_a_table_may_begin_with_a_byte_order_mark() -> None:
+    log = read(b"\xef\xbb\xbfstep,iteration-time\n7,0.5\n", "metrics.csv")
+    assert steps(log) == [[7]]
 
 
 def test_json_lines() -> None:

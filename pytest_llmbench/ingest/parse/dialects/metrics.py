@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -74,7 +75,9 @@ def _join_run(records: Sequence[StepRecord], tally: Tally) -> Iterator[StepRecor
                 steps[record.step] = max(before, time, key=lambda each: each.seconds)
         elif kind is not None:
             value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
-            others.setdefault(record.step, {})[FIELDS[kind]] = value
+            of_step = others.setdefault(record.step, {})
+            if math.isfinite(of_step.get(FIELDS[kind], 0.0)):  # what diverged once stays so
+                of_step[FIELDS[kind]] = value
     for step, record in steps.items():
         yield record._replace(**others.get(step, {}))  # type: ignore[arg-type]
 
