@@ -54,7 +54,7 @@ _NAME = re.compile(
 )
 _DTYPE = re.compile(r"bf16|nvfp4|mxfp8|fp8(?:cs|mx|sc|ds)?", re.IGNORECASE)
 _TASKS = {"pretrain": "pretrain", "sft": "sft", "lora": "lora", "peft": "lora"}
-_SILENT = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|vp|ep|etp)None", re.IGNORECASE)
+_SILENT = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
 CUT = (33, 37)
 """The letters to which DGX Cloud and Kubeflow cut a name: a number at its end is not whole."""
 
@@ -144,11 +144,12 @@ def collect_hints(
     run: RunFiles, logs: Sequence[ParsedLog], beside: Companions, releases: Collection[str]
 ) -> tuple[Hint, ...]:
     """Return what all sources of a run say, in the words of the tables."""
-    hints = [*_read_names(run), *_read_metadata(run), *_read_script(beside.script)]
+    script = list(_read_script(beside.script))
+    hints = [*_read_names(run), *_read_metadata(run), *(hint for hint in script if hint.field != "fsdp")]
     hints += _read_configuration(beside.configuration, [hint.value for hint in hints if hint.field == "gpus"])
     stated = {hint.field for hint in hints}
-    # A folder above, and defaults that a log prints, count where nothing else says it.
-    hints += [hint for hint in _read_weak(run, logs) if hint.field not in stated]
+    # The groups of a script, a folder above, and defaults that a log prints, count where nothing else says it.
+    hints += [hint for hint in (*script, *_read_weak(run, logs)) if hint.field not in stated]
     tags = _read_containers(run, beside)
     tagged = [Hint("release", name_release(hint.value, releases), hint.source) for hint in tags]
     named = [hint for hint in run.hints if hint.field == "release" and run.metadata is None]
@@ -223,7 +224,9 @@ def _take(token: str, pairs: dict[str, str]) -> bool:
     lower = token.lower()
     if _SILENT.fullmatch(token):
         return True
-    if lower in _TASKS:
+    if lower == "vpnone":  # in 116 names of rows, of which none has virtual stages
+        pairs.setdefault("vp", "1")
+    elif lower in _TASKS:
         pairs.setdefault("task", _TASKS[lower])
     elif _DTYPE.fullmatch(lower.replace("_", "")):
         pairs.setdefault("dtype", _name_dtype(lower))
@@ -275,22 +278,31 @@ _ARGUMENTS = (
     ("dtype", re.compile(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"), ("compute_dtype", "c")),
     ("task", re.compile("|".join(_TASKS)), ("task",)),
     ("gpus", _NUMBER, ("num_gpus", "ng")),
-    ("global_batch_size", _NUMBER, ("global_batch_size", "gb")),
-    ("micro_batch_size", _NUMBER, ("micro_batch_size", "mb")),
-    ("sequence_length", _NUMBER, ("seq_length", "sl")),
-    ("layers", _NUMBER, ("num_layers",)),
-    ("tp", _NUMBER, ("tensor_model_parallel_size", "tp")),
-    ("pp", _NUMBER, ("pipeline_model_parallel_size", "pp")),
-    ("cp", _NUMBER, ("context_parallel_size", "cp")),
-    ("vp", _NUMBER, ("virtual_pipeline_model_parallel_size", "vp")),
-    ("ep", _NUMBER, ("expert_model_parallel_size", "ep")),
+    ("global_batch_size", _NUMBER, ("global_batch_size", "gb", "train.global_batch_size")),
+    ("micro_batch_size", _NUMBER, ("micro_batch_size", "mb", "train.micro_batch_size")),
+    ("sequence_length", _NUMBER, ("seq_length", "sl", "model.seq_length")),
+    ("layers", _NUMBER, ("num_layers", "model.num_layers")),
+    ("tp", _NUMBER, ("tensor_model_parallel_size", "tp", "model.tensor_model_parallel_size")),
+    ("pp", _NUMBER, ("pipeline_model_parallel_size", "pp", "model.pipeline_model_parallel_size")),
+    ("cp", _NUMBER, ("context_parallel_size", "cp", "model.context_parallel_size")),
+    (
+        "vp",
+        re.compile(r"\d{1,9}|None|null"),
+        ("virtual_pipeline_model_parallel_size", "vp", "model.virtual_pipeline_model_parallel_size"),
+    ),
+    ("ep", _NUMBER, ("expert_model_parallel_size", "ep", "model.expert_model_parallel_size")),
+    ("fsdp", re.compile(r"(?i:true|false)"), ("use_megatron_fsdp", "ddp.use_megatron_fsdp")),
 )
-"""What `setup_experiment.py` is told: the field, what its value looks like, and the names of the argument."""
+"""What `setup_experiment.py` is told: the field, what its value looks like, the names of the argument, and that of the
+setting in the configuration, which counts."""
+_SIZES = {name: field for field, _, arguments in _ARGUMENTS for name in arguments if "." in name}
+# Arguments with their dashes, and settings of the configuration without.
+_STATED = re.compile(r"(?<!\S)[\"']?(?:-{1,2}|\+{0,2}(?=(?:model|train|ddp)\.\w+=))([\w.]+)[\"']?[ =]+[\"']?([\w.]+)")
 
 
 def _read_script(text: str) -> Iterator[Hint]:
     """Yield what a submitted script says: the arguments of its command, and nodes x tasks, which are the GPUs."""
-    stated: dict[str, str] = dict(re.findall(r"(?<!\S)[\"']?-{1,2}(\w+)[\"']?[ =]+[\"']?([\w.]+)", text))
+    stated: dict[str, str] = dict(_STATED.findall(text))
     pairs = {
         field: stated[name].lower()
         for field, value, arguments in _ARGUMENTS
@@ -312,20 +324,12 @@ def _read_script(text: str) -> Iterator[Hint]:
     nodes, tasks = (re.search(rf"#SBATCH --{name}[= ](\d{{1,7}})", text) for name in ("nodes", "ntasks-per-node"))
     if nodes and tasks and "gpus" not in pairs:
         pairs["gpus"] = str(int(nodes[1]) * int(tasks[1]))
+    pairs |= {"vp": "1"} if pairs.get("vp") in ("none", "null") else {}
+    if "fsdp" in pairs:  # in the rows that print it all GPUs are one group
+        pairs["fsdp"] = pairs.get("gpus", "0") if pairs["fsdp"] == "true" else "1"
     yield from (Hint(field, value, "the submitted script") for field, value in pairs.items())
 
 
-_SIZES = {
-    "model.tensor_model_parallel_size": "tp",
-    "model.pipeline_model_parallel_size": "pp",
-    "model.context_parallel_size": "cp",
-    "model.expert_model_parallel_size": "ep",
-    "model.virtual_pipeline_model_parallel_size": "vp",
-    "model.num_layers": "layers",
-    "model.seq_length": "sequence_length",
-    "train.global_batch_size": "global_batch_size",
-    "train.micro_batch_size": "micro_batch_size",
-}
 _SCALINGS = {"tensorwise": "fp8_cs", "mxfp8": "fp8_mx", "blockwise": "fp8_sc", "delayed": "fp8_ds"}
 _NOTHING = ("", "null", "none", "false", "~")
 

@@ -45,6 +45,10 @@ def test_every_name_of_a_row_says_what_the_row_says() -> None:
     ("name", "said"),
     [
         ("llama3_8b_pretrain_8gpu_h100", {"size": "llama3_8b", "task": "pretrain", "gpus": "8", "gpu": "h100"}),
+        (
+            "pretrain_kimi_k2_bf16_gpus64_tp1_vpNone_ep8_etpNone",
+            {"size": "kimi_k2", "task": "pretrain", "dtype": "bf16", "gpus": "64", "tp": "1", "vp": "1", "ep": "8"},
+        ),
         ("llama3_8b_results", {}),
         ("llama3_8b", {}),
         # DGX Cloud cuts a name: the number at its end is a part of one.
@@ -177,6 +181,31 @@ def test_a_submitted_script_with_short_names() -> None:
         "global_batch_size": "2048",
         "sequence_length": "8192",
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "value"),
+    [
+        ("model.tensor_model_parallel_size=8", "tp", "8"),
+        ("-gb 64 +train.global_batch_size=32", "global_batch_size", "32"),
+        ("'model.seq_length=4096'", "sequence_length", "4096"),
+        ("-vp None", "vp", "1"),
+        ("model.virtual_pipeline_model_parallel_size=null", "vp", "1"),
+        ("--use_megatron_fsdp true", "fsdp", "64"),
+        ("--use_megatron_fsdp false", "fsdp", "1"),
+        ("ddp.use_megatron_fsdp=True", "fsdp", "64"),
+    ],
+)
+def test_what_a_submitted_script_overrides(more: str, field: str, value: str) -> None:
+    """A setting of the configuration is passed on without dashes, and counts."""
+    assert collect(Companions(script=f"bash -c x.sh -g gb300 -c fp8_cs -ng 64 -mr llama3_70b {more}"))[field] == {value}
+
+
+def test_the_group_of_a_configuration_is_that_of_a_run() -> None:
+    script = SCRIPT.replace("-tp 4", "--use_megatron_fsdp true")
+    dump = DUMP.replace("model:", "ddp:\n  use_megatron_fsdp: true\nmodel:")
+    assert collect(Companions(script=script))["fsdp"] == {"64"}
+    assert collect(Companions(script=script, configuration=dump))["fsdp"] == {"8"}  # 64 / (4 x 2)
 
 
 def test_a_script_of_something_else_says_nothing() -> None:
