@@ -172,11 +172,11 @@ class RegexReader(DialectReader):
         """Keep how often the marker stands in a line with steps, and where a match could have taken another time."""
         count = text.count(hit.marker)
         self._counts[count] += bool(matches)
-        for place, match in enumerate(matches):
-            begin, end = match.span(self._numbers[self._timed[0]])
+        if len(matches) == 1:
+            begin, end = matches[0].span(self._numbers[self._timed[0]])
             others = text[:begin] + b" " * (end - begin) + text[end:]
-            if self._pattern.search(others, match.start()) is not None and len(matches) == 1:
-                self._doubtful[hit.offset + place] = count
+            if self._pattern.search(others, matches[0].start()) is not None:
+                self._doubtful[hit.offset] = count
 
     def _find_matches(self, text: bytes) -> list[Any] | None:
         """Return the places that match, None where one of them may hold parts of two records.
