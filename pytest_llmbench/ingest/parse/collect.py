@@ -248,6 +248,9 @@ class LogCollector:
             [mark.line for mark in self._marks if mark.marker in of] for of in (dialect.starts, dialect.ends)
         )
         parts = self._stated.add_to_segments(self._by_dialect[chosen].segments, starts) if chosen else ()
+        shipped = any(each.name == chosen and each.shipped for each in self._defined)
+        # Of a framework whose versions differ the log shows whether it prints the loss.
+        silent = shipped and not all(part.steps.has_loss.all() for part in parts)
         return ParsedLog(
             dialect=chosen,
             segments=parts,
@@ -259,7 +262,7 @@ class LogCollector:
             checkpoints=self._checkpoints.result(parts),
             environment=self._versions.result(),
             lines=self._lines,
-            prints_loss=dialect.prints_loss,
+            prints_loss=dialect.prints_loss and not silent,
             begun_again_line=self._find_restart(dialect, parts),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -101,6 +102,16 @@ def test_the_orchestrator_of_prime_rl_is_another_clock() -> None:
     (segment,) = parse(other + LINES["prime_rl"][0]).segments
     assert segment.steps.seconds.tolist() == [5.13, 0.6]
     assert segment.finished
+
+
+def test_a_loss_that_only_some_versions_print_is_read() -> None:
+    """Lines without one are no fault of a run; a loss that is no number is."""
+    (segment,) = parse(LINES["modded_nanogpt"][0].replace("10.4925", "nan")).segments
+    assert segment.steps.has_loss.tolist() == [False, False, True]
+    assert math.isnan(segment.steps.loss[2])
+    assert not parse(LINES["modded_nanogpt"][0]).prints_loss
+    assert parse(LINES["modded_nanogpt"][0].replace(" train_time", " train_loss:9.1 train_time")).prints_loss
+    assert parse(LINES["llm_c"][0]).prints_loss
 
 
 def test_every_file_is_one() -> None:
