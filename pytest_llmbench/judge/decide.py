@@ -243,6 +243,10 @@ def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Eviden
     few = estimate.threshold_only and answered is Answer.WITHIN
     coarse = agreement.explain_coarseness(current, evidence) if few or answered is Answer.CANNOT_TELL else ""
     few_means = few and current[0].mean_of
+    # Of a run that was resumed one mean may be over all steps, and its time that of the last ones.
+    implausible = _find_implausible(estimate, current, evidence) if few_means and not coarse else None
+    if implausible:
+        return implausible
     if answered is Answer.CANNOT_TELL or few_means or coarse:
         because = coarse or (
             explanation.explain_few_means(current[0]) if few_means else explanation.advise_repeats(estimate)
@@ -261,12 +265,18 @@ def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Eviden
 
 def _decide_improvement(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
     """Return that runs are shown to be faster than the tolerance, or than is plausible; None where they are not."""
-    if evidence.plausible is not None and estimate.high < math.log1p(-evidence.plausible):
-        because = explanation.explain_implausible(estimate, current[0], evidence)
-        return _Decision(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
+    if implausible := _find_implausible(estimate, current, evidence):
+        return implausible
     if answer(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN:
         return _decide_faster(evidence)
     return None
+
+
+def _find_implausible(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
+    if evidence.plausible is None or estimate.high >= math.log1p(-evidence.plausible):
+        return None
+    because = explanation.explain_implausible(estimate, current[0], evidence)
+    return _Decision(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
 
 
 def _decide_faster(evidence: Evidence) -> _Decision:

@@ -67,6 +67,18 @@ def test_one_or_two_means_within_the_bound_are_no_pass(seconds: list[float]) -> 
     assert judgement.estimate.threshold_only
 
 
+@pytest.mark.parametrize(
+    ("seconds", "reason"),
+    [([4.0], Reason.IMPLAUSIBLY_FAST), ([4.0, 4.0], Reason.IMPLAUSIBLY_FAST), ([6.8], Reason.CANNOT_TELL)],
+)
+def test_one_mean_may_not_be_faster_than_is_plausible(seconds: list[float], reason: Reason) -> None:
+    """Of a run that was resumed half-way the time of half of the steps is taken for that of all."""
+    judgement = judge(evidence(printed(seconds), plausible=0.15))
+    assert judgement.reason is reason
+    passed = decide_status(judgement, required=False, improvement="pass") is Status.PASSED
+    assert passed is (reason is Reason.CANNOT_TELL)
+
+
 def test_one_mean_beyond_the_bound_fails() -> None:
     judgement = judge(evidence(printed([7.8])))
     assert judgement.verdict is Verdict.REGRESSION
