@@ -135,7 +135,7 @@ class SessionResults:
     tables: tuple[Recipe, ...] = ()
     """The shipped tables that were read since a run may be of them."""
     on_demand: frozenset[Key] = frozenset()
-    """The configurations of tables, which `all` does not require."""
+    """The configurations of tables, which `all` does not require without a run."""
     required: frozenset[Key] = frozenset()
     """The configurations that a suite file asks for."""
     planned_hours: PlannedHours | None = None
@@ -213,7 +213,8 @@ def _decide_status(
     """Return what becomes of an item, where `judged` are the configurations of which there is a verdict."""
     key = result.case.key
     in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
-    patterns = [pattern for pattern in settings.require if pattern != "all" or key not in results.on_demand]
+    absent = key in results.on_demand and result.judgement.measurement is None
+    patterns = [pattern for pattern in settings.require if pattern != "all" or not absent]
     required = (key in results.required or is_required(key, patterns)) and in_doubt
     return decide_item_status(result.judgement, required=required, settings=settings)
 

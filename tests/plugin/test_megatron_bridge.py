@@ -277,6 +277,15 @@ def test_all_requires_no_row_without_a_run(judged: Judge, tmp_path: Path, rows: 
     assert states == {"skipped"}
 
 
+def test_all_requires_an_answer_of_a_row_with_a_run(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
+    """Too near the bound to tell: whoever requires all, asks for an answer here, too."""
+    folder = write_one(tmp_path, BridgeRun(rows[ROW], factor=1.045))
+    options = (f"--llmb-logs={folder}", "--llmb-tolerance=4.6%", "--llmb-inconclusive=skip", "-k", ROW)
+    assert judged(*options).statuses[ROW] == "skipped"
+    required = judged(*options, "--llmb-require=all")
+    assert (required.verdicts[ROW], required.statuses[ROW]) == ("INCONCLUSIVE", "failed")
+
+
 def test_a_launch_of_a_row_is_refused_in_words(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("-k", ROW, "--llmb-launch", "--llmb-dry-run")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
