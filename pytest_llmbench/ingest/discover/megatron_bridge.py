@@ -58,7 +58,7 @@ _SILENT = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
 CUT = (33, 37)
 """The letters to which DGX Cloud and Kubeflow cut a name: a number at its end is not whole."""
 
-_CONTAINER = re.compile(r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?)(?!\d)")
+_CONTAINER = re.compile(r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?(?:[.-]?(?:rc|alpha|beta)\w*)?)(?!\d)")
 
 SMALL = 1 << 20
 """Bytes of a file beside a log that are read; a configuration has some ten thousand."""
@@ -170,11 +170,11 @@ def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
 
 def name_release(tag: str, releases: Collection[str]) -> str:
     """Return the release of the tables that a container's tag means: `26.04.00` is 26.04, and a patch of a release of
-    which no other patch was printed is that release. Any other tag stays, and is of none."""
+    which no other patch was printed is that release. Any other tag stays, and is of none, as `26.04.rc3` is."""
     text = tag.removesuffix(".00")
     major = ".".join(text.split(".")[:2])
-    patched = any(release.startswith(f"{major}.") for release in releases)
-    return text if text in releases or major not in releases or patched else major
+    other = not text.replace(".", "").isdecimal() or any(release.startswith(f"{major}.") for release in releases)
+    return text if text in releases or major not in releases or other else major
 
 
 def _read_names(run: RunFiles) -> Iterator[Hint]:

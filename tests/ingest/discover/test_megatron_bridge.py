@@ -98,6 +98,8 @@ def test_models_as_llmb_run_calls_them(recipe: str, size: str, model: str) -> No
         ("25.11.01", "25.11"),  # no patch of it was printed
         ("26.04.02", "26.04.02"),  # of 26.04 or of 26.04.01: nobody knows
         ("26.05", "26.05"),
+        ("26.04.rc3", "26.04.rc3"),
+        ("25.11.rc2", "25.11.rc2"),
         ("25.09.00", "25.09"),
     ],
 )
@@ -181,6 +183,19 @@ def test_a_submitted_script_with_short_names() -> None:
         "global_batch_size": "2048",
         "sequence_length": "8192",
     }
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("nvcr.io/nvidia/nemo:26.04.rc3", "26.04.rc3"),
+        ("/images/nemo-25.11-rc2.sqsh", "25.11-rc2"),
+        ("/images/nemo-26.04-ours.sqsh", "26.04"),
+        ("nvcr.io/nvidia/nemo:26.04.01", "26.04.01"),
+    ],
+)
+def test_a_candidate_of_a_release_is_none(image: str, release: str) -> None:
+    assert collect(Companions(script=SCRIPT.replace("nvcr.io/nvidia/nemo:26.04.01", image)))["release"] == {release}
 
 
 @pytest.mark.parametrize(
