@@ -69,13 +69,13 @@ def ingest(
     """
     from pytest_llmbench.ingest.discover import find_runs
     from pytest_llmbench.ingest.discover.match import cache_matches
-    from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place
+    from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place, list_own_places
     from pytest_llmbench.ingest.reading.cache import LogCache
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
     stores = Stores()
-    discovery = find_runs(settings.logs, stores)
+    discovery = find_runs(settings.logs, stores, list_own_places(catalog.recipes))
     cache = LogCache(settings.cache, settings.logs, catalog.definitions) if settings.cache else None
     reading = Reading(stores, discovery.runs, catalog.definitions, cache=cache, tell=tell)
     find = cache_matches()

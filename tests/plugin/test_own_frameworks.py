@@ -12,7 +12,9 @@ from random import Random
 import pytest
 from event_files import run as write_events
 from generator.lines import mlperf_record, mlperf_step
-from sessions import Judge
+from sessions import Judge, Write
+
+from pytest_llmbench.core.models import Baseline
 
 BATCH = 64
 STARTED = datetime(2026, 5, 4, 6, tzinfo=UTC)
@@ -109,3 +111,15 @@ def test_two_commands_make_a_gate_of_any_of_them(judged: Judge, tmp_path: Path, 
         assert session.statuses[row] == status
         measured = session.described[row]["metrics"]["step_time_seconds"]["value"]
         assert measured == pytest.approx(2.0 * slower, rel=0.01)
+
+
+def test_metrics_are_judged_beside_the_log_of_another_run(
+    judged: Judge, generated: Write, baselines: dict[str, Baseline], tmp_path: Path
+) -> None:
+    recorded = judged(write(tmp_path, "lightning", 10, 1.0), f"--llmb-record={tmp_path / 'own'}")
+    (row,) = [row for row, verdict in recorded.verdicts.items() if verdict == "RECORDED"]
+    write(tmp_path, "lightning", 11, 1.5)
+    other = next(iter(baselines))
+    (tmp_path / "night11").rename(generated(other) / "night11")
+    session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={tmp_path / 'own'}")
+    assert (session.verdicts[row], session.verdicts[other]) == ("REGRESSION", "PASS")

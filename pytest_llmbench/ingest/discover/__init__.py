@@ -43,17 +43,17 @@ _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
-def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
+def find_runs(paths: Sequence[Path], stores: Stores | None = None, own: Collection[str] = ()) -> Discovery:
     """Return the runs under the paths in the order of their folders, each once; nothing that is met raises.
 
     A folder is searched with all below it; links to folders are followed once. A path to a file makes that file a log,
     whatever its name. A job of which only metadata is left is a run without attempts. Times are UTC; what is written
     without a zone is taken as local time of this machine. Archives are read as folders where `stores` are given, which
-    then open the files that were found in them.
+    then open the files that were found in them. `own` are the places that baselines state.
     """
     walk = Walk(stores or Stores(), opens_archives=stores is not None).run(paths)
     emptied = _drop_doubles(walk)
-    job_folders = find_job_folders(walk.folders)
+    job_folders = find_job_folders(walk.folders, own)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
     logged = find_log_folders(job_folders)
     met = frozenset(folder.text for folder in walk.folders)

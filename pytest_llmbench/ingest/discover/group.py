@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import AttemptFiles, Remains
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import Layout, find_layout, read_stamp
 from pytest_llmbench.ingest.discover.metadata import FILE_NAME
-from pytest_llmbench.ingest.discover.metrics_files import LEFT_OUT, choose_metrics, is_metrics
+from pytest_llmbench.ingest.discover.metrics_files import LEFT_OUT, choose_metrics, is_beside_logs, is_metrics
 from pytest_llmbench.ingest.discover.walk import RENAMED, REPORT, Folder, Notes, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import is_called_archive
 
@@ -123,14 +123,10 @@ def _find_logless(
 
 
 def is_read(name: str) -> bool:
-    """Whether a file of this name in a folder would be read, as a log or standard error, metrics, metadata, or an
-    archive, or is evidence of a profile."""
+    """Whether a file of this name in a folder would be read, or is evidence of a profile."""
     plain = names.strip_compression(name).lower()
-    if name.startswith("."):
-        return False
-    if plain.endswith((*_LOG_ENDS, ".err", REPORT)) or is_metrics(name):
-        return True
-    return is_called_archive(name) or bool(FILE_NAME.fullmatch(name))
+    read = plain.endswith((*_LOG_ENDS, ".err", REPORT)) or is_metrics(name) or is_called_archive(name)
+    return not name.startswith(".") and (read or bool(FILE_NAME.fullmatch(name)))
 
 
 def _is_log(name: str, folder: Folder) -> bool:
@@ -270,15 +266,14 @@ class Assignment:
     undecided: Mapping[str, Path]  # by job id, of which nobody can tell
 
 
-def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
+def find_job_folders(folders: Iterable[Folder], own: Collection[str]) -> tuple[JobFolder, ...]:
     """Sort the files of all folders into jobs.
 
     A stray file in or above the folder of an experiment's launched logs speaks for itself: the names of its folders
     speak of those logs.
     """
-    filled = (folder for folder in folders if folder.files)
-    places = (JobFolder(folder, group_files(folder), find_layout(folder.parts)) for folder in filled)
-    job_folders = _leave_out_metrics(tuple(places))
+    places = [JobFolder(folder, group_files(folder), find_layout(folder.parts)) for folder in folders if folder.files]
+    job_folders = _leave_out_metrics(places, own)
     strays = [
         (draft, place) for place in job_folders for draft in place.jobs.drafts if not (draft.launched or draft.job)
     ]
@@ -291,17 +286,21 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     return job_folders
 
 
-def _leave_out_metrics(places: tuple[JobFolder, ...]) -> tuple[JobFolder, ...]:
+def _leave_out_metrics(places: Sequence[JobFolder], own: Collection[str]) -> tuple[JobFolder, ...]:
     """Return folders without metrics where logs stand under the path that led there."""
-    logged = {place.folder.given_path for place in places for draft in place.jobs.drafts if not draft.metrics}
-    return tuple(_without_metrics(place) if place.folder.given_path in logged else place for place in places)
+    logged: dict[Path, set[Path]] = defaultdict(set)
+    for place in places:
+        logged[place.folder.given_path] |= {place.folder.path for draft in place.jobs.drafts if not draft.metrics}
+    return tuple(_without_metrics(place, logged[place.folder.given_path], own) for place in places)
 
 
-def _without_metrics(place: JobFolder) -> JobFolder:
-    kept = tuple(draft for draft in place.jobs.drafts if not draft.metrics)
+def _without_metrics(place: JobFolder, logged: Collection[Path], own: Collection[str]) -> JobFolder:
     logs = [files.log for draft in place.jobs.drafts if draft.metrics for files in draft.attempts.values()]
-    ignored = [*place.jobs.ignored, *((log, LEFT_OUT) for log in logs)]
-    return replace(place, jobs=replace(place.jobs, drafts=kept, ignored=ignored))
+    if not (logs and is_beside_logs(logs[0], logged, own)):
+        return place
+    place.jobs.ignored.extend((log, LEFT_OUT) for log in logs)
+    kept = tuple(draft for draft in place.jobs.drafts if not draft.metrics)
+    return replace(place, jobs=replace(place.jobs, drafts=kept))
 
 
 def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[Path]]:

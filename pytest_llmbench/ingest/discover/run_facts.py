@@ -81,8 +81,12 @@ def _compare_places(pattern: str, parts: tuple[str, ...]) -> tuple[str, ...]:
 def lies_at_own_place(run: RunFiles, recipes: Iterable[Recipe]) -> bool:
     """Whether a run lies where a baseline says that its runs do: one without a step died there."""
     parts = list_parts(run)
-    own = (baseline.match for recipe in recipes for baseline in recipe.baselines)
-    return bool(parts) and any(match is not None and matches(match.path, parts) for match in own)
+    return bool(parts) and any(matches(path, parts) for path in list_own_places(recipes))
+
+
+def list_own_places(recipes: Iterable[Recipe]) -> list[str]:
+    """Return the places at which baselines say that their runs lie."""
+    return [each.match.path for recipe in recipes for each in recipe.baselines if each.match]
 
 
 def list_parts(run: RunFiles) -> tuple[str, ...]:
