@@ -77,8 +77,8 @@ ADVICE = {
     "--baselines=DIR for your own); if they agree and the framework counts FLOPs in another way, give the baseline "
     "file a logged_tflops_factor",
     "copied": "find the log that the job itself wrote, remove the copy, or run it again",
-    "no-run": "give --llmb-logs a folder that holds a run of it, launch it (pytest -k {id} --llmb-launch), or select "
-    "fewer with -k",
+    "no-run": "give --llmb-logs a folder that holds a run of it, launch it (pytest -k {id} --llmb-launch) where its "
+    "file says how, or select fewer with -k",
     "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",
     "too-old": "run it again, or raise --llmb-max-age",
     "too-few-runs": "run it again until there are as many valid runs as the suite asks for; a launch counts "

@@ -170,7 +170,7 @@ def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
         "a and 1 more without a run: pytest -k a --llmb-launch launches it, --llmb-dry-run says what that takes"
     ]
     assert "launches it" not in " ".join(steps(doubtful(), missing("a")))
-    assert "launch it (pytest -k a --llmb-launch)" in steps(told(), missing("a", "failed"))[0]
+    assert "launch it (pytest -k a --llmb-launch) where its file says how" in steps(told(), missing("a", "failed"))[0]
 
 
 def test_where_nothing_was_judged_the_reason_says_what_to_do() -> None:

@@ -204,7 +204,9 @@ class EventRenderer:
         self._place += skipped
         data, begin = self._rest + block[skipped:], 0
         lines: list[str] = []
+        first = self._place
         while not self._skip and len(data) - begin >= HEADER:
+            self._place = first + begin
             size = self._read_size(data[begin : begin + HEADER])
             end = begin + HEADER + size + FOOTER
             if size > LARGEST_SCALAR:
@@ -217,7 +219,7 @@ class EventRenderer:
                 self._refuse_damage(record, checksum)
                 lines += self._render_event(record)
                 begin = end
-        self._place += begin
+        self._place = first + begin
         self._rest = data[begin:]
         return "".join(lines).encode("utf-8", "replace")
 

@@ -110,6 +110,19 @@ def test_every_changed_byte_is_an_error_or_changes_nothing_that_is_read() -> Non
         assert same
 
 
+@pytest.mark.parametrize("size", [0, 7])
+def test_damage_is_told_with_its_place(size: int) -> None:
+    data = run([0.5, 0.25])
+    changed = data[:-1] + bytes([data[-1] ^ 1])
+    last = data.rindex(
+        struct.pack(
+            "<Q", len(event(1, scalar("lm loss", 7.5), scalar("iteration-time", 0.25), scalar("throughput", 1.0))) - 16
+        )
+    )
+    with pytest.raises(LogError, match=f"a checksum behind byte {last} is wrong"):
+        read(changed, size=size)
+
+
 def test_a_record_of_any_length_asks_for_no_memory() -> None:
     length = struct.pack("<Q", 1 << 62)
     header = frame(length)[12:20] + frame(length)[-4:]
