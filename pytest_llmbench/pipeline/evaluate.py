@@ -54,7 +54,7 @@ from pytest_llmbench.pipeline.outcomes import (
     find_unmatched,
     judge_case,
 )
-from pytest_llmbench.pipeline.session_checks import make_checks
+from pytest_llmbench.pipeline.session_checks import check_anything_judged, make_checks
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ def add_fleet_findings(
     # A recording and a certificate accept no change: the one is the new level, the other rests on the published one.
     accepts = settings.record is None and not settings.certify
     judged = with_changes(judged, previous, catalog.acknowledged if accepts else (), now)
-    return judged, tuple(make_checks(judged, settings, catalog)) if settings.record is None else ()
+    checks = make_checks if settings.record is None else check_anything_judged
+    return judged, tuple(checks(judged, settings, catalog))
 
 
 def _is_before(run: Run, settings: Settings) -> bool:

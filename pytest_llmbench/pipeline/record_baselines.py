@@ -86,12 +86,14 @@ def record(
     author: str = "",
     *,
     recipes: Collection[Recipe] = (),
+    guarded: bool = False,
 ) -> tuple[tuple[Outcome, ...], tuple[Path, ...]]:
     """Write a recorded baseline for each selected item with valid runs to `settings.record`; judge nothing.
 
     Returns the outcomes and the files that were written. Items with a valid run are skipped, one whose newest run is
     invalid fails, and so does one that would move beyond the drift budget without a reason; without any valid run all
-    fail. Raises RecordError where the files cannot be written. `author` is who records, `recipes` the baseline
+    fail, unless an item of its own says it (`guarded`). Raises RecordError where the files cannot be
+    written. `author` is who records, `recipes` the baseline
     files that the session read: a value that was recorded elsewhere is the beginning of drift, too, and a file keeps
     what its recipe is called.
     """
@@ -123,7 +125,7 @@ def record(
     for result in chosen:
         refusal, pair = refused.get(result.case.key), recorded.get(result.case.key)
         judgement = _explain_not_recorded(result.judgement, refusal)
-        failed = bool(nothing or refusal) or _is_invalid(result)
+        failed = bool(refusal or (nothing and not guarded)) or _is_invalid(result)
         status = Status.FAILED if failed else Status.SKIPPED
         context = () if refusal else nothing
         outcome = Outcome(result.case, status, judgement, context=context, jobs=result.jobs)

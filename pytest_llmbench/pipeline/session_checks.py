@@ -237,9 +237,10 @@ def check_gate(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> 
 
 
 def check_anything_judged(_: JudgedConfigurations, settings: Settings, __: Catalog) -> Iterator[Check]:
-    """Yield the item that fails where nothing was judged; `decide_outcomes` says whether, once items are selected."""
-    if settings.record is None:
-        yield Check(CheckKind.SOMETHING_JUDGED, "session", Status.PASSED, Verdict.PASS, "a configuration was judged")
+    """Yield the item that fails where nothing was judged, or recorded; `decide_guard` says whether, once items are
+    selected."""
+    done = "judged" if settings.record is None else "recorded"
+    yield Check(CheckKind.SOMETHING_JUDGED, "session", Status.PASSED, Verdict.PASS, f"a configuration was {done}")
 
 
 CHECKS: dict[CheckKind, tuple[Callable[[JudgedConfigurations, Settings, Catalog], Iterator[Check]], str]] = {

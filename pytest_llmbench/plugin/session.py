@@ -219,13 +219,15 @@ class Session:
 
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings, guarded=guarded)
-            if guarded:
-                self._results = replace(self.results, checks=decide_guard(self.results.checks, outcomes))
         else:
             recipes = (*self.catalog.recipes, *self.results.drafted)
             author, self._recording = self._find_author(), True
-            outcomes, self._recorded = record(self.results, selected, self.settings, self.now, author, recipes=recipes)
+            outcomes, self._recorded = record(
+                self.results, selected, self.settings, self.now, author, recipes=recipes, guarded=guarded
+            )
             self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in self._recorded]
+        if guarded:
+            self._results = replace(self.results, checks=decide_guard(self.results.checks, outcomes))
         self._short = sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched) >= SHORT_FROM
         self.context = next((outcome.context for outcome in outcomes if outcome.context), ())
         for outcome in outcomes:

@@ -69,6 +69,24 @@ def test_an_invalid_run_is_red_itself(pytester: pytest.Pytester, empty: str, bas
     result.stdout.no_fnmatch_line("*NOTHING_JUDGED*")
 
 
+def test_where_nothing_is_recorded_one_item_is_red(
+    pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
+) -> None:
+    """Somebody who records an own run is not told 82 times that others have none."""
+    nothing = pytester.runpytest_inprocess(empty, "--llmb-record=own")
+    nothing.assert_outcomes(failed=1, skipped=82)
+    nothing.stdout.fnmatch_lines(["NOTHING_JUDGED  session", "nothing was recorded: no valid run was found"])
+    path = write_run(pytester.path / "empty", baselines[ONE])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    invalid = pytester.runpytest_inprocess(empty, "--llmb-record=own")
+    invalid.assert_outcomes(failed=1, skipped=82)
+    invalid.stdout.fnmatch_lines([f"INVALID  {ONE} *", "1 red: 1 INVALID; *"])
+    assert not Path("own").exists()
+    path.write_bytes(whole)
+    pytester.runpytest_inprocess(empty, "--llmb-record=own").assert_outcomes(passed=1, skipped=82)
+
+
 @pytest.mark.parametrize(
     "hook",
     [
