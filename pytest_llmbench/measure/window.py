@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LONGEST_SECONDS = 1e6  # a step time from here on (11 days) is no step time
 
+FEWEST_GAPS = 3  # so many equal gaps between printed steps are an interval
+
 # The share of a run's steps that may be uncertain, at most, for the recipe to say how many there were
 LARGEST_CHOICE = 0.03
 
@@ -81,10 +83,19 @@ def fits(steps: Steps, window: Window) -> bool:
     return first <= window.first and window.last <= last and bool(is_inside(steps, window).any())
 
 
-def choose_last_half(steps: Steps) -> Window:
-    """Return the window of the last half of the printed times."""
-    # the first ones are those of a warm-up
-    return Window(int(begins(steps)[len(steps) // 2]), int(steps.index[-1]))
+def choose_whole_means(steps: Steps, window: Window) -> Window:
+    """Return the part of a window that whole means cover, where a log prints the mean of every n steps."""
+    inside = is_inside(steps, window)
+    if (steps.mean_of[inside] == 1).any():
+        return window
+    return Window(int(begins(steps)[inside].min()), int(steps.index[inside].max()))
+
+
+def choose_last_half(steps: Steps, planned: float = math.inf) -> Window:
+    """Return the window of the last half of the printed times, up to the last step of those that were planned."""
+    # the first ones are those of a warm-up; OLMo does ten steps more than it was told
+    kept = steps.index[steps.index <= planned] if steps.index[0] <= planned else steps.index
+    return Window(int(begins(steps)[len(kept) // 2]), int(kept[-1]))
 
 
 def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
@@ -216,12 +227,21 @@ def _find_missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) 
         text = f"{alone} has no time" if alone else f"{int(untimed.sum())} {where} have no time: {numbers}"
         yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[int(np.argmax(untimed))]))
     if lost:
-        text = (
-            f"{alone} is missing"
-            if alone
-            else f"{len(lost)} {where} are missing: {formatting.join_first(sorted(lost))}"
-        )
+        missing = f"{len(lost)} {where} are missing: {formatting.join_first(sorted(lost))}"
+        text = f"{alone} is missing" if alone else _describe_sample(steps, lost) or missing
         yield Problem(Reason.WINDOW_INCOMPLETE, text)
+
+
+def _describe_sample(steps: Steps, lost: set[int]) -> str:
+    """Return that a log prints the times of every n-th step alone; empty for one that prints them in another way."""
+    gaps = np.diff(steps.index)
+    every = int(np.median(gaps)) if len(gaps) >= FEWEST_GAPS else 1
+    if every < 2 or (gaps != every).any() or (steps.mean_of != 1).any():
+        return ""
+    return (
+        f"the log prints every {formatting.format_ordinal(every)} step, and its time alone: nothing says how long the "
+        f"{len(lost)} others of the window took"
+    )
 
 
 def _mask_cut(timed: Timing, window: Window) -> Flags:

@@ -39,7 +39,7 @@ from pytest_llmbench.ingest.discover.path_patterns import make_pattern
 from pytest_llmbench.ingest.discover.run_facts import collect_facts, list_parts, says_enough
 from pytest_llmbench.measure.attempts import choose_segment
 from pytest_llmbench.measure.validity import UNKNOWN_STEPS
-from pytest_llmbench.measure.window import choose_last_half, fits
+from pytest_llmbench.measure.window import choose_last_half, choose_whole_means, fits
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.described_run import UNKNOWN, DescribedRun, describe_run, name_model
 from pytest_llmbench.pipeline.settings import Settings
@@ -208,6 +208,7 @@ def _make_baseline(
     key = Key(recipe, size, OWN, gpu, dtype, described.get_number("gpus") or 0, task=described.get_text("task", ""))
     steps = segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
     usual = steps <= LONGEST_USUAL and fits(segment.steps, USUAL)
+    last = steps - 1 + segment.first_step
     configuration = Configuration(
         key,
         Architecture("none", described.get_number("sequence_length") or 0, described.get_number("layers") or 0),
@@ -220,7 +221,7 @@ def _make_baseline(
         kind=BaselineKind.RECIPE,
         step_seconds=math.nan,
         cells=(),
-        window=USUAL if usual else choose_last_half(segment.steps),
+        window=choose_whole_means(segment.steps, USUAL) if usual else choose_last_half(segment.steps, last),
         timed="mean",
         steps=steps,
         dialect=dialect,

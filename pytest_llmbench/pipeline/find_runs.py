@@ -104,9 +104,8 @@ def ingest(
             runs.append(identify_run(run_files, attempts))
         else:
             why = _describe_unread(attempts, catalog)
-            ignored.append(
-                IgnoredFile(run_files.id, f"no training step in it, and not the name of a launched job{why}")
-            )
+            reason = "no training step in it that docs/parsing.md knows, and not the name of a launched job"
+            ignored.append(IgnoredFile(run_files.id, reason + why))
     own, attached = drop_attached(runs)
     once, copies = drop_copies(order_runs(own, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)

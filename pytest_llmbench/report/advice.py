@@ -70,7 +70,8 @@ ADVICE = {
     "incomplete": "run it again; a run counts only when it reached its last step",
     "still-running": "judge it again when the job has ended",
     "no-steps": "read the end of the log, and with `dialect: regex` compare `find` and `pattern` with it; run it again",
-    "window-incomplete": "the window must be whole; look for lost or torn lines in the log, or run it again",
+    "window-incomplete": "the window must be whole; have every step printed, look for lost or torn "
+    "lines in the log, or run it again",
     "loss-missing": "without its loss nobody knows that a run trained; check the log's format",
     "impossible-sample": "check the unit, and that GPU type, precision and number of GPUs are those of the run",
     "wrong-configuration": "compare the run's settings with: llmbench baselines show {id} (with "

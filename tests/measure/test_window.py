@@ -17,6 +17,7 @@ from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.attempts import choose_segment, is_finished, is_traced
 from pytest_llmbench.measure.window import (
     choose_last_half,
+    choose_whole_means,
     compute_statistic,
     find_covered_steps,
     find_missing_steps,
@@ -192,6 +193,17 @@ def test_whether_a_log_holds_a_window(columns: Steps, fit: bool) -> None:
 def test_the_last_half_of_a_log_is_made_of_whole_times(columns: Steps, first: int, last: int) -> None:
     assert choose_last_half(columns) == Window(first, last)
     assert find_missing_steps(columns, choose_last_half(columns)) == ()
+
+
+def test_steps_beyond_those_that_were_planned_are_in_no_window() -> None:
+    """OLMo does ten more when it is told to stop."""
+    assert choose_last_half(means_of(10, [7.0] * 5), 40) == Window(21, 40)
+    assert choose_last_half(steps([7.0] * 20), 15) == Window(8, 15)
+
+
+@pytest.mark.parametrize(("of", "expected"), [(10, Window(11, 40)), (20, Window(21, 40)), (1, Window(11, 44))])
+def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -> None:
+    assert choose_whole_means(means_of(of, [7.0] * 60), Window(11, 44)) == expected
 
 
 def test_a_window_of_one_step_is_called_so() -> None:
