@@ -141,7 +141,8 @@ DIALECTS = {
         first_step=1,
         markers=(b'current_steps": ', b"global_step/max_steps"),
         starts=(b"***** Running training *****",),
-        ends=(b"'train_runtime': ", b'"train_runtime": '),
+        # LLaMA-Factory's last record has neither loss nor runtime, and its steps are more than those of the one before.
+        ends=(b"'train_runtime': ", b'"train_runtime": ', b'"percentage": 100.0, "elapsed_time": '),
         ends_divide=False,
         exact_zero=True,
     ),

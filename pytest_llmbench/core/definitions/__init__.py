@@ -11,7 +11,7 @@ from functools import cache
 
 from pytest_llmbench.core.models import RegexDialect, TimesOf
 
-NAMES = ("automodel", "deepspeed", "llm_c", "modded_nanogpt", "nanochat", "nanotron", "prime_rl", "verl")
+NAMES = ("automodel", "deepspeed", "llm_c", "modded_nanogpt", "nanochat", "nanotron", "olmo", "prime_rl", "verl")
 
 
 @cache

@@ -117,8 +117,8 @@ def test_files_that_are_no_runs_are_named_with_the_reason(tree: Tree, name: str,
     assert reasons(discovery) == {name: reason}
 
 
-def test_what_gpt_neox_writes_is_a_log(tree: Tree) -> None:
-    name = "gpub019.delta_gpub019.delta_stdout.txt"
+@pytest.mark.parametrize("name", ["gpub019.delta_gpub019.delta_stdout.txt", "result_0.txt"])
+def test_what_gpt_neox_and_mlperf_write_is_a_log(tree: Tree, name: str) -> None:
     assert only(find_runs([tree([name])])).attempts[0].log.name == name
 
 

@@ -132,6 +132,15 @@ def test_a_rate_has_to_fit_the_clock(rate: float, kept: bool) -> None:
     assert dropped(log) == ({} if kept else {"unknown-step": 1})
 
 
+def test_the_rate_of_the_whole_run_behind_its_end_is_no_block() -> None:
+    """NVIDIA's code for GPT-3: tokens/s of all steps, and the tokens so far, which the batch divides as well."""
+    behind = stats({"throughput": 64.0}, step=BATCH * 4096)
+    single = [mlperf_step(step, 0.5, 7.0, BATCH) for step in range(8)]
+    log = parse(log_of(mlperf_record("run_start", None), *single, STOP, behind))
+    assert steps(log) == [list(range(8))]
+    assert dropped(log) == {"unknown-step": 1}
+
+
 def test_rates_of_epochs_say_nothing() -> None:
     log = parse(log_of(*(stats({"throughput": 18785.0}, step=epoch) for epoch in (1, 2, 3))))
     assert (log.segments, log.dropped) == ((), ())

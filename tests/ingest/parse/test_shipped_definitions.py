@@ -6,6 +6,7 @@ import json
 import math
 import re
 from itertools import pairwise
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,14 @@ LINES = {
         [1, 2, 3],
         [0.38, 0.022, 0.1],
     ),
+    "olmo": (
+        "2025-12-26 19:16:36.039\tripe-sun-crunches-fin-03:0\tolmo.train:990\tINFO\tPre-train system metrics\n"
+        "2025-12-26 19:17:38.772\tripe-sun-crunches-fin-03:0\tolmo.train:990\tINFO\t[step=10/1000,epoch=0]\n"
+        "    train/CrossEntropyLoss=9.051\n    throughput/device/batches_per_second=0.2153\n"
+        "2025-12-26 19:18:25.112 ripe-sun-crunches-fin-03:0  olmo.train:990  INFO    [step=20/1000,epoch=0]\n",
+        [10, 20],
+        [nan, 4.634],
+    ),
     "prime_rl": (
         "02:40:52 SUCCESS Step 0 | Time: 5.13s | Loss: 12.2500 | Grad. Norm: 28.2032 | LR: 1.00e-06 | Throughput: 0 "
         "tokens/s | MFU: 0.0% | Peak Mem.: 5.1/23.7 GiB (21.4%) | Max Vio: 1.0000\n"
@@ -80,8 +89,14 @@ def test_lines_of_a_framework(name: str) -> None:
     (segment,) = log.segments
     assert log.dialect == name
     assert segment.steps.index.tolist() == steps
-    assert segment.steps.seconds.tolist() == pytest.approx(seconds)
+    assert segment.steps.seconds.tolist() == pytest.approx(seconds, nan_ok=True)
     assert log.dropped == ()
+
+
+def test_the_loss_of_modded_nanogpt_where_it_is_printed() -> None:
+    (segment,) = parse(LINES["modded_nanogpt"][0]).segments
+    assert segment.steps.has_loss.tolist() == [False, False, True]
+    assert segment.steps.loss[2] == 10.4925
 
 
 @pytest.mark.parametrize("definition", SHIPPED, ids=lambda each: each.name)

@@ -118,6 +118,17 @@ def test_the_record_of_the_whole_run_ends_it() -> None:
     assert parse(run + whole).segments[0].finished
 
 
+@pytest.mark.parametrize("loss", ["", '"loss": null, '])
+def test_the_last_record_of_llama_factory_ends_a_run(loss: str) -> None:
+    """It has no loss, and no time of its own: what it took stands for saving, too."""
+    last = f'{{"current_steps": 44, "total_steps": 44, {loss}"percentage": 100.0, "elapsed_time": "0:02:30"}}\n'
+    run = factory(10, "0:00:30", total=44) + factory(40, "0:02:00", total=44)
+    assert not parse(run).segments[0].finished
+    log = parse(run + last)
+    (segment,) = log.segments
+    assert (segment.finished, segment.steps.index.tolist(), log.dropped) == (True, [10, 40], ())
+
+
 @pytest.mark.parametrize("end", [-2, -9, 30])
 def test_a_cut_record_is_torn(end: int) -> None:
     log = parse(factory(10, "0:00:30") + factory(20, "0:01:00")[:end])

@@ -236,7 +236,10 @@ def _fits_clock(run: Sequence[StepRecord], place: int, seconds: float) -> bool:
     marks = (BLOCK_TO, BLOCK_BEGINS, RUN_BEGINS)
     start = next((each.since[1] for each in reversed(run[:place]) if each.step in marks and each.since), NAN)
     passed = run[place].stamp - start
-    return run[place].step != BLOCK_TO or not passed > 0 or passed / LOOSE < seconds < passed * LOOSE
+    if run[place].step != BLOCK_TO or math.isnan(run[place].stamp):
+        return True
+    # Where nothing says when it began, as behind the end of a run, it may be the rate of that whole run, of tokens.
+    return passed <= 0 or passed / LOOSE < seconds < passed * LOOSE
 
 
 def _find_bounds(run: Sequence[StepRecord], place: int, done: float, batch: float) -> tuple[float, float]:

@@ -43,7 +43,9 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     if begin < 0 or not text.startswith((b'"', b"'"), start - 1):
         return None
     fields = read_fields(text, begin + 1, stop)
-    values = None if fields is None else {name: value.strip(QUOTES) for name, value in fields.items()}
+    # LLaMA-Factory of early 2024 prints every name in every record, null where it has nothing to say.
+    filled = None if fields is None else {name: value for name, value in fields.items() if value != b"null"}
+    values = None if filled is None else {name: value.strip(QUOTES) for name, value in filled.items()}
     if values is not None and b"train_runtime" in values:
         return None  # the record of the whole run
     record = None if values is None else _build_record(origin, values)
