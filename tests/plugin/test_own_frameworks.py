@@ -100,6 +100,21 @@ def write(root: Path, name: str, night: int, slower: float) -> str:
     return f"--llmb-logs={root / f'night{night}'}"
 
 
+def test_a_number_of_steps_that_follows_from_few_digits_tells_no_configurations_apart(
+    judged: Judge, tmp_path: Path
+) -> None:
+    """60 steps in 1,205 s are 0.05 a second, as no other number is; in 1,189 s they are 0.05, too, as 59 would be."""
+    for night, (runtime, rate) in enumerate(((1205.0, 0.05), (1189.0, 0.05))):
+        values = {"train_runtime": runtime, "train_steps_per_second": rate, "train_loss": 1.5, "epoch": 1.0}
+        path = tmp_path / f"night{night}" / "elm_7b" / "train.log"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{values}\n")
+    judged(f"--llmb-logs={tmp_path / 'night0'}", f"--llmb-record={tmp_path / 'own'}")
+    session = judged(f"--llmb-logs={tmp_path / 'night1'}", f"--llmb-baselines={tmp_path / 'own'}", "-k", "elm")
+    assert session.verdicts["elm_7b-own-unknown-unknown-unknown"] in {"PASS", "INCONCLUSIVE"}
+    assert session.statuses["elm_7b-own-unknown-unknown-unknown"] == "passed"
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_two_commands_make_a_gate_of_any_of_them(judged: Judge, tmp_path: Path, name: str) -> None:
     recorded = judged(write(tmp_path, name, 10, 1.0), f"--llmb-record={tmp_path / 'own'}")

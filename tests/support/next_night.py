@@ -13,7 +13,8 @@ TIMES = re.compile(
     r"|train_step_timing in s ?[=:] ?|['\"]train_runtime['\"]: '?|\"train_step_time\": )([\d.]+)"
 )
 RATES = re.compile(
-    r"(throughput(?: per GPU)? \(TFLOP/s/GPU\): |TFLOPs: |TFLOP/s/device: |Tokens/s/device: |samples per second: "
+    r"(samples/sec: |approx flops per GPU: "
+    r"|throughput(?: per GPU)? \(TFLOP/s/GPU\): |TFLOPs: |TFLOP/s/device: |Tokens/s/device: |samples per second: "
     r"|tokens per [Gg][Pp][Uu][^|:]{0,40}: |tps: (?:\x1b\[[\d;]*m)?|tflops: (?:\x1b\[[\d;]*m)?|utilization: "
     r"|['\"]train_(?:samples|steps)_per_second['\"]: '?|\"throughput\": |\"tps\": )([\d.,]*\d)"
 )

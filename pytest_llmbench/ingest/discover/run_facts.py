@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core.models import Baseline, ParsedLog, Recipe, RunFiles, StatedField
+from pytest_llmbench.core.models import Baseline, ParsedLog, Recipe, RunFiles, Segment, StatedField
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.ingest.discover.path_patterns import generalise, matches
 
@@ -102,6 +102,8 @@ def _list_differences(
         return  # a log without a step says nothing: it is a run at this place that died
     for name in sorted({*stated, *said}):
         theirs, ours = said.get(name), stated.get(name)
+        if name == STEPS and not (theirs and ours):
+            continue  # a record of a whole run tells them on one night and, rounded otherwise, not on the next
         if theirs is None:
             yield f"nothing says its {name} ({ours} in the baseline)"
         elif ours is None:
@@ -132,9 +134,19 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
             if sizes:
                 # A batch that grows says its size last.
                 values.setdefault(BATCH_OF_STEPS, {}).setdefault(f"{sizes[-1]:g}", "its steps")
+    if any(_is_estimated(segment) for log in logs for segment in log.segments):
+        values.pop(STEPS, None)
     for name, of_field in values.items():
         last, source = list(of_field.items())[-1]
         yield RunFact(name, tuple(sorted(of_field)), source, last)
+
+
+def _is_estimated(segment: Segment) -> bool:
+    """Whether the digits of the record of a whole run leave several numbers of steps: each night may tell another."""
+    steps = segment.steps
+    if len(steps) != 1 or steps.mean_of[0] == 1 or segment.total_steps is None:
+        return False
+    return bool(steps.resolution_seconds[0] * segment.total_steps >= steps.seconds[0])
 
 
 def _list_recorded(run: RunFiles) -> Iterator[RunFact]:
