@@ -19,9 +19,6 @@ from pytest_llmbench.ingest.discover.metrics_files import LEFT_OUT, choose_metri
 from pytest_llmbench.ingest.discover.walk import RENAMED, REPORT, Folder, Notes, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import is_called_archive
 
-# How the name of a log ends; the last one is what GPT-NeoX writes.
-_LOG_ENDS = (".out", ".log", "_stdout.txt")
-_RESULT = re.compile(r"result_\d{1,4}\.txt")  # what MLPerf's rules call a log
 _SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
 _SKIPPED = {
     "sbatch_": "the launcher's second copy of a job's output",
@@ -126,18 +123,14 @@ def _find_logless(
 def is_read(name: str) -> bool:
     """Whether a file of this name in a folder would be read, or is evidence of a profile."""
     plain = names.strip_compression(name).lower()
-    logged = _is_called_log(plain) or plain.endswith((".err", REPORT))
+    logged = names.is_called_log(plain) or plain.endswith((".err", REPORT))
     read = logged or is_metrics(name) or is_called_archive(name)
     return not name.startswith(".") and (read or bool(FILE_NAME.fullmatch(name)))
 
 
 def _is_log(name: str, folder: Folder) -> bool:
     plain = names.strip_compression(name)
-    return name in folder.chosen or (_is_called_log(plain.lower()) and not _SLURM.fullmatch(plain))
-
-
-def _is_called_log(name: str) -> bool:
-    return name.endswith(_LOG_ENDS) or bool(_RESULT.fullmatch(name))
+    return name in folder.chosen or (names.is_called_log(plain.lower()) and not _SLURM.fullmatch(plain))
 
 
 def _is_compressed(file: WalkedFile) -> bool:
@@ -148,7 +141,7 @@ def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
     """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
     if name.endswith((".yaml", ".yml", ".err")) or is_metrics(name):
         return ""
-    if not _is_called_log(name):
+    if not names.is_called_log(name):
         return "not read, by its name; give the file itself to read it as a log"
     match = _SKIPPED_LOG.match(name)
     if match and (match.start(1) == 0 or not _TRAINING.search(name)):

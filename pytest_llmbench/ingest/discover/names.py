@@ -56,6 +56,9 @@ _LAUNCHED = re.compile(r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out", _IGNOR
 _COMPRESSED = re.compile(r"(.+\.(?:out|log|err))\.(?:gz|zst|xz|bz2)", _IGNORE)
 # A job id, perhaps with a restart, or a time stamp, behind what the names of many runs share.
 _NUMBERS = re.compile(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
+# How the name of a log ends; the last one is what GPT-NeoX writes.
+_LOG_ENDS = (".out", ".log", "_stdout.txt")
+_RESULT = re.compile(r"result_\d{1,4}\.txt")  # what MLPerf's rules call a log
 _PACKED = (".gz", ".zst", ".xz", ".bz2")
 _PROFILED = re.compile(r"_nsys(?:_\d+)*$", re.IGNORECASE)
 _TRACED = re.compile(r"nccl[-_]?trace", re.IGNORECASE)
@@ -177,6 +180,11 @@ def read_log_name(stem: str, folder: str = "") -> LogName:
 
 
 @lru_cache(_KNOWN)
+def is_called_log(name: str) -> bool:
+    """Whether a name in small letters ends as that of a log does."""
+    return name.endswith(_LOG_ENDS) or bool(_RESULT.fullmatch(name))
+
+
 def strip_compression(file: str) -> str:
     """Return the name that a log had before it was compressed; any other name as it is."""
     match = _COMPRESSED.fullmatch(file) if file.casefold().endswith(_PACKED) else None
