@@ -153,6 +153,12 @@ CONFIGURATION_RULES = (
         (b"local batch size ", rb"initialized with local batch size (\d{1,9}),", _read_number),
         (b"micro_batch_size: ", rb"(?<=[ \t|])micro_batch_size: (\d{1,9})[ \t]*[\r\n]", _read_number),
         (b"micro_batch_size .", rb"(?<![\w-])micro_batch_size \.{4,60} (\d{1,9})" + VALUE_ENDS, _read_number),
+        (
+            b"global_train_batch_size=",
+            rb"\bglobal_train_batch_size=\d{1,9}, device_train_batch_size=\d{1,9}, "
+            rb"device_train_microbatch_size=(\d{1,9}),",
+            _read_number,
+        ),
         (b"batch_size_per_gpu .", rb"train_micro_batch_size_per_gpu \.{1,60} (\d{1,9})" + VALUE_ENDS, _read_number),
         (
             b"Config param per_device_batch_size: ",
@@ -182,6 +188,7 @@ CONFIGURATION_RULES = (
             _read_text,
         ),
         (b"MLLOG ", MLPERF % b"global_batch_size" + rb"(\d{1,9})[,}]", _read_number),
+        (b"global_train_batch_size=", rb"\bglobal_train_batch_size=(\d{1,9}), device_train_", _read_number),
         (b"train_batch_size .", rb"(?<![\w-])train_batch_size \.{1,60} (\d{1,9})" + VALUE_ENDS, _read_number),
     ),
     *_compile_rules(
@@ -189,6 +196,7 @@ CONFIGURATION_RULES = (
         (b"local batch size ", rb"local batch size \d[^\r\n]{1,99}, sequence length (\d{1,9}),", _read_number),
         (b"| sequence_length: ", rb"\| mbs: [^\r\n]{1,99}\| sequence_length: (\d{1,9}) \|", _read_number),
         (b"MLLOG ", MLPERF % b"max_sequence_length" + rb"(\d{1,9})[,}]", _read_number),
+        (b" max_sequence_length=", rb" max_sequence_length=(\d{1,9}), include_bias=", _read_number),
     ),
     *_compile_rules(
         StatedField.MODEL,

@@ -117,6 +117,23 @@ def test_one_line_may_state_several_things() -> None:
     }
 
 
+def test_the_configuration_of_olmo_states_its_sizes() -> None:
+    """It stands on one line of some thousand bytes."""
+    line = (
+        "2025-12-26 19:16:24.833\tnode-03:0\ttrain:98\tINFO\tTrainConfig(run_name='OLMo-1B', "
+        "model=ModelConfig(d_model=2048, max_sequence_length=4096, include_bias=False, scale_logits=False), "
+        f"{'x' * 4000}, "
+        "max_duration=1000, global_train_batch_size=512, device_train_batch_size=64, device_train_microbatch_size=8, "
+        "device_eval_batch_size=8)\n"
+    )
+    (segment,) = parse(line + nemo2_run(0, 9)).segments
+    assert {one.field: one.value for one in segment.stated} == {
+        StatedField.BATCH: "512",
+        StatedField.MICRO_BATCH: "8",
+        StatedField.SEQUENCE: "4096",
+    }
+
+
 def test_the_start_of_nanotron_states_two_sizes() -> None:
     line = (
         "08/31/2024 14:37:26 [INFO|DP=0|PP=0|TP=0]: [Start training] datetime: 2024-08-31 14:37:26.889276 | mbs: 2 | "
