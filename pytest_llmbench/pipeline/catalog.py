@@ -15,6 +15,7 @@ from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.models import (
+    MEGATRON_BRIDGE,
     Acknowledgement,
     Baseline,
     BaselineKind,

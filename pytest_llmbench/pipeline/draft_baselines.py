@@ -20,6 +20,7 @@ from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.formatting import count_noun, join_first
 from pytest_llmbench.core.gpus import find_peak
 from pytest_llmbench.core.models import (
+    MEGATRON_BRIDGE,
     Architecture,
     Baseline,
     BaselineKind,

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
+MEGATRON_BRIDGE = "megatron_bridge"
+"""The recipe of the shipped tables, whose runs are told by more than names."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, fields, replace
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
-from pytest_llmbench.core.models import Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
+from pytest_llmbench.core.models import MEGATRON_BRIDGE, Baseline, Identity, Key, ParsedLog, Recipe, RunFiles, Segment
 from pytest_llmbench.ingest.discover.match import (
-    MEGATRON_BRIDGE,
     Claim,
     Claims,
     Match,

@@ -8,11 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.models import Baseline, Hint, Key, Recipe
+from pytest_llmbench.core.models import MEGATRON_BRIDGE, Baseline, Hint, Key, Recipe
 from pytest_llmbench.ingest.discover.names import RECIPES
-
-MEGATRON_BRIDGE = "megatron_bridge"
-"""The recipe of the tables of Megatron-Bridge, whose runs are told by more than names."""
 
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 

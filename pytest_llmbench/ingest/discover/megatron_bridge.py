@@ -13,9 +13,8 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
-from pytest_llmbench.core.models import Hint, ParsedLog, Recipe, RunFiles, StatedField
+from pytest_llmbench.core.models import MEGATRON_BRIDGE, Hint, ParsedLog, Recipe, RunFiles, StatedField
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
 from pytest_llmbench.ingest.sources.listing import FolderEntry
 from pytest_llmbench.ingest.sources.packed import SCRIPT
 
