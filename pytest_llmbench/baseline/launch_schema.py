@@ -23,7 +23,7 @@ LAUNCHERS = ("sbatch", "script", "llmb-run", "local")
 """How a command can be launched; a command of one of these names needs no `via`."""
 
 PLACEHOLDERS = (
-    *("account", "partition", "nodes", "stage", "checkpoint", "gpus_per_node"),
+    *("account", "partition", "nodes", "stage", "image", "checkpoint", "gpus_per_node", "arguments"),
     *("recipe", "size", "gpu", "dtype", "gpus", "gsw_version", "experiment", "timestamp", "job", "restart"),
 )
 
@@ -45,6 +45,7 @@ COMMAND = (
     allow("fixed", _VARIABLES, "variables of this command; nothing overrides them"),
     allow("via", Text(choices=LAUNCHERS), "how it is launched, below; else its name says it"),
     allow("job_id", _JOB_ID, "a pattern with a group `job`, and perhaps `folder`, over what the command prints"),
+    allow("otherwise", TEXT, "why it launches no configuration without `arguments` for it"),
 )
 _ENVIRONMENT = Fields({}, dict.fromkeys(("required", "optional", "forbidden"), _VARIABLES))
 _MODULES = Items(Text("the name of a Python module", r"(?a:[A-Za-z_]\w*)"))

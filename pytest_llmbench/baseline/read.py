@@ -352,7 +352,7 @@ def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
         key=_make_key(entry, row),
         architecture=Architecture(formula=formula, **sizes, **values["configuration.architecture"]),
         parallelism=Parallelism(**values["configuration.parallelism"]),
-        **values["configuration"],
+        **{**values["configuration"], "arguments": _to_tuples(row.get("arguments"))},
     )
 
 

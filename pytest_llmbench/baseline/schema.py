@@ -233,6 +233,7 @@ CONFIGURATION = (
     allow("ga", SIZE, "steps of gradient accumulation", "configuration.gradient_accumulation"),
     allow("proxy", Flag(), "true: it is not the full model, so it has no days to 1T tokens", "configuration.proxy"),
     allow("logged_tflop", Number(1e-6, 1e9), "of a step on one GPU, as it is logged", "configuration.logged_tflop"),
+    allow("arguments", Names(TEXT), "by command, words of it alone", "configuration.arguments", (), _FROM_DOCUMENT),
     allow("match", _MATCH, "where its runs lie and what they say, in place of names", "match", write=_map_match),
     allow("tolerance", _TOLERANCES, "that of this configuration", "tolerances", write=_format_tolerances),
     allow("budgets", _BUDGETS, "those of this configuration", "budgets", write=_map_budgets),

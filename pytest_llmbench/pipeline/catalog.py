@@ -43,7 +43,6 @@ from pytest_llmbench.core.yamlfile import (
     read_document,
     read_entry,
 )
-from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
 from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 
 LAST_STEP = "last_step"

@@ -35,7 +35,6 @@ from pytest_llmbench.core.models import (
     Source,
     Window,
 )
-from pytest_llmbench.ingest.discover.match import MEGATRON_BRIDGE
 from pytest_llmbench.ingest.discover.path_patterns import make_pattern
 from pytest_llmbench.ingest.discover.run_facts import collect_facts, list_parts, says_enough
 from pytest_llmbench.measure.attempts import choose_segment

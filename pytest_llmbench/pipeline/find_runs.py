@@ -39,7 +39,7 @@ from pytest_llmbench.ingest.duplicates import (
     mark_copies,
 )
 from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
-from pytest_llmbench.pipeline.catalog import Catalog, read_tables
+from pytest_llmbench.pipeline.catalog import MEGATRON_BRIDGE, Catalog, read_tables
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -161,8 +161,11 @@ def ingest_job(
 
 def _identify_as(run: Run, key: Key) -> Run:
     """Return a run that is of the configuration that was launched unless something in it says otherwise."""
-    untold = run.identity.key is None and not run.identity.contradicted
-    fits = key in run.identity.candidates or not run.identity.candidates
+    identity = run.identity
+    untold = identity.key is None and not identity.contradicted
+    # Beside the log of a row of the tables stands what ran: near others and of none means that it was something else.
+    other = any(near.recipe == key.recipe == MEGATRON_BRIDGE for near in identity.nearest)
+    fits = key in identity.candidates or not (identity.candidates or other)
     return dataclasses.replace(run, identity=Identity(key, "it was launched as such")) if untold and fits else run
 
 

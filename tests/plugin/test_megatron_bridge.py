@@ -286,13 +286,6 @@ def test_all_requires_an_answer_of_a_row_with_a_run(judged: Judge, tmp_path: Pat
     assert (required.verdicts[ROW], required.statuses[ROW]) == ("INCONCLUSIVE", "failed")
 
 
-def test_a_launch_of_a_row_is_refused_in_words(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess("-k", ROW, "--llmb-launch", "--llmb-dry-run")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    text = " ".join((result.stdout.str() + result.stderr.str()).split())
-    assert "nothing says how megatron_bridge 26.04 is launched" in text
-
-
 def test_what_failed_is_there_again_with_lf(pytester: pytest.Pytester, rows: dict[str, Baseline]) -> None:
     write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW], factor=1.2))
     assert pytester.runpytest_inprocess("--llmb-logs=runs").parseoutcomes()["failed"] == 1

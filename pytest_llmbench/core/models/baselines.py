@@ -97,6 +97,7 @@ class Configuration:
     gradient_accumulation: int | None = None
     proxy: bool = False
     logged_tflop: float | None = None  # of a step on one GPU, as its framework counts and logs it
+    arguments: tuple[tuple[str, str], ...] = ()  # by the name of a command that launches it, what is its alone
 
 
 class Window(NamedTuple):

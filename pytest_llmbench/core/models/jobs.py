@@ -132,6 +132,7 @@ class Command:
     fixed: Pairs = ()  # variables of this command
     # a regular expression with a group `job` (and perhaps `folder`) over what it prints, empty for that of `via`
     job_id: str = ""
+    otherwise: str = ""  # why it launches no configuration that states no {arguments} for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class LaunchFacts:
     kind: str  # the name of the command that is the default
     commands: tuple[Command, ...]
     gpus_per_node: tuple[tuple[str, int], ...]
+    arguments: tuple[tuple[Key, Pairs], ...] = ()  # what a configuration states for each command, by name
     gsw_version: str = ""
     required: Pairs = ()  # environment variables, with what they mean
     optional: Pairs = ()

@@ -37,6 +37,10 @@ _GPUS_THEN_SIZE = re.compile(
     rf"(?P<recipe>[^_]+)-(?P<gpus>\d+)_(?P<size>{SIZE})(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?", _IGNORE
 )
 _JOB_AND_ATTEMPT = re.compile(r"(?P<base>.*?)_(?P<job>\d+)(?:_(?P<attempt>\d+))?", re.DOTALL)
+# Megatron-Bridge of 2025 has no GPU count: what follows the precision is the job.
+_UNCOUNTED = re.compile(
+    rf"(?P<base>.+_llm_(?:{TYPE})_{PRECISION}(?:_[a-z]{{2}})?)_(?P<job>\d+)_(?P<attempt>\d+)", _IGNORE
+)
 # The recipes of FP8 (current scaling, MXFP8, delayed scaling, sub-channel scaling), and names of the precision with
 # each: they differ by 6 to 50 %, so that a run of one of them is none of another.
 RECIPES = {
@@ -162,6 +166,8 @@ def read_log_name(stem: str, folder: str = "") -> LogName:
     """
     launched = stem.lower().startswith("log-")
     name = stem[4:] if launched else stem
+    if launched and "_llm_" in name and (uncounted := _UNCOUNTED.fullmatch(stem)):
+        return LogName(uncounted["base"], (), uncounted["job"], int(uncounted["attempt"]))
     experiment = _read_numbered(name, _read_innermost)
     if experiment:
         job, attempt = _split_numbers(experiment.numbers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.core.models.jobs import Cluster, PreflightCheck, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts, PreflightCheck, Purpose
 from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,
@@ -25,19 +25,17 @@ from pytest_llmbench.launch.preflight.python_checks import (
     check_virtual_environment,
 )
 from pytest_llmbench.launch.preflight.slurm_checks import ClusterLimits, check_slurm
-from pytest_llmbench.launch.recipe import IMAGE, list_missing
+from pytest_llmbench.launch.recipe import IMAGE, list_missing, list_stages
+from pytest_llmbench.launch.recipe.fit import find_images
 from pytest_llmbench.launch.recipe.purpose import explain_unloadable
 from pytest_llmbench.launch.slurm import CommandOutput
-
-STAGES = ("STAGE_PATH", "LLMB_INSTALL")  # the variables of the folder that holds a recipe's image, and the results
 
 GIGABYTE = 10**9
 
 
 def find_stages(planned: PlannedJob) -> dict[str, Path]:
     """Return the stage folders that a job's environment names."""
-    environment = dict(planned.spec.environment)
-    return {name: Path(environment[name]) for name in STAGES if environment.get(name)}
+    return list_stages(dict(planned.spec.environment))
 
 
 def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
@@ -49,6 +47,11 @@ def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
 def format_setup_command(planned: PlannedJob) -> str:
     """Return the command that sets a recipe up."""
     return f"llmbench setup {planned.facts.recipe} --release {planned.facts.release}"
+
+
+def format_image_source(facts: LaunchFacts) -> str:
+    """Return where the container image of a recipe comes from, as enroot takes it: # behind the registry."""
+    return f"docker://{facts.image_source.replace('/', '#', 1)}"
 
 
 def check_launch(
@@ -170,20 +173,14 @@ def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProb
     present = [path for path in wanted if path.is_file()]
     if wanted and not present:
         folders = " and ".join(str(path.parent) for path in wanted)
-        yield JobProblem(f"no container image {wanted[0].name} in {folders}", f"run `{format_setup_command(planned)}`")
+        setup = format_setup_command(planned)
+        if not planned.facts.setup and planned.facts.image_source:
+            setup = f"enroot import --output {wanted[0]} {format_image_source(planned.facts)}"
+        yield JobProblem(f"no container image {wanted[0].name} in {folders}", f"run `{setup}`")
     elif present and not present[0].stat().st_size:
         yield JobProblem(
             f"the container image {present[0]} is empty", f"delete it and run `{format_setup_command(planned)}`"
         )
-
-
-def find_images(image: str, stages: dict[str, Path], override: str = "") -> list[Path]:
-    """Return where the container image of a recipe may lie; nothing where it has none or there is no stage folder."""
-    if override:
-        return [Path(override)]
-    usable = [folder for folder in stages.values() if folder.is_absolute() and folder.is_dir()]
-    folders = [folder / below for folder in usable for below in ("", "images")]
-    return [folder / image for folder in folders if image]
 
 
 # --- variables, programs --------------------------------------------------------------------------

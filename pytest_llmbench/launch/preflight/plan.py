@@ -81,9 +81,9 @@ class LaunchProblem:
 
 
 def find_script(planned: PlannedJob) -> Path | None:
-    """Return the script that a job runs: the command itself, or the first argument that is a *.sh; None: neither."""
+    """Return the script that a job runs: the command itself, or its first argument *.sh or *.py; None: neither."""
     spec = planned.spec
-    arguments = [word for word in spec.command[1:] if word.endswith(".sh")]
+    arguments = [word for word in spec.command[1:] if word.endswith((".sh", ".py"))]
     name = spec.command[0] if "/" in spec.command[0] else next(iter(arguments), None)
     return None if name is None else spec.directory / name
 

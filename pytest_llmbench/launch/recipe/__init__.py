@@ -29,6 +29,8 @@ WIDE = "400"  # launchers wrap what they print at the width of a terminal, in th
 
 IMAGE = "RUN_CONF_IMAGE"  # the variable by which recipes take another container image than their document's
 
+STAGES = ("STAGE_PATH", "LLMB_INSTALL")  # the variables of the folder that holds a recipe's image, and the results
+
 LONGEST_IMAGE = 200
 
 # bytes of one variable with its name and a NUL: Linux starts no process with a longer one (MAX_ARG_STRLEN)
@@ -245,7 +247,8 @@ def find_placeholders(job: JobParts, nodes: int, environment: Mapping[str, str])
         "account": cluster.account or find_first(environment, "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
         "partition": cluster.partition or find_first(environment, "SBATCH_PARTITION", "SLURM_PARTITION"),
         "nodes": str(nodes),
-        "stage": find_first(environment, "STAGE_PATH", "LLMB_INSTALL"),
+        "stage": find_first(environment, *STAGES),
+        "image": fit.find_image(job.facts.image, list_stages(environment), environment.get(IMAGE, "")),
         "gpus_per_node": str(count_gpus_on_node(job)),
         "recipe": key.recipe,
         "size": key.size,
@@ -255,6 +258,11 @@ def find_placeholders(job: JobParts, nodes: int, environment: Mapping[str, str])
         "gsw_version": job.facts.gsw_version,
         "experiment": name_experiment(key),
     }
+
+
+def list_stages(environment: Mapping[str, str]) -> dict[str, Path]:
+    """Return the stage folders that an environment names."""
+    return {name: Path(environment[name]) for name in STAGES if environment.get(name)}
 
 
 def find_first(environment: Mapping[str, str], *names: str) -> str:
@@ -306,7 +314,8 @@ def build_arguments(job: JobParts, values: Mapping[str, str], environment: Mappi
 
 def _split(job: JobParts) -> list[str]:
     try:
-        words = shlex.split(job.command.command)
+        own = fit.find_arguments(job.key, job.facts, job.command.name) or ""
+        words = shlex.split(job.command.command.replace(fit.ARGUMENTS, own))
     except ValueError as error:
         words = []
         reason = f"{error}: {job.command.command!r}"

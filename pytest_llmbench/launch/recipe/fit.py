@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from textwrap import fill
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +27,7 @@ from pytest_llmbench.core.models.jobs import (
 GIGABYTE = 10**9
 
 DEFAULT_HOURS = 50.0
+ARGUMENTS = "{arguments}"  # of a command: the words that only its configuration has
 SHOWN = 5
 WIDTH = 79
 
@@ -44,6 +47,7 @@ def read_facts(recipe: Recipe) -> LaunchFacts | None:
             _read_command(name, dict(command)) for name, command in _get_mapping(launch, "commands").items()
         ),
         gpus_per_node=tuple(_get_mapping(launch, "gpus_per_node").items()),
+        arguments=tuple((base.key, base.configuration.arguments) for base in recipe.baselines),
         gsw_version=_get_text(launch, "gsw_version"),
         required=_get_pairs(environment, "required"),
         optional=_get_pairs(environment, "optional"),
@@ -72,6 +76,7 @@ def _read_command(name: str, command: Mapping[str, Any]) -> Command:
         folder=_get_text(command, "folder"),
         fixed=_get_pairs(command, "fixed"),
         job_id=_get_text(command, "job_id"),
+        otherwise=_get_text(command, "otherwise"),
     )
 
 
@@ -174,10 +179,22 @@ def _explain_no_command(key: Key, facts: LaunchFacts, cluster: Cluster, launcher
     name = choose_launcher(key, facts, cluster, launcher)
     names = [command.name for command in facts.commands]
     if name in names:
-        return ""
+        return explain_no_arguments(key, facts, facts.commands[names.index(name)])
     return (
         f"{key.recipe} {key.release} is not launched by {name!r}, but by {join_first(names)}{did_you_mean(name, names)}"
     )
+
+
+def find_arguments(key: Key, facts: LaunchFacts, command: str) -> str | None:
+    """Return what a configuration states for a command; None: nothing."""
+    return dict(dict(facts.arguments).get(key, ())).get(command)
+
+
+def explain_no_arguments(key: Key, facts: LaunchFacts, command: Command) -> str:
+    """Return why a command cannot launch a configuration: it needs what no row states. Empty where it can."""
+    if ARGUMENTS not in command.command or find_arguments(key, facts, command.name) is not None:
+        return ""
+    return command.otherwise or f"its row states no `arguments` for {command.name!r}"
 
 
 def choose_launcher(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> str:
@@ -197,7 +214,24 @@ def choose_command(key: Key, facts: LaunchFacts, cluster: Cluster, option: str =
         raise LaunchError(
             f"{key.id}: {where}: its recipe has none of that name{did_you_mean(name, by_name)}; expected one of {names}"
         )
+    if why := explain_no_arguments(key, facts, by_name[name]):
+        raise LaunchError(f"{key.id}: {why}")
     return by_name[name]
+
+
+def find_images(image: str, stages: Mapping[str, Path], override: str = "") -> list[Path]:
+    """Return where the container image of a recipe may lie; nothing where it has none or there is no stage folder."""
+    if override:
+        return [Path(override)]
+    usable = [folder for folder in stages.values() if folder.is_absolute() and os.path.isdir(folder)]
+    folders = [folder / below for folder in usable for below in ("", "images")]
+    return [folder / image for folder in folders if image]
+
+
+def find_image(image: str, stages: Mapping[str, Path], override: str = "") -> str:
+    """Return the container image as a command takes it: the first that is there, else where it should be."""
+    places = find_images(image, stages, override) or [folder / image for folder in stages.values() if image]
+    return str(next((place for place in places if os.path.isfile(place)), places[0])) if places else ""
 
 
 def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:

@@ -47,9 +47,9 @@ from pytest_llmbench.launch.preflight.plan import (
     group_problems,
 )
 from pytest_llmbench.launch.preflight.python_checks import check_python_version, check_virtual_environment
-from pytest_llmbench.launch.recipe import JobParts, activate, build_arguments, fill, find_placeholders
+from pytest_llmbench.launch.recipe import STAGES, JobParts, activate, build_arguments, fill, find_placeholders
 from pytest_llmbench.launch.recipe.cluster import fill_references
-from pytest_llmbench.launch.recipe.fit import find_installed
+from pytest_llmbench.launch.recipe.fit import find_images, find_installed
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
 from pytest_llmbench.launch.submit import process
 from pytest_llmbench.launch.submit.submissions import read_sbatch
@@ -128,7 +128,7 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
         facts,
         virtual_environment=facts.virtual_environment or bool(facts.python),  # what it installs goes there
         needs_token=False,
-        required=tuple((name, meaning) for name, meaning in facts.required if name in preflight.STAGES),
+        required=tuple((name, meaning) for name, meaning in facts.required if name in STAGES),
     )
     every = (
         preflight.check_variables,
@@ -344,7 +344,7 @@ def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
 
 
 def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) -> str:
-    images = preflight.find_images(step.facts.image, preflight.find_stages(step))
+    images = find_images(step.facts.image, preflight.find_stages(step))
     if not images or any(image.is_file() and image.stat().st_size for image in images):
         return ""
     if by_hand := _format_separate_import(step):
@@ -359,22 +359,18 @@ def list_own_variables(step: PlannedJob, caller: Mapping[str, str]) -> list[tupl
     without the values of secrets."""
     shown = mask_environment(step.spec.environment, step.spec.secrets)
     values = dict(step.spec.environment)
-    return sorted(pair for pair in shown if caller.get(pair[0]) != values[pair[0]] or pair[0] in preflight.STAGES)
+    return sorted(pair for pair in shown if caller.get(pair[0]) != values[pair[0]] or pair[0] in STAGES)
 
 
 def describe_import(step: PlannedJob) -> str:
     """Return where the container image comes from and lies then, and the command for it where the step does not fetch
     it; empty for a recipe without one."""
-    images = preflight.find_images(step.facts.image, preflight.find_stages(step))
+    images = find_images(step.facts.image, preflight.find_stages(step))
     if not images or not step.facts.image_source:
         return ""
     if by_hand := _format_separate_import(step):
         return f"the image is fetched separately:\n  {by_hand}"
-    return f"imports {_format_source(step.facts)} to {images[0]}"
-
-
-def _format_source(facts: LaunchFacts) -> str:
-    return f"docker://{facts.image_source.replace('/', '#', 1)}"  # enroot wants # behind the registry
+    return f"imports {preflight.format_image_source(step.facts)} to {images[0]}"
 
 
 def _format_separate_import(step: PlannedJob) -> str:
@@ -387,5 +383,9 @@ def _format_separate_import(step: PlannedJob) -> str:
     account, partition = environment.get("SBATCH_ACCOUNT"), environment.get("SBATCH_PARTITION")
     options = [*(("--account", account) if account else ()), *(("--partition", partition) if partition else ())]
     return " ".join(
-        ["srun", *map(shlex.quote, options), f'bash -c "enroot import --output {target} {_format_source(facts)}"']
+        [
+            "srun",
+            *map(shlex.quote, options),
+            f'bash -c "enroot import --output {target} {preflight.format_image_source(facts)}"',
+        ]
     )

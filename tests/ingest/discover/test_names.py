@@ -221,6 +221,12 @@ def test_the_folder_tells_the_gpus_from_the_job() -> None:
     assert read_log_name("log-mine_small_8_1", "8").base == read_log_name("log-mine_small_8_2", "8").base
 
 
+@pytest.mark.parametrize("dtype", ["fp8_mx", "bf16", "nvfp4"])
+def test_a_name_of_megatron_bridge_without_gpus_ends_in_the_job(dtype: str) -> None:
+    base = f"log-acct-llm.llama3_8b_llm_pretrain_{dtype}"
+    assert read_log_name(f"{base}_1409900_1") == LogName(base, (), "1409900", 1)
+
+
 @pytest.mark.parametrize("file", ["a.out", "a.b.log", ".out", "a.", "..", "", "a..out", ".a.b", "a"])
 def test_a_stem_is_that_of_a_path(file: str) -> None:
     # For Python 3.14 a point at the end is a suffix.

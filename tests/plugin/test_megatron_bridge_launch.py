@@ -1,0 +1,257 @@
+"""What launches the rows of the tables of Megatron-Bridge: the command of each, as the documents and the scripts of its
+release have it, refusals with their reason, and the run that such a launch leaves."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
+from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_bridge_run
+from shared_data import shared
+
+from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models import Baseline, Key
+from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
+from pytest_llmbench.launch.recipe import build_job
+from pytest_llmbench.launch.recipe.fit import explain_unfit, read_facts
+from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.find_runs import ingest_job
+
+MODELS = {
+    "LLAMA3_8B": ("llama", "llama3_8b"),
+    "LLAMA3_70B": ("llama", "llama3_70b"),
+    "LLAMA3.1_405B": ("llama", "llama31_405b"),
+    "DeepSeekV3": ("deepseek", "deepseek_v3"),
+    "DeepSeekV4 Flash": ("deepseek", "deepseek_v4_flash"),
+    "GPT OSS 120B": ("gpt_oss", "gpt_oss_120b"),
+    "Kimi_K2": ("kimi", "kimi_k2"),
+    "Qwen3_30B_a3B": ("qwen", "qwen3_30b_a3b"),
+    "Qwen3_235B_a22B": ("qwen", "qwen3_235b_a22b"),
+    **{f"Nemotron_3_{name}": ("nemotronh", f"nemotron_3_{name.lower()}") for name in ("Nano", "Super", "Ultra")},
+    "Nemotron_3_5_Lightning": ("nemotronh", "nemotron_3_5_lightning"),
+}
+"""Family and recipe of setup_experiment.py since v0.3.0, by the names of the tables."""
+
+OLDEST = {
+    "LLAMA3_8B": ("llama3", "8b"),
+    "LLAMA3_70B": ("llama3", "70b"),
+    "LLAMA3.1_405B": ("llama31", "405b"),
+    "DeepSeekV3": ("deepseek", "v3"),
+    "Qwen3_30B_a3B": ("qwen3", "30b_a3b"),
+    "Qwen3_235B_a22B": ("qwen3", "235b_a22b"),
+}
+"""Name and size of that of v0.2.0."""
+
+DTYPES = {"BF16": "bf16", "NVFP4": "nvfp4"} | dict.fromkeys(("FP8", "FP8-CS"), "fp8_cs")
+DTYPES |= dict.fromkeys(("MXFP8", "FP8-MX"), "fp8_mx")
+
+Row = tuple[str, str, str, str, str, str, str]
+CALLER = {"PATH": "/usr/bin", "HF_TOKEN": "hf_very_secret", "STAGE_PATH": "/stage"}
+
+
+@cache
+def read_printed() -> dict[Row, dict[str, str]]:
+    """Every row of the documents, two precisions of one row apart, with what the scripts of its tag call it."""
+    rows = {}
+    with shared("documents/megatron_bridge/row_names.tsv").open() as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            model, task = row["model"].partition(" (")[0], row["task"] if row["task"] != "pretrain" else ""
+            precisions, configs = re.findall(r"[\w-]+", row["precision"]), row["config"].split() or [""]
+            for number, precision in enumerate(precisions):
+                dtype, gpu, config = (
+                    DTYPES[precision],
+                    row["system"][4:].lower(),
+                    configs[min(number, len(configs) - 1)],
+                )
+                name = (row["release"], MODELS[model][1], gpu, dtype, row["gpus"], row["gbs"], task)
+                assert name not in rows
+                rows[name] = {**row, "model": model, "dtype": dtype, "gpu": gpu, "config": config}
+    return rows
+
+
+@cache
+def read_shipped() -> dict[Row, tuple[Baseline, LaunchFacts]]:
+    """Every row that ships, with how its file launches it."""
+    rows = {}
+    for recipe in read_recipes([find_shipped_tables()]):
+        facts = read_facts(recipe)
+        assert facts is not None
+        for base in recipe.baselines:
+            key, batch = base.key, str(base.configuration.global_batch_size)
+            rows[key.release, key.size, key.gpu, key.dtype, str(key.gpus), batch, key.task] = (base, facts)
+    return rows
+
+
+@cache
+def find_catalog() -> Catalog:
+    recipes = read_recipes([find_shipped_tables()])
+    return Catalog(recipes, {base.key: (base,) for recipe in recipes for base in recipe.baselines}, tables=recipes)
+
+
+def find_one(release: str, size: str, gpu: str, dtype: str) -> tuple[Baseline, LaunchFacts]:
+    return next(
+        pair for row, pair in read_shipped().items() if row[:4] == (release, size, gpu, dtype) and not pair[0].key.task
+    )
+
+
+def make_cluster(key: Key) -> Cluster:
+    return Cluster(gpu=key.gpu, account="acct", partition="batch")
+
+
+def plan(base: Baseline, facts: LaunchFacts, launcher: str = "") -> JobSpec:
+    return build_job(base, facts, make_cluster(base.key), caller=CALLER, launcher=launcher)
+
+
+def refuse(base: Baseline, facts: LaunchFacts, launcher: str = "") -> str:
+    return explain_unfit(base.configuration, facts, make_cluster(base.key), launcher)
+
+
+def has_numbers(row: dict[str, str]) -> bool:
+    """Whether a configuration of the scripts has the numbers of a row. SFT and LoRA want data that nobody states."""
+    return bool(row["config"]) and row["task"] == "pretrain"
+
+
+def list_words(row: dict[str, str]) -> Iterator[str]:
+    """Yield the arguments of setup_experiment.py, by its argument_parser.py in the tag of the release."""
+    model, release = row["model"], row["release"]
+    names = ("model_name", "model_size") if release == "25.11" else ("model_family_name", "model_recipe_name")
+    stated = dict(zip(names, (OLDEST if release == "25.11" else MODELS)[model], strict=True))
+    if not row["config"].endswith(("_V1", "_V2", "_MX", "_CS", "_CONFIG", "_BF16", "_NVFP4", "_config")):
+        stated["config_variant"] = row["config"].rpartition("_")[2].lower()
+    per_node = 4 if row["gpu"].startswith("gb") else 8
+    container = {"25.11": "25.11.01", "26.02": "26.02.00", "26.04": "26.04.00"}.get(release, release)
+    stated |= {"gpu": row["gpu"], "compute_dtype": row["dtype"], "num_gpus": row["gpus"]}
+    stated |= {"gpus_per_node": str(min(per_node, int(row["gpus"]))), "max_steps": "50"}
+    stated |= {"container_image": f"/stage/nvidia+nemo+{container}.sqsh", "hf_token": "hf_very_secret"}
+    stated |= {"account": "acct", "partition": "batch", "log_dir": "/stage"}
+    for name, value in stated.items():
+        yield from (f"--{name}", value)
+
+
+def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
+    printed, shipped = read_printed(), read_shipped()
+    assert printed.keys() == shipped.keys()
+    launched = {name: row for name, row in printed.items() if has_numbers(row)}
+    assert (len(printed), len(launched)) == (265, 227)
+    for name, row in launched.items():
+        spec = plan(*shipped[name])
+        expected = ("python", "scripts/performance/setup_experiment.py", *list_words(row))
+        assert spec.command == expected, name
+        assert dict(spec.environment)["NEMORUN_HOME"] == "/stage"
+        assert (spec.via, spec.secrets) == ("script", ("HF_TOKEN",))
+        assert not refuse(*shipped[name])
+
+
+def test_a_row_that_no_script_of_its_release_runs_is_refused_with_the_reason() -> None:
+    others = {name: row for name, row in read_printed().items() if not has_numbers(row)}
+    for name, row in others.items():
+        reason = "its data and its checkpoint are stated nowhere"
+        reason = reason if row["task"] != "pretrain" else "no script of its release has these numbers"
+        assert refuse(*read_shipped()[name]) == reason, name
+        with pytest.raises(LaunchError, match=reason):
+            plan(*read_shipped()[name])
+    assert sorted({name[0] for name in others}) == ["25.11", "26.02.01", "26.06"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (("26.04.01", "llama31_405b", "h100", "fp8_cs"), "-w pretrain_llama3.1 -s 405b --dtype fp8 --scale 1024"),
+        (("26.04", "nemotron_3_super", "gb300", "nvfp4"), "-w pretrain_nemotron_3 -s 120b --dtype nvfp4 --scale 64"),
+        (("26.02.01", "gpt_oss_120b", "h100", "bf16"), "-w pretrain_gpt_oss -s 120b --dtype bf16 --scale 64"),
+    ],
+)
+def test_llmb_run_launches_what_its_recipes_have(row: tuple[str, str, str, str], words: str) -> None:
+    spec = build_job(*find_one(*row), Cluster(gpu=row[2]), caller={"LLMB_INSTALL": "/llmb"}, launcher="llmb-run")
+    assert spec.command == ("llmb-run", "submit", *words.split())
+    assert (spec.via, spec.directory) == ("llmb-run", Path("/llmb"))
+
+
+def test_llmb_run_launches_no_row_of_other_numbers_than_its_recipes_have() -> None:
+    """Its 405B MXFP8 would be current scaling, its Llama 3 70B on H100 has another batch, and nothing runs 26.08."""
+    every = [pair for pair in read_shipped().values() if not refuse(*pair, "llmb-run")]
+    assert len(every) == 18 + 16 + 4
+    assert {base.key.release for base, _ in every} == {"26.02.01", "26.04", "26.04.01"}
+    for row in (("llama31_405b", "gb300", "fp8_mx"), ("llama3_70b", "h100", "fp8_cs")):
+        why = refuse(*find_one("26.04", *row), "llmb-run")
+        assert why == "no recipe of llmb-run 26.05 has these numbers"
+    why = refuse(*find_one("26.08", "gpt_oss_120b", "gb300", "fp8_mx"), "llmb-run")
+    assert why == "megatron_bridge 26.08 is not launched by 'llmb-run', but by script"
+
+
+def test_the_image_is_where_it_lies(tmp_path: Path) -> None:
+    base, facts = find_one("26.04", "llama3_70b", "h100", "fp8_cs")
+    image = tmp_path / "images" / "nvidia+nemo+26.04.00.sqsh"
+
+    def find(caller: dict[str, str]) -> str:
+        command = build_job(base, facts, Cluster(gpu="h100"), caller=caller).command
+        return command[command.index("--container_image") + 1]
+
+    assert find({"STAGE_PATH": str(tmp_path)}) == str(tmp_path / image.name)
+    image.parent.mkdir()
+    image.touch()
+    assert find({"STAGE_PATH": str(tmp_path)}) == find({"LLMB_INSTALL": str(tmp_path)}) == str(image)
+    assert find({"STAGE_PATH": str(tmp_path), "RUN_CONF_IMAGE": "/mine.sqsh"}) == "/mine.sqsh"
+
+
+ROWS = [
+    ("25.11", "llama3_8b", "gb200", "fp8_mx"),
+    ("26.02", "qwen3_235b_a22b", "b200", "fp8_mx"),
+    ("26.04", "llama3_70b", "gb300", "nvfp4"),
+    ("26.04.01", "llama31_405b", "h100", "fp8_cs"),
+    ("26.06", "deepseek_v3", "b300", "fp8_mx"),
+    ("26.08", "nemotron_3_ultra", "gb200", "fp8_mx"),
+]
+
+
+def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
+    """Return which configuration the run that a launch of a row left is of."""
+    log = write_bridge_run(folder, run)
+    job = re.findall(r"_(\d+)_0\.out$", log.name)[0]
+    found = ingest_job([folder / "experiments"], job, base.key, find_catalog(), datetime.now(UTC))
+    assert found is not None
+    return found.identity.key
+
+
+@pytest.mark.parametrize("row", ROWS, ids="-".join)
+@pytest.mark.parametrize("beside", [(), (CONFIGURATION,), (CONFIGURATION, SCRIPT, METADATA)], ids=len)
+def test_the_run_that_a_launch_leaves_is_of_its_row(
+    row: tuple[str, ...], beside: tuple[str, ...], tmp_path: Path
+) -> None:
+    (base, _), printed = find_one(*row), next(one for name, one in read_printed().items() if name[:4] == row)
+    name = printed["experiment"].split(" ")[-1]
+    assert ingest_launched(tmp_path, base, BridgeRun(base, beside=beside, name=name)) == base.key
+
+
+@pytest.mark.parametrize(
+    "changed", [{"dtype": "bf16"}, {"container": "25.11"}, {"gbs": "64"}, {"gpu": "b300"}, {"tp": "32"}], ids=str
+)
+@pytest.mark.parametrize("row", ROWS[2:4], ids="-".join)
+def test_a_launch_that_ran_something_else_is_not_of_its_row(
+    row: tuple[str, ...], changed: dict[str, str], tmp_path: Path
+) -> None:
+    """As a checkout of another version would, or llmb-run of another release."""
+    base, _ = find_one(*row)
+    assert ingest_launched(tmp_path, base, BridgeRun(base, changed=changed)) != base.key
+
+
+def test_a_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("HF_TOKEN", "hf_very_secret"), ("STAGE_PATH", str(pytester.path))):
+        monkeypatch.setenv(name, value)
+    result = pytester.runpytest_inprocess(
+        "-k", "megatron_bridge", "--llmb-launch", "--llmb-dry-run", "--llmb-gpu=b300", "--llmb-max-gpus=2048"
+    )
+    text = result.stdout.str()
+    assert text.count("\n  python scripts/performance/setup_experiment.py --model_family_name ") == 27
+    assert "not launched: 2 configurations: no script of its release has these numbers" in text
+    assert "--hf_token ***" in text
+    assert "hf_very_secret" not in text
+    folders = " ".join(text.split())
+    assert "nothing says where megatron_bridge 26.04 is: no folder with its setup_experiment.py" in folders
