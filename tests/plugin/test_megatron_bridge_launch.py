@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
@@ -57,22 +58,25 @@ CALLER = {"PATH": "/usr/bin", "HF_TOKEN": "hf_very_secret", "STAGE_PATH": "/stag
 
 
 @cache
-def read_printed() -> dict[Row, dict[str, str]]:
+def read_printed() -> dict[Row, dict[str, Any]]:
     """Every row of the documents, two precisions of one row apart, with what the scripts of its tag call it."""
-    rows = {}
-    with shared("documents/megatron_bridge/row_names.tsv").open() as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            model, task = row["model"].partition(" (")[0], row["task"] if row["task"] != "pretrain" else ""
-            precisions, configs = re.findall(r"[\w-]+", row["precision"]), row["config"].split() or [""]
-            for number, precision in enumerate(precisions):
-                dtype, gpu, config = (
-                    DTYPES[precision],
-                    row["system"][4:].lower(),
-                    configs[min(number, len(configs) - 1)],
-                )
-                name = (row["release"], MODELS[model][1], gpu, dtype, row["gpus"], row["gbs"], task)
-                assert name not in rows
-                rows[name] = {**row, "model": model, "dtype": dtype, "gpu": gpu, "config": config}
+    rows: dict[Row, dict[str, Any]] = {}
+    files = (shared(f"documents/megatron_bridge/{name}.tsv").read_text().splitlines() for name in ("row_names", "rows"))
+    for row, cells in zip(*(csv.DictReader(lines, delimiter="\t") for lines in files), strict=True):
+        assert [row[name] for name in list(row)[:7]] == [cells[name] for name in list(row)[:7]]
+        model, task = row["model"].partition(" (")[0], row["task"] if row["task"] != "pretrain" else ""
+        configs, rates = row["config"].split() or [""], re.findall(r"\d+", cells["tokens_per_s_per_gpu"])
+        for number, precision in enumerate(re.findall(r"[\w-]+", row["precision"])):
+            tokens = 50 * int(row["gbs"]) * int(cells["seq"]) / int(row["gpus"])
+            found = {
+                "model": model,
+                "dtype": DTYPES[precision],
+                "gpu": row["system"][4:].lower(),
+                "config": configs[min(number, len(configs) - 1)],
+                "seconds": tokens / int(rates[number]),
+            }
+            sizes = (row["gpus"], row["gbs"], task)
+            rows[row["release"], MODELS[model][1], found["gpu"], found["dtype"], *sizes] = {**row, **found}
     return rows
 
 
@@ -113,18 +117,20 @@ def refuse(base: Baseline, facts: LaunchFacts, launcher: str = "") -> str:
     return explain_unfit(base.configuration, facts, make_cluster(base.key), launcher)
 
 
-def has_numbers(row: dict[str, str]) -> bool:
+def has_numbers(row: dict[str, Any]) -> bool:
     """Whether a configuration of the scripts has the numbers of a row. SFT and LoRA want data that nobody states."""
     return bool(row["config"]) and row["task"] == "pretrain"
 
 
-def list_words(row: dict[str, str]) -> Iterator[str]:
+def list_words(row: dict[str, Any]) -> Iterator[str]:
     """Yield the arguments of setup_experiment.py, by its argument_parser.py in the tag of the release."""
     model, release = row["model"], row["release"]
     names = ("model_name", "model_size") if release == "25.11" else ("model_family_name", "model_recipe_name")
     stated = dict(zip(names, (OLDEST if release == "25.11" else MODELS)[model], strict=True))
     if not row["config"].endswith(("_V1", "_V2", "_MX", "_CS", "_CONFIG", "_BF16", "_NVFP4", "_config")):
         stated["config_variant"] = row["config"].rpartition("_")[2].lower()
+    if row["seconds"] > 15 * 60:
+        stated["time_limit"] = "02:00:00"
     per_node = 4 if row["gpu"].startswith("gb") else 8
     container = {"25.11": "25.11.01", "26.02": "26.02.00", "26.04": "26.04.00"}.get(release, release)
     stated |= {"gpu": row["gpu"], "compute_dtype": row["dtype"], "num_gpus": row["gpus"]}
