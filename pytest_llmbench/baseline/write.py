@@ -97,6 +97,7 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
         step_seconds=float(recording.trimmed_mean_seconds),
         # They are the document's, and stay in its file.
         cells=(),
+        configuration=replace(published.configuration, arguments=()),
         window=published.window._replace(statistic=STATISTIC),
         timed=STATISTIC,
         timed_window=None,

@@ -39,7 +39,10 @@ def test_the_type_of_a_gpu(name: str, gpu: str) -> None:
         ("h100_pcie", "fp8_cs", 1513),
         ("h100nvl", "bf16", 835),
         ("h100nvl", "fp8", 1671),
-        ("gb200", "bf16", None),
+        ("gb200", "bf16", 2450),
+        ("NVIDIA B200", "fp8_mx", 4500),
+        ("gb300", "nvfp4", 14700),
+        ("mi300x", "bf16", None),
         ("h100", "nvfp4", None),
     ],
 )

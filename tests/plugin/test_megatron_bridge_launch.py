@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -153,6 +154,13 @@ def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
         assert dict(spec.environment)["NEMORUN_HOME"] == "/stage"
         assert (spec.via, spec.secrets) == ("script", ("HF_TOKEN",))
         assert not refuse(*shipped[name])
+
+
+def test_a_row_of_which_a_baseline_was_recorded_is_launched_the_same_way() -> None:
+    base, facts = find_one("26.04", "llama3_70b", "h100", "fp8_cs")
+    recorded = replace(base, configuration=replace(base.configuration, arguments=()))
+    assert plan(recorded, facts).command == plan(base, facts).command
+    assert not refuse(recorded, facts)
 
 
 def test_a_row_that_no_script_of_its_release_runs_is_refused_with_the_reason() -> None:
