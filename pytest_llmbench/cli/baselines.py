@@ -90,12 +90,12 @@ def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
 def _import(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.documents import (
         DraftFate,
-        ImportDefaults,
         format_report,
         import_document,
         read_document,
         write_drafts,
     )
+    from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
 
     defaults = ImportDefaults(arguments.recipe, arguments.size, arguments.gpu, arguments.dtype)
     path = arguments.document

@@ -15,6 +15,7 @@ from pytest_llmbench.cli import Output, Subparsers, tell
 from pytest_llmbench.cli.baselines import read_recipes_in
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts
+from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.report.files import NEW, write_whole
 
@@ -174,7 +175,7 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
     if path is None:
         return Output(text)
     try:
-        write_whole(path, text.encode(), NEW, make_folders=False)
+        write_whole(path, redact_text(text).encode(), NEW, make_folders=False)
     except FileExistsError as error:
         raise LaunchError(f"{path}: there is one already, and it is not replaced") from error
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import (
+    MEGATRON_BRIDGE,
     NO_QUOTE,
     Attempt,
     AttemptFiles,
@@ -39,7 +40,7 @@ from pytest_llmbench.ingest.duplicates import (
     mark_copies,
 )
 from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
-from pytest_llmbench.pipeline.catalog import MEGATRON_BRIDGE, Catalog, read_tables
+from pytest_llmbench.pipeline.catalog import Catalog, read_tables
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import nccl_traces
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types
 from outcomes import killed, missing, slow, stray, told
 
-from pytest_llmbench.baseline.documents import ImportDefaults, format_report, import_document, write_drafts
+from pytest_llmbench.baseline.documents import format_report, import_document, write_drafts
+from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_file, read_recipe
 from pytest_llmbench.baseline.write import write_recorded

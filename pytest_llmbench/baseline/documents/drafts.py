@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from pytest_llmbench.baseline.documents.labels import DTYPE, GPU, METRICS, read_caption
-from pytest_llmbench.baseline.documents.markdown import list_shown_lines
+from pytest_llmbench.baseline.documents.markdown import MarkdownTable, list_shown_lines
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
 from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS, NO_PEAK, SHAPE
 from pytest_llmbench.core import formatting
@@ -52,7 +52,15 @@ _WINDOW = re.compile(r"(?:iterations|steps) (\d+)(?:[-\u2013]| to )(\d+)\b.*\bme
 _STEPS = re.compile(
     r"training\b.* (?:will run|runs) for the first (\d+) steps|will run for the first (\d+) steps", re.ASCII
 )
-_MEGATRON_BRIDGE = re.compile(r"\bMegatron[- ]Bridge\b")
+_FRAMEWORKS = (
+    ("NeMo AutoModel", "automodel", re.compile(r"\bNeMo[- ]AutoModel\b")),
+    ("Megatron-Bridge", "megatron", re.compile(r"\bMegatron[- ]Bridge\b")),
+)
+"""The frameworks that a document is about where it names them, and how they log."""
+
+_LAUNCHED_BY = {"nemo1": "NeMo Framework Launcher", "nemo2": "NeMo-Run", "maxtext": "MaxText", "paxml": "Paxml"}
+"""What writes such logs, where the document names no framework."""
+
 _DIALECTS = {name: re.compile(dialect.documented) for name, dialect in DIALECTS.items() if dialect.documented}
 
 
@@ -84,10 +92,11 @@ class Prose:
         return {what: value for (other, name, what), value in self.values.items() if (other, name) == (kind, owner)}
 
 
-def read_prose(text: str) -> Prose:
-    """Return what the text of a document states; what stands in a comment it does not."""
+def read_prose(text: str, of_peaks: Iterable[MarkdownTable] = ()) -> Prose:
+    """Return what the text of a document and its tables of peaks state; what stands in a comment it does not."""
     values_of: dict[tuple[str, str, str], list[ProseValue]] = defaultdict(list)
-    for name, stated in _find_values(text):
+    in_tables = (stated for table in of_peaks for stated in _read_peaks(table))
+    for name, stated in (*_find_values(text), *in_tables):
         values_of[name].append(stated)
     # Which of several values counts nobody knows, so none is taken.
     agreed = {name: values[0] for name, values in values_of.items() if len({value.value for value in values}) == 1}
@@ -120,14 +129,31 @@ def _find_values(text: str) -> Iterator[tuple[tuple[str, str, str], ProseValue]]
         yield from ((("about", "", name), ProseValue(value, number)) for name, value in _find_measurement_values(line))
 
 
+def _read_peaks(table: MarkdownTable) -> Iterator[tuple[tuple[str, str, str], ProseValue]]:
+    """Yield the peaks of a table with a column for each GPU type and a row for each precision, or the other way."""
+    around = " ".join((table.heading, table.lead, *table.header.cells))
+    unit = re.search(r"\b([TP])FLOP", around, re.IGNORECASE)
+    for row in table.rows if unit else ():
+        for label, cell in zip(table.header.cells[1:], row.cells[1:], strict=False):
+            named = [{**read_caption(text).facts, "rest": read_caption(text).rest} for text in (label, row.cells[0])]
+            facts = {name: value for each in named for name, value in each.items() if value}
+            # Anything else in them, such as `sparse`, makes it another number.
+            if facts.keys() == {"gpu", "dtype"} and re.fullmatch(r"\d+(\.\d+)?", cell, re.ASCII) and unit:
+                key = "peak", str(facts["gpu"]), str(facts["dtype"])
+                yield key, ProseValue(_to_tera(cell, unit[1]), row.line)
+
+
+def _to_tera(number: str, prefix: str) -> str:
+    return f"{(Decimal(number) * (1000 if prefix.upper() == 'P' else 1)).normalize():f}"
+
+
 def _find_peaks(line: str) -> Iterator[tuple[tuple[str, str], str]]:
     gpu = ""
     for match in _PEAKS.finditer(line):
         if match[1]:
             gpu = match[1].lower()
         elif gpu:
-            tera = Decimal(match[3]) * (1000 if match[4] == "P" else 1)
-            yield (gpu, match[2].lower()), f"{tera.normalize():f}"
+            yield (gpu, match[2].lower()), _to_tera(match[3], match[4])
 
 
 def _find_model_values(line: str) -> Iterator[tuple[str, str]]:
@@ -148,21 +174,21 @@ def _find_measurement_values(line: str) -> Iterator[tuple[str, str]]:
     if steps := _STEPS.search(line):
         yield "steps", steps[1] or steps[2]
     yield from (("dialect", name) for name, pattern in _DIALECTS.items() if pattern.search(line))
-    if _MEGATRON_BRIDGE.search(line):
-        yield from (("framework", "Megatron-Bridge"), ("dialect", "megatron"))
+    for framework, dialect, pattern in _FRAMEWORKS:
+        if pattern.search(line):
+            yield from (("framework", framework), ("dialect", dialect))
 
 
 # --- as a file ------------------------------------------------------------------------------------------
 
 FILL_IN = "# fill in:"
+NOT_STATED = "# not stated"
+USUAL = f"{NOT_STATED}: the usual"
 USUAL_WINDOW = "{statistic: mean, first: 11, last: 44}"
 SUMS = ("attention", "mlp", "embedding")
+SIZES = ("hidden_size", "attention_heads", "query_groups", "ffn_size", "top_k", "vocabulary_size", "printed_flops")
 HINTS = {
-    "framework": "such as NeMo-Run",
     "dialect": "that of the log: nemo1, nemo2, maxtext, megatron, torchtitan, ...",
-    "timed": "last_step or mean",
-    "steps": "of a run",
-    "formula": "grok, llama or nemotron, and the digits to which the document rounds, as in llama:3 (docs/flops.md)",
 }
 
 
@@ -182,30 +208,32 @@ class BaselineDraft:
         lines = enumerate(self.text.splitlines(), 1)
         return tuple((number, line.partition(FILL_IN)[2].strip()) for number, line in lines if FILL_IN in line)
 
+    @property
+    def assumed(self) -> tuple[tuple[int, str], ...]:
+        """The lines with what the document does not state, 1-based, and what stands there."""
+        lines = enumerate(self.text.splitlines(), 1)
+        return tuple((number, line.partition(NOT_STATED)[0].strip()) for number, line in lines if NOT_STATED in line)
+
 
 def make_draft(entries: Sequence[DocumentConfiguration], prose: Prose, document: str, release: str) -> BaselineDraft:
     """Return the file of the configurations of one recipe; `document` is the name of what they were read from."""
     recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
     timed = cells > 0
-    # Where all that is printed is how much work a GPU does, no FLOPs have to be counted, and it is a mean of steps.
-    by_rate = timed and not any({"step_time", "mfu", "days_to_1t"} & set(entry.cells) for entry in entries)
-    lines = [*_render_head(recipe, release, document, prose, timed=timed, by_rate=by_rate)]
-    lines += _render_peaks(entries, prose, by_rate=by_rate)
     sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
     models = {size: _select_model(prose, size, alone=len(sizes) == 1) for size in sizes}
-    if not by_rate or any(models.values()):
+    lines = [*_render_head(recipe, release, document, prose, timed=timed)]
+    lines += _render_peaks(entries, prose)
+    if any(models.values()):
         lines += ["", "models:", *(line for size in sizes for line in _render_model(size, models[size]))]
     lines += ["", "configurations:"]
     for number, entry in enumerate(entries):
         if number == 0 or (entry.table, entry.line) != (entries[number - 1].table, entries[number - 1].line):
             lines.append(f"  # {escape(entry.table)} (line {entry.line} of the document)")
-        lines += _render_row(entry, models[str(entry.facts["size"])], by_rate=by_rate)
+        lines += _render_row(entry, models[str(entry.facts["size"])])
     return BaselineDraft(recipe, release, "\n".join(lines) + "\n", len(entries), cells)
 
 
-def _render_head(
-    recipe: str, release: str, document: str, prose: Prose, *, timed: bool, by_rate: bool
-) -> Iterator[str]:
+def _render_head(recipe: str, release: str, document: str, prose: Prose, *, timed: bool) -> Iterator[str]:
     about = prose.select("about")
     yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/baselines.md explains the keys."
     yield "schema: 1"
@@ -213,22 +241,28 @@ def _render_head(
     yield f"recipe: {_quote(recipe)}"
     yield f"release: {json.dumps(release)}"
     yield f"title: {_quote(f'{recipe} {release}')}"
-    yield _render_value("framework", about.get("framework"))
+    yield _render_framework(about)
     yield f"names: [{_quote(recipe)}]"
     yield _render_value("dialect", about.get("dialect"))
     yield f"source: {{document: {_quote(document)}}}"
     yield ""
     if timed or "timed" in about:
-        assumed = by_rate and "timed" not in about
-        yield "timed: mean   # assumed: it prints rates" if assumed else _render_value("timed", about.get("timed"))
+        yield _render_value("timed", about["timed"]) if "timed" in about else f"timed: mean   {USUAL}"
     if "first" in about:
         first, last = about["first"], about["last"]
         yield f"window: {{statistic: mean, first: {first.value}, last: {last.value}}}   # line {first.line}"
     else:
-        yield f"window: {USUAL_WINDOW}   # the usual one, the document names none"
+        yield f"window: {USUAL_WINDOW}   {USUAL}"
     if timed or "steps" in about:
-        assumed = by_rate and "steps" not in about
-        yield "steps: 50   # assumed: the usual ones" if assumed else _render_value("steps", about.get("steps"))
+        yield _render_value("steps", about["steps"]) if "steps" in about else f"steps: 50   {USUAL}"
+
+
+def _render_framework(about: ProseValues) -> str:
+    dialect = about.get("dialect")
+    if "framework" in about or dialect is None or dialect.value not in _LAUNCHED_BY:
+        stated = about.get("framework")
+        return _render_value("framework", stated) if stated else f"framework: unknown   {NOT_STATED}"
+    return f"framework: {_LAUNCHED_BY[dialect.value]}   # by the log of line {dialect.line}"
 
 
 def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: str = "") -> str:
@@ -239,7 +273,7 @@ def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: 
     return f"{indent}{name}: {text or stated.value}   # line {stated.line}"
 
 
-def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose, *, by_rate: bool) -> Iterator[str]:
+def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Iterator[str]:
     yield "peak_tflops:"
     pairs = dict.fromkeys((str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries)
     for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
@@ -248,12 +282,9 @@ def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose, *, by_
         for dtype in (dtype for other, dtype in pairs if other == gpu):
             if dtype in peaks:
                 yield _render_value(dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value))
-            elif by_rate:
-                yield f'    {dtype}: "{find_peak(gpu, dtype) or NO_PEAK}"   # the document states none'
             else:
                 peak = find_peak(gpu, dtype)
-                hint = f", such as NVIDIA's {peak}" if peak else ""
-                yield f'    {dtype}: null   {FILL_IN} peak TFLOP/s of {gpu} in {dtype}{hint}, or "NA"'
+                yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": the vendor gives it" if peak else ""}'
 
 
 def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
@@ -265,11 +296,16 @@ def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
 def _render_model(size: str, model: ProseValues) -> Iterator[str]:
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
+    if formula is None:
+        yield f"    formula: none   {NOT_STATED}: docs/flops.md has those for MFU"
+        for name in (name for name in SIZES if name in model):
+            text = model[name].value
+            yield _render_value(name, model[name], "    ", text if text.isdigit() else json.dumps(text))
+        return
     # A document rounds its constant before it multiplies; with all digits its own tables would not reproduce.
     digits = f":{len(constant.value.lower().partition('e')[0]) - 1}" if constant else ""
-    yield _render_value("formula", formula, "    ", f"{formula.value}{digits}" if formula else "")
-    needed = FORMULA_NEEDS[formula.value] if formula else ("attention_heads", "query_groups", "ffn_size")
-    for name in ("hidden_size", *needed, "vocabulary_size"):
+    yield _render_value("formula", formula, "    ", f"{formula.value}{digits}")
+    for name in ("hidden_size", *FORMULA_NEEDS[formula.value], "vocabulary_size"):
         yield _render_value(name, model.get(name), "    ")
     if constant:
         yield _render_value("printed_flops", constant, "    ", json.dumps(constant.value))
@@ -290,14 +326,14 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
         yield _render_value("flops", flops, "      ", json.dumps(flops.value))
 
 
-def _render_row(entry: DocumentConfiguration, model: ProseValues, *, by_rate: bool) -> Iterator[str]:
+def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
     names = ("size", "gpu", "dtype", "task", "variant")
     key = ", ".join(f"{name}: {_quote(str(entry.facts[name]))}" for name in names if name in entry.facts)
     title = f", table: {_quote(entry.table)}" if entry.table else ""
     yield f"  - {{{key}, gpus: {entry.facts['gpus']}{title},"
     worked = {name: model[name].value for name in ("sequence_length", "layers") if name in model}
     columns = {name: entry.facts.get(name, worked.get(name)) for name in COLUMNS}
-    needed = [name for name in SHAPE if columns[name] is None and (model or not by_rate)]
+    needed = [name for name in SHAPE if columns[name] is None and "formula" in model]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
     keys += [f"{name}: null" for name in needed] + ["proxy: true"] * entry.proxy
     keys += [f"logged_tflop: {entry.facts['logged_tflop']}"] if "logged_tflop" in entry.facts else []
@@ -305,9 +341,9 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues, *, by_rate: bo
     places = [f"{name}: line {model[name].line}" for name in worked if name not in entry.facts]
     notes = [*([f"# {', '.join(places)}"] if places else []), *([f"{FILL_IN} {', '.join(needed)}"] if needed else [])]
     end = "".join(f"   {note}" for note in notes)
-    yield f"     {', '.join(keys)}{',' if cells else '}'}{end}"
-    if cells:
-        yield f"     cells: {{{cells}}}}}"
+    if keys:
+        yield f"     {', '.join(keys)},{end}"
+    yield f"     cells: {{{cells}}}}}" if cells else "    }"
 
 
 def _quote(text: str) -> str:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from pytest_llmbench.baseline.schema import GROUPS
 
 _PER_SECOND = r"\s*(?:/|per)\s*s(?:ec(?:onds?)?)?"
-_PER_GPU = r"\s*(?:/|per)\s*gpu"
+_PER_GPU = r"[\s_]*(?:/|per)[\s_]*gpu"
 _TOKENS_PER_SECOND = rf"tokens?{_PER_SECOND}"
 METRICS = {
     "step_time": r"(?:mean |average |avg\.? )?(?:train(?:ing)? )?(?:step|iteration)[ _]time(?: mean)?|"
-    r"(?:time|seconds) per (?:training )?(?:step|iteration)",
+    r"(?:time|seconds) per (?:global )?(?:training )?(?:step|iteration)",
     "tokens_per_second": rf"(?:training )?throughput(?:,? (?:in )?{_TOKENS_PER_SECOND})?|{_TOKENS_PER_SECOND}",
     "tokens_per_second_per_gpu": rf"(?:training )?throughput(?:{_PER_GPU})?|{_TOKENS_PER_SECOND}{_PER_GPU}",
-    "tflops_per_gpu": rf"(?:model )?t(?:era)?flops?(?:{_PER_SECOND})?{_PER_GPU}",
+    "tflops_per_gpu": rf"(?:model[ _])?t(?:era)?flops?(?:{_PER_SECOND})?{_PER_GPU}",
     "mfu": r"(?:model flops? utili[sz]ation(?: mfu)?|mfu)",
     "days_to_1t": r"(?:time|days) to train (?:with |on )?1t tokens(?: in days)?|days to (?:train )?1t(?: tokens)?",
 }
@@ -44,20 +44,22 @@ _FIELDS = {
     "size": r"(?:model )?size|model",
     "dtype": r"precision|dtype|data type",
     "gpu": r"gpu(?:[ _]type)?|system",
-    "sequence_length": r"seq(?:uence)?\.?[ _]?len(?:gth)?",
+    "sequence_length": r"(?:packed )?seq(?:uence)?\.?[ _]?len(?:gth)?|seq",
     "layers": r"(?:# ?|num(?:ber)?[ _]?(?:of )?)?layers",
-    "gbs": r"gbs|global[ _]batch[ _]size",
-    "mbs": r"mbs|micro[ _]?batch[ _]size",
+    "gbs": r"gbs|global[ _]?batch[ _]?size",
+    "mbs": r"mbs|micro[ _]?batch[ _]?size",
     "ga": r"ga|gradient[ _]accumulation(?:[ _]steps)?",
+    "task": r"task|algorithm|fine-?tuning scheme",
     **{name: name for name in GROUPS},
 }
-"""The columns of a configuration table; `gpus` and the three after it are part of the key."""
+"""The columns of a configuration table; `gpus`, the three after it and `task` are part of the key."""
 
 ABSENT = ("", "-", "--", "\u2013", "\u2014", "NA", "N/A", "n/a", "na", "None", "none")
 """How a document says that there is no value."""
 
+_MAY_BE_ABSENT = ("tokens_per_second", "mfu", "days_to_1t")
 _NOT_GIVEN = {"NA": "NA", "na": "NA", "N/A": "n/a", "n/a": "n/a"}
-"""Those that a baseline file keeps."""
+"""Those that a baseline file keeps, of the metrics that it may say it of."""
 
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
@@ -87,8 +89,10 @@ def parse_metric_cell(name: str, power: int, label: str, text: str) -> str:
     Empty where the document gives none. Raises ValueError, with the reason, for what is no number, or may be two.
     """
     if text in ABSENT:
-        return "" if name == "step_time" else _NOT_GIVEN.get(text, "")
+        return _NOT_GIVEN.get(text, "") if name in _MAY_BE_ABSENT else ""
     number, unit = _split_number(_FOOTNOTE.sub("", text))
+    if re.fullmatch(r"\([\d.,]+\)", unit, re.ASCII):
+        raise ValueError("it holds two values, and nothing says of what the second is")
     if unit and unit not in _UNITS[name]:
         raise ValueError(f"the unit {unit!r} is none of {', '.join(_UNITS[name])}")
     power = _UNITS[name][unit] if unit else power
@@ -169,7 +173,9 @@ def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
     return f"{digits}%"
 
 
-GPU = r"(?:GB|B|H|A|L|V|MI)\d{2,4}[A-Za-z]?"
+GPU = r"(?:GB|B|H|A|L|V|MI)\d{2,4}(?:(?-i:(?!(?<![Ll]40)s\b))[A-Za-z])?"
+"""A type of GPU, without the s of several `H100s`; the L40S is one."""
+
 DTYPE = r"(?:BF16|FP8(?:[-_](?:CS|DS|MX|SC))?|FP16|FP32|TF32|FP4|NVFP4|MXFP8|MXFP4|INT8)"
 _SIZE = r"\d+(?:x\d+)?(?:\.\d+)?[bBmM](?:[-_][aA]\d+[bB])?"
 _SIZE_CELL = rf"({_SIZE})([-_ ]?proxy)?"
@@ -179,20 +185,29 @@ _NAMED_NUMBER = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _GPUS = re.compile(
-    rf"(?<![\w.,])(\d{{1,3}}(?:,\d{{3}})+|\d{{1,9}})\s*(?:[x\u00d7]\s*({GPU})\b(?:\s*GPUs?\b)?|[x\u00d7]?\s*({GPU})?\s*GPUs?\b)",
+    rf"(?<![\w.,])(\d{{1,3}}(?:,\d{{3}})+|\d{{1,9}})\s*(?:[x\u00d7]\s*({GPU})s?\b(?:\s*GPUs?\b)?|[x\u00d7]?\s*({GPU})?\s*GPUs?\b)",
     re.IGNORECASE | re.ASCII,
 )
 _WORDS = (
     ("dtype", re.compile(rf"\b{DTYPE}(?:\s*[/,&]\s*{DTYPE})*\b", re.IGNORECASE | re.ASCII)),
-    ("gpu", re.compile(rf"\b{GPU}\b", re.ASCII)),
-    ("size", re.compile(rf"(?<![^\W_]){_SIZE}\b(?:[-_ ]?proxy\b)?", re.IGNORECASE | re.ASCII)),
+    ("gpu", re.compile(rf"\b{GPU}(?=s?\b)", re.ASCII)),
+    # Behind three letters, too: `GPT175B`; `a3b` is how much of a model is active.
+    ("size", re.compile(rf"(?:(?<![^\W_])|(?<=[a-z]{{3}})){_SIZE}\b(?:[-_ ]?proxy\b)?", re.IGNORECASE | re.ASCII)),
 )
-_TASK = re.compile(
-    r"(?<![^\W_])(?:(?P<task>(?:Q?LoRA|PEFT|SFT))|pre-?train(?:ing)?)(?![^\W_])", re.IGNORECASE | re.ASCII
-)
+PRETRAINING = "pretrain"
+"""The task of a configuration whose key names none."""
 
-FILLERS = frozenset({"throughput", "performance", "on", "with", "for", "at", "nvidia", "dgx", "hgx"})
-"""The words in the header of a column that say nothing of its configuration."""
+_TASKS = (
+    ("{}", re.compile(r"(?<![^\W_])(?:Q?LoRA|PEFT|SFT)(?![^\W_])", re.IGNORECASE | re.ASCII)),
+    (PRETRAINING, re.compile(r"(?<![^\W_])pre-?train(?:ing)?(?![^\W_])", re.IGNORECASE | re.ASCII)),
+    ("finetune", re.compile(r"(?<![^\W_])fine-?tun(?:e|ing)(?![^\W_])", re.IGNORECASE | re.ASCII)),
+)
+"""The tasks that a text may name; the first that it does counts: `Fine-tuning (LoRA)`."""
+
+FILLERS = frozenset(
+    {"throughput", "performance", "on", "with", "for", "at", "nvidia", "dgx", "hgx", "weak", "strong", "scaling"}
+)
+"""The words in the header of a column that say nothing of its configuration: how it scales, its batch says."""
 
 ConfigurationColumns = dict[str, int | str]
 """Configuration columns by name: numbers, and the texts of size, dtype and gpu; empty where there are several. Of a
@@ -249,7 +264,7 @@ def find_unknown_words(column: Caption) -> str:
 def make_recipe_name(before: str) -> str:
     """Return how a baseline file would call what stands before the size: `Llama 3.1` is llama3.1, `Maxtext LLama2`
     maxtext_llama2; empty where that is no name."""
-    return _make_name(re.sub(r"\s+(?=\d)", "", before.lower()))
+    return _make_name(re.sub(r"\s+(?=\d)", "", _RELEASE.sub("", before).lower()))
 
 
 def _make_name(words: str) -> str:
@@ -296,9 +311,9 @@ def parse_release(headings: Sequence[str]) -> str:
 
 
 def parse_task(text: str) -> str | None:
-    """Return the task that a heading names, such as lora; empty for pre-training, None where it names none."""
-    match = _TASK.search(text)
-    return (match["task"] or "").lower() if match else None
+    """Return the task that a text names, such as lora or PRETRAINING; None where it names none."""
+    named = ((name, pattern.search(text)) for name, pattern in _TASKS)
+    return next((name.format(match[0].lower()) for name, match in named if match), None)
 
 
 def _find_facts(text: str) -> list[tuple[str, int | str, re.Match[str]]]:
@@ -346,6 +361,10 @@ def read_cell(value: LabelledCell) -> ConfigurationColumns:
         raise ValueError("no such row or column is known")
     if field == "size":
         return _read_model(value)
+    if field == "task":
+        if not (task := parse_task(value.text) or _make_name(value.text.lower())):
+            raise ValueError("it is no name of a task")
+        return {"task": task}
     if field == "dtype" and not parse_dtypes(value.text):
         raise ValueError("it is no precision such as BF16 or BF16/FP8")
     if field == "dtype":

@@ -67,6 +67,9 @@ class MarkdownTable:
     above: tuple[str, ...] = ()
     """The headings that the heading stands below, the outermost first."""
 
+    between: tuple[str, ...] = ()
+    """All lines of text between the heading and the table."""
+
 
 @dataclass(frozen=True, slots=True)
 class MarkdownTables:
@@ -95,7 +98,7 @@ def read_tables(text: str) -> MarkdownTables:
     tables: list[MarkdownTable] = []
     stray = list(_find_hidden_rows(_normalize_lines(text)))
     headings: list[tuple[int, str]] = []
-    lead = ""
+    between: list[str] = []
     place = 0
     while place < len(lines):
         if place + 1 < len(lines) and _is_header(lines, place, 1):
@@ -103,15 +106,16 @@ def read_tables(text: str) -> MarkdownTables:
             rows = tuple(_make_row(lines[number], number) for number in range(place + 2, end))
             *above, heading = [title for _, title in headings] or [""]
             header = _make_row(lines[place], place)
-            tables.append(MarkdownTable(heading, header, rows, strip_markup(lead), tuple(above)))
-            place, lead = end, ""
+            texts = tuple(map(strip_markup, between))
+            tables.append(MarkdownTable(heading, header, rows, texts[-1] if texts else "", tuple(above), texts))
+            place, between = end, []
             continue
         level, title = _read_heading(lines, place)
         if title:
             headings = [*(outer for outer in headings if outer[0] < level), (level, title)]
-            lead = ""
-        else:
-            lead = lines[place].strip() or lead
+            between = []
+        elif lines[place].strip():
+            between.append(lines[place].strip())
         stray += _find_stray_rows(lines[place], place)
         place += 1
     return MarkdownTables(tuple(tables), tuple(sorted(stray, key=lambda row: row.line)))

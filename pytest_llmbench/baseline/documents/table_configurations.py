@@ -9,8 +9,10 @@ from itertools import zip_longest
 
 from pytest_llmbench.baseline.documents.labels import (
     ABSENT,
+    DTYPE,
     KEY,
     METRICS,
+    PRETRAINING,
     Caption,
     ConfigurationColumns,
     DocumentModel,
@@ -23,6 +25,7 @@ from pytest_llmbench.baseline.documents.labels import (
     parse_column_label,
     parse_dtypes,
     parse_metric_label,
+    parse_release,
     parse_size,
     parse_task,
     read_caption,
@@ -35,6 +38,12 @@ SHIFTED = "the last cell of its row is empty, which may be shifted: write NA whe
 
 
 _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
+_REMARK = re.compile(
+    rf"^\W*(?:(?:system|hardware|gpu(?: type)?)\s*:\s*(?P<gpu>.+)|(?:precision|data ?type|dtype)\s*:\s*(?P<dtype>.+))"
+    rf"|\b(?:at|in|with|using)\s+(?P<named>{DTYPE}\s+precision)\b",
+    re.IGNORECASE,
+)
+_PEAK = re.compile(r"\b(?:peak|theoretical)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,9 @@ class DocumentConfiguration:
     model: str = ""
     """The whole name of its model, where a label says that it is one."""
 
+    unsized: str = ""
+    """What its title names before the precision, where it may name the recipe: `Deepseek V3 BF16`."""
+
 
 def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...], tuple[UnreadCell, ...]]:
     """Return what a table says, and every cell of it that was not read.
@@ -82,6 +94,9 @@ def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...],
     has more that are known. A table without any metric, number of GPUs or other column is about something else.
     """
     header, column = table.header.cells, [row.cells[0] for row in table.rows]
+    if is_about_peaks(table):
+        reason = "its table is about peaks of GPUs, which no run has reached"
+        return (), tuple(refuse_rows((table.header, *table.rows), reason, decisive=False))
     if not _is_about_configurations((*header, *column), header[1:]):
         reason = "its table is not about performance or configurations"
         return (), tuple(refuse_rows((table.header, *table.rows), reason, decisive=False))
@@ -95,7 +110,7 @@ def read_table(table: MarkdownTable) -> tuple[tuple[DocumentConfiguration, ...],
     entries, unread = _read_rows(table, whole) if by_rows else _read_columns(table, whole)
     about, model = _read_heading(table), _read_model(table)
     torn = (cell for row, why in _check_rows(table) if why for cell in refuse_rows([row], why))
-    stated = [replace(entry, facts={**about, **entry.facts}) for entry in entries]
+    stated = [replace(entry, facts=_add_facts(about, entry.facts)) for entry in entries]
     return tuple(_name_model(entry, model) for entry in stated), (*torn, *unread)
 
 
@@ -113,10 +128,30 @@ def _read_heading(table: MarkdownTable) -> ConfigurationColumns:
         stated |= {name: value for name, value in read_caption(text).facts.items() if name == "gpu"}
     stated |= read_caption(table.heading).facts
     facts = {name: value if lead.get(name, value) == value else "" for name, value in stated.items() if name in KEY[:3]}
-    tasks = [task for text in (*table.above, table.heading) if (task := parse_task(text)) is not None]
-    if any(tasks[-1:]):
-        facts["task"] = tasks[-1]
-    return facts
+    for text in table.between:
+        for name, value in _read_remark(text).items():
+            facts[name] = value if facts.get(name, value) == value else ""
+    return facts | _read_task(*table.above, table.heading)
+
+
+def _read_remark(text: str) -> ConfigurationColumns:
+    """Return what a line above a table states of GPU type and precision: `System: DGX-H100`, `at FP8 precision`."""
+    match = _REMARK.search(text)
+    name = "gpu" if match and match["gpu"] else "dtype"
+    facts = read_caption(match[match.lastgroup or 0]).facts if match else {}
+    return {name: facts[name]} if name in facts else {}
+
+
+def _read_task(*texts: str) -> ConfigurationColumns:
+    """Return the task that the last of some texts names which names one."""
+    tasks = [task for task in map(parse_task, texts) if task]
+    return {"task": tasks[-1]} if tasks else {}
+
+
+def _add_facts(about: ConfigurationColumns, facts: ConfigurationColumns) -> ConfigurationColumns:
+    """Return what a table says and what stands around it; pre-training is the task of what names none."""
+    both = {**about, **facts}
+    return {name: value for name, value in both.items() if (name, value) != ("task", PRETRAINING)}
 
 
 def _read_model(table: MarkdownTable) -> DocumentModel | None:
@@ -131,17 +166,26 @@ def _name_model(entry: DocumentConfiguration, model: DocumentModel | None) -> Do
     return replace(entry, facts=facts, recipe=entry.recipe or model.recipe, model=model.name)
 
 
-def _is_about_configurations(labels: Iterable[str], captions: Iterable[str]) -> bool:
-    named = any(parse_metric_label(label) or parse_column_label(label) not in ("", *KEY[:3]) for label in labels)
+def _is_about_configurations(labels: Sequence[str], captions: Iterable[str]) -> bool:
+    names = [parse_column_label(label) for label in labels if not parse_metric_label(label)]
+    named = len(names) < len(labels) or any(name not in ("", "task", *KEY[:3]) for name in names)
     return named or any("gpus" in read_caption(text).facts for text in captions)
 
 
+def is_about_peaks(table: MarkdownTable) -> bool:
+    """Whether a table states what GPUs could do: what is around it says `peak`, and no number of GPUs."""
+    labels = (*table.header.cells, *(row.cells[0] for row in table.rows))
+    sized = any(parse_column_label(label) == "gpus" or "gpus" in read_caption(label).facts for label in labels)
+    return not sized and any(_PEAK.search(text) for text in (table.heading, table.lead, *labels))
+
+
 def _check_rows(table: MarkdownTable) -> Iterator[tuple[MarkdownRow, str]]:
-    """Yield the rows of a table, each with why it is not known where its cells belong, or where the last one ends;
-    empty where it is."""
+    """Yield the rows of a table, without empty cells beyond its header, each with why it is not known where its cells
+    belong, or where the last one ends; empty where it is."""
     wide = len(table.header.cells)
-    for row, below in zip_longest(table.rows, table.rows[1:]):
-        why = ""
+    for whole, below in zip_longest(table.rows, table.rows[1:]):
+        why, is_padded = "", all(whole.cells[:wide]) and not any(whole.cells[wide:])
+        row = replace(whole, cells=whole.cells[:wide]) if is_padded else whole
         # As GFM would fill it, or cut it, values could change their columns in silence.
         if len(row.cells) != wide:
             why = f"its row has {len(row.cells)} cells, the header {wide}: nobody knows where each belongs"
@@ -217,15 +261,19 @@ def _read_columns(
     entries, unread = [], [*_refuse_title(header.line, table.header.cells[0], title), *_refuse_below(below)]
     odd_labels = (row for row in rows if not is_known_label(row.cells[0]) and any(map(str.isdigit, row.cells[0])))
     unread += [UnreadCell(row.line, row.cells[0], "it stands where a label is expected") for row in odd_labels]
+    by_rows = {parse_column_label(row.cells[0]) for row in rows}
     for number, text in enumerate(header.cells[1:], 1):
         column = read_caption(text)
         values = [LabelledCell(row.cells[0], row.cells[number], row.line) for row in rows]
+        # A title is about all columns: a row that gives a value for each of them says more, `n/a` too.
+        by_title = {name: value for name, value in title.facts.items() if name in KEY or name not in by_rows}
+        by_title |= {} if "task" in by_rows else _read_task(header.cells[0], text)
         if odd := find_unknown_words(column):
             reason = f"the header of its column, {text!r}, is not understood: {odd!r}"
             unread.append(UnreadCell(header.line, text, f"{odd!r} in it is not understood"))
             unread += [UnreadCell(value.line, value.text, reason) for value in values if value.text not in ABSENT]
             continue
-        entry, problems = _make_configuration(header.line, header.cells[0], title, (title.facts, column.facts), values)
+        entry, problems = _make_configuration(header.line, header.cells[0], title, (by_title, column.facts), values)
         entries.append(entry)
         unread += problems
     return tuple(entries), tuple(unread)
@@ -234,6 +282,7 @@ def _read_columns(
 def _refuse_title(line: int, text: str, title: Caption) -> Iterator[UnreadCell]:
     """Yield a title with a number that is neither in a fact nor in the name of the recipe, or with contradictions."""
     rest = title.rest.removeprefix(" ".join(title.before.split())).strip()
+    rest = " ".join(word for word in rest.split() if not parse_release([word]))  # of its container, say
     if any(sign.isdigit() for sign in rest):
         yield UnreadCell(line, text, f"{rest!r} in this title is not understood")
     for name in (name for name, value in title.facts.items() if value == ""):
@@ -260,11 +309,12 @@ def _make_configuration(
         recipe=str(single.get("recipe", "")) or (make_recipe_name(caption.before) if caption.facts.get("size") else ""),
         table=title,
         facts={name: value for name, value in single.items() if name not in (*METRICS, "recipe", "name")}
-        | dict.fromkeys(odd.keys() & KEY, ""),
+        | dict.fromkeys(odd.keys() & {*KEY, "task"}, ""),
         cells={name: str(value) for name, value in single.items() if name in METRICS},
         values=tuple(value for value, stated in read if not odd.keys() & stated.keys()),
         proxy=any(map(_is_proxy, statements)),
         model=str(single.get("name", "")),
+        unsized=make_recipe_name(caption.before) if caption.facts.get("dtype") else "",
     )
     return entry, (*unread, *_find_contradictory_cells(entry, captions, read, odd))
 
@@ -285,12 +335,12 @@ def _read_cells(
         return read, [UnreadCell(cell.line, cell.text, why) for cell in values if cell.text not in ABSENT], lost
     for value in values:
         if value.text == "":  # merged with the cell above, perhaps
-            lost |= {parse_column_label(value.label)} & set(KEY[:3])
+            lost |= {parse_column_label(value.label)} & {*KEY[:3], "task"}
         try:
             read.append((value, read_cell(value)))
         except ValueError as error:
             unread.append(UnreadCell(value.line, value.text, f"{value.label!r}: {error}"))
-            lost |= {parse_column_label(value.label)} & set(KEY)
+            lost |= {parse_column_label(value.label)} & {*KEY, "task"}
             lost |= read_caption(value.text).facts.keys() & set(KEY) if _is_caption(value.text) else set()
     return read, unread, lost
 

@@ -7,7 +7,8 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.baseline.documents import ImportDefaults, collect_configurations, import_document
+from pytest_llmbench.baseline.documents import import_document
+from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
 from pytest_llmbench.baseline.documents.markdown import read_tables, strip_markup
 from pytest_llmbench.core.errors import BaselineError
 

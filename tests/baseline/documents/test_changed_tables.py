@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.baseline.documents import (
+from pytest_llmbench.baseline.documents.document_configurations import (
     DocumentConfigurations,
     ImportDefaults,
     collect_configurations,

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.baseline.documents import (
-    ImportDefaults,
     ImportedDocument,
     format_report,
     import_document,
     read_document,
     write_drafts,
 )
+from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core.errors import BaselineError
 
@@ -52,7 +52,8 @@ def test_a_draft_states_where_each_value_stands() -> None:
         '     cells: {step_time: "9.33", mfu: "41.07%"}}',
     ):
         assert f"\n{line}\n" in draft.text, draft.text
-    assert draft.fill_in == ((7, "framework, such as NeMo-Run"),)
+    assert "\nframework: NeMo-Run   # by the log of line 2\n" in draft.text
+    assert (draft.fill_in, draft.assumed) == ((), ())
 
 
 def test_of_values_that_contradict_each_other_in_the_text_none_is_taken() -> None:
@@ -60,39 +61,42 @@ def test_of_values_that_contradict_each_other_in_the_text_none_is_taken() -> Non
     again = "The peak theoretical throughput for H100 FP8 is 989 TFLOPS. Analyze iterations 11-44 for the mean.\n"
     found = imported(f"{again}<!-- training will run for the first 70 steps -->\n{DOCUMENT}")
     (draft,) = found.drafts
-    assert [what for _, what in draft.fill_in][1:] == ['peak TFLOP/s of h100 in fp8, such as NVIDIA\'s 1979, or "NA"']
+    assert [what for _, what in draft.assumed] == ['fp8: "1979"']
     assert "\nsteps: 60   # line 4\n" in draft.text
     told = "the text gives several values of peak h100 fp8: 989, 1979"
     assert [(one.line, one.text, one.reason) for one in found.unread] == [(1, "989", told), (3, "1979", told)]
 
 
-def test_a_draft_is_read_once_it_is_filled_in(tmp_path: Path) -> None:
+def test_a_draft_is_read_as_it_is(tmp_path: Path) -> None:
     (draft,) = imported(DOCUMENT.replace("| Oak 8b", '| Oak "8b: # {x}" 8b')).drafts
     path = tmp_path / "own.yaml"
-    path.write_text(draft.text.replace("framework: null", "framework: NeMo-Run"))
+    path.write_text(draft.text)
     one, two = read_recipe(path).baselines
     assert (one.step_seconds, dict(two.cells)) == (9.33, {"step_time": "9.36", "mfu": "NA"})
     assert one.source.table == 'Oak "8b: # {x}" 8b FP8'
 
 
-def test_a_document_that_says_little_leaves_much_to_fill_in() -> None:
+def test_a_document_that_says_little_leaves_the_kind_of_log_to_fill_in(tmp_path: Path) -> None:
+    """Nothing else is needed to judge step times; what was assumed for it is said, each with its line."""
     (draft,) = imported(DOCUMENT.partition("\n\n")[2]).drafts
-    missing = [what.partition(",")[0] for _, what in draft.fill_in]
-    assert missing[:4] == ["framework", "dialect", "timed", "steps"]
-    assert missing[4:] == [
-        "peak TFLOP/s of h100 in fp8",
-        *("formula", "hidden_size", "attention_heads", "query_groups", "ffn_size", "vocabulary_size"),
-        *("sequence_length", "sequence_length"),
+    assert [what.partition(",")[0] for _, what in draft.fill_in] == ["dialect"]
+    assert [what for _, what in draft.assumed] == [
+        *("framework: unknown", "timed: mean", "window: {statistic: mean, first: 11, last: 44}", "steps: 50"),
+        'fp8: "1979"',
     ]
-    for number, what in draft.fill_in:
-        assert "null" in draft.text.splitlines()[number - 1], what
+    path = tmp_path / "own.yaml"
+    path.write_text(draft.text)
+    with pytest.raises(BaselineError, match=r"own.yaml:9: found nothing"):
+        read_recipe(path)
+    path.write_text(draft.text.replace("dialect: null", "dialect: megatron"))
+    assert [baseline.step_seconds for baseline in read_recipe(path).baselines] == [9.33, 9.36]
 
 
 def test_a_recipe_that_nothing_has_timed(tmp_path: Path) -> None:
     text = "| Oak 8b FP8 | 8x H100 GPUs |\n|---|---|\n| GBS | 128 |\n| SeqLen | 8192 |\n| Layers | 32 |\n"
     (draft,) = imported(DOCUMENT.partition("\n\n")[0].replace("Analyze", "") + "\n\n" + text).drafts
     path = tmp_path / "own.yaml"
-    path.write_text(draft.text.replace("framework: null", "framework: NeMo-Run"))
+    path.write_text(draft.text)
     recipe = read_recipe(path)
     assert (recipe.kind, recipe.baselines[0].configuration.global_batch_size) == ("recipe", 128)
 
@@ -129,7 +133,9 @@ def test_the_report_lists_what_is_missing_and_what_was_not_read() -> None:
     told = imported(DOCUMENT.replace("| MFU | 41.07% | NA |", "| MFU | 0.4107 | 41,07% |"))
     lines = list(format_report(told, ()))
     assert lines[0] == "oak 25.05: 2 configurations, 2 cells"
-    assert "to fill in, oak line 7: framework, such as NeMo-Run" in lines
+    bare = imported(DOCUMENT.partition("\n\n")[2])
+    assert "not stated, oak: line 7 framework: unknown; line 12 timed: mean; line 13" in format_report(bare, ())
+    assert "to fill in, oak line 9: dialect, that of the log: nemo1, nemo2, maxtext," in format_report(bare, ())
     joined = " ".join(" ".join(lines).split())
     assert "line 12 of README.md: '0.4107': 'MFU': nothing says whether it is a percentage or a fraction" in joined
     assert "'41,07%': 'MFU': its comma may be a decimal one" in joined

@@ -98,7 +98,7 @@ def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: s
         ("step_time", "Step time", "~7.3", "it is no number"),
         ("step_time", "Step time", "7.325\u00b9", "the unit '\u00b9' is none of"),
         ("step_time", "Step time", "7.3 min", "the unit 'min' is none of"),
-        ("step_time", "Step time", "7.3 (7.4)", "the unit '(7.4)' is none of"),
+        ("step_time", "Step time", "7.3 (7.4)", "it holds two values, and nothing says of what the second is"),
         ("step_time", "Step time", "7.3 \u00b1 0.1", "the unit"),
         ("tokens_per_second", "Tokens/s", "174 544", "it is no number"),
         ("tokens_per_second", "Tokens/s", "174k", "the unit 'k' is none of"),

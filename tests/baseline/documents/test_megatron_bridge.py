@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.baseline.documents import (
+from pytest_llmbench.baseline.documents import import_document, select_release, write_drafts
+from pytest_llmbench.baseline.documents.document_configurations import (
     DocumentConfigurations,
     ImportDefaults,
     collect_configurations,
-    import_document,
-    select_release,
-    write_drafts,
 )
 from pytest_llmbench.baseline.documents.markdown import read_tables
 from pytest_llmbench.baseline.lint import lint_file

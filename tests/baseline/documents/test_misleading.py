@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.baseline.documents import (
+from pytest_llmbench.baseline.documents.document_configurations import (
     DocumentConfigurations,
     ImportDefaults,
     collect_configurations,
