@@ -63,7 +63,7 @@ def lint_file(file: RecipeFile) -> LintReport:
         *_find_wrong_constants(file),
         *_find_hidden_drift(file),
     )
-    derived = sum(_is_derived(name, text) for baseline in recipe.baselines for name, text in baseline.cells)
+    derived = sum(_is_derived(baseline, name, text) for baseline in recipe.baselines for name, text in baseline.cells)
     return LintReport(
         path=recipe.path,
         configurations=len(recipe.baselines),
@@ -93,13 +93,15 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     return None if formula is None or math.isnan(baseline.step_seconds) else formula(baseline, baseline.step_seconds)
 
 
-def _is_derived(name: str, text: str) -> bool:
-    return name in DERIVED and text not in NOT_GIVEN
+def _is_derived(baseline: Baseline, name: str, text: str) -> bool:
+    """Whether a cell can be computed again: an MFU only of a model whose FLOPs are counted, on a GPU with a peak."""
+    known = name != "mfu" or recompute_cell(baseline, name) is not None
+    return name in DERIVED and text not in NOT_GIVEN and known
 
 
 def _find_wrong_cells(baseline: Baseline) -> Iterator[_Mismatch]:
     for name, printed in baseline.cells:
-        if _is_derived(name, printed):
+        if _is_derived(baseline, name, printed):
             value = recompute_cell(baseline, name)
             expected = None if value is None else round_as_printed(value, printed)
             if expected != printed:

@@ -123,6 +123,7 @@ DIALECTS = {
         ends=(b"E2E time: Elapsed time for <_main>",),
         ends_divide=False,
         prints_loss=False,  # every hundred steps or so only
+        documented=r"train_step\(\) took",
     ),
     "huggingface": Dialect(
         first_step=1,

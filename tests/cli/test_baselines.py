@@ -272,7 +272,7 @@ def test_import_prints_a_draft_and_beside_it_what_is_missing(
     assert code == 0
     assert out.startswith("# Drafted from README.md by llmbench baselines import;")
     assert 'cells: {step_time: "9.33"}}' in out
-    assert "oak 25.05: 1 configuration, 1 cell\nto fill in, oak line 7: framework" in err
+    assert "oak 25.05: 1 configuration, 1 cell\nto fill in, oak line 9: dialect" in err
 
 
 def test_import_never_overwrites_without_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

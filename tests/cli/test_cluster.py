@@ -30,6 +30,13 @@ def test_it_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "cluster.yaml").read_text() == printed.removesuffix("\n")
 
 
+def test_a_written_file_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "bin" / "sinfo", "#!/bin/sh\necho 'queue-53cr3t-of-m1ne*|up|infinite|64|gpu:h100:8'\n")
+    monkeypatch.setenv("HF_TOKEN", "queue-53cr3t-of-m1ne")
+    assert main(["cluster", "-o", "cluster.yaml"]) == 0
+    assert "partition: ***" in (tmp_path / "cluster.yaml").read_text()
+
+
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "cluster.yaml").write_text("mine")
     assert main(["cluster", "-o", "cluster.yaml"]) == 2

@@ -199,8 +199,9 @@ def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
     missing = [name for name in KEY if not entry.facts.get(name)]
     words = {"size": "model size", "gpu": "GPU type", "dtype": "precision", "gpus": "number of GPUs"}
     if missing:
-        several = missing[0] in entry.facts
-        return f"{'more than one' if several else 'no'} {words[missing[0]]} is stated for it"
+        is_contradictory, hint = missing[0] in entry.facts, "" if missing[0] == "gpus" else f"; give --{missing[0]}"
+        what = f"{words[missing[0]]} is stated for it"
+        return f"more than one {what}" if is_contradictory else f"no {what}{hint}"
     if entry.facts.get("task") == "":
         return "more than one task is stated for it, or none that can be read"
     if not entry.recipe:

@@ -14,7 +14,8 @@ from pytest_llmbench.baseline.documents.document_configurations import (
     collect_configurations,
 )
 from pytest_llmbench.baseline.documents.markdown import read_tables
-from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.baseline.lint import lint_file
+from pytest_llmbench.baseline.read import read_file, read_recipe
 from pytest_llmbench.core.errors import BaselineError
 
 TITLED = """\
@@ -289,6 +290,7 @@ def test_a_rate_that_is_absent_is_left_out(tmp_path: Path) -> None:
         ("with Megatron-Bridge", "framework: Megatron-Bridge   # line 1"),
         ("train_step_timing in s=9.3", "framework: NeMo Framework Launcher   # by the log of line 1"),
         ("completed step: 9, seconds: 9.3", "framework: MaxText   # by the log of line 1"),
+        ("grep 'train_step() took' *.out", "framework: Paxml   # by the log of line 1"),
     ],
 )
 def test_the_framework_is_known_and_the_draft_complete(tmp_path: Path, text: str, framework: str) -> None:
@@ -308,6 +310,13 @@ def test_sizes_without_a_formula_are_kept() -> None:
         in (only.text)
     )
     assert "not stated, oak: line 14 steps: 50; line 23 formula: none" in format_report(document, ())
+
+
+def test_lint_computes_no_mfu_without_a_formula(tmp_path: Path) -> None:
+    (only,) = draft(PEAKS.replace("| Step time (s) |", "| MFU | 40.2% | 41.3% |\n| Step time (s) |")).drafts
+    (tmp_path / "own.yaml").write_text(only.text)
+    report = lint_file(read_file(tmp_path / "own.yaml"))
+    assert (only.cells, report.derived, report.findings) == (4, 0, ())
 
 
 def test_a_written_draft_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

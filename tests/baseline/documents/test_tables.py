@@ -71,8 +71,8 @@ def test_a_configuration_table_with_gpus_in_columns() -> None:
 def test_what_the_tables_do_not_say_is_given() -> None:
     table = "Performance | 8 GPUs | 16 GPUs\n---|---|---\nStep time (s) | 9.33 | 9.36\n"
     assert told(read(table)) == [
-        (3, "9.33", "'Step time (s)': no model size is stated for it"),
-        (3, "9.36", "'Step time (s)': no model size is stated for it"),
+        (3, "9.33", "'Step time (s)': no model size is stated for it; give --size"),
+        (3, "9.36", "'Step time (s)': no model size is stated for it; give --size"),
     ]
     found = read(table, recipe="mine", size="8b", gpu="h100", dtype="fp8")
     assert [(one.recipe, one.facts["gpu"], one.facts["gpus"]) for one in found.configurations] == [
