@@ -258,7 +258,7 @@ def find_unknown_words(column: Caption) -> str:
     # `~~` marks what was struck out.
     words = re.findall(r"\w+|~~", column.rest)
     contradictory = [name for name, value in column.facts.items() if value == ""]
-    return " ".join([*(word for word in words if word.lower() not in FILLERS), *contradictory])
+    return " ".join([*(word for word in words if word.lower() not in FILLERS and not parse_task(word)), *contradictory])
 
 
 def make_recipe_name(before: str) -> str:

@@ -40,7 +40,7 @@ SHIFTED = "the last cell of its row is empty, which may be shifted: write NA whe
 _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
 _REMARK = re.compile(
     rf"^\W*(?:(?:system|hardware|gpu(?: type)?)\s*:\s*(?P<gpu>.+)|(?:precision|data ?type|dtype)\s*:\s*(?P<dtype>.+))"
-    rf"|\b(?:at|in|with|using)\s+(?P<named>{DTYPE}\s+precision)\b",
+    rf"|\b(?:results|performance|throughput|benchmarks|measured)\b.*\b(?:at|in|with|using)\s+(?P<named>{DTYPE}\s+precision)\b",
     re.IGNORECASE,
 )
 _PEAK = re.compile(r"\b(?:peak|theoretical)\b", re.IGNORECASE)
@@ -173,10 +173,13 @@ def _is_about_configurations(labels: Sequence[str], captions: Iterable[str]) -> 
 
 
 def is_about_peaks(table: MarkdownTable) -> bool:
-    """Whether a table states what GPUs could do: what is around it says `peak`, and no number of GPUs."""
+    """Whether a table states what GPUs could do: it says `peak`, and nothing of a configuration or of other metrics."""
     labels = (*table.header.cells, *(row.cells[0] for row in table.rows))
-    sized = any(parse_column_label(label) == "gpus" or "gpus" in read_caption(label).facts for label in labels)
-    return not sized and any(_PEAK.search(text) for text in (table.heading, table.lead, *labels))
+    metrics = {metric[0] for label in labels if (metric := parse_metric_label(label))}
+    columns = {parse_column_label(label) for label in labels}
+    named = metrics - {"tflops_per_gpu"} | columns - {"", *KEY[:3]}
+    measured = bool(named) or any("gpus" in read_caption(label).facts for label in labels)
+    return not measured and any(_PEAK.search(text) for text in (table.heading, table.lead, *labels))
 
 
 def _check_rows(table: MarkdownTable) -> Iterator[tuple[MarkdownRow, str]]:

@@ -93,6 +93,12 @@ def test_a_table_of_peaks_per_gpu_does_not_make_configurations_unmeasured() -> N
     assert not any(cell.decisive for cell in document.unread)
 
 
+@pytest.mark.parametrize("row", ["| MFU | 40% |", "| GBS | 128 |"])
+def test_a_table_below_the_word_peak_that_says_more_is_not_passed_over(row: str) -> None:
+    document = read(f"# Peak throughput of Oak 8b in BF16\n\n| Metric | H100 |\n|---|---|\n{row}\n")
+    assert (document.configurations, [cell.decisive for cell in document.unread]) == ((), [True])
+
+
 @pytest.mark.parametrize("header", ["| Data Type | GB200 (sparse) | H100 |", "| Data Type | GB200 | H100 8x |"])
 def test_a_peak_of_something_else_is_not_taken(header: str) -> None:
     (only,) = draft(PEAKS.replace("| Data Type | GB200 | H100 |", header)).drafts
@@ -172,6 +178,20 @@ def test_a_row_without_its_task_is_not_read() -> None:
     assert "9 24824: 'Tokens / sec / GPU': more than one task is stated for it, or none that can be read" in unread(
         document
     )
+
+
+def test_what_is_reduced_in_another_precision_is_not_that_of_the_table() -> None:
+    document = read(TASKS.replace("- Results at FP8 precision.", "- Gradients are reduced in FP32 precision."))
+    assert document.configurations == ()
+    assert any("no precision is stated for it; give --dtype" in line for line in unread(document))
+
+
+def test_the_task_may_stand_in_the_header_of_a_column() -> None:
+    document = read(
+        "| Oak 8b FP8 | 8x H100 GPUs (LoRA) | 8x H100 GPUs (SFT) |\n|---|---|---|\n| Step time (s) | 1 | 2 |\n"
+    )
+    assert [entry.facts["task"] for entry in document.configurations] == ["lora", "sft"]
+    assert document.unread == ()
 
 
 def test_a_list_above_a_table_that_contradicts_its_heading_says_nothing() -> None:
