@@ -208,10 +208,8 @@ class Session:
         )
 
     def decide_outcomes(self, selected: Collection[str], *, guarded: bool = False) -> None:
-        """Decide what becomes of the selected items (ids), or record baselines from them.
-
-        `guarded`: an item of its own says whether anything was judged.
-        """
+        """Decide what becomes of the selected items (ids), or record baselines from them; `guarded`: an item of its own
+        says whether anything was judged."""
         from pytest_llmbench.pipeline.outcomes import decide_guard, decide_outcomes
         from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
@@ -220,11 +218,10 @@ class Session:
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings, guarded=guarded)
         else:
-            recipes = (*self.catalog.recipes, *self.results.drafted)
             author, self._recording = self._find_author(), True
-            outcomes, self._recorded = record(
-                self.results, selected, self.settings, self.now, author, recipes=recipes, guarded=guarded
-            )
+            now, recipes = self.now, (*self.catalog.recipes, *self.results.drafted)
+            recorded = record(self.results, selected, self.settings, now, author, recipes=recipes, guarded=guarded)
+            outcomes, self._recorded = recorded
             self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in self._recorded]
         if guarded:
             self._results = replace(self.results, checks=decide_guard(self.results.checks, outcomes))
@@ -232,9 +229,9 @@ class Session:
         self.context = next((outcome.context for outcome in outcomes if outcome.context), ())
         for outcome in outcomes:
             described = self._describe(outcome)
-            named = ": ".join(filter(None, (described["text"], formatting.join_first(list_files(described)))))
-            one_line = f"{described['verdict']} ({described['reason']}): {named}"
-            message = one_line if outcome.skipped else explain(described, short=self._short)
+            texts = f"{described['verdict']} ({described['reason']})", described["text"]
+            line = ": ".join(filter(None, (*texts, formatting.join_first(list_files(described)))))
+            message = line if outcome.skipped else explain(described, short=self._short)
             self._outcomes[outcome.case.id] = replace(outcome, message=message), described
 
     def describe_recorded(self) -> str:
