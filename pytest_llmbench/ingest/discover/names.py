@@ -185,12 +185,12 @@ def read_log_name(stem: str, folder: str = "") -> LogName:
     return LogName(stem)
 
 
-@lru_cache(_KNOWN)
 def is_called_log(name: str) -> bool:
     """Whether a name in small letters ends as that of a log does."""
     return name.endswith(_LOG_ENDS) or bool(_RESULT.fullmatch(name))
 
 
+@lru_cache(_KNOWN)
 def strip_compression(file: str) -> str:
     """Return the name that a log had before it was compressed; any other name as it is."""
     match = _COMPRESSED.fullmatch(file) if file.casefold().endswith(_PACKED) else None
