@@ -14,13 +14,13 @@ from pytest_llmbench.ingest.discover.path_patterns import matches
 
 LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
 
-# What says most of a run comes first.
+# What says most of a run comes first; event files beside those of Hugging Face's Trainer hold no time of a step.
 _KINDS = tuple(
     map(
         re.compile,
         (
-            *(r"events\.out\.tfevents\.(?!.*\.profile-empty).+", r"metrics\.csv", r"(?:metrics|training)\.jsonl"),
             *(r"trainer_log\.jsonl", r"logging\.jsonl", r"trainer_state\.json"),
+            *(r"events\.out\.tfevents\.(?!.*\.profile-empty).+", r"metrics\.csv", r"(?:metrics|training)\.jsonl"),
         ),
     )
 )

@@ -67,6 +67,16 @@ def test_of_several_kinds_the_one_that_says_most_counts(tmp_path: Path) -> None:
     assert [path.name for path, _ in find_runs([tmp_path]).ignored] == ["trainer_state.json"]
 
 
+@pytest.mark.parametrize(
+    ("other", "read"),
+    [("trainer_state.json", "trainer_state.json"), ("metrics.csv", "events.out.tfevents.17.node.1")],
+)
+def test_event_files_of_trainer_hold_no_time(tmp_path: Path, other: str, read: str) -> None:
+    """Its state says how long the run took; other frameworks keep the same in event files, and more."""
+    write(tmp_path, "a/events.out.tfevents.17.node.1", f"a/{other}")
+    assert list(found(tmp_path).values()) == [[read]]
+
+
 def test_the_state_of_a_checkpoint_has_no_time(tmp_path: Path) -> None:
     write(tmp_path, "a/checkpoint-500/trainer_state.json", "a/trainer_state.json")
     (run,) = find_runs([tmp_path]).runs
