@@ -181,6 +181,25 @@ def test_what_is_not_said_or_another_is_named_and_judged_by_no_row(
     assert said in stray["text"]
 
 
+@pytest.mark.parametrize(
+    ("row", "further", "judged_by_row"),
+    [
+        ("gb200-fp8_mx-256-without_mtp", "null", True),
+        ("gb200-fp8_mx-256-without_mtp", "1", False),
+        ("b200-fp8_mx-256-with_mtp", "1", True),
+        ("b200-fp8_mx-256-with_mtp", "null", False),
+    ],
+)
+def test_a_row_without_layers_of_further_tokens_is_none_of_a_run_with_them(
+    judged: Judge, tmp_path: Path, row: str, further: str, judged_by_row: bool
+) -> None:
+    name = f"megatron_bridge_deepseek_v3-25.11-{row}"
+    log = write_bridge_run(tmp_path / "n0", BridgeRun(read_rows()[name]))
+    path = log.parent / "configs" / "ConfigContainer.yaml"
+    path.write_text(path.read_text().replace("model:\n", f"model:\n  mtp_num_layers: {further}\n"))
+    assert of_tables(judged(f"--llmb-logs={tmp_path}")) == ({name: "PASS"} if judged_by_row else {})
+
+
 def test_sources_that_contradict_each_other_are_named(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     run = BridgeRun(rows[ROW])
     log = write_bridge_run(tmp_path / "n0", run)

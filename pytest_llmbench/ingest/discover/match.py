@@ -11,6 +11,9 @@ from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.models import MEGATRON_BRIDGE, Baseline, Hint, Key, Recipe
 from pytest_llmbench.ingest.discover.names import RECIPES
 
+# Layers that predict further tokens, by the variants of rows that are printed with and without.
+_FURTHER = {"with_mtp": "1", "without_mtp": "0"}
+
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 
 
@@ -252,6 +255,7 @@ def _list_accepted(baseline: Baseline, claims: Mapping[str, Claim]) -> dict[str,
         sizes |= {name: sizes[name] or 1 for name in ("vp", "ep")}
         sequence = configuration.architecture.sequence_length
         accepted |= {"sequence_length": {str(sequence)}} if sequence else {}
+        accepted |= {"mtp": {_FURTHER[key.variant]}} if key.variant in _FURTHER else {}
     return accepted | {name: {str(size)} for name, size in sizes.items() if size is not None}
 
 

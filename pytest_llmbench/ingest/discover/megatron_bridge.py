@@ -338,9 +338,10 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
     stated = dict(_list_values(text))
     if "model.tensor_model_parallel_size" not in stated:
         return
-    pairs = {field: stated[name] for name, field in _SIZES.items() if _NUMBER.fullmatch(stated.get(name, ""))}
-    pairs.setdefault("vp", "1")
-    pairs |= dict(_read_precision(stated))
+    sizes = {field: stated[name] for name, field in _SIZES.items() if _NUMBER.fullmatch(stated.get(name, ""))}
+    pairs = {"vp": "1", **sizes, **dict(_read_precision(stated))}
+    if further := stated.get("model.mtp_num_layers", "").lower():
+        pairs["mtp"] = "0" if further in _NOTHING else further
     if stated.get("peft._target_") or stated.get("peft", "null").lower() not in _NOTHING:
         pairs["task"] = "lora"
     ranks = stated.get("comm_overlap.data_parallel_size", "")
