@@ -90,20 +90,26 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
     A large file is searched by this many threads, by default one for each core. Where no step is found, those of the
     dialects that are shipped are looked for.
     """
-    definitions = tuple(extra)
+    tries = _list_tries(tuple(extra))
     if isinstance(source, Stream):
-        return _read_stream(source, definitions)
+        return _read_stream(source, tries)
     with files.File(source) as file:
-        if file.size < LARGE or is_made_text(source.name, file.read(0, min(file.size, FIRST_LINE))):
-            return _read_stream(Stream(file.blocks(), source), definitions)
+        streamed = file.size < LARGE or is_made_text(source.name, file.read(0, min(file.size, FIRST_LINE)))
         logs = []
-        for tried in _list_tries(definitions):
-            collector = LogCollector(tried)
-            fingerprint = _take_file(file, collector, threads or count_processors())
-            logs.append(replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size))
-            if logs[-1].dialect is not None or file.size > LARGEST_TRIED:
+        for tried in tries:
+            if streamed:
+                logs.append(_read_stream(Stream(file.blocks(), source), [tried]))
+            else:
+                logs.append(_read_large(file, tried, threads or count_processors()))
+            if logs[-1].dialect is not None or logs[-1].size_bytes > LARGEST_TRIED:
                 break
         return _choose_log(logs)
+
+
+def _read_large(file: files.File, definitions: Sequence[RegexDialect], threads: int) -> ParsedLog:
+    collector = LogCollector(definitions)
+    fingerprint = _take_file(file, collector, threads)
+    return replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
 
 
 def _choose_log(logs: Sequence[ParsedLog]) -> ParsedLog:
@@ -133,11 +139,11 @@ def read_ending(source: Path | Stream) -> Ending | None:
     return ending and name_file(ending, stream.path.name)
 
 
-def _read_stream(stream: Stream, definitions: Sequence[RegexDialect]) -> ParsedLog:
+def _read_stream(stream: Stream, tries: Sequence[tuple[RegexDialect, ...]]) -> ParsedLog:
     fingerprint = Fingerprint()
     size = 0
     kept: list[bytes] = []  # nothing of a stream can be read twice else
-    first, *others = _list_tries(definitions)
+    first, *others = tries
 
     def take_blocks() -> Iterator[bytes]:
         nonlocal size

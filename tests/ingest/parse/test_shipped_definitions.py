@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -156,6 +157,13 @@ def test_a_large_file_is_read_twice(tmp_path: Path) -> None:
     path.write_bytes(LINES["llm_c"][0].encode() + b"a line of another module\n" * 400_000)
     log = read_log(path, SHIPPED)
     assert (log.dialect, log.size_bytes) == ("llm_c", path.stat().st_size)
+
+
+def test_a_large_compressed_file_is_read_twice(tmp_path: Path) -> None:
+    """Its text has more than is kept of a stream."""
+    path = tmp_path / "x.log.gz"
+    path.write_bytes(gzip.compress(LINES["llm_c"][0].encode() + b"a line of another module\n" * 400_000, 1))
+    assert read_log(path, SHIPPED).dialect == "llm_c"
 
 
 def test_a_log_without_a_step_says_nothing_of_them(tmp_path: Path) -> None:
