@@ -70,8 +70,9 @@ def import_document(text: str, name: str, release: str, defaults: ImportDefaults
     for flag, value in (("release", release), ("recipe", defaults.recipe), ("size", defaults.size)):
         if value and not re.fullmatch(NAME.pattern, value):
             raise BaselineError(f"--{flag} {value}: expected {NAME.expected}")
-    collected = collect_configurations(select_release(read_tables(text), name, release), defaults)
-    prose = read_prose(text, filter(is_about_peaks, read_tables(text).tables))
+    tables = read_tables(text)
+    collected = collect_configurations(select_release(tables, name, release), defaults)
+    prose = read_prose(text, filter(is_about_peaks, tables.tables))
     recipes = dict.fromkeys(entry.recipe for entry in collected.configurations)
     drafts = tuple(
         make_draft([entry for entry in collected.configurations if entry.recipe == recipe], prose, name, release)

@@ -18,6 +18,9 @@ _HEADING = re.compile(
     r"|(?:<[a-z]++[^<>]*+>\s*+)*<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>\s*:?(?:\s*</[a-z]+>)*",
     re.IGNORECASE,
 )
+LONGEST_REMARK = 1000
+"""Characters of a line that may state something of a table; to take a longer one apart could take for ever."""
+
 _INNERMOST = 7
 """The level of a heading that is one by its look: bold text, a summary."""
 
@@ -68,7 +71,7 @@ class MarkdownTable:
     """The headings that the heading stands below, the outermost first."""
 
     between: tuple[str, ...] = ()
-    """All lines of text between the heading and the table."""
+    """The lines of text between the heading and the table, but for very long ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,9 @@ def read_tables(text: str) -> MarkdownTables:
             rows = tuple(_make_row(lines[number], number) for number in range(place + 2, end))
             *above, heading = [title for _, title in headings] or [""]
             header = _make_row(lines[place], place)
-            texts = tuple(map(strip_markup, between))
-            tables.append(MarkdownTable(heading, header, rows, texts[-1] if texts else "", tuple(above), texts))
+            texts = tuple(strip_markup(line) for line in between if len(line) <= LONGEST_REMARK)
+            lead = strip_markup(between[-1]) if between else ""
+            tables.append(MarkdownTable(heading, header, rows, lead, tuple(above), texts))
             place, between = end, []
             continue
         level, title = _read_heading(lines, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.models import MEGATRON_BRIDGE, Baseline, Hint, Key, Recipe
@@ -151,13 +151,30 @@ def match_baselines(subject: Subject) -> tuple[Match, ...]:
     """Return every baseline of the recipe that a run names, or of all recipes, with the fields in which they differ."""
     claim = subject.claims.by_field.get("recipe")
     named = find_recipes(claim.value, subject.recipes) if claim else frozenset()
-    return tuple(
+    matches = tuple(
         Match(baseline, ("recipe", *others) if claim and not named else others)
         for recipe in subject.recipes
         if not named or recipe.name in named
         for baseline in recipe.baselines
         if baseline.match is None  # those are matched by what a run says, and never by names
         for others in [find_differences(subject, recipe, baseline)]
+    )
+    return _prefer_stated_release(matches, subject.claims)
+
+
+def _prefer_stated_release(matches: tuple[Match, ...], claims: Claims) -> tuple[Match, ...]:
+    """Return matches of which the one of the very release that a run states is nearer than that of which it is a patch:
+    somebody imported the document of `24.11.1` beside that of `24.11`."""
+    claim = claims.by_field.get("release")
+    stated = claim.value.removeprefix("v") if claim else ""
+    exact = {
+        replace(match.key, release="") for match in matches if (match.key.release, match.differences) == (stated, ())
+    }
+    return tuple(
+        replace(match, differences=("release",))
+        if match.key.release != stated and not match.differences and replace(match.key, release="") in exact
+        else match
+        for match in matches
     )
 
 

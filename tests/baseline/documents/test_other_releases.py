@@ -186,6 +186,13 @@ def test_what_is_reduced_in_another_precision_is_not_that_of_the_table() -> None
     assert any("no precision is stated for it; give --dtype" in line for line in unread(document))
 
 
+def test_endless_text_above_a_table_takes_no_time() -> None:
+    """Lines that long are no remark."""
+    endless = "results with " * 100_000
+    document = read(TASKS.replace("- Results at FP8 precision.", f"{endless} FP8 precision"))
+    assert any("no precision is stated for it" in line for line in unread(document))
+
+
 def test_the_task_may_stand_in_the_header_of_a_column() -> None:
     document = read(
         "| Oak 8b FP8 | 8x H100 GPUs (LoRA) | 8x H100 GPUs (SFT) |\n|---|---|---|\n| Step time (s) | 1 | 2 |\n"

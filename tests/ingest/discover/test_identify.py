@@ -144,6 +144,23 @@ def test_a_release_that_is_set_aside_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stated", "expected"),
+    [("25.05.04", "25.05.04"), ("v25.05.04", "25.05.04"), ("25.05.01", "25.05"), ("25.05", "25.05")],
+)
+def test_a_patch_release_with_a_document_of_its_own_is_that_one(stated: str, expected: str) -> None:
+    """Any other patch release is one of its release."""
+    patch = recipe("25.05.04", "nemo2", "workloads", baseline(replace(GROK_GB200, release="25.05.04"), 1024))
+    identity = decided(run(full(GROK_GB200, release=stated)), recipes=(*RECIPES, patch))
+    assert identity.key == replace(GROK_GB200, release=expected)
+
+
+def test_another_key_of_the_very_release_does_not_hide_one_that_is_of_it() -> None:
+    patch = recipe("25.05.04", "nemo2", "workloads", baseline(replace(GROK_FP8, release="25.05.04"), 1024))
+    identity = decided(run(full(GROK_GB200, release="25.05.04")), recipes=(*RECIPES, patch))
+    assert identity.key == GROK_GB200
+
+
+@pytest.mark.parametrize(
     ("said", "more", "because"),
     [
         (
