@@ -63,7 +63,7 @@ class DialectRecords:
             elif isinstance(record, Unmatched):
                 self.unmatched = self.unmatched or record
             else:
-                self.tally.add(DropReason.TORN, hit.line, quote=make_printable(record.text))
+                self.tally.add(DropReason.TORN, hit.line, quote=record.text)
         return any(not isinstance(record, Unmatched) for record in taken)
 
     def unread(self, dialect: RegexDialect) -> Unread:

@@ -209,10 +209,13 @@ class Tally:
     def __init__(self) -> None:
         self._by_reason: dict[DropReason, DroppedRecords | None] = dict.fromkeys(DropReason)
 
-    def add(self, reason: DropReason, line: int, example: str = "", count: int = 1, *, quote: Quote = NO_QUOTE) -> None:
+    def add(
+        self, reason: DropReason, line: int, example: str = "", count: int = 1, *, quote: Quote | bytes = NO_QUOTE
+    ) -> None:
         """Count `count` records more; the example with the lowest line, in our words or as a quote, is kept."""
         old = self._by_reason[reason]
         if old is None or line < old.first_line:
+            quote = make_printable(quote) if isinstance(quote, bytes) else quote
             self._by_reason[reason] = DroppedRecords(reason, count + (old.count if old else 0), line, example, quote)
         else:
             self._by_reason[reason] = replace(old, count=old.count + count)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +19,8 @@ from pytest_llmbench.ingest.parse.scan import Hit, find_line_begin
 
 # Bytes in which a log states what its run is.
 FARTHEST = 16 << 20
+# So often may one marker stand in a line that is looked into: no framework says a thing more often.
+MOST_IN_LINE = 20
 # Bytes before a marker that its pattern may look at.
 BEFORE = 300
 # Bytes from a marker on that its pattern may look at.
@@ -306,13 +309,18 @@ class Statements:
 
     def __init__(self) -> None:
         self._statements: list[Statement] = []
+        self._line = 0
+        self._in_line: Counter[bytes] = Counter()
 
     def add(self, hit: Hit) -> None:
         """Take what is stated around a marker."""
         if hit.marker == PROFILED:
             self._statements.append(Statement(StatedField.PROFILER, "switched", hit.line))
             return
-        if hit.offset >= FARTHEST:
+        if hit.line != self._line:
+            self._line, self._in_line = hit.line, Counter()
+        self._in_line[hit.marker] += 1
+        if hit.offset >= FARTHEST or self._in_line[hit.marker] > MOST_IN_LINE:
             return
         line, place = _find_line(hit)
         for rule in _BY_MARKER[hit.marker]:

@@ -233,3 +233,11 @@ def test_real_logs_state_their_gpus_and_none_learns_from_rewards(name: str, gpus
     for segment in read_log(shared(f"logs/{name}")).segments:
         assert [one.value for one in segment.stated if one.field == StatedField.GPUS][-1:] == [gpus]
         assert not [one for one in segment.stated if one.field == StatedField.OBJECTIVE]
+
+
+def test_a_line_of_nothing_but_markers_hides_no_statement() -> None:
+    """Only the first of them are looked into: a line of a MiB took minutes."""
+    stated = "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8"
+    log = parse(f"{stated} {'GLOBAL_RANK: ' * 500}\n" + f"{stated.replace('4/8', '4/16')}\n" + nemo2_run(0, 2))
+    (segment,) = log.segments
+    assert [each.value for each in segment.stated if each.field == StatedField.GPUS] == ["8", "16"]

@@ -47,10 +47,10 @@ LOSSES = ("reduced_train_loss", "train_loss")
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
     """Return what the record at `text[start]` says, for `settle` to number; None for one that says nothing of steps."""
-    stop = find_line_stop(text, start, end)
-    key = KEY.match(text, start, stop)
+    key = KEY.match(text, start, end)
     if key is None or not (key[1] == STATISTICS or key[1] in MARKS):
         return None
+    stop = find_line_stop(text, start, end)
     try:
         record, _ = DECODER.raw_decode(text[start + len(MARKER) : stop].decode("utf-8", "replace").lstrip())
     except (ValueError, RecursionError):
