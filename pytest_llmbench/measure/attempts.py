@@ -11,6 +11,8 @@ from pytest_llmbench.measure.window import begins, find_missing_steps
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
+METRICS = "metrics"  # the dialect of files of which each process begins a new one
+
 SHOWN = 3  # how many attempts that failed a note tells of; reports tell of all
 
 
@@ -31,7 +33,8 @@ class Choice:
 def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> Choice | None:
     """Choose the last finished segment that covers the window, with its rivals; None without steps.
 
-    Where the last segment started over after a finished one, or none is finished, the last one is judged.
+    Where the last segment started over after a finished one, or none is finished, the last one is judged: None where
+    that one has no steps.
     """
     choices = [
         (attempt, number, segment)
@@ -39,7 +42,7 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
         for number, segment in enumerate(attempt.log.segments, start=1)
         if len(segment.steps)
     ]
-    if len(choices) < 2:  # of one there is nothing to choose
+    if not choices or (len(choices) == 1 and len(attempts) == 1):  # there is nothing to choose
         return Choice(*choices[0], others=0) if choices else None
     unprofiled = [part for part in choices if not is_profiled(part[2])]
     untraced = [part for part in unprofiled if not is_traced(part[0], part[1])]
@@ -50,9 +53,18 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     # What is newer must not be hidden by what went well before it.
     if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
         chosen, whole = after[-1], []
+    if is_finished(chosen[2], steps) and _has_died_since(attempts, chosen[0]):
+        return None
     others = len(choices) - 1
     rivals = tuple(Choice(*part, others=others) for part in whole if part is not chosen)
     return Choice(*chosen, others=others, rivals=rivals)
+
+
+def _has_died_since(attempts: Sequence[Attempt], finished: Attempt) -> bool:
+    """Whether a newer file of metrics in the folder of a finished run says what it is of, and holds no step: nobody
+    requeues a finished run, so that it is one of its own."""
+    newer = attempts[attempts.index(finished) + 1 :] if finished.log.dialect == METRICS else ()
+    return any(attempt.log.lines and not attempt.log.segments for attempt in newer)
 
 
 def is_traced(attempt: Attempt, number: int) -> bool:

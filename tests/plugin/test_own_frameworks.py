@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from event_files import argument, event, event_file
 from event_files import run as write_events
 from generator.lines import mlperf_record, mlperf_step
 from sessions import Judge, Write
@@ -126,6 +127,22 @@ def test_two_commands_make_a_gate_of_any_of_them(judged: Judge, tmp_path: Path, 
         assert session.statuses[row] == status
         measured = session.described[row]["metrics"]["step_time_seconds"]["value"]
         assert measured == pytest.approx(2.0 * slower, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("begun", "verdict"), [({"train_iters": "200"}, "INVALID"), ({}, "PASS")], ids=["training", "something else"]
+)
+def test_a_run_that_died_in_the_folder_of_a_finished_one_is_not_judged_by_that(
+    judged: Judge, tmp_path: Path, begun: dict[str, str], verdict: str
+) -> None:
+    """Nobody requeues a finished run. An event file that says nothing of a run may be of an evaluation."""
+    judged(write(tmp_path, "tensorboard", 10, 1.0), f"--llmb-record={tmp_path / 'own'}")
+    night = write(tmp_path, "tensorboard", 11, 1.0)
+    later = tmp_path / "night11" / "elm_7b" / "events.out.tfevents.1900000011.node11.7"
+    later.write_bytes(event_file(*(event(0, argument(*pair)) for pair in begun.items())))
+    session = judged(night, f"--llmb-baselines={tmp_path / 'own'}", "-k", "elm")
+    (row,) = [row for row in session.verdicts if row.startswith("elm")]
+    assert (session.verdicts[row], session.statuses[row] == "passed") == (verdict, verdict == "PASS")
 
 
 def test_metrics_are_judged_beside_the_log_of_another_run(
