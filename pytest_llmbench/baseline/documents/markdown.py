@@ -27,7 +27,7 @@ _INNERMOST = 7
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})\s*")
 _HIDDEN = re.compile(r"<!--.*?-->|<table\b.*?</table>", re.IGNORECASE | re.DOTALL)
 _HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
-_NUMBERS = re.compile(r"[\d.,%\s]*\d[\d.,%\s]*", re.ASCII)
+_NUMBERS = re.compile(r"(?=[.,%\s]*+\d)[\d.,%\s]++", re.ASCII)
 _QUOTED = re.compile(r"(\s*>)+ ?")
 _MARKUP = (
     (re.compile(r"\\([|*_`~\\])"), r"\1"),
