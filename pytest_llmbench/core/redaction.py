@@ -41,36 +41,39 @@ _ORDINARY = re.compile(
     re.DOTALL,
 )
 
+# Of what is longer, the time would grow with its square; tokens that databases take as passwords have 1,000 characters.
+_REST = r"\S{0,2000}"
 _CUT = r"(?=…|\.\.\.)"  # what stands behind a text that was cut
 _TOKENS = re.compile(
     rf"(?<![A-Za-z0-9])(?:hf_(?:[A-Za-z0-9]{{30,}}|[A-Za-z0-9]{{8,}}{_CUT})"
     rf"|gh[oprsu]_(?:[A-Za-z0-9]{{36,}}|[A-Za-z0-9]{{8,}}{_CUT})|github_pat_\w{{22,}}|glpat-[\w-]{{20,}}"
     r"|nvapi-[\w-]{40,}|sk-[\w-]{40,}|xox[abprs]-[\w-]{20,}|A[KS]IA[0-9A-Z]{16}(?![A-Za-z0-9])"
-    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
+    r"|eyJ[\w-]{10,2000}\.eyJ[\w-]{10,}\.[\w-]{10,})"
 )
 _BEARER = re.compile(r"\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
 
 # `github://owner:repository@commit/path` has no password, nor has a host with its port.
-_NAME = r"[^/?#\s:,'\"<>]*"
+_NAME = r"[^/?#\s:,'\"<>]{0,200}"
 _USER = rf"(?<!\bgithub)(://{_NAME})"
 _PORT = r"\d{2,5}[/?#]"
 _OF_DATABASE = rf"(\b(?:postgres\w*|mysql|maria\w*|mssql|oracle|redis\w*|mongodb|amqps?)(?:\+\w+)*://{_NAME})"
 _OF_URL = (
-    (re.compile(rf"{_USER}:(?!:|{_PORT})\S*@"), rf"\1:{MASK}@"),  # also one with a slash or an @ in it
+    (re.compile(rf"{_USER}:(?!:|{_PORT}){_REST}@"), rf"\1:{MASK}@"),  # also one with a slash or an @ in it
     # One that begins as a port does: the host of a database seldom has an @ behind its port, and behind the @ of
     # another URL stands a host (`host:8080/path@v2` has none).
-    (re.compile(rf"{_OF_DATABASE}:(?!:){_PORT}\S*@"), rf"\1:{MASK}@"),
+    (re.compile(rf"{_OF_DATABASE}:(?!:){_PORT}{_REST}@"), rf"\1:{MASK}@"),
     (
         re.compile(
-            rf"(://(?!localhost:)[^/?#\s:,.'\"<>\[]+):{_PORT}\S*(?<!/)@(?=[A-Za-z][\w-]*(?:\.[A-Za-z]|:\d+\b|/))"
+            rf"(://(?!localhost:)[^/?#\s:,.'\"<>\[]{{1,200}}):{_PORT}{_REST}(?<!/)@(?=[A-Za-z][\w-]*(?:\.[A-Za-z]|:\d+\b|/))"
         ),
         rf"\1:{MASK}@",
     ),
-    (re.compile(r"(\b[A-Za-z][\w+.-]+:/[^/?#\s:]*):[^\s/]*@"), rf"\1:{MASK}@"),  # a slash is missing
-    (re.compile(r"(\bpostgres\w*(?:\+\w+)?:[^/?#\s:]*):\S*@"), rf"\1:{MASK}@"),  # both are
+    (re.compile(r"(\b[A-Za-z][\w+.-]{1,50}:/[^/?#\s:]{0,200}):[^\s/]{0,2000}@"), rf"\1:{MASK}@"),  # a slash is missing
+    (re.compile(rf"(\bpostgres\w*(?:\+\w+)?:[^/?#\s:]{{0,200}}):{_REST}@"), rf"\1:{MASK}@"),  # both are
     (
         re.compile(
-            r"([?&](?:[^=&\s]*(?:pass|token(?![a-z])|secret|signature|credential|api_?key|accesskey)[^=&\s]*|sig|key)=)"
+            r"([?&](?:[^=&\s]{0,100}(?:pass|token(?![a-z])|secret|signature|credential|api_?key|accesskey)"
+            r"[^=&\s]{0,100}|sig|key)=)"
             r"[^&\s]+",
             re.IGNORECASE,
         ),

@@ -26,7 +26,8 @@ class FileKind(NamedTuple):
 
 
 JUNIT = FileKind(
-    "JUnit report", re.compile(rb"\A\s*(?:<\?xml[^>]*\?>)?\s*(?:<!--(?:(?!-->).)*-->\s*)*<testsuites?[\s>/]", re.DOTALL)
+    "JUnit report",
+    re.compile(rb"\A\s*+(?:<\?xml[^>]*\?>\s*+)?(?:<!--(?:(?!-->).)*-->\s*+)*<testsuites?[\s>/]", re.DOTALL),
 )
 HTML = FileKind(
     "HTML report of llmbench", re.compile(rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL)
