@@ -29,10 +29,10 @@ _TASK_JOB = re.compile(r"- Job id:\s*(\S+)")
 _TASK_FOLDER = re.compile(r"- Local Directory:\s*(.*)")
 _LLMB_RUN = (
     re.compile(r"\bJobID: ([^\s,]+), Workdir: (.+)"),
-    re.compile(r"\b(?:SUBMITTED|LAUNCHED):.*?\sjobid=(\S+)(?:\s+workdir=(.+))?"),
+    re.compile(r"\b(?:SUBMITTED|LAUNCHED):.{0,2000}?\sjobid=(\S+)(?:\s+workdir=(.+))?"),
 )
 
-_LLMB_RUN_FAILED = r"\bERROR: .*(?:launch failed with return code|venv error:|venv_(?:path|type) not found)"
+_LLMB_RUN_FAILED = r"\bERROR: .{0,2000}(?:launch failed with return code|venv error:|venv_(?:path|type) not found)"
 
 # what a refused submission may say, and what to do then; the first that fits is shown
 REMEDIES = (
