@@ -129,6 +129,11 @@ def shorten_setting(name: str, value: str) -> str:
     return value[:COMMIT] if name == "commit" else value
 
 
+def get_item_id(nodeid: str) -> str:
+    """Return what stands in the brackets of a node id: the id of a configuration or a check; empty without any."""
+    return nodeid.partition("[")[2].removesuffix("]")
+
+
 def join_first(items: Sequence[object], limit: int = 5) -> str:
     """Return the first items and a count of the rest: `1, 2, 3, 4, 5 and 9 more`."""
     shown = ", ".join(map(str, items[:limit]))

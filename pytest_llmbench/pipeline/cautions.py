@@ -292,7 +292,7 @@ def _list_outcome_cautions(outcomes: Sequence[dict[str, Any]], session: JudgedSe
     if stale and limit and origin and not origin.typed:
         yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.format_age(limit)} ({origin})")
     if session.unjudged and not any(caution.code is CautionCode.SKIPPED_ITEMS for caution in session.noticed):
-        names = sorted(nodeid.partition("[")[2].removesuffix("]") or nodeid for nodeid in session.unjudged)
+        names = sorted(formatting.get_item_id(nodeid) or nodeid for nodeid in session.unjudged)
         items = formatting.count_noun(len(names), "item")
         yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.join_first(names, 1)}")
     without = Counter(filter(None, map(_describe_absence, configurations)))

@@ -378,7 +378,7 @@ class Session:
         """Return the outcome of an item that ended without one: its worker crashed."""
         from pytest_llmbench.core.models import Outcome, Status
 
-        result = self.results.configurations.get(nodeid.partition("[")[2].removesuffix("]"))
+        result = self.results.configurations.get(formatting.get_item_id(nodeid))
         if result is None:
             return []
         described = self._describe(Outcome(result.case, Status.FAILED, result.judgement))

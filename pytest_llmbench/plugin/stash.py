@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench.core.formatting import get_item_id
 from pytest_llmbench.core.models import CheckKind
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
@@ -101,7 +102,7 @@ def list_asked(config: pytest.Config) -> tuple[str, ...]:
     nodes = [*_list_paths(config)]
     if failed or config.getoption("stepwise", False):
         nodes += [str(node) for name in ("lastfailed", "stepwise") for node in _read_cached(config, name)]
-    ids = (node.partition("[")[2].rstrip("]") for node in nodes)
+    ids = map(get_item_id, nodes)
     return (*(f"*{word}*" for word in words if word not in ("and", "or", "not")), *filter(None, ids))
 
 

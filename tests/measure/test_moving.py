@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import timeit
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -198,9 +197,3 @@ def test_the_other_real_logs_print_single_steps(dialect: str) -> None:
     widths = [detect_moving_mean(segment.steps) for log in logs for segment in log.segments]
     assert widths
     assert set(widths) == {1}
-
-
-def test_it_takes_a_fraction_of_a_millisecond() -> None:
-    """About 0.1 ms; the bound leaves room for a busy machine, and none for a loop over the steps and widths."""
-    content = rounded(means(slow_first(np.random.default_rng(1)), 5), 4)
-    assert min(timeit.repeat(lambda: detect_moving_mean(content), number=20, repeat=20)) / 20 < 1e-3

@@ -255,9 +255,9 @@ def test_a_job_whose_id_was_never_read_is_found_by_its_token(session: Session) -
     assert [job.job_id] == session.submissions()
 
 
-def ten_minutes(session: Session, number: int) -> tuple[Counter[str], float]:
+def ten_minutes(session: Session, number: int) -> Counter[str]:
     """Ask Slurm for so many pending jobs as often as a session does that waits for ten minutes; return how often it ran
-    which command, and its CPU seconds."""
+    which command."""
     blocker = session.cluster.submit("sleep 600", "-N4", "--exclusive")
     session.make(Limits(max_jobs=500))
     session.engine.submit_only([session.spec(f"c{each}of{number}", "true") for each in range(number)])
@@ -278,25 +278,22 @@ def ten_minutes(session: Session, number: int) -> tuple[Counter[str], float]:
     engine._sleep = sleep
     engine._now = lambda: datetime.fromtimestamp(clock + slept[0], UTC)
     engine._live = {job.number: job for job in jobs}
-    begun = time.process_time()
     with pytest.raises(Enough):
         engine._follow()
-    cpu, commands = time.process_time() - begun, Counter(session.commands)
+    commands = Counter(session.commands)
     assert session.make().cancel() == ()
     session.cluster.run("scancel", blocker)
     session.cluster.wait(blocker, "CANCELLED")
     assert not [job for job in session.journal.list_jobs() if job.status and job.status.phase is not Phase.ENDED]
-    return commands, cpu
+    return commands
 
 
-def test_200_jobs_cost_few_commands_and_little_cpu(session: Session) -> None:
-    commands, cpu = ten_minutes(session, 200)
-    assert commands.total() < 100, "in 10 minutes"
-    assert cpu / 600 < 0.05
+def test_200_jobs_cost_few_commands(session: Session) -> None:
+    assert ten_minutes(session, 200).total() < 100, "in 10 minutes"
 
 
 def test_40_jobs_take_the_commands_of_4(session: Session) -> None:
-    of_few, _ = ten_minutes(session, 4)
-    of_many, _ = ten_minutes(session, 40)
+    of_few = ten_minutes(session, 4)
+    of_many = ten_minutes(session, 40)
     assert of_many == of_few
     assert of_few.keys() == {"sacct", "squeue"}

@@ -181,14 +181,18 @@ def _tell_batches_apart(entries: Sequence[DocumentConfiguration]) -> Iterator[Do
     several: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for entry in entries:
         several.setdefault(_make_key(entry), []).append(entry)
+    names = {key: _choose_batch_names(same) for key, same in several.items()}
     for entry in entries:
-        same = several[_make_key(entry)]
-        names = next(
-            (names for names in BATCHES if len({_name_variant(each, names) for each in same}) == len(same)), ()
-        )
-        variant = _name_variant(entry, names) if len(same) > 1 and names else ""
-        stated = all(each.facts.get(name) for each in same for name in names)
-        yield replace(entry, facts={**entry.facts, "variant": variant}) if variant and stated else entry
+        variant = _name_variant(entry, names[_make_key(entry)])
+        yield replace(entry, facts={**entry.facts, "variant": variant}) if variant else entry
+
+
+def _choose_batch_names(same: Sequence[DocumentConfiguration]) -> Sequence[str]:
+    """Return what tells several configurations of one key apart; nothing where that is not stated of each."""
+    if len(same) < 2:
+        return ()
+    names = next((names for names in BATCHES if len({_name_variant(each, names) for each in same}) == len(same)), ())
+    return names if all(each.facts.get(name) for each in same for name in names) else ()
 
 
 def _name_variant(entry: DocumentConfiguration, names: Sequence[str]) -> str:

@@ -146,8 +146,7 @@ class RegexReader(DialectReader):
         gaps = [after.step - before.step for before, after in pairwise(records)]
         if not (gaps and self._means_of_intervals):
             return list(records)
-        counts = Counter(gaps)
-        usual = min(counts, key=lambda gap: (-counts[gap], gap))
+        usual = clock.count_usual_gap(records)
         every = [records[0].step - self.dialect.first_step + 1, *gaps]
         return [record._replace(mean_of=max(1, min(gap, usual))) for record, gap in zip(records, every, strict=True)]
 
