@@ -33,7 +33,9 @@ BATCHES = (("gbs",), ("sequence_length",), ("gbs", "sequence_length"))
 APART = ("task", "variant")
 """What tells rows apart that are the same in size, GPU type, precision and number of GPUs."""
 
-STRAY = "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header"
+STRAY = (
+    "it stands in no Markdown table: in HTML, in a comment, without a line of dashes below a header, or in a huge line"
+)
 UNMEASURED = "nothing was measured of its configuration"
 
 

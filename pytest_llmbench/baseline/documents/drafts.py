@@ -20,7 +20,7 @@ from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.gpus import find_peak
 
 _PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
-_CONSTANT = re.compile(r"model flops for .*? is (\d\.\d+[eE]\+?\d+)", re.ASCII)
+_CONSTANT = re.compile(r"model flops for .{0,200}? is (\d\.\d+[eE]\+?\d+)", re.ASCII)
 _ATTENTION = (
     r"attention flops = 12 \* (?P<layers>\d+) \* (?P<hidden_size>\d+)\^2 \* \(1 \+ (?P<query_groups>\d+)/"
     r"(?P<attention_heads>\d+) \+ (?P<sequence_length>\d+)/(?P=hidden_size)%s\) = (?P<worked_attention>[\d,]+)"
@@ -43,14 +43,14 @@ _MODEL_LINES = tuple(
         ("", r"mlp flops = 18 \* \d+ \* (?P<ffn_size>\d+) \* \d+(?: \* (?P<top_k>\d+))? = (?P<worked_mlp>[\d,]+)"),
         ("", r"mlp flops = 48 \* \d+ \* \d+\^2 = (?P<worked_mlp>[\d,]+)"),
         ("", r"embedding flops = 6 \* (?P<vocabulary_size>\d+) \* \d+ = (?P<worked_embedding>[\d,]+)"),
-        ("", r"model flops = .* = (?P<worked_flops>(?a:\d\.\d+[eE]\+?\d+))"),
+        ("", r"model flops = .{0,500} = (?P<worked_flops>(?a:\d\.\d+[eE]\+?\d+))"),
     )
 )
 """The lines that state a model, with the formula that they show; a group is called as the key that it becomes."""
 
 _WINDOW = re.compile(r"(?:iterations|steps) (\d+)(?:[-\u2013]| to )(\d+)\b.*\bmean\b", re.ASCII)
 _STEPS = re.compile(
-    r"training\b.* (?:will run|runs) for the first (\d+) steps|will run for the first (\d+) steps", re.ASCII
+    r"training\b.{0,200} (?:will run|runs) for the first (\d+) steps|will run for the first (\d+) steps", re.ASCII
 )
 _FRAMEWORKS = (
     ("NeMo AutoModel", "automodel", re.compile(r"\bNeMo[- ]AutoModel\b")),

@@ -64,7 +64,7 @@ _NOT_GIVEN = {"NA": "NA", "na": "NA", "N/A": "n/a", "n/a": "n/a"}
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
 _POINT_OR_THOUSANDS = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
-_FOOTNOTE = re.compile(r"\s*[*\u2020\u2021\u00a7]+$")
+_FOOTNOTE_MARKS = "*\u2020\u2021\u00a7"
 
 
 def parse_metric_label(label: str) -> tuple[str, int] | None:
@@ -90,7 +90,7 @@ def parse_metric_cell(name: str, power: int, label: str, text: str) -> str:
     """
     if text in ABSENT:
         return _NOT_GIVEN.get(text, "") if name in _MAY_BE_ABSENT else ""
-    number, unit = _split_number(_FOOTNOTE.sub("", text))
+    number, unit = _split_number(text.rstrip(_FOOTNOTE_MARKS).rstrip())
     if re.fullmatch(r"\([\d.,]+\)", unit, re.ASCII):
         raise ValueError("it holds two values, and nothing says of what the second is")
     if unit and unit not in _UNITS[name]:
@@ -111,7 +111,7 @@ def is_unit(text: str) -> bool:
 
 def has_unit_of_another_metric(name: str, text: str) -> bool:
     """Whether a cell has the unit of another metric: it, and perhaps what is beside it, stands in the wrong place."""
-    match = re.fullmatch(r"[\d.,]+\s*([^\d\s.,].*)", _FOOTNOTE.sub("", text), re.ASCII)
+    match = re.fullmatch(r"[\d.,]+\s*([^\d\s.,].*)", text.rstrip(_FOOTNOTE_MARKS).rstrip(), re.ASCII)
     unit = match[1].lower() if match else ""
     return unit not in _UNITS[name] and any(unit in units for units in _UNITS.values())
 
@@ -264,7 +264,7 @@ def find_unknown_words(column: Caption) -> str:
 def make_recipe_name(before: str) -> str:
     """Return how a baseline file would call what stands before the size: `Llama 3.1` is llama3.1, `Maxtext LLama2`
     maxtext_llama2; empty where that is no name."""
-    return _make_name(re.sub(r"\s+(?=\d)", "", _RELEASE.sub("", before).lower()))
+    return _make_name(re.sub(r"\s(?=\d)", "", " ".join(_RELEASE.sub("", before).lower().split())))
 
 
 def _make_name(words: str) -> str:

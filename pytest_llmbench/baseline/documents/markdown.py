@@ -18,6 +18,9 @@ _HEADING = re.compile(
     r"|(?:<[a-z]++[^<>]*+>\s*+)*<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>\s*:?(?:\s*</[a-z]+>)*",
     re.IGNORECASE,
 )
+LONGEST_LINE = 10_000
+"""Characters of the longest line that is read; an image inside of a document is one of many more."""
+
 LONGEST_REMARK = 1000
 """Characters of a line that may state something of a table; to take a longer one apart could take for ever."""
 
@@ -25,18 +28,21 @@ _INNERMOST = 7
 """The level of a heading that is one by its look: bold text, a summary."""
 
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})\s*")
-_HIDDEN = re.compile(r"<!--.*?-->|<table\b.*?</table>", re.IGNORECASE | re.DOTALL)
+_OPENING = re.compile(r"<(?:!--|table\b)", re.IGNORECASE)
+_CLOSINGS = (re.compile("-->"), re.compile("</table>", re.IGNORECASE))
+"""Of a comment, and of a table in HTML."""
+
 _HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
-_NUMBERS = re.compile(r"(?=[.,%\s]*+\d)[\d.,%\s]++", re.ASCII)
+_NUMBERS = re.compile(r"[.,%\s]*+\d[\d.,%\s]*+", re.ASCII)
 _QUOTED = re.compile(r"(\s*>)+ ?")
 _MARKUP = (
     (re.compile(r"\\([|*_`~\\])"), r"\1"),
-    (re.compile(r"<sup>.*?</sup>|\[\^[^\]]*\]", re.IGNORECASE), ""),
+    (re.compile(r"<sup>.{0,200}?</sup>|\[\^[^\]]{0,200}\]", re.IGNORECASE), ""),
     (re.compile(r"</?(?:del|s|strike)>", re.IGNORECASE), "~~"),
     (re.compile(r"</?[a-zA-Z][^<>]*>"), " "),
-    (re.compile(r"\[([^\]\w]*\d+[^\]\w]*)\]\((?:[^()]|\([^()]*\))*\)"), r" \1 "),
-    (re.compile(r"!?\[([^\]]*)\]\((?:[^()]|\([^()]*\))*\)"), r"\1"),
-    (re.compile(r"(\*\*|__|`+)(?=\S)(.+?)(?<=\S)\1"), r"\2"),
+    (re.compile(r"\[([^\]\w]{0,20}\d{1,9}[^\]\w]{0,20})\]\((?:[^()]|\([^()]*\))*\)"), r" \1 "),
+    (re.compile(r"!?\[([^\]]{0,500})\]\((?:[^()]|\([^()]*\))*\)"), r"\1"),
+    (re.compile(r"(\*\*|__|`{1,3})(?=\S)(.{1,500}?)(?<=\S)\1"), r"\2"),
     (re.compile(r"(?<![\w*])([*_])(?=[^\s*_])([^*_]+?)(?<=\S)\1(?![\w*])"), r"\2"),
 )
 """What is taken out of a cell, in this order: escapes, footnotes, tags, links, emphasis.
@@ -91,7 +97,24 @@ def _normalize_lines(text: str) -> str:
 def list_shown_lines(text: str) -> list[str]:
     """Return the lines of a document, empty where they are in a comment or a table in HTML."""
     # Lines keep their numbers, so that a message names the place in the document.
-    return _HIDDEN.sub(lambda match: "\n" * match[0].count("\n"), _normalize_lines(text)).split("\n")
+    text, place, shown = _normalize_lines(text), 0, []
+    for start, end in _find_hidden(text):
+        shown += [text[place:start], "\n" * text.count("\n", start, end)]
+        place = end
+    return ["" if len(line) > LONGEST_LINE else line for line in "".join([*shown, text[place:]]).split("\n")]
+
+
+def _find_hidden(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where comments and tables in HTML begin and end; one that nothing closes is none."""
+    place, last = 0, [max((match.start() for match in closing.finditer(text)), default=-1) for closing in _CLOSINGS]
+    for opening in _OPENING.finditer(text):
+        kind = 0 if opening[0] == "<!--" else 1
+        if opening.start() < place or opening.end() > last[kind]:
+            continue
+        closing = _CLOSINGS[kind].search(text, opening.end())
+        if closing is not None:
+            place = closing.end()
+            yield opening.start(), place
 
 
 def read_tables(text: str) -> MarkdownTables:
@@ -99,7 +122,7 @@ def read_tables(text: str) -> MarkdownTables:
     shown = list_shown_lines(text)
     lines = [_QUOTED.sub("", line, count=1) if line.lstrip().startswith(">") else line for line in shown]
     tables: list[MarkdownTable] = []
-    stray = list(_find_hidden_rows(_normalize_lines(text)))
+    stray = [*_find_hidden_rows(_normalize_lines(text)), *_find_long_rows(_normalize_lines(text))]
     headings: list[tuple[int, str]] = []
     between: list[str] = []
     place = 0
@@ -194,8 +217,17 @@ def _find_stray_rows(line: str, place: int) -> Iterator[MarkdownRow]:
 
 def _find_hidden_rows(text: str) -> Iterator[MarkdownRow]:
     """Yield what looks like a row, or like a cell with a number, in comments and in tables in HTML."""
-    for match in _HIDDEN.finditer(text):
-        for place, line in enumerate(match[0].split("\n"), text.count("\n", 0, match.start())):
+    for start, end in _find_hidden(text):
+        for place, line in enumerate(text[start:end].split("\n"), text.count("\n", 0, start)):
+            if len(line) > LONGEST_LINE:
+                continue
             if _NUMBERS.fullmatch(line):
                 yield _make_row(line, place)
             yield from _find_stray_rows(line, place)
+
+
+def _find_long_rows(text: str) -> Iterator[MarkdownRow]:
+    """Yield the beginning of each line with a pipe that is too long to be read."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > LONGEST_LINE and "|" in line:
+            yield MarkdownRow(number, (f"{line[:40]}...",))

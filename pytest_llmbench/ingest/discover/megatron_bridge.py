@@ -265,7 +265,7 @@ def _read_containers(run: RunFiles, beside: Companions) -> Iterator[Hint]:
     for name, text in run.environment if run.metadata else ():
         if name == "container":
             yield from (Hint("release", tag, source) for tag in _CONTAINER.findall(text))
-        elif name == "framework" and (version := re.fullmatch(r"\S*bridge\S* (\d\d\.\d\d[\d.]*)", text)):
+        elif name == "framework" and (version := re.fullmatch(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)", text)):
             yield Hint("release", version[1], source)
     images = re.findall(r"--container[-_]image[\"' =]+([^\s\"']+)", beside.script)
     yield from (Hint("release", tag, "the submitted script") for image in images for tag in _CONTAINER.findall(image))

@@ -17,6 +17,8 @@ SIZE = r"\d+(?:\.\d+)?[bmt](?:_a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b"
 PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
 GPU = r"a100|h20|h100(?:pcie|nvl)?|h200(?:nvl)?|h800|gh200|b100|b200|b300|gb200|gb300|mi300x|mi325x|mi355x"
 _IGNORE = re.IGNORECASE | re.DOTALL
+LONGEST_NAME = 255
+"""Characters that file systems allow a name to have; the longer ones of an archive are no experiment's."""
 
 _TYPE_WORD = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _IGNORE)
 _EXPERIMENT = re.compile(
@@ -126,6 +128,8 @@ def _read_untyped(name: str) -> Experiment | None:
 @lru_cache(_KNOWN)
 def _read_innermost(name: str) -> Experiment | None:
     """Read what follows the last type word that begins an experiment's name, or the whole name."""
+    if len(name) > LONGEST_NAME:
+        return None
     experiments = (_read(part, typed=part is not name) for part in _list_possible_experiments(name))
     return next(filter(None, experiments), None)
 

@@ -28,8 +28,9 @@ KINDS = 100_000
 # Ranks, and communicators of ranks, that are told apart; what is beyond is not counted.
 MEMBERS = 250_000
 
-# Characters that the name of an operation may have.
+# Characters that the names of an operation, and of a process with its host, may have.
 LONGEST = 64
+LONGEST_PROCESS = 300
 
 _MARK = b"\x1f"
 _NUMBER = rb"[0-9a-fx()nil]++"  # of an operation or a buffer, which is (nil) where there is none
@@ -177,7 +178,7 @@ def _note_rank(who: bytes, communicator: bytes, nranks: bytes, times: int, count
     if words and words[-1].isdigit():
         del words[-1]  # RCCL puts a time there
     gpu = _GPU.fullmatch(words[-1]) if words else None
-    process = _PROCESS.search(words[-2]) if gpu and len(words) > 1 else None
+    process = _PROCESS.search(words[-2][-LONGEST_PROCESS:]) if gpu and len(words) > 1 else None
     named = process[1] if process else b""
     counts.unnamed += 0 if process else times
     if gpu:

@@ -22,7 +22,7 @@ TIMESTAMP_LENGTH = 26
 # What may stand between the beginning of a line or bar and its time: blanks, colours, labels of ranks, an opening.
 HEAD = re.compile(
     rb"(?:[ \t]|\x1b\[[\d;]*m|\d{1,9}: |[\w.-]{1,99}/\d{1,9} |\[(?:rank|default)\d{1,9}\]:?"
-    rb"|\([^()]{0,99}\bpid=\d{1,9}[^()]{0,99}\))*"
+    rb"|\((?=[^()]{0,99}\bpid=\d)[^()]{0,200}\))*"
     rb"(?:\[|--|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)?"
 )
 # What stands before the time of a log record, wherever the record stands.

@@ -37,7 +37,9 @@ EXCEPTION = re.compile(rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=
 
 # A logger writes a traceback as a warning, and the process goes on. Not so of INFO: launchers write what their children
 # print, and what those died of, at that level.
-WARNED = re.compile(rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w*Warning: ")
+WARNED = re.compile(
+    rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w{0,99}Warning: "
+)
 # As many lines above a head may hold the warning that it belongs to.
 LINES_ABOVE = 3
 

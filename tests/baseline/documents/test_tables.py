@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.baseline.documents.document_configurations import (
+    STRAY,
     DocumentConfigurations,
     ImportDefaults,
     collect_configurations,
@@ -138,13 +139,20 @@ def test_a_document_without_performance_has_configurations() -> None:
 
 def test_a_row_that_stands_in_no_table_is_told() -> None:
     assert told(read("Step time | 7.3 | 7.4 |\n\nFile | Open\n")) == [
-        (
-            1,
-            one,
-            "it stands in no Markdown table: in HTML, in a comment, or without a line of dashes below a header",
-        )
-        for one in ("Step time", "7.3", "7.4")
+        (1, cell, STRAY) for cell in ("Step time", "7.3", "7.4")
     ]
+
+
+def test_a_row_in_a_line_too_long_to_be_read_is_told_and_the_rest_is_read() -> None:
+    found = read(ROWS + "\n![](data:image/png;base64," + "A" * 20_000 + ")\n| 7.3 | " + "*" * 10_000 + " |\n")
+    assert found.configurations == read(ROWS).configurations
+    ((line, cell, why),) = told(found)[len(told(read(ROWS))) :]
+    assert (line, cell, why) == (len(ROWS.split("\n")) + 2, "| 7.3 | " + "*" * 32 + "...", STRAY)
+
+
+def test_a_comment_that_nothing_closes_hides_nothing() -> None:
+    assert read("<!-- a <!-- b --> <!--\n<table\n\n" + ROWS).configurations
+    assert not read("<!-- a <TABLE>\n\n" + ROWS + "\n</Table> <!-- -->").configurations
 
 
 @pytest.mark.parametrize(

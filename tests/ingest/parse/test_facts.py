@@ -30,6 +30,7 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
         (NCCL, {"nccl": "2.26.6+cuda12.8"}),
         (f"[rank0]:{NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         (f"9: [default3]: {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
+        (f"(Worker pid=71, ip=10.0.0.1) (pid=2) {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         (f"mew0:64904:64904 [0] NCCL INFO {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         ("NCCL version 2.12.12.MSCCL.0.7.3+cuda11.6 \r\n", {"nccl": "2.12.12.MSCCL.0.7.3+cuda11.6"}),
         (SMI, {"driver": "570.133.20", "cuda_driver": "12.8"}),
@@ -85,6 +86,12 @@ def test_a_statement_is_read(text: str, expected: dict[str, str] | set[str]) -> 
 )
 def test_what_is_cut_or_stands_in_another_sentence_says_nothing(text: str) -> None:
     assert parse(text).environment == ()
+
+
+def test_labels_that_can_be_read_in_many_ways_are_read_in_one() -> None:
+    """To try all of them took longer than anybody waits: two for each label."""
+    labels = "(pid=11 pid=11 pid=11)" * 60
+    assert parse(f"{labels}; {NCCL}{labels}; 2026-01-01 00:00:00 begins\n").environment == ()
 
 
 def test_of_a_statement_that_says_two_things_neither_counts() -> None:
