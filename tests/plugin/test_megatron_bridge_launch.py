@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -46,6 +46,7 @@ OLDEST = {
     "LLAMA3_70B": ("llama3", "70b"),
     "LLAMA3.1_405B": ("llama31", "405b"),
     "DeepSeekV3": ("deepseek", "v3"),
+    "GPT OSS 120B": ("gpt_oss", "120b"),
     "Qwen3_30B_a3B": ("qwen3", "30b_a3b"),
     "Qwen3_235B_a22B": ("qwen3", "235b_a22b"),
 }
@@ -77,7 +78,7 @@ def read_printed() -> dict[Row, dict[str, Any]]:
                 "seconds": tokens / int(rates[number]),
             }
             sizes = (row["gpus"], row["gbs"], task)
-            rows[row["release"], MODELS[model][1], found["gpu"], found["dtype"], *sizes] = {**row, **found}
+            rows[row["release"], MODELS[model][1], found["gpu"], found["dtype"], *sizes] = {**cells, **row, **found}
     return rows
 
 
@@ -118,9 +119,33 @@ def refuse(base: Baseline, facts: LaunchFacts, launcher: str = "") -> str:
     return explain_unfit(base.configuration, facts, make_cluster(base.key), launcher)
 
 
-def has_numbers(row: dict[str, Any]) -> bool:
-    """Whether a configuration of the scripts has the numbers of a row. SFT and LoRA want data that nobody states."""
-    return bool(row["config"]) and row["task"] == "pretrain"
+SIZES = {"-tp": "tp", "-pp": "pp", "-cp": "cp", "-vp": "vp", "-ep": "ep", "-mb": "mbs", "-gb": "gbs"}
+SETTINGS = ("model.seq_length", "dataset.sequence_length")
+
+
+def is_reached(row: dict[str, Any]) -> bool:
+    """Whether the scripts take the numbers of a row, if only as arguments. SFT and LoRA want data nobody states."""
+    unsharded = (row["release"], row["model"], row["fsdp"]) == ("25.11", "LLAMA3.1_405B", "0")
+    return row["task"] == "pretrain" and bool(row["config"] or not (unsharded or "w/o MTP" in row["note"]))
+
+
+def take_sizes(command: Sequence[str], row: dict[str, Any]) -> Sequence[str]:
+    """Return a command without the arguments that say sizes: those that the document prints of its row."""
+    words, rest, said = iter(command), [], 0
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in SETTINGS:
+            assert value == row["seq"]
+        elif word == "--use_megatron_fsdp":
+            assert (next(words), row["fsdp"]) == ("true", row["gpus"])
+        elif word in SIZES:
+            assert next(words) == row[SIZES[word]].replace("n/a", "None")
+        else:
+            rest.append(word)
+            continue
+        said += 1
+    assert bool(said) != bool(row["config"]), "only where no configuration has them"
+    return rest
 
 
 def list_words(row: dict[str, Any]) -> Iterator[str]:
@@ -128,7 +153,9 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
     model, release = row["model"], row["release"]
     names = ("model_name", "model_size") if release == "25.11" else ("model_family_name", "model_recipe_name")
     stated = dict(zip(names, (OLDEST if release == "25.11" else MODELS)[model], strict=True))
-    if not row["config"].endswith(("_V1", "_V2", "_MX", "_CS", "_CONFIG", "_BF16", "_NVFP4", "_config")):
+    if row["config"] and not row["config"].endswith(
+        ("_V1", "_V2", "_MX", "_CS", "_CONFIG", "_BF16", "_NVFP4", "_config")
+    ):
         stated["config_variant"] = row["config"].rpartition("_")[2].lower()
     if row["seconds"] > 15 * 60:
         stated["time_limit"] = "02:00:00"
@@ -145,12 +172,12 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
 def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
     printed, shipped = read_printed(), read_shipped()
     assert printed.keys() == shipped.keys()
-    launched = {name: row for name, row in printed.items() if has_numbers(row)}
-    assert (len(printed), len(launched)) == (265, 227)
+    launched = {name: row for name, row in printed.items() if is_reached(row)}
+    assert (len(printed), len(launched)) == (265, 249)
     for name, row in launched.items():
         spec = plan(*shipped[name])
         expected = ("python", "scripts/performance/setup_experiment.py", *list_words(row))
-        assert spec.command == expected, name
+        assert tuple(take_sizes(spec.command, row)) == expected, name
         assert dict(spec.environment)["NEMORUN_HOME"] == "/stage"
         assert (spec.via, spec.secrets) == ("script", ("HF_TOKEN",))
         assert not refuse(*shipped[name])
@@ -164,14 +191,14 @@ def test_a_row_of_which_a_baseline_was_recorded_is_launched_the_same_way() -> No
 
 
 def test_a_row_that_no_script_of_its_release_runs_is_refused_with_the_reason() -> None:
-    others = {name: row for name, row in read_printed().items() if not has_numbers(row)}
+    others = {name: row for name, row in read_printed().items() if not is_reached(row)}
     for name, row in others.items():
         reason = "its data and its checkpoint are stated nowhere"
         reason = reason if row["task"] != "pretrain" else "no script of its release has these numbers"
         assert refuse(*read_shipped()[name]) == reason, name
         with pytest.raises(LaunchError, match=reason):
             plan(*read_shipped()[name])
-    assert sorted({name[0] for name in others}) == ["25.11", "26.02.01", "26.06"]
+    assert sorted({name[0] for name in others}) == ["25.11", "26.06"]
 
 
 @pytest.mark.parametrize(
@@ -263,8 +290,10 @@ def test_a_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester, m
         "-k", "megatron_bridge", "--llmb-launch", "--llmb-dry-run", "--llmb-gpu=b300", "--llmb-max-gpus=2048"
     )
     text = result.stdout.str()
-    assert text.count("\n  python scripts/performance/setup_experiment.py --model_family_name ") == 27
-    assert "not launched: 2 configurations: no script of its release has these numbers" in text
+    assert text.count("\n  python scripts/performance/setup_experiment.py --model_family_name ") == 29
+    assert set(re.findall("not launched: .*: (.*)", text)) == {
+        f"for {gpu}, and this cluster has b300" for gpu in ("b200", "gb200", "gb300", "h100")
+    }
     assert "--hf_token ***" in text
     assert "hf_very_secret" not in text
     folders = " ".join(text.split())
