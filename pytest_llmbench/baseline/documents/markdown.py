@@ -29,8 +29,8 @@ _INNERMOST = 7
 
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})\s*")
 _OPENING = re.compile(r"<(?:!--|table\b)", re.IGNORECASE)
-_CLOSINGS = (re.compile("-->"), re.compile("</table>", re.IGNORECASE))
-"""Of a comment, and of a table in HTML."""
+_CLOSINGS = {"<!--": re.compile("-->"), "<table": re.compile("</table>", re.IGNORECASE)}
+"""What closes a comment, and a table in HTML."""
 
 _HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
 _NUMBERS = re.compile(r"[.,%\s]*+\d[\d.,%\s]*+", re.ASCII)
@@ -101,14 +101,25 @@ def list_shown_lines(text: str) -> list[str]:
     for start, end in _find_hidden(text):
         shown += [text[place:start], "\n" * text.count("\n", start, end)]
         place = end
-    return ["" if len(line) > LONGEST_LINE else line for line in "".join([*shown, text[place:]]).split("\n")]
+    return [_replace_long(line) for line in "".join([*shown, text[place:]]).split("\n")]
+
+
+def _replace_long(line: str) -> str:
+    """Return a line, empty where it is too long to be read; of a heading one that says nothing of what is below it."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    return "# ..." if line.lstrip().lower().startswith(("#", "<h")) else ""
 
 
 def _find_hidden(text: str) -> Iterator[tuple[int, int]]:
     """Yield where comments and tables in HTML begin and end; one that nothing closes is none."""
-    place, last = 0, [max((match.start() for match in closing.finditer(text)), default=-1) for closing in _CLOSINGS]
+    place = 0
+    last = {
+        kind: max((match.start() for match in closing.finditer(text)), default=-1)
+        for kind, closing in _CLOSINGS.items()
+    }
     for opening in _OPENING.finditer(text):
-        kind = 0 if opening[0] == "<!--" else 1
+        kind = opening[0].lower()
         if opening.start() < place or opening.end() > last[kind]:
             continue
         closing = _CLOSINGS[kind].search(text, opening.end())
@@ -119,10 +130,11 @@ def _find_hidden(text: str) -> Iterator[tuple[int, int]]:
 
 def read_tables(text: str) -> MarkdownTables:
     """Return every table of a document, and what looks like a row of a table that lost its line of dashes."""
+    text = _normalize_lines(text)
     shown = list_shown_lines(text)
     lines = [_QUOTED.sub("", line, count=1) if line.lstrip().startswith(">") else line for line in shown]
     tables: list[MarkdownTable] = []
-    stray = [*_find_hidden_rows(_normalize_lines(text)), *_find_long_rows(_normalize_lines(text))]
+    stray = [*_find_hidden_rows(text), *_find_long_rows(text)]
     headings: list[tuple[int, str]] = []
     between: list[str] = []
     place = 0

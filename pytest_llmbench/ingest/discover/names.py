@@ -106,6 +106,8 @@ def _read_numbered(name: str, read: Callable[[str], Experiment | None]) -> Exper
 
     Recipe, size and precision stand before all numbers: those at the end neither make nor unmake an experiment's name.
     """
+    if len(name) > LONGEST_NAME:
+        return None
     tail = _NUMBERS.search(name)
     experiment = read(name[: tail.start()] if tail else name)
     if not (tail and experiment):
@@ -128,8 +130,6 @@ def _read_untyped(name: str) -> Experiment | None:
 @lru_cache(_KNOWN)
 def _read_innermost(name: str) -> Experiment | None:
     """Read what follows the last type word that begins an experiment's name, or the whole name."""
-    if len(name) > LONGEST_NAME:
-        return None
     experiments = (_read(part, typed=part is not name) for part in _list_possible_experiments(name))
     return next(filter(None, experiments), None)
 

@@ -150,6 +150,13 @@ def test_a_row_in_a_line_too_long_to_be_read_is_told_and_the_rest_is_read() -> N
     assert (line, cell, why) == (len(ROWS.split("\n")) + 2, "| 7.3 | " + "*" * 32 + "...", STRAY)
 
 
+@pytest.mark.parametrize("heading", ["## 8b on B200 {}", "<h2>8b on B200 {}</h2>"])
+def test_below_a_heading_too_long_to_be_read_no_row_is_of_the_heading_before(heading: str) -> None:
+    image = "![](data:image/png;base64," + "A" * 20_000 + ")"
+    found = read("# 70b on H100\n\n" + heading.format(image) + "\n" + ROWS.split("\n", 2)[2], recipe="mine")
+    assert not any("70b" in str(each.facts) or "h100" in str(each.facts) for each in found.configurations)
+
+
 def test_a_comment_that_nothing_closes_hides_nothing() -> None:
     assert read("<!-- a <!-- b --> <!--\n<table\n\n" + ROWS).configurations
     assert not read("<!-- a <TABLE>\n\n" + ROWS + "\n</Table> <!-- -->").configurations

@@ -209,7 +209,7 @@ def test_a_submission_that_does_not_end_is_stopped_and_not_taken_for_refused(ben
     with pytest.raises(SubmitError, match="nothing tells") as caught:
         bench.patient(0.5)["sbatch"].submit(one)
     assert caught.value.uncertain
-    assert time.monotonic() - begun < 50, "the command sleeps 60 s"
+    assert time.monotonic() - begun < 15
     with pytest.raises(ProcessLookupError):
         os.kill(int((bench.folder / "pid").read_text()), 0)
 
