@@ -1,4 +1,4 @@
-"""A real log of each of ten frameworks: recorded, the next night, one 8 % slower and one 12 % slower.
+"""Real logs of twelve frameworks: recorded, the next night, one 8 % slower and one 12 % slower.
 
 python -m benchmarks.nights: a table of verdicts, wall times and the words of the two commands, in the order of `LOGS`.
 It needs the logs in ../shared/logs; the nights are made from them (tests/support/next_night.py).
@@ -23,14 +23,17 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "logs"
 LOGS = {
     "Megatron-LM": ("megatron/2624605.out", "gdn/slurm-2624605.out"),
     "Megatron-Bridge": ("megatron_bridge/llama_20_iterations.out", "mbridge/llama/out1.log"),
-    "NeMo 1": ("nemo1/stale_bars_dllogger.out", "qwen3/qwen3-30b-32gpu-tp1-pp1-cp1-vp1-ep8-gbs256-mbs4.log"),
     "NeMo 2": ("nemo2/geneformer_500_steps.out", "geneformer/slurm-881234.out"),
-    "torchtitan": ("torchtitan/cpu_0_3_0_50_steps.out", "titan/debug/2026-11-20/train.log"),
+    "torchtitan": ("torchtitan/four_runs_excerpt.out", "titan/llama3/slurm-881235.out"),
     "MaxText": ("maxtext/llama2_commented_excerpt.out", "maxtext/run_1/train.log"),
-    "Axolotl": ("today/axolotl_final_excerpt.log", "axolotl/train.log"),
+    "Primus": ("megatron/primus_instant_average.out", "primus/train.log"),
+    "LLaMA-Factory": ("today/llamafactory_trainer_log.jsonl", "factory/trainer_log.jsonl"),
     "ms-swift": ("today/msswift_logging.jsonl", "swift/logging.jsonl"),
     "MLPerf": ("today/mlperf51_llama31_8b_dell.txt", "dell/result_0.txt"),
     "DeepSpeed": ("today/deepspeed_chat_reward.log", "reward/training.log"),
+    "NeMo 1": ("nemo1/stale_bars_dllogger.out", "qwen3/qwen3-30b-32gpu-tp1-pp1-cp1-vp1-ep8-gbs256-mbs4.log"),
+    "torchtitan, CPU": ("torchtitan/cpu_0_3_0_50_steps.out", "titan/debug/2026-11-20/train.log"),
+    "Axolotl": ("today/axolotl_final_excerpt.log", "axolotl/train.log"),
 }
 COMMANDS = ("pytest --llmb-logs=experiments/ --llmb-record=own", "pytest --llmb-logs=experiments/ --llmb-baselines=own")
 NIGHTS = (1.0, 1.0, 1.08, 1.12)

@@ -24,6 +24,7 @@ STAMPED = ("[titan]", "CurrSamplesPerSec")
 CLOCKS = ("global_step/max_steps", "current_steps")
 SPEED = re.compile(r"(\"train_speed\(iter/s\)\": )([\d.]+)")
 ELAPSED = re.compile(r"(\"elapsed_time\": \")(?:(\d+)h )?(?:(\d+)m )?(\d+)s")
+CLOCK = re.compile(r"(\"elapsed_time\": \")(\d+):(\d\d):(\d\d)(?=\")")
 STAMP = re.compile(r"(?<!\d)(20\d\d-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)([.,]\d{3})(?!\d)")
 DAY = re.compile(r"(?<!\d)20\d\d(-?)[01]\d\1[0-3]\d(?!\d)")
 
@@ -47,6 +48,7 @@ def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
         changed = RATES.sub(partial(_scale, factor=1 / factor), changed)
         if any(name in line for name in CLOCKS):
             changed = ELAPSED.sub(partial(_stretch_elapsed, slower=slower), changed)
+            changed = CLOCK.sub(partial(_stretch_clock, slower=slower), changed)
             changed = SPEED.sub(partial(_scale, factor=1 / slower), changed)
         if first is not None and any(name in line for name in STAMPED):
             changed = STAMP.sub(partial(_stretch, first=first, slower=slower), changed)
@@ -62,8 +64,17 @@ def _scale(match: re.Match[str], factor: float) -> str:
 
 
 def _stretch_elapsed(match: re.Match[str], slower: float) -> str:
+    return f"{match[1]}{_scale_seconds(match, slower)}s"
+
+
+def _stretch_clock(match: re.Match[str], slower: float) -> str:
+    minutes, seconds = divmod(_scale_seconds(match, slower), 60)
+    return f"{match[1]}{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def _scale_seconds(match: re.Match[str], slower: float) -> int:
     hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
-    return f"{match[1]}{int((3600 * hours + 60 * minutes + seconds + 0.5) * slower)}s"
+    return int((3600 * hours + 60 * minutes + seconds + 0.5) * slower)
 
 
 def _read(match: re.Match[str]) -> datetime:
