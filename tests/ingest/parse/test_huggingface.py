@@ -93,6 +93,43 @@ def test_the_mean_of_a_resumed_run_is_of_the_steps_that_were_left() -> None:
     assert second.steps.mean_of.tolist() == [1937]
 
 
+def progress(losses: list[float], first: float = 0.0) -> str:
+    lines = enumerate(losses, 1)
+    return "".join(
+        f"{{'loss': {loss:.4f}, 'learning_rate': 1e-05, 'epoch': {first + at / 100}}}\n" for at, loss in lines
+    )
+
+
+LOSSES = [2 + 8 / (1 + step) for step in range(100)]
+
+
+@pytest.mark.parametrize("done", [10, 50, 90])
+def test_a_resumed_run_that_nothing_names_shows_in_the_mean_of_its_losses(done: int) -> None:
+    """Trainer divides the losses of the last steps by all steps; a console holds the last ones, a state all of them."""
+    whole = f"{sum(LOSSES[done:]) / 100:.4f}"
+    for printed in (LOSSES[done:], LOSSES):
+        log = parse(progress(printed) + bar(100, 100) + summary("100.0", "1.0", whole))
+        assert (log.segments, dropped(log)) == ((), {"torn": 1})
+        assert "resumed, its time is that of the last steps only" in log.dropped[0].shown
+
+
+def test_losses_of_a_run_that_died_are_not_of_the_one_that_was_started_anew() -> None:
+    end = bar(100, 100) + summary("100.0", "1.0", f"{sum(LOSSES) / 100:.4f}")
+    assert steps(parse(progress(LOSSES[:60]) + progress(LOSSES) + end)) == [[100]]
+    resumed = bar(100, 100) + summary("100.0", "1.0", f"{sum(LOSSES[50:]) / 100:.4f}")
+    assert steps(parse(progress(LOSSES[:60]) + progress(LOSSES[50:], 0.5) + resumed)) == []
+
+
+@pytest.mark.parametrize("every", [1, 7, 10, 30])
+@pytest.mark.parametrize("scale", [1.0, 1e-4, -1.0])
+def test_losses_of_every_few_steps_are_no_sign_of_a_resumed_run(every: int, scale: float) -> None:
+    losses = [scale * loss for loss in LOSSES]
+    printed = [sum(losses[first : first + every]) / every for first in range(0, 100 - every + 1, every)]
+    for first in ([], [losses[0]]):
+        log = parse(progress(first + printed) + bar(100, 100) + summary("100.0", "1.0", f"{sum(losses) / 100}"))
+        assert steps(log) == [[100]]
+
+
 def test_every_summary_is_a_run_also_with_the_same_steps() -> None:
     log = parse(bar(1921, 1921) + summary("2577.7505") + bar(1921, 1921) + summary("2578.1") + summary("2600.5"))
     assert [segment.steps.index.tolist() for segment in log.segments] == [[1921], [1921], [1937]]

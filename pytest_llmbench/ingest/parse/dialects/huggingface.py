@@ -30,7 +30,7 @@ RESUMED = re.compile(rb"Continuing training from global step (\d{1,15})[ \t]*[\r
 FIELD = re.compile(
     rb"\s*(['\"])([A-Za-z][ !#-&(-z|~]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
 )
-FINITE = re.compile(rb"\d{1,18}(?:\.\d{1,18})?(?:e[+-]\d\d)?")
+FINITE = re.compile(rb"\d{1,18}(?:\.\d{1,40})?(?:e[+-]\d\d)?")
 NUMBER = re.compile(rb"-?(?:%b|%b)" % (FINITE.pattern, NOT_FINITE))
 QUOTES = b"'\""
 # The step of the record, in trainer_state.json before and in ms-swift behind its time.
@@ -54,6 +54,8 @@ LATE_SECONDS = 1.0
 LEARNING_RATE = b"'learning_rate': "
 LEARNING_RATE_OF_STATE = b'"learning_rate": '
 
+EPOCH = re.compile(rb"'epoch': '?(\d{1,9}(?:\.\d{1,40})?)\b")
+
 # A number; newer versions print it as a text.
 VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINITE
 BEFORE = re.compile(rb"\{'loss': %b, (?:[^{}\r\n]*?'grad_norm': %b, )?[^{}\r\n]*\Z" % (VALUE, VALUE))
@@ -62,6 +64,10 @@ PROGRESS = (b"loss", b"grad_norm", b"learning_rate")
 # Keys that only training on rewards or preferences has.
 REWARD_NAMES = re.compile(rb"(?:rewards?(?:_std)?|objective|logps)(?:/|\Z)")
 REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
+
+# How much smaller the mean of all losses may be than that of the printed ones, which are rounded; and half a unit.
+ALIKE = 0.97
+LOSS_ROUNDING = 0.00005
 
 # So many last records without a number are a run that diverged; a single one may be a step that was skipped.
 LAST_BAD = 2
@@ -93,6 +99,7 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         rate=float(after[1]),
         mean_of=0,
         rewards=any(map(REWARDS.search, (before[0], after[2]))),
+        consumed=float(epoch[1]) if (epoch := EPOCH.search(after[2])) else NAN,
     )
 
 
@@ -103,7 +110,7 @@ def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
     numbers = {name: value.strip(QUOTES) for name, value in (values or {}).items() if name in PROGRESS}
     if b"loss" not in numbers or not all(map(NUMBER.fullmatch, numbers.values())):
         return None
-    norm = numbers.get(b"grad_norm")
+    norm, epoch = numbers.get(b"grad_norm"), (values or {}).get(b"epoch", b"")
     return StepRecord(
         origin,
         0,
@@ -114,6 +121,7 @@ def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
         rate=float(numbers.get(b"learning_rate", b"nan")),
         mean_of=0,
         rewards=any(map(REWARD_NAMES.match, values or ())),
+        consumed=float(epoch) if FINITE.fullmatch(epoch) else NAN,
     )
 
 
@@ -124,9 +132,33 @@ def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     before = -1
     for run in runs:
         own = [record for record in records if not record.mean_of and before < record.origin.offset < run.origin.offset]
-        joined.append(_add_progress(run, own) if own else run)
         before = run.origin.offset
+        if doubt := _find_resumed(run, [record.loss for record in _find_last_start(own) if record.loss is not None]):
+            tally.add(DropReason.TORN, run.origin.line, doubt)
+        else:
+            joined.append(_add_progress(run, own) if own else run)
     return joined
+
+
+def _find_last_start(own: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """Return the records since the epoch went back: those before are of a run that died."""
+    back = (place for place in range(len(own) - 1, 0, -1) if own[place].consumed < own[place - 1].consumed)
+    return own[next(back, 0) :]
+
+
+def _find_resumed(run: StepRecord, losses: Sequence[float]) -> str:
+    """Return why the time of a run is not that of all its steps, though nothing says that it was resumed.
+
+    Trainer divides the losses since it was started by all steps, also by those that were done before. The steps behind
+    the last printed loss may have had none, and the first loss may be that of a single step.
+    """
+    if run.loss is None or run.mean_of < run.step or not losses:
+        return ""
+    least = min(sum(losses) / (len(losses) + 1), sum(losses[1:]) / len(losses))
+    if least <= 0 or not run.loss < ALIKE * least - LOSS_ROUNDING:
+        return ""
+    mean = sum(losses) / len(losses)
+    return f"train_loss {run.loss:g} beside losses of {mean:g}: resumed, its time is that of the last steps only"
 
 
 def _add_progress(run: StepRecord, own: Sequence[StepRecord]) -> StepRecord:

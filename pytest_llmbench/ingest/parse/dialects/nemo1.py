@@ -44,7 +44,7 @@ BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
-FINITE = rb"-?\d{1,18}+(?:\.\d{1,18}+)?(?:e[+-]\d{1,3}+)?"
+FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{1,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
 # Bars fill up short values: `nan.0`.
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
