@@ -18,10 +18,9 @@ from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_b
 from shared_data import shared
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
-from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Baseline, Key
 from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
-from pytest_llmbench.launch.recipe import build_job
+from pytest_llmbench.launch.recipe import build_job, list_missing
 from pytest_llmbench.launch.recipe.fit import explain_unfit, read_facts
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.find_runs import ingest_job
@@ -121,12 +120,34 @@ def refuse(base: Baseline, facts: LaunchFacts, launcher: str = "") -> str:
 
 SIZES = {"-tp": "tp", "-pp": "pp", "-cp": "cp", "-vp": "vp", "-ep": "ep", "-mb": "mbs", "-gb": "gbs"}
 SETTINGS = ("model.seq_length", "dataset.sequence_length")
+TAKEN_AWAY = {
+    "ddp.use_megatron_fsdp": "false",
+    "ddp.data_parallel_sharding_strategy": "no_shard",
+    "ddp.average_in_collective": "true",
+    "ddp.fsdp_double_buffer": "false",
+    "ddp.num_distributed_optimizer_instances": "1",
+    "model.init_model_with_meta_device": "false",
+    "model.gradient_accumulation_fusion": "true",
+    "model.cpu_offloading": "false",
+    "model.cpu_offloading_num_layers": "0",
+}
+"""What a row without FSDP says of a configuration that has it: the values of a configuration without it."""
 
 
-def is_reached(row: dict[str, Any]) -> bool:
-    """Whether the scripts take the numbers of a row, if only as arguments. SFT and LoRA want data nobody states."""
-    unsharded = (row["release"], row["model"], row["fsdp"]) == ("25.11", "LLAMA3.1_405B", "0")
-    return row["task"] == "pretrain" and bool(row["config"] or not (unsharded or "w/o MTP" in row["note"]))
+def check_setting(name: str, value: str, row: dict[str, Any]) -> None:
+    """Check a setting of the configuration that a command says against the printed row."""
+    if name == "model.pipeline_model_parallel_layout":
+        stages = [stage.split(",") for stage in value.removeprefix("[[").removesuffix("]]").split("],[")]
+        assert len(stages) == int(row["pp"]) * int(row["vp"])
+        layers = [layer for stage in stages for layer in stage]
+        assert layers == ["embedding", *["decoder"] * 61, "loss"]
+    elif name == "model.mtp_num_layers":
+        assert (value, row["note"]) == ("0", "w/o MTP")
+    elif name in TAKEN_AWAY:
+        assert (value, row["fsdp"]) == (TAKEN_AWAY[name], "0")
+    else:
+        assert name in SETTINGS
+        assert value == row["seq"]
 
 
 def take_sizes(command: Sequence[str], row: dict[str, Any]) -> Sequence[str]:
@@ -134,8 +155,8 @@ def take_sizes(command: Sequence[str], row: dict[str, Any]) -> Sequence[str]:
     words, rest, said = iter(command), [], 0
     for word in words:
         name, _, value = word.partition("=")
-        if name in SETTINGS:
-            assert value == row["seq"]
+        if value:
+            check_setting(name, value, row)
         elif word == "--use_megatron_fsdp":
             assert (next(words), row["fsdp"]) == ("true", row["gpus"])
         elif word in SIZES:
@@ -157,6 +178,11 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
         ("_V1", "_V2", "_MX", "_CS", "_CONFIG", "_BF16", "_NVFP4", "_config")
     ):
         stated["config_variant"] = row["config"].rpartition("_")[2].lower()
+    if row["task"] != "pretrain":
+        stated |= {"task": row["task"], "data": "squad_packed", "dataset_root": "/stage/squad"}
+        stated["custom_mounts"] = "/stage:/stage"
+    if row["task"] == "lora":
+        stated["pretrained_checkpoint"] = "$PRETRAINED_CHECKPOINT"
     if row["seconds"] > 15 * 60:
         stated["time_limit"] = "02:00:00"
     per_node = 4 if row["gpu"].startswith("gb") else 8
@@ -172,9 +198,8 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
 def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
     printed, shipped = read_printed(), read_shipped()
     assert printed.keys() == shipped.keys()
-    launched = {name: row for name, row in printed.items() if is_reached(row)}
-    assert (len(printed), len(launched)) == (265, 249)
-    for name, row in launched.items():
+    assert len(printed) == 265
+    for name, row in printed.items():
         spec = plan(*shipped[name])
         expected = ("python", "scripts/performance/setup_experiment.py", *list_words(row))
         assert tuple(take_sizes(spec.command, row)) == expected, name
@@ -190,15 +215,28 @@ def test_a_row_of_which_a_baseline_was_recorded_is_launched_the_same_way() -> No
     assert not refuse(recorded, facts)
 
 
-def test_a_row_that_no_script_of_its_release_runs_is_refused_with_the_reason() -> None:
-    others = {name: row for name, row in read_printed().items() if not is_reached(row)}
-    for name, row in others.items():
-        reason = "its data and its checkpoint are stated nowhere"
-        reason = reason if row["task"] != "pretrain" else "no script of its release has these numbers"
-        assert refuse(*read_shipped()[name]) == reason, name
-        with pytest.raises(LaunchError, match=reason):
-            plan(*read_shipped()[name])
-    assert sorted({name[0] for name in others}) == ["25.11", "26.06"]
+TUNED = ("26.06", "llama3_70b", "gb300", "fp8_cs", "8", "32", "lora")
+
+
+def test_lora_starts_from_a_checkpoint_of_the_user() -> None:
+    """The configuration of LoRA refuses to start without one, and the launch before it: unset and empty alike."""
+    base, facts = read_shipped()[TUNED]
+    for caller in (CALLER, {**CALLER, "PRETRAINED_CHECKPOINT": ""}):
+        spec = build_job(base, facts, make_cluster(base.key), caller=caller)
+        assert "PRETRAINED_CHECKPOINT" in list_missing(spec, facts)
+    for cluster, caller in (
+        (Cluster(gpu="gb300", environment=(("PRETRAINED_CHECKPOINT", "/weights/70b"),)), CALLER),
+        (Cluster(gpu="gb300"), {**CALLER, "PRETRAINED_CHECKPOINT": "/weights/70b"}),
+    ):
+        spec = build_job(base, facts, cluster, caller=caller)
+        assert spec.command[spec.command.index("--pretrained_checkpoint") + 1] == "/weights/70b"
+        assert "PRETRAINED_CHECKPOINT" not in list_missing(spec, facts)
+
+
+def test_all_other_rows_need_no_checkpoint() -> None:
+    for name, (base, facts) in read_shipped().items():
+        spec = build_job(base, facts, make_cluster(base.key), caller=CALLER)
+        assert ("PRETRAINED_CHECKPOINT" in list_missing(spec, facts)) == (name[-1] == "lora"), name
 
 
 @pytest.mark.parametrize(
@@ -283,6 +321,23 @@ def test_a_launch_that_ran_something_else_is_not_of_its_row(
     assert ingest_launched(tmp_path, base, BridgeRun(base, changed=changed)) != base.key
 
 
+def test_a_launch_without_the_checkpoint_submits_nothing_and_says_how_to_give_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("HF_TOKEN", "hf_very_secret"), ("STAGE_PATH", str(pytester.path))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PRETRAINED_CHECKPOINT", raising=False)
+    options = ("-k", "26.06 and h100 and lora", "--llmb-launch", "--llmb-gpu=h100")
+    result = pytester.runpytest_inprocess(*options)
+    assert result.ret != pytest.ExitCode.OK
+    text = " ".join((result.stdout.str() + result.stderr.str()).split())
+    assert "PRETRAINED_CHECKPOINT is not set: folder of Llama 3 70B in Megatron's format" in text
+    assert "export PRETRAINED_CHECKPOINT=..., or give it under `environment:` in the cluster file" in text
+    shown = pytester.runpytest_inprocess(*options, "--llmb-dry-run").stdout.str()
+    assert "--pretrained_checkpoint '$PRETRAINED_CHECKPOINT'" in shown
+    assert "Nothing was submitted." in shown
+
+
 def test_a_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("HF_TOKEN", "hf_very_secret"), ("STAGE_PATH", str(pytester.path))):
         monkeypatch.setenv(name, value)
@@ -295,6 +350,7 @@ def test_a_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester, m
         f"for {gpu}, and this cluster has b300" for gpu in ("b200", "gb200", "gb300", "h100")
     }
     assert "--hf_token ***" in text
+    assert "PRETRAINED_CHECKPOINT is not set" not in text
     assert "hf_very_secret" not in text
     folders = " ".join(text.split())
     assert "nothing says where megatron_bridge 26.04 is: no folder with its setup_experiment.py" in folders

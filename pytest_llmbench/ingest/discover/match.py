@@ -11,8 +11,12 @@ from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.models import MEGATRON_BRIDGE, Baseline, Hint, Key, Recipe
 from pytest_llmbench.ingest.discover.names import RECIPES
 
-# Layers that predict further tokens, by the variants of rows that are printed with and without.
-_FURTHER = {"with_mtp": "1", "without_mtp": "0"}
+# Layers that predict further tokens: by the variants of rows that are printed with and without, else by the models as
+# the configurations of all releases have them. Of DeepSeek V4 Flash they are not known here.
+_FURTHER = {"with_mtp": "1", "without_mtp": "0", "deepseek_v3": "1"}
+_FURTHER |= dict.fromkeys(("nemotron_3_super", "nemotron_3_ultra", "nemotron_3_5_lightning"), "2")
+_FURTHER |= dict.fromkeys(("llama3_8b", "llama3_70b", "llama31_405b", "gpt_oss_120b", "kimi_k2"), "0")
+_FURTHER |= dict.fromkeys(("qwen3_30b_a3b", "qwen3_235b_a22b", "nemotron_3_nano"), "0")
 
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 
@@ -272,7 +276,8 @@ def _list_accepted(baseline: Baseline, claims: Mapping[str, Claim]) -> dict[str,
         sizes |= {name: sizes[name] or 1 for name in ("vp", "ep")}
         sequence = configuration.architecture.sequence_length
         accepted |= {"sequence_length": {str(sequence)}} if sequence else {}
-        accepted |= {"mtp": {_FURTHER[key.variant]}} if key.variant in _FURTHER else {}
+        further = _FURTHER.get(key.variant, _FURTHER.get(key.size))
+        accepted |= {"mtp": {further}} if further else {}
     return accepted | {name: {str(size)} for name, size in sizes.items() if size is not None}
 
 

@@ -272,6 +272,7 @@ def _read_containers(run: RunFiles, beside: Companions) -> Iterator[Hint]:
 
 
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
+_COUNT = re.compile(r"\d{1,9}|None|null")
 _ARGUMENTS = (
     ("gpu", re.compile(names.GPU, re.IGNORECASE), ("gpu", "g")),
     ("dtype", re.compile(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"), ("compute_dtype", "c")),
@@ -284,11 +285,8 @@ _ARGUMENTS = (
     ("tp", _NUMBER, ("tensor_model_parallel_size", "tp", "model.tensor_model_parallel_size")),
     ("pp", _NUMBER, ("pipeline_model_parallel_size", "pp", "model.pipeline_model_parallel_size")),
     ("cp", _NUMBER, ("context_parallel_size", "cp", "model.context_parallel_size")),
-    (
-        "vp",
-        re.compile(r"\d{1,9}|None|null"),
-        ("virtual_pipeline_model_parallel_size", "vp", "model.virtual_pipeline_model_parallel_size"),
-    ),
+    ("vp", _COUNT, ("virtual_pipeline_model_parallel_size", "vp", "model.virtual_pipeline_model_parallel_size")),
+    ("mtp", _COUNT, ("model.mtp_num_layers",)),
     ("ep", _NUMBER, ("expert_model_parallel_size", "ep", "model.expert_model_parallel_size")),
     ("fsdp", re.compile(r"(?i:true|false)"), ("use_megatron_fsdp", "ddp.use_megatron_fsdp")),
 )
@@ -323,7 +321,7 @@ def _read_script(text: str) -> Iterator[Hint]:
     nodes, tasks = (re.search(rf"#SBATCH --{name}[= ](\d{{1,7}})", text) for name in ("nodes", "ntasks-per-node"))
     if nodes and tasks and "gpus" not in pairs:
         pairs["gpus"] = str(int(nodes[1]) * int(tasks[1]))
-    pairs |= {"vp": "1"} if pairs.get("vp") in ("none", "null") else {}
+    pairs |= {name: size for name, size in (("vp", "1"), ("mtp", "0")) if pairs.get(name) in ("none", "null")}
     if "fsdp" in pairs:  # in the rows that print it all GPUs are one group
         pairs["fsdp"] = pairs.get("gpus", "0") if pairs["fsdp"] == "true" else "1"
     yield from (Hint(field, value, "the submitted script") for field, value in pairs.items())

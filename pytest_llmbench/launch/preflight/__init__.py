@@ -202,8 +202,9 @@ def _is_secret(name: str) -> bool:
 
 
 def _report_missing(planned: PlannedJob, names: Iterable[str]) -> Iterator[JobProblem]:
-    meanings = {"HF_TOKEN": "Hugging Face access token", **dict(planned.facts.required)}
-    return (JobProblem(f"{name} is not set: {meanings[name]}", _advise_setting(name)) for name in names)
+    meanings = dict((("HF_TOKEN", "Hugging Face access token"), *planned.facts.optional, *planned.facts.required))
+    what = "an argument of its configuration names it"
+    return (JobProblem(f"{name} is not set: {meanings.get(name, what)}", _advise_setting(name)) for name in names)
 
 
 def check_forbidden(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:

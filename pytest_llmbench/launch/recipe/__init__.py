@@ -120,10 +120,14 @@ def find_named_image(spec: JobSpec) -> dict[str, str]:
 
 
 def list_missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
-    """Return the variables that the document requires and a job does not have, or has empty."""
+    """Return the variables that the document requires, or the words of its own configuration name, and a job does not
+    have, or has empty."""
     environment = dict(spec.environment)
     token = (("HF_TOKEN", ""),) if facts.needs_token else ()
-    wanted = dict.fromkeys(name for name, _ in (*facts.required, *token))
+    launchers = {command.name for command in facts.commands if command.via == spec.via}
+    own = (text for name, text in dict(facts.arguments).get(spec.key, ()) if name in launchers)
+    named = (match[3] or match[4] for text in own for match in _PARTS.finditer(text) if match[3] or match[4])
+    wanted = dict.fromkeys((*(name for name, _ in (*facts.required, *token)), *named))
     return [name for name in wanted if not environment.get(name)]
 
 
