@@ -375,7 +375,8 @@ def _find_keys(
         wrong(f"found {name}, of which there is no baseline, expected a workload that has one{near}")
         return
     gpu, dtype, scale = cell
-    matching = [key for key in of_workload if (key.gpu, key.dtype, key.gpus) == cell]
+    by_id = [key for key in of_workload if key.id.casefold() == name.casefold()]  # which says its GPUs itself
+    matching = [key for key in of_workload if (key.gpu, key.dtype, key.gpus if key not in by_id else scale) == cell]
     if not matching:
         near = ", ".join(sorted({f"{key.dtype} on {key.gpus} {key.gpu}" for key in of_workload if key.gpu == gpu}))
         wrong(f"found {name} in {dtype} on {scale} {gpu}, expected one that has a baseline: {near or 'none on these'}")
@@ -386,11 +387,13 @@ def _find_keys(
 
 
 def _find_known(recipes: Sequence[Recipe], release: str) -> Iterator[tuple[Key, frozenset[str]]]:
-    """Yield each configuration with the names of its workload: `pretrain_grok1_314b`, with and without the task."""
+    """Yield each configuration with its id and the names of its workload: `pretrain_grok1_314b`, with and without the
+    task."""
     for recipe in recipes:
         for key in (baseline.key for baseline in recipe.baselines if release in ("", recipe.release)):
             plain = {f"{name}_{key.size}".casefold() for name in (recipe.name, *recipe.names)}
-            yield key, frozenset(f"{task}{name}" for task in ("", "pretrain_", "pretraining_") for name in plain)
+            named = (f"{task}{name}" for task in ("", "pretrain_", "pretraining_") for name in plain)
+            yield key, frozenset((key.id.casefold(), *named))
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -110,3 +110,42 @@ def test_the_gpu_type_has_to_be_said_where_the_file_has_several(suite: Path) -> 
     suite.write_text(one)
     assert len(asked(suite, "")) == 3
     assert "found no workloads of --llmb-gpu=gb200, expected --llmb-gpu to be one of h100" in refused(suite, "gb200")
+
+
+def write_ids(path: Path, gpu: str, *named: tuple[str, str]) -> None:
+    entries = "".join(f"  - {name}:\n      dtypes: [{dtype}]\n" for name, dtype in named)
+    path.write_text(f"config: {{repeats: 2}}\nworkloads:\n  {gpu}:\n{entries}", encoding="utf-8")
+
+
+def test_an_id_names_one_configuration_with_its_own_gpus(suite: Path) -> None:
+    """Of rows of any size, whatever `scale` says; a task, a variant and a release of its own are part of the id."""
+    named = (
+        ("megatron_bridge_llama3_70b-26.06-gb300-fp8_cs-8-lora", "fp8_cs"),
+        ("megatron_bridge_deepseek_v3-26.06-gb300-fp8_mx-256-gbs15360", "fp8_mx"),
+        ("megatron_bridge_llama31_405b-26.04.01-gb300-nvfp4-256", "nvfp4"),
+        ("megatron_bridge_deepseek_v3-25.11-gb300-bf16-256-without_mtp", "bf16"),
+    )
+    write_ids(suite, "gb300", *named)
+    assert asked(suite, "gb300") == {
+        name: (2, f"exemplar.yaml:{line}") for line, (name, _) in zip((4, 6, 8, 10), named, strict=True)
+    }
+
+
+def test_the_size_of_a_row_names_its_newest_release(suite: Path) -> None:
+    write_ids(suite, "h100", ("pretrain_megatron_bridge_llama31_405b", "fp8_cs"))
+    suite.write_text(suite.read_text().replace("repeats: 2", "repeats: 2, scale: 1024"))
+    assert list(asked(suite, "h100")) == ["megatron_bridge_llama31_405b-26.06-h100-fp8_cs-1024"]
+    assert list(asked(suite, "h100", "26.04.01")) == ["megatron_bridge_llama31_405b-26.04.01-h100-fp8_cs-1024"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "message"),
+    [
+        ("megatron_bridge_llama3_70b-26.06-gb300-fp8_cs-8-lora", "fp8_mx", "expected one that has a baseline: fp8_cs"),
+        ("megatron_bridge_llama3_70b-26.06-h100-fp8_cs-8-lora", "fp8_cs", "expected one that has a baseline: none on"),
+        ("megatron_bridge_llama3_70b-26.07-gb300-fp8_cs-8-lora", "fp8_cs", "of which there is no baseline"),
+    ],
+)
+def test_an_id_that_is_none_or_of_another_gpu_type_is_refused(suite: Path, name: str, dtype: str, message: str) -> None:
+    write_ids(suite, "gb300", (name, dtype))
+    assert message in refused(suite, "gb300")

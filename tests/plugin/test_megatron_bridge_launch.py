@@ -310,6 +310,22 @@ def test_the_run_that_a_launch_leaves_is_of_its_row(
 
 
 @pytest.mark.parametrize(
+    ("row", "changed"),
+    [
+        (("25.11", "llama31_405b", "gb300", "fp8_cs", "256", "1536", ""), {"fsdp": "true"}),
+        (("25.11", "deepseek_v3", "gb200", "fp8_mx", "256", "4096", ""), {"vp": "8"}),
+        (("26.06", "llama3_70b", "h100", "fp8_cs", "32", "32", "sft"), {"task": "lora"}),
+        (TUNED, {"task": "sft"}),
+    ],
+    ids="-".join,
+)
+def test_the_run_that_settings_or_tuning_leave_is_of_its_row(row: Row, changed: dict[str, str], tmp_path: Path) -> None:
+    base, _ = read_shipped()[row]
+    assert ingest_launched(tmp_path / "same", base, BridgeRun(base)) == base.key
+    assert ingest_launched(tmp_path / "other", base, BridgeRun(base, changed=changed)) != base.key
+
+
+@pytest.mark.parametrize(
     "changed", [{"dtype": "bf16"}, {"container": "25.11"}, {"gbs": "64"}, {"gpu": "b300"}, {"tp": "32"}], ids=str
 )
 @pytest.mark.parametrize("row", ROWS[2:4], ids="-".join)
@@ -336,6 +352,27 @@ def test_a_launch_without_the_checkpoint_submits_nothing_and_says_how_to_give_it
     shown = pytester.runpytest_inprocess(*options, "--llmb-dry-run").stdout.str()
     assert "--pretrained_checkpoint '$PRETRAINED_CHECKPOINT'" in shown
     assert "Nothing was submitted." in shown
+
+
+def test_a_suite_file_launches_the_rows_that_it_names_by_id(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("HF_TOKEN", "hf_very_secret"), ("STAGE_PATH", str(pytester.path))):
+        monkeypatch.setenv(name, value)
+    ids = {
+        "megatron_bridge_deepseek_v3-25.11-gb300-bf16-256-without_mtp": "bf16",
+        "megatron_bridge_llama31_405b-26.04.01-gb300-nvfp4-256": "nvfp4",
+        "megatron_bridge_llama3_70b-26.06-gb300-fp8_cs-32-sft": "fp8_cs",
+    }
+    entries = "".join(f"  - {name}:\n      dtypes: [{dtype}]\n" for name, dtype in ids.items())
+    pytester.path.joinpath("rows.yaml").write_text(f"config: {{repeats: 1}}\nworkloads:\n  gb300:\n{entries}")
+    result = pytester.runpytest_inprocess(
+        "--llmb-require=rows.yaml", "-k", "megatron_bridge", "--llmb-launch", "--llmb-dry-run", "--llmb-gpu=gb300",
+        "--llmb-max-gpus=2048", "--llmb-gpu-hours=100000"
+    )  # fmt: skip
+    text = result.stdout.str()
+    for name in ids:
+        assert re.search(rf"(?m)^{re.escape(name)}  \(script\)$", text), name
 
 
 def test_a_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
