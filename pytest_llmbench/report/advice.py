@@ -10,10 +10,12 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import jobs
 
-SLOWER_THAN_RECORDED = (
-    "compare with an older run of this configuration; a change that is known and meant goes into the file of "
-    "--llmb-acknowledged"
+SINCE_LAST_GOOD = (
+    "find what made it slower since the last good run: {differs}run that one's software again on these nodes, and this "
+    "one's on others"
 )
+KNOWN_CHANGE = "; a change that is known and meant goes into the file of --llmb-acknowledged"
+OTHER_CLUSTER = "; if this cluster is known to differ from the document, record its own baseline with --llmb-record=DIR"
 
 UNKNOWN_NOISE = "; a history of 8 nights or a recorded baseline of several runs makes the noise known"
 
@@ -55,8 +57,8 @@ BESIDE = "something else may have run beside them; look what (uptime, nvidia-smi
 ALIKE = "all alike, so look at what runs here all the time (uptime, nvidia-smi), at power limit and clocks"
 
 ADVICE = {
-    "slower-than-bound": "compare with an older run of this configuration; if this cluster is known to differ from the "
-    "document, record its own baseline with --llmb-record=DIR",
+    "slower-than-bound": "judge older runs of it, too, or keep a history (--llmb-history=URL): they tell since when it "
+    "is slow",
     "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
     '--llmb-record=DIR --llmb-accept-drift="the reason", kept where it exceeds the budget, or allow more with '
     "--llmb-drift-budget",
@@ -196,13 +198,21 @@ def _choose_advice(described: dict[str, Any]) -> str:
         if any(note["code"] == NoteCode.ACKNOWLEDGEMENT_EXPIRED for note in described.get("notes", ())):
             return EXPIRED
         recorded = (described.get("baseline") or {}).get("kind") == "recorded"
-        return SLOWER_THAN_RECORDED if recorded else ADVICE[reason]
+        return _advise_since(described) + (KNOWN_CHANGE if recorded else OTHER_CLUSTER)
     if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
         return NOT_ONE_LEVEL
     is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
     if described.get("kind") == "check":
         return ADVICE.get(reason, ANY_CHECK)
     return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")
+
+
+def _advise_since(described: dict[str, Any]) -> str:
+    """Return how to find what made a run slower than its bound."""
+    last = described.get("last_good")
+    if last is None:
+        return ADVICE["slower-than-bound"]
+    return SINCE_LAST_GOOD.format(differs="look at what differs, else " if last["differs"] else "")
 
 
 def count_repeats_needed(described: dict[str, Any]) -> str:

@@ -129,9 +129,7 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _list_run_facts(described)
     if ran_on := format_environment(described.get("environment") or {}):
         yield "software", ran_on
-    for change in described.get("changes", []):
-        if change["stands"]:
-            yield "change", change["text"]
+    yield from _list_past(described)
     yield from _list_job_facts(described)
     for line in jobs.list_log_attempts(described):
         yield "attempt", line
@@ -139,6 +137,15 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "also", format_note(problem)
     for text in list_others(described):
         yield "also", text
+
+
+def _list_past(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the last good run before a slow one, and the changes of level that stand."""
+    if last := described.get("last_good"):
+        yield "last good", format_last_good(last)
+    for change in described.get("changes", []):
+        if change["stands"]:
+            yield "change", change["text"]
 
 
 def _list_run_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -231,6 +238,21 @@ def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "note", format_note(note)
     if len(notes) > 5:
         yield "note", f"{len(notes) - 5} more notes in the JUnit report"
+
+
+def format_last_good(last: dict[str, Any]) -> str:
+    """Return `2026-11-20 02:00, job 71: 9.480 s, +6.0 % since (1 day); differs: NCCL 2.26.6 -> 2.27.3`."""
+    job = f", job {last['job_id']}" if last["job_id"] else ""
+    when = f"{last['started'][:16].replace('T', ' ')}{job}"
+    size = formatting.format_difference(1 + last["difference"])
+    differs = formatting.join_first(
+        [
+            f"{name_label(name)} {formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, now)}"
+            for name, (before, now) in last["differs"].items()
+        ]
+    )
+    days, seconds = formatting.count_noun(last["days"], "day"), formatting.format_seconds(last["step_time_seconds"])
+    return f"{when}: {seconds}, {size} since ({days}); {f'differs: {differs}' if differs else 'nothing known differs'}"
 
 
 def format_environment(environment: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from pytest_llmbench.core.models import (
     DailyRun,
     Estimate,
     Judgement,
+    LastGoodRun,
     LevelChange,
     Measurement,
     Metric,
@@ -54,6 +55,7 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
         "timed": str(baseline.timed_by),
         "baseline": _describe_baseline(baseline),
         "notes": [_describe_note(note) for note in judgement.notes],
+        "last_good": _describe_last_good(judgement.last_good),
         **_describe_measurement(judgement.measurement, now, directory),
         **_average_metrics(judgement),
     }
@@ -170,6 +172,16 @@ def _describe_run(measurement: Measurement, now: datetime) -> dict[str, Any]:
         "attempts": len(run.attempts),
         "segment": measurement.segment,
         "log_fingerprint": [attempt.log.fingerprint for attempt in run.attempts],
+    }
+
+
+def _describe_last_good(last: LastGoodRun | None) -> dict[str, Any] | None:
+    return last and {
+        "started": last.started.isoformat(),
+        **pick(last, "job_id", "days"),
+        "step_time_seconds": last.seconds,
+        "difference": last.slower,
+        "differs": {name: [before, now] for name, before, now in last.differs},
     }
 
 

@@ -314,12 +314,12 @@ def test_the_short_summary_has_one_line_of_each_failure(
     whole = in_ci or arguments == ("-vv",)
     assert short_summary(result) == [f"{OURS} - Failed: {HEAD}" if whole else OURS]
     sections = "--tb=no" not in arguments
-    assert any(line.startswith("next: compare with an older run") for line in result.outlines) == sections
+    assert any(line.startswith("next: judge older runs") for line in result.outlines) == sections
     case = ElementTree.parse(pytester.path / "junit.xml").find(".//failure/..")  # noqa: S314 (written by pytest here)
     assert case is not None
     failure = case.find("failure")
     assert failure is not None
-    assert "next: compare with an older run" in str(failure.text)
+    assert "next: judge older runs" in str(failure.text)
     assert f"{HEAD}\n9.522 s is +30.0 %" in str(failure.get("message"))  # pytest itself leaves out what follows
 
 
@@ -336,7 +336,7 @@ def test_pytest_s_own_report_keeps_the_whole_message(
     folder = generated(BF16, factor=1.3)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", LOGS(folder), "-k", BF16, *workers)
     kept = (pytester.path / "call.txt").read_text(encoding="utf-8")
-    assert kept.count(HEAD) == kept.count("next: compare with an older run") == 2
+    assert kept.count(HEAD) == kept.count("next: judge older runs") == 2
     assert short_summary(result) == [f"{OURS} - Failed: {HEAD}" if in_ci else OURS]
 
 

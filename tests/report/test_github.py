@@ -63,7 +63,7 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
     assert red[2:4] == ["8.790 s", "+20.0 %"]
     assert red[4] == "39.7"
     assert red[5].endswith("(log-x_1_0.out)")
-    assert red[6].startswith("compare with an older run")
+    assert red[6].startswith("judge older runs of it, too")
     assert "2 green: 1 INCONCLUSIVE, 1 PASS; 2 red" in html.unescape(rendered(markdown))
 
 

@@ -148,7 +148,7 @@ def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
 
 def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None:
     found = steps(doubtful(), told(), slow("b"), slow("a"), killed(), missing())
-    assert found[0].startswith("a and 1 more: compare with an older run of this configuration")
+    assert found[0].startswith("a and 1 more: judge older runs of it, too")
     assert found[0].endswith("log: log-x_1_0.out")
     assert found[1].startswith("killed: run it again")
     assert found[2:] == ["only what is red again: the same command with --lf"]

@@ -69,9 +69,9 @@ uniform shift; no single step stands out
             last step 9.000 s
   run       job 1, started 2025-11-20 03:00 (folder name), 3h old
 log: log-x_1_0.out
-next: compare with an older run of this configuration; if this cluster is known
-      to differ from the document, record its own baseline with
-      --llmb-record=DIR"""
+next: judge older runs of it, too, or keep a history (--llmb-history=URL): they
+      tell since when it is slow; if this cluster is known to differ from the
+      document, record its own baseline with --llmb-record=DIR"""
 
 
 def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
@@ -205,9 +205,10 @@ MISSING        1 without a run: missing
 UNMATCHED      pretrain_x/9
 remark remark remark remark remark remark remark remark remark remark remark
   remark remark remark remark
-next: grok1_314b-25.05-gb200-bf16-128: compare with an older run of this
-      configuration; if this cluster is known to differ from the document,
-      record its own baseline with --llmb-record=DIR
+next: grok1_314b-25.05-gb200-bf16-128: judge older runs of it, too, or keep a
+      history (--llmb-history=URL): they tell since when it is slow; if this
+      cluster is known to differ from the document, record its own baseline
+      with --llmb-record=DIR
       log: log-x_1_0.out
 next: killed: run it again; a run counts only when it reached its last step
       log: log-x_1_0.out:146

@@ -39,6 +39,17 @@ class DailyRun(NamedTuple):
     environment: Mapping[str, str] = MappingProxyType({})
 
 
+class LastGoodRun(NamedTuple):
+    """The last run of an earlier day that was within the bound which the judged one is beyond."""
+
+    started: datetime
+    job_id: str  # empty where nothing says it
+    seconds: float
+    slower: float  # how much slower the judged run is, a fraction
+    days: int  # on which it ran since, the judged run's own included
+    differs: tuple[tuple[str, str, str], ...]  # of what both say: name, its value, the judged run's value
+
+
 DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
 """The daily runs of one configuration in their order: those whose logs were read, and those that the history knows."""
 
@@ -173,6 +184,7 @@ class Judgement:
     repeats: tuple[Measurement, ...] = ()  # the other runs that were averaged with `measurement`
     daily_runs: tuple[DailyRun, ...] = ()  # the valid ones before this one whose logs were read, oldest first
     changes: tuple[LevelChange, ...] = ()  # those of the level over all that are known, oldest first
+    last_good: LastGoodRun | None = None  # of a run beyond its bound, where one is known
     on_bound: OnBound | None = None  # there where the last nights flip from one side of the bound to the other
 
     @property

@@ -145,7 +145,7 @@ def test_the_head_counts_and_says_what_to_do_next(page: str) -> None:
     text = Parsed(page).words
     assert "5 red 1 unclear 73 green 4 skipped" in text
     assert "1 REGRESSION, 2 INVALID, 2 INCONCLUSIVE, 1 UNMATCHED, 1 IMPROVEMENT, 72 PASS, 4 MISSING" in text
-    assert "slower-than-bound : grok1_314b-24.11-h100-bf16-8 compare with an older run of this configuration" in text
+    assert "slower-than-bound : grok1_314b-24.11-h100-bf16-8 judge older runs of it, too" in text
 
 
 def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
@@ -189,7 +189,7 @@ def test_what_a_failure_needs_is_there() -> None:
         "✕ REGRESSION",
         "8.400 s is +14.7 % against 7.325 s",
         "50 steps, 8.400 s to 8.400 s; window 11 to 44; baseline 7.325 s; bound 7.691 s.",
-        "Next: compare with an older run",
+        "Next: judge older runs of it, too",
         "step time 8.400 s 7.325 s +14.7 %",
         "rule as written, measured <= bound: does not hold",
         "log-x_1_0.out",
