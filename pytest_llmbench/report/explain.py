@@ -241,7 +241,7 @@ def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def format_last_good(last: dict[str, Any]) -> str:
-    """Return `2026-11-20 02:00, job 71: 9.480 s, +6.0 % since (1 day); differs: NCCL 2.26.6 -> 2.27.3`."""
+    """Return `2026-11-20 02:00, job 71: 9.480 s, +6.0 % since, for 1 day; differs: NCCL 2.26.6 -> 2.27.3`."""
     job = f", job {last['job_id']}" if last["job_id"] else ""
     when = f"{last['started'][:16].replace('T', ' ')}{job}"
     size = formatting.format_difference(1 + last["difference"])
@@ -252,7 +252,9 @@ def format_last_good(last: dict[str, Any]) -> str:
         ]
     )
     days, seconds = formatting.count_noun(last["days"], "day"), formatting.format_seconds(last["step_time_seconds"])
-    return f"{when}: {seconds}, {size} since ({days}); {f'differs: {differs}' if differs else 'nothing known differs'}"
+    return (
+        f"{when}: {seconds}, {size} since, for {days}; {f'differs: {differs}' if differs else 'nothing known differs'}"
+    )
 
 
 def format_environment(environment: Mapping[str, str]) -> str:
