@@ -13,7 +13,14 @@ from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report import jobs
-from pytest_llmbench.report.explain import explain, format_baseline, format_environment, format_note, list_others
+from pytest_llmbench.report.explain import (
+    explain,
+    format_baseline,
+    format_environment,
+    format_last_good,
+    format_note,
+    list_others,
+)
 from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
 from pytest_llmbench.report.verdicts import JUDGED, SEVERITY, name_verdict, select_worst
 
@@ -112,6 +119,8 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     elif (begun := jobs.find_age(outcome))[1]:
         yield "started", f"{begun[1]} (its job), {begun[0]} old"
     yield "environment", format_environment(outcome.get("environment") or {})
+    if outcome.get("last_good"):
+        yield "last_good", format_last_good(outcome["last_good"])
     if outcome.get("line"):
         yield "log_line", outcome["line"]
     yield "node_finding", outcome.get("nodes")
