@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, delete, func, or_, select
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
-from pytest_llmbench.core.models import StoredRun, Window
+from pytest_llmbench.core.models import StoredDetails, StoredRun, Window
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
 from pytest_llmbench.history.tables import (
     RUN,
@@ -207,8 +207,7 @@ def _join_tables() -> Select[Any]:
 
 def _decode(row: Row) -> Row:
     """Return a row with lists and dictionaries in place of texts and bytes."""
-    packed = bytes(row["step_seconds"])
-    steps = struct.unpack(f"<{len(packed) // 8}d", packed)
+    steps = _unpack_steps(row["step_seconds"])
     metrics = _parse_finite(row["metrics"])
     _refuse_no_time(row["counts"], row["run_seconds"])
     return {
@@ -218,6 +217,10 @@ def _decode(row: Row) -> Row:
         "metrics": {name: [value, deviation] for name, (value, deviation) in metrics.items()},
         "step_seconds": [None if math.isnan(value) else _refuse_infinite(value) for value in steps],
     }
+
+
+def _unpack_steps(packed: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(packed) // 8}d", bytes(packed))
 
 
 def _parse_list(name: str, text: str) -> list[Any]:
@@ -260,6 +263,39 @@ def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> d
     """
     with connect(place, writes=False) as connection:
         return _read_last_days(connection, configurations) if has_tables(connection, place.shown) else {}
+
+
+RunPlace = tuple[str, str, datetime, Window]
+"""What finds a run in the store: the id of its configuration, its job, its start, and the window of its verdict."""
+
+
+def read_details(place: StoreLocation, wanted: Collection[RunPlace]) -> dict[RunPlace, StoredDetails]:
+    """Return what else is known of these runs, of each as it was judged last; those that are not there are left out.
+
+    HistoryError where the store cannot be read.
+    """
+    columns = (RUN.c.configuration, RUN.c.job_id, RUN.c.started, RUN.c.launcher, RUN.c.nodes, RUN.c.jobs)
+    judged = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic, VERDICT.c.mean_of)
+    joined = select(*columns, *judged, VERDICT.c.step_seconds).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
+    query = joined.where(
+        RUN.c.configuration.in_({name for name, *_ in wanted}),
+        RUN.c.started.in_({convert_to_stored(started) for _, _, started, _ in wanted}),
+    )
+    details = {}
+    for row in _fetch_rows(place, query):
+        window = Window(row["first_step"], row["last_step"], row["statistic"])
+        key = (row["configuration"], row["job_id"], row["started"], window)
+        if key in wanted:
+            details[key] = _make_details(row)
+    return details
+
+
+def _make_details(row: Row) -> StoredDetails:
+    own = (job.get("nodes") for job in json.loads(row["jobs"]) if job.get("job_id") == row["job_id"])
+    nodes = next(filter(None, own), None) or _parse_list("nodes", row["nodes"])
+    steps = _unpack_steps(row["step_seconds"])
+    return StoredDetails(row["launcher"], tuple(nodes), steps, tuple(_parse_list("mean_of", row["mean_of"])))
 
 
 def _read_last_days(connection: Connection, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:
@@ -311,7 +347,7 @@ def _select_shown() -> Select[Any]:
         *(VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic),
         *(RUN.c.started, RUN.c.job_id, RUN.c.fingerprint, RUN.c.environment),
         *(VERDICT.c.counts, VERDICT.c.run_seconds, VERDICT.c.verdict, VERDICT.c.reason),
-        *(VERDICT.c.step_time_seconds, VERDICT.c.expected_seconds, VERDICT.c.log_difference),
+        *(VERDICT.c.step_time_seconds, VERDICT.c.expected_seconds, VERDICT.c.log_difference, VERDICT.c.status),
     )
     joined = select(*columns).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
@@ -344,7 +380,7 @@ def _refuse_strange(runs: Iterable[StoredRun]) -> None:
     """Raise ValueError for a run with which nobody can calculate: a column of SQLite holds anything."""
     for run in runs:
         numbers = (run.statistic_seconds, run.step_time_seconds, run.expected_seconds, run.log_difference)
-        texts = (run.job_id, run.logs, run.verdict, run.reason)
+        texts = (run.job_id, run.logs, run.verdict, run.reason, run.status)
         if not all(number is None or (type(number) is float and math.isfinite(number)) for number in numbers):
             raise ValueError(f"run of {run.started}: {numbers}")
         if not all(type(text) is str for text in texts):

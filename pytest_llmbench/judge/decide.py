@@ -34,7 +34,6 @@ from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.run_selection import (
     describe_last_valid,
     find_current_shape,
-    find_last_good,
     find_unusable,
     is_stale,
     select_consecutive,
@@ -189,10 +188,8 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = _decide_over_days(evidence, counted[0], older, meets) or finding
     judgement = _make_judgement(evidence, finding.verdict, finding.reason, "", newest)
-    beyond = finding.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) and not meets
     return replace(
         judgement,
-        last_good=find_last_good(older, newest, judgement.bound_seconds) if beyond else None,
         sentences=explanation.describe_verdict(finding.verdict, finding.because, estimate, counted[0]),
         log_difference=estimate.difference,
         meets_point=meets,

@@ -17,7 +17,6 @@ from pytest_llmbench.core.models import (
     DailyRun,
     DailyRuns,
     Evidence,
-    LastGoodRun,
     Measurement,
     Note,
     NoteCode,
@@ -28,7 +27,7 @@ from pytest_llmbench.core.models import (
     StoredRun,
 )
 from pytest_llmbench.core.robust import HICCUP, compute_mean, compute_median
-from pytest_llmbench.judge.estimate import EQUAL, disagree, estimate_noise
+from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 
 LARGE = 1.5  # medians from which on a step is no straggler of the kind that a published mean holds as well
@@ -275,29 +274,8 @@ def list_previous_daily_runs(current: Sequence[Measurement], evidence: Evidence)
     return tuple(by_day.values())
 
 
-def find_last_good(previous: PreviousRuns, newest: Measurement, bound: float) -> LastGoodRun | None:
-    """Return the last daily run within the bound (seconds) before one that is beyond it, None where none is known.
-
-    What only one of the two says of itself differs from nothing.
-    """
-    runs = list(previous)
-    while runs and not 0 < (runs[-1].statistic_seconds or math.nan) <= bound * (1 + EQUAL):
-        runs.pop()
-    if not runs or newest.statistic_seconds is None:
-        return None
-    last, own = runs[-1], newest.environment
-    seconds = last.statistic_seconds or math.nan
-    return LastGoodRun(
-        _BEGUN(last),
-        _get_job_id(last),
-        seconds,
-        newest.statistic_seconds / seconds - 1,
-        len(previous) - len(runs) + 1,
-        tuple((name, value, own[name]) for name, value in last.environment.items() if own.get(name, value) != value),
-    )
-
-
-def _get_job_id(run: PreviousRun) -> str:
+def get_job_id(run: PreviousRun) -> str:
+    """Return the job of a run, empty where nothing says it."""
     return run.job_id if isinstance(run, StoredRun) else run.run.found.job_id
 
 
@@ -315,7 +293,7 @@ def describe_last_valid(evidence: Evidence) -> str:
     if newest is None or newest.started is None:
         return ""
     ago = (evidence.now.date() - newest.started.date()).days
-    job_id = _get_job_id(newest)
+    job_id = get_job_id(newest)
     job = f", job {job_id}" if job_id else ""
     before = formatting.count_noun(ago, "night") if ago > 0 else formatting.format_age(evidence.now - newest.started)
     return f"last valid run {before} ago ({newest.started:%Y-%m-%d %H:%M}{job})"

@@ -47,6 +47,7 @@ from pytest_llmbench.pipeline.fleet import (
     with_shift,
     with_warnings,
 )
+from pytest_llmbench.pipeline.last_good import with_last_good
 from pytest_llmbench.pipeline.outcomes import (
     JudgedConfigurations,
     SessionResults,
@@ -127,7 +128,7 @@ def evaluate_runs(
     measured = measure_runs(runs, catalog, now, settings.runs)
     judged = judge_measured(measured, settings, catalog, now, past)
     judged = apply_requirements(judged, catalog.required_runs)
-    judged, checks = add_fleet_findings(judged, settings, catalog, now)
+    judged, checks = add_fleet_findings(judged, settings, catalog, now, past)
     return SessionResults(
         configurations=judged.results,
         unmatched=(*find_unmatched(current, settings, now), *ingested.unreadable),
@@ -150,7 +151,7 @@ def _list_remarks(judged: JudgedConfigurations, settings: Settings, catalog: Cat
 
 
 def add_fleet_findings(
-    judged: JudgedConfigurations, settings: Settings, catalog: Catalog, now: datetime
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
 ) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
     """Return the results with what only all of them, and their daily runs, show; and the items that are about that."""
     previous = find_previous_runs(judged)
@@ -158,6 +159,8 @@ def add_fleet_findings(
     # A recording and a certificate accept no change: the one is the new level, the other rests on the published one.
     accepts = settings.record is None and not settings.certify
     judged = with_changes(judged, previous, catalog.acknowledged if accepts else (), now)
+    if settings.record is None:
+        judged = with_last_good(judged, settings, past)
     checks = make_checks if settings.record is None else check_anything_judged
     return judged, tuple(checks(judged, settings, catalog))
 

@@ -28,6 +28,7 @@ from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.pipeline.outcomes import SessionResults
 
 PAUSES = (0.5, 2.0)  # SQLite has waited already
 """Seconds before a server is asked again."""
@@ -83,6 +84,19 @@ class SessionHistory:
         from_outcome = {night["started"][:10]: night for night in outcome.get("history", ())}
         from_store = {day: describe_stored_run(stored) for day, stored in nights.items()}
         return {**outcome, **join_daily_runs(list((from_outcome | from_store).values()), outcome.get("changes", ()))}
+
+    def with_details(self, results: SessionResults) -> SessionResults:
+        """Return results, those with a last good run with what the store holds of it: nodes, launcher, step times."""
+        from pytest_llmbench.history.queries import read_details
+        from pytest_llmbench.pipeline.last_good import add_details, list_places
+
+        places = list_places(results)
+        try:
+            details = read_details(self.place, set(places.values())) if places else {}
+        except HistoryError:  # all is judged by now, perhaps after hours of jobs: what is not known is said so
+            return results
+        by_id = {name: details[place] for name, place in places.items() if place in details}
+        return add_details(results, by_id)
 
     def store(
         self,

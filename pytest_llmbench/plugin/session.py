@@ -138,7 +138,7 @@ class Session:
     def results(self) -> SessionResults:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
         if self._results is None:
-            self._results = self._hide_in_ids(self._gather())
+            self._results = self._complete(self._gather())
         return self._results
 
     def _gather(self) -> SessionResults:
@@ -166,7 +166,7 @@ class Session:
         self.secrets = launching.secrets
         self.redactor = self.redactor.with_values(self.secrets)
         self.noticed += launching.list_cautions()
-        self._results = self._hide_in_ids(launching.results)
+        self._results = self._complete(launching.results)
         return self.ended_early
 
     def describe_unlaunched(self) -> str:
@@ -265,8 +265,9 @@ class Session:
 
         return redact(formatting.escape_values(described), self.redactor)
 
-    def _hide_in_ids(self, results: SessionResults) -> SessionResults:
-        """Return the results whose runs of no known configuration, which are named by their paths, show no secret."""
+    def _complete(self, results: SessionResults) -> SessionResults:
+        """Return results with what the history has of last good runs; strays, named by their paths, show no secret."""
+        results = self.history.with_details(results) if self.history else results
         unmatched = tuple(replace(run, id=self.redactor.redact(run.id)) for run in results.unmatched)
         return replace(results, unmatched=unmatched)
 

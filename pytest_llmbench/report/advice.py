@@ -212,7 +212,12 @@ def _advise_since(described: dict[str, Any]) -> str:
     last = described.get("last_good")
     if last is None:
         return ADVICE["slower-than-bound"]
-    return SINCE_LAST_GOOD.format(differs="look at what differs, else " if last["differs"] else "")
+    return SINCE_LAST_GOOD.format(differs="look at what differs, else " if _differs(last) else "")
+
+
+def _differs(last: dict[str, Any]) -> bool:
+    nodes = last["nodes"] or {"before": (), "now": ()}
+    return bool(last["software"]["differs"] or last["settings"]["differs"] or set(nodes["now"]) - set(nodes["before"]))
 
 
 def count_repeats_needed(described: dict[str, Any]) -> str:

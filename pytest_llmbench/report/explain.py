@@ -142,7 +142,7 @@ def list_facts(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _list_past(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the last good run before a slow one, and the changes of level that stand."""
     if last := described.get("last_good"):
-        yield "last good", format_last_good(last)
+        yield from list_last_good(last)
     for change in described.get("changes", []):
         if change["stands"]:
             yield "change", change["text"]
@@ -240,21 +240,56 @@ def _list_notes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "note", f"{len(notes) - 5} more notes in the JUnit report"
 
 
-def format_last_good(last: dict[str, Any]) -> str:
-    """Return `2026-11-20 02:00, job 71: 9.480 s, +6.0 % since, for 1 day; differs: NCCL 2.26.6 -> 2.27.3`."""
+def list_last_good(last: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield label and text: `2026-11-20 02:00, job 71 (folder): 9.480 s, +6.0 % for 1 day`, then what differs since."""
     job = f", job {last['job_id']}" if last["job_id"] else ""
-    when = f"{last['started'][:16].replace('T', ' ')}{job}"
-    size = formatting.format_difference(1 + last["difference"])
-    differs = formatting.join_first(
-        [
-            f"{name_label(name)} {formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, now)}"
-            for name, (before, now) in last["differs"].items()
-        ]
-    )
-    days, seconds = formatting.count_noun(last["days"], "day"), formatting.format_seconds(last["step_time_seconds"])
-    return (
-        f"{when}: {seconds}, {size} since, for {days}; {f'differs: {differs}' if differs else 'nothing known differs'}"
-    )
+    source = ", ".join([last["source"], *([last["verdict"]] if last["verdict"] != "PASS" else [])])
+    when = f"{last['started'][:16].replace('T', ' ')}{job} ({source})"
+    seconds, since = formatting.format_seconds(last["step_time_seconds"]), ""
+    if last["difference"] is not None:
+        size, days = formatting.format_difference(1 + last["difference"]), formatting.count_noun(last["days"], "day")
+        since = f", {size} for {days}"
+    yield "last good", f"{when}: {seconds}{since}"
+    yield "since", "; ".join(_list_since(last))
+
+
+def _list_since(last: dict[str, Any]) -> Iterator[str]:
+    """Yield what differs between the last good run and a red one, what does not, and what one of them does not say."""
+    nodes, groups = last["nodes"], {name: last[name] for name in ("software", "settings")}
+    changes = [f"{name_label(name)} {_format_change(name, *pair)}" for name, pair in list_differences(last)]
+    same = [name_label(name) for of in groups.values() for name in of["same"]]
+    unknown = [name for name, of in groups.items() if not (of["same"] or of["differs"])]
+    if nodes is None:
+        unknown.append("nodes")
+    elif others := [node for node in nodes["now"] if node not in nodes["before"]]:
+        changes.append(_format_others(others, len(nodes["now"])))
+    else:
+        same.append("nodes (history)")
+    yield f"differs: {formatting.join_first(changes)}" if changes else "nothing known differs"
+    if same:
+        yield f"the same: {formatting.join_first(same)}"
+    if last["steps"]:
+        before, now = last["steps"]
+        yield f"steps then and now: {now}" if before == now else f"steps then: {before}; now: {now}"
+    else:
+        unknown.append("the shape of its steps")
+    if unknown:
+        yield f"not known: {', '.join(unknown)}"
+
+
+def list_differences(last: dict[str, Any]) -> list[tuple[str, tuple[str, str]]]:
+    """Return what the last good run and a red one say of software and settings that is not the same."""
+    return [*last["software"]["differs"].items(), *last["settings"]["differs"].items()]
+
+
+def _format_change(name: str, before: str, now: str) -> str:
+    return f"{formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, now)}"
+
+
+def _format_others(others: list[str], number: int) -> str:
+    if len(others) == number:
+        return f"all {formatting.count_noun(number, 'node')} (history)"
+    return f"{len(others)} of {number} nodes are others (history): {formatting.join_first(others)}"
 
 
 def format_environment(environment: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import (
     Baseline,
+    ComparedFacts,
     DailyRun,
     Estimate,
     Judgement,
@@ -176,13 +177,23 @@ def _describe_run(measurement: Measurement, now: datetime) -> dict[str, Any]:
 
 
 def _describe_last_good(last: LastGoodRun | None) -> dict[str, Any] | None:
-    return last and {
+    if last is None:
+        return None
+    return {
         "started": last.started.isoformat(),
-        **pick(last, "job_id", "days"),
+        **pick(last, "job_id", "verdict", "days"),
+        "source": str(last.source),
         "step_time_seconds": last.seconds,
         "difference": last.slower,
-        "differs": {name: [before, now] for name, before, now in last.differs},
+        "software": _describe_facts(last.software),
+        "settings": _describe_facts(last.settings),
+        "nodes": last.nodes and {"before": list(last.nodes.before), "now": list(last.nodes.now)},
+        "steps": last.steps and list(last.steps),
     }
+
+
+def _describe_facts(facts: ComparedFacts) -> dict[str, Any]:
+    return {"same": list(facts.same), "differs": {name: [before, now] for name, before, now in facts.differs}}
 
 
 def _describe_note(note: Note | Problem) -> dict[str, Any]:

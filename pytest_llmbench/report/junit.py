@@ -17,8 +17,8 @@ from pytest_llmbench.report.explain import (
     explain,
     format_baseline,
     format_environment,
-    format_last_good,
     format_note,
+    list_last_good,
     list_others,
 )
 from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
@@ -120,7 +120,7 @@ def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "started", f"{begun[1]} (its job), {begun[0]} old"
     yield "environment", format_environment(outcome.get("environment") or {})
     if outcome.get("last_good"):
-        yield "last_good", format_last_good(outcome["last_good"])
+        yield "last_good", "; ".join(text for _, text in list_last_good(outcome["last_good"]))
     if outcome.get("line"):
         yield "log_line", outcome["line"]
     yield "node_finding", outcome.get("nodes")

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_llmbench.core.formatting import clip, format_seconds
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding
+from pytest_llmbench.report.explain import list_last_good
 from pytest_llmbench.report.verdicts import (
     FINDINGS,
     JUDGED,
@@ -140,14 +141,22 @@ def _render_row(outcome: dict[str, Any]) -> str:
     timed = outcome["kind"] == "configuration"
     numbers = (*format_step_time(outcome), format_mfu(outcome)) if timed else ("", "", "")
     place = f" ({locate_log(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
-    texts = clip(outcome["text"], LONGEST) + place, advise(outcome)
+    past = [f"{label}: {text}" for label, text in _list_past(outcome)]
+    texts = "; ".join([clip(outcome["text"], LONGEST) + place, *past]), advise(outcome)
     cells = (name_verdict(outcome), name_outcome(outcome), *numbers, *texts)
     return f"| {' | '.join(map(_escape, cells))} |\n"
 
 
 def _annotate(outcome: dict[str, Any]) -> tuple[str, str]:
     log = f"\nlog: {locate_log(outcome)}" if outcome["log"] else ""
-    return " ".join(make_headline(outcome).split()), f"{clip(outcome['text'], LONGEST)}\nnext: {advise(outcome)}{log}"
+    past = "".join(f"\n{label}: {text}" for label, text in _list_past(outcome))
+    text = f"{clip(outcome['text'], LONGEST)}{past}\nnext: {advise(outcome)}{log}"
+    return " ".join(make_headline(outcome).split()), text
+
+
+def _list_past(outcome: dict[str, Any]) -> list[tuple[str, str]]:
+    last = outcome.get("last_good")
+    return [(label, clip(text, LONGEST)) for label, text in list_last_good(last)] if last else []
 
 
 def _format_commands(level: str, messages: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
@@ -223,7 +232,9 @@ def _format_item(outcome: dict[str, Any]) -> str:
         expected = format_seconds(outcome["expected_seconds"])
         mfu, logged = get_mfu(outcome)
         rate = "" if mfu is None else f", {'logged ' * logged}MFU {mfu * 100:.1f} %"
-        return f"{title}: {change} ({step_time}, expected {expected}{rate})"
+        last = outcome.get("last_good")
+        since = f", last good {last['started'][:10]}" if last else ""
+        return f"{title}: {change} ({step_time}, expected {expected}{rate}){since}"
     return _shorten(f"{title}: {outcome['text']}")
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.models import (
     BaselineKind,
     Judgement,
-    LastGoodRun,
     Measurement,
     Problem,
     Reason,
@@ -31,8 +30,6 @@ from pytest_llmbench.judge.run_selection import (
     list_daily_runs,
     list_previous_daily_runs,
 )
-
-DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 
 
 def with_steps(slow: dict[int, float], level: float = 1.0, seed: int = 0, **fields: Any) -> Measurement:
@@ -174,42 +171,10 @@ def test_nights_without_a_hiccup_say_nothing_of_it() -> None:
     assert codes(judge(evidence(with_steps({}), *nights(*[7.325] * 8)))) == ["older-runs"]
 
 
-# --- the last good run before a slow one -------------------------------------------------------------------
-
-
-def container(tag: str) -> dict[str, Any]:
-    return {"environment": (("container", f"nemo:{tag}"), ("nccl", "2.26"))}
-
-
-def test_the_last_run_within_the_bound_is_told_with_what_differs_since() -> None:
-    """A history knows it as a folder does; what only one of the two says differs from nothing."""
-    slow = [measurement(8.2, run=run(started=NOW - timedelta(days=day), **container("25.09"))) for day in (0, 1, 2)]
-    started = NOW - timedelta(days=3)
-    read = measurement(7.3, run=run(started=started, job_id="71", environment=(("container", "nemo:25.07"),)))
-    older = measurement(7.2, run=run(started=NOW - timedelta(days=4), job_id="70"))
-    environment = {"container": "nemo:25.07", "driver": "570"}
-    stored = StoredRun(started, "71", "f", BASELINE.window, environment, True, 7.3, "PASS")
-    differs = (("container", "nemo:25.07", "nemo:25.09"),)
-    for known in (evidence(*slow, read, older), evidence(*slow, older, stored_runs=(stored,))):
-        last = judge(known).last_good
-        assert last == LastGoodRun(started, "71", 7.3, pytest.approx(8.2 / 7.3 - 1), 3, differs)
-
-
-@pytest.mark.parametrize(
-    ("tonight", "before"),
-    [(7.3, (7.3, 8.2)), (8.2, (8.2, 8.3)), (8.2, ())],
-    ids=["tonight is good", "none was good", "nothing before"],
-)
-def test_no_last_good_run_is_told_where_there_is_none(tonight: float, before: tuple[float, ...]) -> None:
-    assert judge(evidence(measurement(tonight), *nights(*before))).last_good is None
-
-
-def test_a_run_that_cannot_be_judged_was_no_good_one() -> None:
-    broken = measurement(7.3, run=run(started=NOW - timedelta(days=1)), problems=(DIVERGED,))
-    assert judge(evidence(measurement(8.2), broken)).last_good is None
-
-
 # --- the daily runs before ---------------------------------------------------------------------------------
+
+
+DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 
 
 def test_repeats_of_tonight_are_one_night_and_say_what_they_ran_with() -> None:

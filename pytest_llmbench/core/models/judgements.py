@@ -39,15 +39,50 @@ class DailyRun(NamedTuple):
     environment: Mapping[str, str] = MappingProxyType({})
 
 
-class LastGoodRun(NamedTuple):
-    """The last run of an earlier day that was within the bound which the judged one is beyond."""
+class RunSource(StrEnum):
+    """What knows an earlier run: a stable code."""
+
+    FOLDER = "folder"
+    HISTORY = "history"
+
+
+class ComparedFacts(NamedTuple):
+    """What two runs say of themselves. What only one of them says is not compared."""
+
+    same: tuple[str, ...] = ()  # names
+    differs: tuple[tuple[str, str, str], ...] = ()  # name, the earlier value, the later one
+
+
+NOT_COMPARED = ComparedFacts()
+
+
+class ComparedNodes(NamedTuple):
+    """The nodes of two runs, where both are known."""
+
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Those of now that were not there before."""
+        return tuple(node for node in self.now if node not in self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class LastGoodRun:
+    """The last green run of its configuration before a red one, and what differs since then."""
 
     started: datetime
     job_id: str  # empty where nothing says it
+    source: RunSource
+    verdict: str  # its own
     seconds: float
-    slower: float  # how much slower the judged run is, a fraction
-    days: int  # on which it ran since, the judged run's own included
-    differs: tuple[tuple[str, str, str], ...]  # of what both say: name, its value, the judged run's value
+    slower: float | None  # how much slower the red run is, a fraction; None where that has no step time that counts
+    days: int  # on which the configuration ran since, the red run's own included
+    software: ComparedFacts = NOT_COMPARED
+    settings: ComparedFacts = NOT_COMPARED
+    nodes: ComparedNodes | None = None
+    steps: tuple[str, str] | None = None  # the shape of the steps in words, its own and that of the red run
 
 
 DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
@@ -184,7 +219,7 @@ class Judgement:
     repeats: tuple[Measurement, ...] = ()  # the other runs that were averaged with `measurement`
     daily_runs: tuple[DailyRun, ...] = ()  # the valid ones before this one whose logs were read, oldest first
     changes: tuple[LevelChange, ...] = ()  # those of the level over all that are known, oldest first
-    last_good: LastGoodRun | None = None  # of a run beyond its bound, where one is known
+    last_good: LastGoodRun | None = None  # of a red run, where one is known
     on_bound: OnBound | None = None  # there where the last nights flip from one side of the bound to the other
 
     @property

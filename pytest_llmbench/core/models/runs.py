@@ -343,6 +343,16 @@ class StoredRun(NamedTuple):
     step_time_seconds: float | None = None
     expected_seconds: float | None = None
     log_difference: float | None = None
+    status: str = ""  # what became of its item
+
+
+class StoredDetails(NamedTuple):
+    """What else the history knows of a run: it is read for few of them."""
+
+    launcher: str  # empty where nothing told it
+    nodes: tuple[str, ...]  # of its own job where that is known; empty where nothing told them
+    step_seconds: tuple[float, ...]  # those of the window, NaN for no number
+    mean_of: tuple[int, ...]
 
 
 def exclude_same_runs(past: Iterable[StoredRun], marks: RunKeys) -> list[StoredRun]:

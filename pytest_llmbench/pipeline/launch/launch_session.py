@@ -328,7 +328,7 @@ class LaunchSession:
         told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         fewer = self.launch.repeats if told_fewer else None
         reached = apply_requirements(runs.gather_results(progress.list_results()), self.catalog.required_runs, fewer)
-        judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now())
+        judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now(), self.past or {})
         results |= with_efficiencies(judged, self.catalog.configurations).results
         for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged.by_id]:
             baseline = self.catalog.baselines[result.case.key][0]

@@ -1,0 +1,197 @@
+"""The last good run before a red one, and what both say of themselves that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from datetime import datetime
+
+import numpy as np
+
+from pytest_llmbench.core.models import (
+    ComparedFacts,
+    ComparedNodes,
+    Evidence,
+    Judgement,
+    Key,
+    LastGoodRun,
+    Measurement,
+    PreviousRun,
+    RunSource,
+    Segment,
+    StatedField,
+    StoredDetails,
+    StoredRun,
+    Verdict,
+)
+from pytest_llmbench.judge.estimate import EQUAL
+from pytest_llmbench.judge.run_selection import get_job_id, list_valid_runs
+from pytest_llmbench.judge.shape import FEWEST, find_shape
+
+# What has no step time of its own that counts.
+UNTIMED = (Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE)
+
+# What a log states of how it was run; model, GPUs and precision are those of the configuration.
+COMPARED = (
+    StatedField.LAYERS,
+    StatedField.SEQUENCE,
+    StatedField.BATCH,
+    StatedField.MICRO_BATCH,
+    StatedField.LAYOUT,
+    StatedField.QUANTIZATION,
+    StatedField.NUMBERS,
+    StatedField.ENGINE,
+)
+KEY_FIELDS = frozenset(field.name for field in fields(Key))
+
+
+def find_last_good(
+    judgement: Judgement, evidence: Evidence, find_green: Callable[[PreviousRun], str]
+) -> LastGoodRun | None:
+    """Return the last run before a red one that is within its bound and green itself, None where none is known.
+
+    `find_green` returns the verdict of a run that is green, empty for any other.
+
+    The runs are those of its configuration, of any earlier time: a night may have had a good run and then a bad one. Of
+    a red run of which nothing says when it started no run is earlier for certain.
+    """
+    started = _find_start(judgement, evidence)
+    if started is None:
+        return None
+    before = [run for run in list_valid_runs(evidence) if _is_before(run, started, judgement)]
+    later: list[PreviousRun] = []
+    for run in reversed(before):
+        seconds = run.statistic_seconds
+        within = seconds is not None and seconds <= judgement.bound_seconds * (1 + EQUAL)
+        if seconds is not None and within and (verdict := find_green(run)):
+            return _describe(run, verdict, judgement, _count_days(later, started))
+        later.append(run)
+    return None
+
+
+def _find_start(judgement: Judgement, evidence: Evidence) -> datetime | None:
+    """Return when the red run started; that of a job without a run is now."""
+    return evidence.now if judgement.measurement is None else judgement.measurement.started
+
+
+def _is_before(run: PreviousRun, started: datetime, judgement: Judgement) -> bool:
+    if run.started is None or run.started >= started:
+        return False
+    # What this session launched counts for the red verdict, and is no earlier run.
+    own = isinstance(run, Measurement) and (run.run.found.launch or run in judgement.runs)
+    return not (own or _is_elsewhere(run, judgement.measurement))
+
+
+def _is_elsewhere(run: PreviousRun, red: Measurement | None) -> bool:
+    """Whether two runs say that they ran on machines of two kinds."""
+    if red is None:
+        return False
+    devices = [each.environment.get("device") for each in (run, red)]
+    sizes = [_list_node_sizes(each) for each in (run, red)]
+    return (None not in devices and devices[0] != devices[1]) or (all(sizes) and sizes[0] != sizes[1])
+
+
+def _list_node_sizes(run: PreviousRun) -> set[str]:
+    """Return what is said of how many GPUs a node has; empty where nothing says it."""
+    hints = run.run.found.hints if isinstance(run, Measurement) else ()
+    return {hint.value for hint in hints if hint.field == "gpus_per_node"}
+
+
+def _count_days(later: Iterable[PreviousRun], started: datetime) -> int:
+    return len({started.date(), *(run.started.date() for run in later if run.started is not None)})
+
+
+def _describe(run: PreviousRun, verdict: str, judgement: Judgement, days: int) -> LastGoodRun:
+    red, seconds = judgement.measurement, run.statistic_seconds
+    if run.started is None or seconds is None:
+        raise ValueError(f"{run} is no daily run")
+    measured = None if red is None or judgement.verdict in UNTIMED else red.statistic_seconds
+    last = LastGoodRun(
+        run.started,
+        get_job_id(run),
+        RunSource.HISTORY if isinstance(run, StoredRun) else RunSource.FOLDER,
+        verdict,
+        seconds,
+        measured / seconds - 1 if measured else None,
+        days,
+    )
+    if red is None:
+        return last
+    last = replace(last, software=compare_facts(run.environment, red.environment))
+    if isinstance(run, StoredRun):
+        return last
+    settings = compare_facts(list_settings(run), list_settings(red))
+    return replace(last, settings=settings, steps=compare_steps(run, red))
+
+
+def add_stored(
+    last: LastGoodRun, details: StoredDetails, red: Measurement | None, nodes: tuple[str, ...]
+) -> LastGoodRun:
+    """Return the last good run with what the history holds of it besides; `nodes` are those of the red run."""
+    if details.nodes and nodes:
+        last = replace(last, nodes=ComparedNodes(details.nodes, nodes))
+    if red is None or last.source is RunSource.FOLDER:  # the folder said the rest
+        return last
+    then = {"launcher": details.launcher} if details.launcher else {}
+    settings = compare_facts(then, list_settings(red))
+    if len(details.step_seconds) != len(red.window_seconds) or details.mean_of != red.mean_of:
+        return replace(last, settings=settings)  # which steps they were is not known
+    # How a log rounds its times, or smooths them, is not stored: a configuration has one kind of log.
+    steps = compare_steps(replace(red, window_seconds=details.step_seconds), red)
+    return replace(last, settings=settings, steps=steps)
+
+
+def compare_facts(before: Mapping[str, str], now: Mapping[str, str]) -> ComparedFacts:
+    """Return what both say: the names of what is the same, and the values of what is not."""
+    both = [name for name in before if name in now]
+    same = tuple(name for name in both if before[name] == now[name])
+    return ComparedFacts(same, tuple((name, before[name], now[name]) for name in both if name not in same))
+
+
+def compare_steps(before: Measurement, now: Measurement) -> tuple[str, str] | None:
+    """Return the shapes of two windows in words, None where one has too few steps for a shape."""
+    windows = [run.window_seconds for run in (before, now)]
+    if not all(len(window) >= FEWEST and np.isfinite(window).all() and min(window) > 0 for window in windows):
+        return None
+    # A line number would be taken for one of the other log.
+    first, second = (find_shape(replace(run, window_lines=())).words for run in (before, now))
+    return first, second
+
+
+def list_settings(measurement: Measurement) -> dict[str, str]:
+    """Return how a run was made, by name: what its names, its metadata and its log say besides its configuration.
+
+    A name of which they say several things is left out: what it was is not known.
+    """
+    values: dict[str, set[str]] = {}
+    for name, value in _list_said(measurement):
+        values.setdefault(name, set()).add(value)
+    return {name: next(iter(said)) for name, said in sorted(values.items()) if len(said) == 1}
+
+
+def _list_said(measurement: Measurement) -> Iterable[tuple[str, str]]:
+    files = measurement.run.found
+    if files.launcher:
+        yield "launcher", files.launcher
+    for hint in files.hints:
+        if hint.field not in KEY_FIELDS:
+            yield hint.field.replace("_", " "), hint.value.lower()
+    segment = _find_segment(measurement)
+    if segment is None:
+        return
+    for statement in segment.stated:
+        name, _, value = statement.value.partition(": ")
+        if statement.field is StatedField.LAYOUT and value:
+            yield name.replace("_", " "), value.lower()
+        elif statement.field in COMPARED:
+            yield str(statement.field), statement.value.lower()
+    batches = segment.steps.global_batch_size
+    for batch in np.unique(batches[np.isfinite(batches)]).tolist():
+        yield str(StatedField.BATCH), f"{batch:.10g}"
+
+
+def _find_segment(measurement: Measurement) -> Segment | None:
+    """Return the part of a log that was measured."""
+    logs = [attempt.log for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
+    parts = logs[-1].segments if logs else ()
+    return parts[measurement.segment - 1] if 0 < measurement.segment <= len(parts) else None

@@ -1,0 +1,195 @@
+"""The last good run before a red one: which run it is, and what both say of themselves that differs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from builders import BASELINE, NOW, evidence, log, measurement, run, segment
+
+from pytest_llmbench.core.models import (
+    ComparedFacts,
+    ComparedNodes,
+    Evidence,
+    Hint,
+    LastGoodRun,
+    Measurement,
+    Problem,
+    Reason,
+    RunSource,
+    StatedField,
+    Statement,
+    StoredDetails,
+    StoredRun,
+    Verdict,
+)
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.last_good import add_stored, compare_steps, find_last_good, list_settings
+
+DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
+SLOW = 8.2
+RED = measurement(SLOW, run=run(started=NOW, job_id="99"))
+EVEN = "no single step stands out"
+
+
+def read(seconds: float = 7.3, ago: float = 1, **fields: Any) -> Measurement:
+    """Return a run in the folder, so many days before NOW."""
+    found = {"started": NOW - timedelta(days=ago), "job_id": f"{ago:g}", **fields.pop("found", {})}
+    return measurement(seconds, run=run(fields.pop("log", log(segment())), **found), **fields)
+
+
+def stored(seconds: float = 7.3, ago: float = 1, **fields: Any) -> StoredRun:
+    made: dict[str, Any] = {"environment": {}, "valid": True, "verdict": "PASS", "status": "passed", **fields}
+    return StoredRun(NOW - timedelta(days=ago), f"{ago:g}", "f", BASELINE.window, statistic_seconds=seconds, **made)
+
+
+def find(known: Evidence, verdict: str = "PASS") -> LastGoodRun | None:
+    return find_last_good(judge(known), known, lambda _: verdict)
+
+
+def test_the_last_run_within_the_bound_is_told() -> None:
+    """A history knows it as a folder does."""
+    slow = [read(8.2, 1), read(8.2, 2)]
+    for good, source in ((read(7.3, 3), RunSource.FOLDER), (stored(7.3, 3), RunSource.HISTORY)):
+        runs = [good] if isinstance(good, Measurement) else []
+        known = evidence(RED, *slow, *runs, read(7.2, 4), stored_runs=() if runs else (stored(7.2, 5), good))
+        last = find(known)
+        assert last is not None
+        assert (last.started, last.job_id, last.source) == (NOW - timedelta(days=3), "3", source)
+        assert (last.verdict, last.seconds, last.days) == ("PASS", 7.3, 3)
+        assert last.slower == pytest.approx(8.2 / 7.3 - 1)
+
+
+def test_a_good_run_of_the_same_day_counts() -> None:
+    """The day as a whole is no good one: its newest run stands for it."""
+    last = find(evidence(RED, read(ago=0.1), read(ago=1)))
+    assert last is not None
+    assert (last.job_id, last.days) == ("0.1", 1)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param([], id="no other run"),
+        pytest.param([read(8.2)], id="none was good"),
+        pytest.param([read(found={"launch": "l"})], id="launched with it"),
+        pytest.param([read(problems=(DIVERGED,))], id="with a problem"),
+        pytest.param([read(math.nan)], id="without a number"),
+        pytest.param([stored(valid=False)], id="not valid"),
+        pytest.param([stored(ago=-1)], id="newer"),
+        pytest.param([stored(ago=0)], id="at the same time"),
+        pytest.param([read(ago=-1)], id="newer in the folder"),
+    ],
+)
+def test_no_other_run_is_named(others: list[Any]) -> None:
+    runs = [other for other in others if isinstance(other, Measurement)]
+    known = evidence(RED, *runs, stored_runs=tuple(other for other in others if isinstance(other, StoredRun)))
+    assert find_last_good(judge(evidence(RED)), known, lambda _: "PASS") is None
+
+
+def test_a_run_that_is_not_green_is_passed_over() -> None:
+    known = evidence(RED, read(ago=1), read(ago=2))
+    assert find(known, "") is None
+    last = find_last_good(judge(known), known, lambda each: "PASS" if each.started != NOW - timedelta(1) else "")
+    assert last is not None
+    assert last.job_id == "2"
+
+
+def test_nothing_is_earlier_than_a_run_whose_start_nothing_says() -> None:
+    undated = measurement(SLOW, run=run(started=None))
+    known = evidence(undated, read())
+    assert judge(known).reason is Reason.START_UNKNOWN
+    assert find(known) is None
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({"environment": (("device", "NVIDIA H100"),)}, {"environment": (("device", "NVIDIA B200"),)}),
+        ({"hints": (Hint("gpus_per_node", "8", "x"),)}, {"hints": (Hint("gpus_per_node", "4", "x"),)}),
+    ],
+    ids=["device", "size of a node"],
+)
+def test_a_run_on_other_machines_is_none(then: dict[str, Any], now: dict[str, Any]) -> None:
+    red = measurement(SLOW, run=run(started=NOW, **now))
+    assert find(evidence(red, read(found=then))) is None
+    assert find(evidence(red, read(found=now))) is not None
+    assert find(evidence(red, read())) is not None
+
+
+def test_a_red_run_without_a_time_that_counts_is_not_slower() -> None:
+    known = evidence(replace(RED, problems=(DIVERGED,)), read())
+    assert judge(known).verdict is Verdict.INVALID
+    last = find(known)
+    assert last is not None
+    assert (last.slower, last.steps) == (None, (EVEN, EVEN))
+
+
+def test_a_job_without_a_run_has_one_too() -> None:
+    without = replace(judge(evidence(RED)), measurement=None, verdict=Verdict.INVALID)
+    last = find_last_good(without, evidence(read()), lambda _: "PASS")
+    assert last is not None
+    assert (last.slower, last.software, last.settings, last.steps) == (None, ComparedFacts(), ComparedFacts(), None)
+
+
+# --- what differs --------------------------------------------------------------------------------------------
+
+
+def test_software_that_only_one_of_them_names_is_neither_the_same_nor_another() -> None:
+    now = (("container", "nemo:25.09"), ("nccl", "2.26"), ("pytorch", "2.8"))
+    then = {"container": "nemo:25.07", "nccl": "2.26", "driver": "570"}
+    red = measurement(SLOW, run=run(started=NOW, environment=now))
+    wanted = ComparedFacts(("nccl",), (("container", "nemo:25.07", "nemo:25.09"),))
+    for known in (
+        evidence(red, read(found={"environment": tuple(then.items())})),
+        evidence(red, stored_runs=(stored(environment=then),)),
+    ):
+        last = find(known)
+        assert last is not None
+        assert last.software == wanted
+
+
+def test_the_settings_are_those_of_names_metadata_and_log() -> None:
+    said = (
+        Statement(StatedField.LAYOUT, "tensor_model_parallel_size: 4", 3),
+        Statement(StatedField.MICRO_BATCH, "2", 4),
+        Statement(StatedField.NAMED, "pretrain_x_1763", 5),
+    )
+    part = replace(segment(), stated=said)
+    hints = (Hint("pp", "8", "name"), Hint("gpus", "64", "name"), Hint("vp", "1", "name"), Hint("vp", "2", "file"))
+    settings = list_settings(read(log=log(part), found={"hints": hints, "launcher": "NeMo-Run"}))
+    settings.pop("global batch size", None)
+    assert settings == {
+        "launcher": "NeMo-Run",
+        "micro batch size": "2",
+        "pp": "8",
+        "tensor model parallel size": "4",
+    }
+
+
+def test_the_shape_of_the_steps_is_told_without_lines_of_another_log() -> None:
+    spiked = (7.3,) * 20 + (14.6,) + (7.3,) * 13
+    assert compare_steps(read(window_seconds=spiked), RED) == ("one spike: step 31 took 2 x the median", EVEN)
+    assert compare_steps(read(window_seconds=(7.3, 7.3)), RED) is None
+    assert compare_steps(read(window_seconds=(*spiked[1:], math.nan)), RED) is None
+
+
+@pytest.mark.parametrize("known", [(read(),), ()], ids=["folder", "history"])
+def test_the_store_adds_nodes_and_of_its_own_runs_launcher_and_steps(known: tuple[Measurement, ...]) -> None:
+    last = find(evidence(RED, *known, stored_runs=() if known else (stored(),)))
+    assert last is not None
+    spiked = (7.3,) * 20 + (14.6,) + (7.3,) * 13
+    details = StoredDetails("torchrun", ("n1", "n2"), spiked, ())
+    added = add_stored(last, details, RED, ("n2", "n3"))
+    assert added.nodes == ComparedNodes(("n1", "n2"), ("n2", "n3"))
+    assert added.nodes.others == ("n3",)
+    if known:  # the folder said the rest
+        assert replace(added, nodes=None) == last
+        return
+    assert added.settings.differs == (("launcher", "torchrun", "sbatch"),)
+    assert added.steps == ("one spike: step 31 took 2 x the median", EVEN)
+    unknown = add_stored(last, StoredDetails("", (), spiked[:-1], ()), RED, ("n2",))
+    assert (unknown.nodes, unknown.settings, unknown.steps) == (None, ComparedFacts(), None)
