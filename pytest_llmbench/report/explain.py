@@ -272,7 +272,7 @@ def _list_since(last: dict[str, Any]) -> Iterator[str]:
         before, now = last["steps"]
         yield f"steps then and now: {now}" if before == now else f"steps then: {before}; now: {now}"
     else:
-        unknown.append("the shape of its steps")
+        unknown.append("the shape of the steps")
     if unknown:
         yield f"not known: {', '.join(unknown)}"
 
@@ -289,7 +289,8 @@ def _format_change(name: str, before: str, now: str) -> str:
 def _format_others(others: list[str], number: int) -> str:
     if len(others) == number:
         return f"all {formatting.count_noun(number, 'node')} (history)"
-    return f"{len(others)} of {number} nodes are others (history): {formatting.join_first(others)}"
+    verb = "is another" if len(others) == 1 else "are others"
+    return f"{len(others)} of {number} nodes {verb} (history): {formatting.join_first(others)}"
 
 
 def format_environment(environment: Mapping[str, str]) -> str:

@@ -531,3 +531,17 @@ def test_what_can_be_kept_nowhere_is_told(
     told = " ".join(capsys.readouterr().out.split())
     assert "h.db: gone; they could not be kept in a file either (File too large), and are lost to it" in told
     assert unsaved(pytester) == []
+
+
+def test_a_slow_night_names_the_last_good_one_of_the_history(night: Night) -> None:
+    """A night that was slow is none, and a good night names none."""
+    night(0)
+    night(1, factor=1.2)
+    slow = night(2, factor=1.2)
+    last = slow.described[GROK]["last_good"]
+    assert (last["job_id"], last["source"], last["verdict"], last["days"]) == ("5000", "history", "PASS", 2)
+    assert last["settings"]["same"] == ["launcher"]
+    assert last["nodes"] is None
+    assert last["steps"] == ["no single step stands out"] * 2
+    assert "5000 (history): 7.3" in slow.messages[GROK]
+    assert night(3).described[GROK]["last_good"] is None

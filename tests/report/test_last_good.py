@@ -1,0 +1,134 @@
+"""What people and programs read of the last good run before a red one."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from jsonschema import Draft202012Validator
+from outcomes import FOLDER, SCHEMA
+
+from pytest_llmbench.core.models import (
+    Case,
+    ComparedFacts,
+    ComparedNodes,
+    LastGoodRun,
+    Outcome,
+    RunSource,
+    Status,
+)
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure import measure
+from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.document import SessionEnding, make_document
+from pytest_llmbench.report.explain import WIDTH, explain, list_last_good
+from pytest_llmbench.report.junit import render
+from pytest_llmbench.report.notifications import list_workflow_commands, make_message, render_job_summary
+from pytest_llmbench.report.outcome import describe
+
+EVEN = "no single step stands out"
+SPIKE = "one spike: step 31 took 2 x the median"
+STARTED = datetime(2025, 11, 17, 2, tzinfo=UTC)
+BARE = LastGoodRun(STARTED, "71", RunSource.HISTORY, "PASS", 7.3, 0.2, 3)
+RICH = replace(
+    BARE,
+    source=RunSource.FOLDER,
+    software=ComparedFacts(("driver",), (("nccl", "2.26.6", "2.27.3"),)),
+    settings=ComparedFacts(("micro batch size",), (("launcher", "sbatch", "nemo-run"),)),
+    nodes=ComparedNodes(("n1", "n2", "n3", "n4"), ("n2", "n4", "n7", "n8")),
+    steps=(EVEN, SPIKE),
+)
+
+
+def outcome(last: LastGoodRun | None) -> dict[str, Any]:
+    judgement = judge(evidence(measure(run(log(segment(steps(8.79)))), BASELINE, NOW)))
+    return describe(Outcome(Case(KEY.id, KEY), Status.FAILED, replace(judgement, last_good=last)), NOW, FOLDER)
+
+
+def facts(last: LastGoodRun) -> dict[str, str]:
+    return dict(list_last_good(outcome(last)["last_good"]))
+
+
+def test_every_difference_is_told_and_where_it_is_known_from() -> None:
+    assert facts(RICH) == {
+        "last good": "2025-11-17 02:00, job 71 (folder): 7.300 s, +20.0 % for 3 days",
+        "since": (
+            "differs: NCCL 2.26.6 -> 2.27.3, launcher sbatch -> nemo-run, 2 of 4 nodes are others (history): n7, n8; "
+            f"the same: driver, micro batch size; steps then: {EVEN}; now: {SPIKE}"
+        ),
+    }
+
+
+def test_what_is_not_known_is_not_the_same() -> None:
+    assert facts(BARE) == {
+        "last good": "2025-11-17 02:00, job 71 (history): 7.300 s, +20.0 % for 3 days",
+        "since": "nothing known differs; not known: software, settings, nodes, the shape of the steps",
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        (("a", "b"), ("c", "d"), "differs: all 2 nodes (history)"),
+        (("a", "b"), ("a", "b"), "nothing known differs; the same: nodes (history)"),
+        (("a", "b"), ("b", "c"), "differs: 1 of 2 nodes is another (history): c"),
+        (
+            tuple(f"a{number}" for number in range(9)),
+            ("a0", *(f"n{number}" for number in range(8))),
+            "differs: 8 of 9 nodes are others (history): n0, n1, n2, n3, n4 and 3 more",
+        ),
+    ],
+)
+def test_the_nodes_are_told_in_few_words(before: tuple[str, ...], now: tuple[str, ...], text: str) -> None:
+    since = facts(replace(BARE, nodes=ComparedNodes(before, now)))["since"]
+    assert since == f"{text}; not known: software, settings, the shape of the steps"
+
+
+def test_a_verdict_other_than_pass_and_a_red_run_without_a_time_are_told() -> None:
+    last = facts(replace(BARE, verdict="INCONCLUSIVE", slower=None, steps=(EVEN, EVEN)))
+    assert last["last good"] == "2025-11-17 02:00, job 71 (history, INCONCLUSIVE): 7.300 s"
+    assert f"; steps then and now: {EVEN}; not known" in last["since"]
+
+
+def test_it_stands_in_the_message_which_fits_80_columns() -> None:
+    message = explain(outcome(RICH), short=False)
+    assert max(map(len, message.splitlines())) <= WIDTH
+    assert (
+        "\n  last good 2025-11-17 02:00, job 71 (folder): 7.300 s, +20.0 % for 3 days\n  since     differs: " in message
+    )
+    assert "last good" not in explain(outcome(None), short=False).replace("last good run", "")
+
+
+@pytest.mark.parametrize("last", [RICH, BARE, None])
+def test_the_schema_knows_it(last: LastGoodRun | None) -> None:
+    part = SCHEMA["$defs"]["judgement"]["properties"]["last_good"]
+    validator = Draft202012Validator({**part, "$defs": SCHEMA["$defs"]})
+    described = json.loads(json.dumps(outcome(last)["last_good"]))
+    assert [error.message for error in validator.iter_errors(described)] == []
+    if described:
+        assert list(validator.iter_errors({**described, "source": "hearsay"}))
+
+
+def test_reports_tell_it() -> None:
+    told, head = outcome(RICH), "2025-11-17 02:00, job 71 (folder): 7.300 s"
+    case = ElementTree.fromstring(render([told], NOW)).find(".//testcase")  # noqa: S314 (our own report)
+    assert case is not None
+    assert f"\nlast_good: {head}" in str(case.findtext("system-out"))
+    assert head in str(case.findtext("failure"))
+    ending = SessionEnding(1, ())
+    assert f"last good: {head}" in html.unescape(render_job_summary([told], ending))
+    assert any(f"last good: {head}" in command for command in list_workflow_commands([told], ()))
+    asked: dict[str, Any] = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
+    assert ", last good 2025-11-17" in make_message(make_document([told], asked, ending, NOW))
+
+
+def test_what_to_do_next_begins_with_what_differs() -> None:
+    assert "since the last good run: look at what differs, else run" in advise(outcome(RICH))
+    assert "since the last good run: run that one's" in advise(outcome(BARE))
+    assert "since the last good run" not in advise(outcome(None))
