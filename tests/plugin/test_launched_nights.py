@@ -222,3 +222,21 @@ def test_a_launch_that_records_takes_what_it_launched_and_no_night_before_it(nig
     assert (trends(session), told["verdict"]) == ([], "RECORDED")
     assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(1.04, rel=1e-3)
     assert "from 3 valid runs" in told["text"]
+
+
+def test_a_slow_launched_run_names_the_last_good_one_and_its_nodes(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester
+) -> None:
+    """The log of the job before is gone: the history knows the run, and on which nodes its job ran."""
+    nights(1.0)
+    shutil.rmtree(pytester.path / "old")
+    (pytester.path / "old").mkdir()
+    good = launch("--llmb-history=h.db").described[NAME]
+    assert good["last_good"] is None
+    write_recipe(pytester.path, {"8b": "steps 1.3"}, kind="local")
+    slow = launch("--llmb-history=h.db").described[NAME]
+    last, nodes = slow["last_good"], [job["nodes"] for job in (*good["jobs"], *slow["jobs"])]
+    assert slow["status"] == "failed"
+    assert (last["source"], last["job_id"]) == ("history", good["run"]["job_id"])
+    assert last["nodes"] == {"before": nodes[0], "now": nodes[1]}
+    assert last["settings"]["same"] == ["launcher"]
