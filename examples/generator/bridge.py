@@ -27,8 +27,13 @@ SCRIPT_TEXT = """\
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node={per_node}
 set -evx
-srun --container-image nvcr.io/nvidia/nemo:{container} python run_script.py --model_recipe_name {model} \\
-  --task {task} --gpu {gpu} --compute_dtype {dtype} --num_gpus {gpus} --max_steps 50
+srun --container-image nvcr.io/nvidia/nemo:{container} --kill-on-bad-exit=1 bash /nemo_run/scripts/{experiment}.sh
+"""
+
+COMMAND_TEXT = """\
+#!/usr/bin/bash
+bash -c 'numactl --membind=1 python run_script.py --model_recipe_name {model} --task {task} --gpu {gpu} \\
+  --compute_dtype {dtype} --num_gpus {gpus} --max_steps 50'
 """
 
 METADATA_TEXT = """\
@@ -112,7 +117,7 @@ def write_bridge_run(root: Path, run: BridgeRun) -> Path:
     log = launch / name / f"log-acct-llm.{name}_{job}_0.out"
     texts = {
         CONFIGURATION: (launch / name / "configs" / "ConfigContainer.yaml", make_configuration(run.values)),
-        SCRIPT: (launch / f"acct-llm.{name}_sbatch.sh", SCRIPT_TEXT.format(**run.values)),
+        SCRIPT: (launch / f"acct-llm.{name}_sbatch.sh", SCRIPT_TEXT.format(**run.values, experiment=name)),
         METADATA: (
             launch / name / f"llmb-config_{job}.yaml",
             METADATA_TEXT.format(job=job, launched=f"{plan.started:%Y-%m-%dT%H:%M:%S}", **run.values),
@@ -122,6 +127,8 @@ def write_bridge_run(root: Path, run: BridgeRun) -> Path:
     write(log, make_log(plan, run), modified, replace=False)
     for place, text in (texts[kind] for kind in run.beside):
         write(place, text, modified, replace=False)
+    if SCRIPT in run.beside:
+        write(launch / name / "scripts" / f"{name}.sh", COMMAND_TEXT.format(**run.values), modified, replace=False)
     return log
 
 

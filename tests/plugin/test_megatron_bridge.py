@@ -242,9 +242,21 @@ def test_what_the_submitted_script_alone_says_is_compared_with_the_row(
     """The name of a run of 26.08 has neither parallelism nor batch."""
     name = "megatron_bridge_deepseek_v3-26.08-gb300-fp8_mx-256"
     log = write_bridge_run(tmp_path / "n0", BridgeRun(rows[name], beside=(SCRIPT,)))
-    (script,) = log.parent.parent.glob("*_sbatch.sh")
+    (script,) = log.parent.glob("scripts/*.sh")
     script.write_text(script.read_text().replace("--max_steps 50", f"--max_steps 50 {words}"))
     assert of_tables(judged(f"--llmb-logs={tmp_path}")) == ({name: "PASS"} if judged_by_row else {})
+
+
+@pytest.mark.parametrize("place", ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"])
+def test_of_several_scripts_none_is_read(judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str) -> None:
+    """The submitted one says the release, and the one that it runs the GPU type: nobody knows which of two ran."""
+    log = write_bridge_run(tmp_path / "n0", BridgeRun(rows[ROW]))
+    assert of_tables(judged(f"--llmb-logs={tmp_path}")) == {ROW: "PASS"}
+    Path(place.format(launch=log.parent.parent, experiment=log.parent.name)).write_text("true\n")
+    session = judged(f"--llmb-logs={tmp_path}")
+    assert of_tables(session) == {}
+    missing = "release" if "sbatch" in place else "gpu"
+    assert f"nothing says its {missing}" in str(session.described)
 
 
 def test_sources_that_contradict_each_other_are_named(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:

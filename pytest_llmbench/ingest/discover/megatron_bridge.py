@@ -63,6 +63,7 @@ SMALL = 1 << 20
 """Bytes of a file beside a log that are read; a configuration has some ten thousand."""
 
 CONFIGURATION = ("configs", "ConfigContainer.yaml")
+SUBMITTED = "_sbatch.sh"
 
 Read = Callable[[Path, int], bytes]
 Scan = Callable[[Path], Sequence[FolderEntry]]
@@ -93,21 +94,22 @@ class Tables:
         return self.recipes
 
     def read_companions(self, run: RunFiles) -> Companions:
-        """Return the submitted script, one folder above a run's, and the configuration below it; of a remote run
-        nothing, whose files beside the log would each be asked for in vain."""
+        """Return the submitted script, one folder above a run's, with the script that it runs, and the configuration,
+        both below it; of a remote run nothing, whose files beside the log would each be asked for in vain."""
         if is_remote(run.folder):
             return Companions()
         above = run.folder.parent
         if above not in self._scripts:  # thousands of runs may lie in one folder
-            self._scripts[above] = _find_script(above, self._scan)
-        texts = [self._scripts[above], run.folder.joinpath(*CONFIGURATION)]
-        return Companions(*(_read_text(path, self._read) if path else "" for path in texts))
+            self._scripts[above] = _find_script(above, SUBMITTED, self._scan)
+        paths = [self._scripts[above], _find_script(run.folder / "scripts", SCRIPT, self._scan)]
+        texts = (_read_text(path, self._read) if path else "" for path in (*paths, run.folder.joinpath(*CONFIGURATION)))
+        return Companions(f"{next(texts)}\n{next(texts)}", next(texts))
 
 
-def _find_script(folder: Path, scan: Scan) -> Path | None:
+def _find_script(folder: Path, ending: str, scan: Scan) -> Path | None:
     """Return the only script of a launch: of several nobody knows which one ran."""
     try:
-        scripts = [entry.name for entry in scan(folder) if entry.name.endswith(SCRIPT)]
+        scripts = [entry.name for entry in scan(folder) if entry.name.endswith(ending)]
     except OSError:
         return None
     return folder / scripts[0] if len(scripts) == 1 else None

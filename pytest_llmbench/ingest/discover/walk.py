@@ -328,7 +328,7 @@ def _read_modified(entry: FolderEntry) -> float:
 
 
 def _is_listed(name: str) -> bool:
-    """Whether a member of an archive is listed: what a folder is searched for, and the script that was submitted."""
+    """Whether a member of an archive is listed: what a folder is searched for, and scripts that may be a run's."""
     return _is_mentioned(name) or _is_report(name) or name.endswith(SCRIPT)
 
 

@@ -29,8 +29,8 @@ FOLDERS = 200_000
 # Characters of a member's name and of each folder in it, and folders: Linux has no longer ones, and no run lies deeper.
 LONGEST, LONGEST_PART, DEPTH = 4096, 255, 64
 
-SCRIPT = "_sbatch.sh"
-"""How the names of scripts end that NeMo-Run submitted."""
+SCRIPT = ".sh"
+"""How the names of scripts end, of which those are kept that NeMo-Run submitted and ran."""
 
 _METADATA = (".yaml", ".yml", SCRIPT)
 
