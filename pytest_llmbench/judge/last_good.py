@@ -164,12 +164,12 @@ def list_settings(measurement: Measurement) -> dict[str, str]:
     A name of which they say several things is left out: what it was is not known.
     """
     values: dict[str, set[str]] = {}
-    for name, value in _list_said(measurement):
+    for name, value in _list_stated(measurement):
         values.setdefault(name, set()).add(value)
-    return {name: next(iter(said)) for name, said in sorted(values.items()) if len(said) == 1}
+    return {name: next(iter(stated)) for name, stated in sorted(values.items()) if len(stated) == 1}
 
 
-def _list_said(measurement: Measurement) -> Iterable[tuple[str, str]]:
+def _list_stated(measurement: Measurement) -> Iterable[tuple[str, str]]:
     files = measurement.run.found
     if files.launcher:
         yield "launcher", files.launcher
