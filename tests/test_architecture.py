@@ -45,6 +45,7 @@ HEAVY = {
     "psycopg",
     "pyarrow",
     "sqlite3",
+    "argcomplete",
 }
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_llmbench.cli import Output, Subparsers, redact_values, tell
+from pytest_llmbench.cli import Output, Subparsers, redact_values, tell, tell_aside
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.report.files import EXPORT, write_whole
@@ -32,7 +33,9 @@ Parsed = TypeVar("Parsed")
 
 WRAPPED: dict[str, Any] = {"subsequent_indent": " " * 21, "break_long_words": False, "break_on_hyphens": False}
 
-FORMATS = ("csv", "parquet", "json")
+FORMATS = ("csv", "parquet", "json", "jsonl")
+TIMES = ("started", "judged")
+VARIABLE = "LLMB_HISTORY"
 WHOLE = ("number", "gpus", "attempts")
 NOTHING_STAYS = (
     "nothing was removed, as all of it would go: {}; remove the store itself if that is meant, or look at the clock"
@@ -40,6 +43,9 @@ NOTHING_STAYS = (
 ANYTHING = "a number of `list`, or the id of a configuration for its last run"
 IDENTIFIERS = IDENTIFYING | {"id", "session", "item", "log_fingerprints", "log_sha256", "git_commit"}
 """What identifies something: no secret is looked for there."""
+
+KEY = name_destination("--llmb-history")
+"""The ini key."""
 
 TEXTS = ("item", "text", "reason", "baseline", "tolerance", "name", "job_id", "launcher", "log", "attempts")
 
@@ -82,20 +88,38 @@ def add(commands: Subparsers) -> None:
     adding.add_argument("files", metavar="FILE", nargs="+", type=Path, help="llmb-history-unsaved-*.json")
     metavar = next(option.metavar for option in OPTIONS if option.flag == "--llmb-history")
     for action in (listing, showing, exporting, pruning, adding):
-        action.add_argument("--history", metavar=metavar, required=True, help="As pytest's --llmb-history.")
+        default = f"default: the variable {VARIABLE}, else {KEY} in the configuration file that pytest reads here"
+        action.add_argument("--history", metavar=metavar, help=f"As pytest's --llmb-history ({default}).")
 
 
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
-    place = locate_store(arguments.history, Path.cwd(), writes=arguments.action in ("prune", "add"))
+    text, source = _find_history(arguments.history, Path.cwd())
+    place = locate_store(text, Path.cwd(), writes=arguments.action in ("prune", "add"))
+    if source:  # nobody typed it: what is read, or removed, is said
+        tell_aside(f"history: {formatting.escape(place.shown)} ({source})")
     if arguments.action == "prune":
-        locate_store(arguments.history, Path.cwd(), writes=False)  # a mistyped name is no empty store
+        locate_store(text, Path.cwd(), writes=False)  # a mistyped name is no empty store
     refuse_damaged(place)
     if arguments.action == "export":
         return _export(place, arguments)
     actions = {"list": _list, "show": _show, "prune": _prune, "add": _add}
     return Output(actions[arguments.action](place, arguments))
+
+
+def _find_history(typed: str | None, directory: Path) -> tuple[str, str]:
+    """Return where the history is, and what says so where it was not typed."""
+    from pytest_llmbench.core.option_origins import find_file_value
+
+    if typed is not None:
+        return typed, ""
+    if text := os.environ.get(VARIABLE):
+        return text, VARIABLE
+    written = find_file_value(KEY, directory)
+    if written is None:
+        raise HistoryError(f"no history is known: give --history, set {VARIABLE}, or {KEY} in pytest's configuration")
+    return written[0], f"{KEY} in {written[1]}"
 
 
 def _parse_moment(text: str) -> datetime:
@@ -241,16 +265,23 @@ def _flatten(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with a column for each metric, and times as ISO texts; lists and dictionaries stay."""
     metrics = {f"metric_{name}": value for name, (value, _) in row["metrics"].items()}
     deviations = {f"metric_{name}_sd": sd for name, (_, sd) in row["metrics"].items() if sd is not None}
-    times = {name: row[name].isoformat() if row[name] else None for name in ("started", "judged")}
+    times = {name: row[name].isoformat() if row[name] else None for name in TIMES}
     return {**{name: value for name, value in row.items() if name != "metrics"}, **times, **metrics, **deviations}
 
 
 def _format_rows(rows: Sequence[dict[str, Any]], kind: str) -> str:
+    if kind == "jsonl":
+        return "\n".join(map(json.dumps, rows))
     return json.dumps(rows, indent=1) if kind == "json" else str(_make_table(rows).to_csv(index=False)).rstrip("\n")
 
 
 def _render_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
-    content: bytes = _make_table(rows).to_parquet(None, index=False)
+    import pandas as pd
+
+    frame = _make_table(rows)
+    for name in TIMES if rows else ():  # texts would have to be parsed again, and sort only while all are UTC
+        frame[name] = pd.to_datetime(frame[name], utc=True, format="ISO8601").astype("datetime64[us, UTC]")
+    content: bytes = frame.to_parquet(None, index=False)
     return content
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmbench import __version__
@@ -48,7 +49,11 @@ def _flush() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    arguments = _make_parser().parse_args(argv)
+    parser = _make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow, and wants nothing done
+        _complete(parser)
+        return 0
+    arguments = parser.parse_args(argv)
     command: CommandFunction = arguments.command
     try:
         output = command(arguments)
@@ -69,6 +74,14 @@ def _run(argv: Sequence[str] | None) -> int:
         tell_aside("llmbench: it takes more memory than there is: give fewer or smaller files")
         return 2
     return output.code
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Tell the shell what may stand at the cursor, and end the process; nothing without the extra `completion`."""
+    with suppress(ImportError):
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
 
 
 def _make_parser() -> argparse.ArgumentParser:

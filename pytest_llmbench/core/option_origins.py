@@ -114,6 +114,25 @@ def read_file_keys(path: Path) -> dict[str, object]:
     return {name: value for table in list_read_tables(path) for name, value in tables.get(table, {}).items()}
 
 
+def find_file_value(key: str, directory: Path) -> tuple[str, Path] | None:
+    """Return what the configuration file says of a key that pytest reads when it is started in a folder, and the file;
+    None where it says nothing. SettingsError for a file that cannot be read."""
+    for folder in (directory, *directory.parents):
+        for path in filter(Path.is_file, (folder / name for name in CONFIGURATIONS)):
+            try:
+                if _is_read(path):  # files further up count for nothing then
+                    value = read_file_keys(path).get(key)
+                    return (str(value), path) if value else None
+            except ValueError as error:
+                raise SettingsError(f"{path}: {error}") from None
+    return None
+
+
+def _is_read(path: Path) -> bool:
+    """Whether pytest takes a file for its own: one of another program has to have a table of pytest."""
+    return path.stem.lstrip(".") == "pytest" or not read_tables(path).keys().isdisjoint(list_read_tables(path))
+
+
 def list_read_tables(path: Path) -> tuple[str, ...]:
     """Return the tables of a file that pytest reads."""
     if path.suffix != ".toml":

@@ -36,7 +36,7 @@ JSON = FileKind("JSON document of llmbench", re.compile(rb'\A\s*\{\s*"schema"\s*
 EXPORT = FileKind(
     "export of a history",
     re.compile(
-        rb'\A(?:number,|""\s*\Z|\[\s*\]\s*\Z|\[\s*\{\s*"number"'
+        rb'\A(?:number,|(?:"")?\s*\Z|\[\s*\]\s*\Z|(?:\[\s*)?\{\s*"number"'
         rb'|PAR1(?:(?=.*number).*log_fingerprints|.*"columns": \[\]))',
         re.DOTALL,
     ),

@@ -138,15 +138,17 @@ def test_export_has_a_row_for_each_verdict(command: Command, tmp_path: Path) -> 
 
 def test_the_ending_of_the_file_says_which_format_is_meant(command: Command, tmp_path: Path) -> None:
     """A table of texts under a name that says Parquet is read by nothing."""
-    for name in ("h.parquet", "h.JSON", "h.txt"):
+    for name in ("h.parquet", "h.JSON", "h.jsonl", "h.txt"):
         command("export", "-o", name)
+    lines = (tmp_path / "h.jsonl").read_text().splitlines()
+    assert list(map(json.loads, lines)) == json.loads((tmp_path / "h.JSON").read_text())
     assert (tmp_path / "h.parquet").read_bytes()[:4] == b"PAR1"
     assert len(json.loads((tmp_path / "h.JSON").read_text())) == len(pd.read_csv(tmp_path / "h.txt"))
     command("export", "--format", "csv", "-o", "other.json")
     assert (tmp_path / "other.json").read_text() == (tmp_path / "h.txt").read_text()
 
 
-@pytest.mark.parametrize("name", ["h.csv", "h.json", "h.parquet"])
+@pytest.mark.parametrize("name", ["h.csv", "h.json", "h.jsonl", "h.parquet"])
 def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
     command: Command, history: StoreLocation, tmp_path: Path, name: str
 ) -> None:
@@ -168,6 +170,18 @@ def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
     assert "mine: cannot be written: a file that is no export of a history, and is not replaced" in told
     assert "a link to the file" in command("export", "-o", f"link-{name}", code=2)
     assert (tmp_path / "mine").read_text() == "a table of mine\n"
+
+
+def test_times_are_timestamps_in_parquet(command: Command, tmp_path: Path) -> None:
+    """They sort and subtract as they are; what has no run has no start."""
+    rows = json.loads(command("export", "--format", "json"))
+    command("export", "-o", "h.parquet")
+    table = pd.read_parquet(tmp_path / "h.parquet")
+    for name in ("started", "judged"):
+        assert str(table[name].dtype) == "datetime64[us, UTC]"
+        times = [None if pd.isna(moment) else moment.isoformat() for moment in table[name]]
+        assert times == [row[name] for row in rows]
+    assert table["started"].isna().tolist() == [False] * 4 + [True]
 
 
 def test_export_tells_the_hashes(command: Command, history: StoreLocation, tmp_path: Path) -> None:
@@ -342,3 +356,75 @@ def test_a_number_that_no_database_takes_stores_nothing(command: Command) -> Non
     Path("large.json").write_text(json.dumps(document))
     assert "nothing of it was stored" in command("add", "large.json", code=2)
     assert "1 verdict stored" in command("add", str(file))
+
+
+# --- which history --------------------------------------------------------------------------------------------
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["history", "list", *arguments])
+    return (code, *capsys.readouterr())
+
+
+def test_the_option_comes_before_the_variable_and_the_ini_key_last(
+    history: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nobody typed is named."""
+    monkeypatch.delenv("LLMB_HISTORY", raising=False)
+    ini = tmp_path / "pytest.ini"
+    ini.write_text("[pytest]\nllmb_history = history.db\n")
+    code, out, err = ask(capsys)
+    assert (code, err) == (0, f"history: history.db (llmb_history in {ini})\n")
+    assert "job 77" in out
+    monkeypatch.setenv("LLMB_HISTORY", "other.db")
+    assert ask(capsys)[0] == 2
+    assert ask(capsys, "--history", "history.db") == (0, out, "")
+    monkeypatch.setenv("LLMB_HISTORY", f"sqlite:///{history.file}")
+    assert ask(capsys)[2].endswith(" (LLMB_HISTORY)\n")
+    monkeypatch.setenv("LLMB_HISTORY", "")
+    assert ask(capsys) == (code, out, err)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("pyproject.toml", '[tool.pytest.ini_options]\nllmb_history = "history.db"\n', True),
+        ("pytest.toml", '[pytest]\nllmb_history = "history.db"\n', True),
+        ("tox.ini", "[pytest]\nllmb_history = history.db\n", True),
+        ("setup.cfg", "[tool:pytest]\nllmb_history = history.db\n", True),
+        ("tox.ini", "[other]\nllmb_history = history.db\n", False),
+        ("pytest.ini", "", False),
+        ("pytest.ini", "[pytest]\nllmb_tolerance = 2%\n", False),
+    ],
+)
+def test_the_ini_key_counts_where_pytest_reads_it(
+    history: StoreLocation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: tuple[str, str, bool],
+) -> None:
+    """The nearest file that is pytest's decides, as for pytest; those of other programs are passed over."""
+    monkeypatch.delenv("LLMB_HISTORY", raising=False)
+    (name, text, is_found), folder = case, tmp_path / "below"
+    folder.mkdir()
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nllmb_history = {history.file}\n")
+    (folder / name).write_text(text.replace("history.db", "../history.db"))
+    monkeypatch.chdir(folder)
+    code, _, err = ask(capsys)
+    of_other_program = name == "tox.ini" and not is_found
+    assert (code == 0) == (is_found or of_other_program)
+    assert (str(folder / name) in err) == is_found
+    if code:
+        assert "no history is known: give --history, set LLMB_HISTORY, or llmb_history in pytest's" in err
+
+
+def test_a_configuration_file_that_cannot_be_read_is_named(
+    history: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LLMB_HISTORY", raising=False)
+    assert history.file
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options\n")
+    code, _, err = ask(capsys)
+    assert code == 2
+    assert f"{tmp_path / 'pyproject.toml'}: " in err

@@ -1,0 +1,45 @@
+"""What the shell is told at the Tab key."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = "from pytest_llmbench.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+
+
+def complete(folder: Path, line: str, program: str = PROGRAM) -> list[str]:
+    """Return what may stand at the end of a line, as argcomplete tells it the shells."""
+    answer = folder / "answer"
+    environment = {
+        **os.environ,
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "_ARGCOMPLETE_SHELL": "fish",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return [each.split("\t")[0].strip() for each in answer.read_text().splitlines()] if answer.exists() else []
+
+
+def test_commands_options_and_formats_are_completed(tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    assert complete(tmp_path, "llmbench hi") == ["history"]
+    assert {"list", "show", "export", "prune", "add"} <= set(complete(tmp_path, "llmbench history "))
+    assert complete(tmp_path, "llmbench history export --form") == ["--format"]
+    assert set(complete(tmp_path, "llmbench history export --format ")) == {"csv", "parquet", "json", "jsonl"}
+
+
+def test_without_the_extra_nothing_is_completed_and_nothing_done(tmp_path: Path) -> None:
+    """The shell must see neither a traceback nor the output of a command."""
+    hidden = f"import sys; sys.modules['argcomplete'] = None; {PROGRAM}"
+    assert complete(tmp_path, "llmbench history list", hidden) == []
