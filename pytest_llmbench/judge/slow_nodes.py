@@ -1,0 +1,354 @@
+"""Which node is slow: what the runs of many nights, each on nodes of its own, say of every node.
+
+A synchronous job runs at the speed of its slowest node: y = level + the largest slowness among its nodes + noise. So
+one fast run clears all of its nodes, and a slow run suspects each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Flags, Floats, Integers
+
+EVIDENT = 100.0  # chance reaches this likelihood ratio at most once in 100 histories, however often it is looked
+HELD = 0.95  # the suspects hold so much of the posterior
+NAMED = 0.99
+
+BAD = 0.03  # so many runs are slow for other causes
+WORST = math.log1p(0.35)  # by up to so much, evenly
+SLOWNESS = np.log1p([0.02, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.125, 0.16])
+LARGEST = float(SLOWNESS[-1])  # a node that is slower still is as suspect: what lies beyond counts as "at least that"
+OFTEN = (0.98, 0.5)  # a slow node is slow always (but for what a fast run may hide), or on half of the nights
+
+SHARED = 0.2  # of "no node", so much is that all runs are slower, or faster, by the same
+SHIFTS = np.log1p([-0.01, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12])
+
+PAIRS = 0.02  # two nodes are slow at once, rather than one
+MOST_PAIRED = 32  # so many suspects are paired with each other: those beyond are far from suspicion
+
+JOBS = 3  # from so many jobs a night on, a regression of all of them shows, and is no node
+FAR = 2.0  # standard deviations from which on the second fastest of them is slow
+ABOVE = 0.3  # the second fastest of few jobs lies so many standard deviations below their middle
+
+# The variance of a median, as a part of one value's: pi / 2 for the mean of many.
+MEDIAN = 1.57
+
+EQUAL = 1e-12  # a share of pairs below this is none: all nodes are one group
+
+FEWEST_NIGHTS = 2  # one slow night names no node
+
+FINE = np.log1p(np.arange(0.001, 0.5, 0.001))  # where the slowness of a named node is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRun:
+    """One run: how slow it was beside its level, and which nodes it had."""
+
+    id: str
+    configuration: str
+    night: date
+    logarithm: float  # of its step time
+    level: float  # the median of its configuration's nights, a logarithm
+    nights: int  # that the level is the median of
+    sigma: float  # the standard deviation of the logarithm from run to run, and how well it is known
+    degrees_of_freedom: float
+    nodes: frozenset[str] = frozenset()  # empty where nothing says it
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A node that may be slow; or several, which were always in the same runs."""
+
+    nodes: tuple[str, ...]
+    probability: float  # that it is slow, if any node is
+    slowness: float  # a fraction; the 95 % interval reaches from `low` to `high`
+    low: float
+    high: float
+    slow_runs: tuple[str, ...]  # the ids of the runs with it that are slow, and of the others
+    fast_runs: tuple[str, ...]
+    compared: bool  # since its first slow run, a configuration that was slow with it was fast without it
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """What runs say of their nodes."""
+
+    runs: int  # so many were looked at, and of so many the nodes are known
+    runs_with_nodes: int
+    nights: int
+    nodes: int  # so many different ones
+    log_ratio: float  # the logarithm of the likelihood of "one node is slow" over that of "none is"
+    suspects: tuple[Suspect, ...] = ()  # the most probable first; empty where no slow node is evident
+    named: tuple[Suspect, ...] = ()  # the suspects that are slow with 99 %, each compared with runs without it
+    cleared: int = 0  # so many nodes are no suspects, where a slow node is evident
+    differences: Mapping[str, float] | None = None  # by the id of a run how slow it was, a fraction of its level
+
+    @property
+    def evident(self) -> bool:
+        """Whether it is shown that some node is slow; False also means that it cannot be told."""
+        return self.log_ratio >= math.log(EVIDENT)
+
+
+def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
+    """Return what runs say of their nodes; those on unknown nodes only tell what all jobs of a night share.
+
+    Evident: the mean over all nodes of the likelihood that this node is slow is at least 100 times that of "no node is"
+    (in one history of a hundred chance does that, by Ville's inequality, if the noise is known). A node is named with
+    0.99 of the posterior, and only where one of its configurations was fast without it since: what is always slow may
+    be the configuration. Nothing named means that it cannot be told, never that all nodes are sound.
+    """
+    ordered = sorted(runs, key=lambda run: (run.night, run.id))
+    groups = _group_nodes(ordered)
+    names = frozenset().union(*groups)
+    counted = sum(bool(run.nodes) for run in ordered)
+    evidence = NodeEvidence(len(ordered), counted, len({run.night for run in ordered}), len(names), -math.inf)
+    if not groups:
+        return evidence
+    model = _make_model(ordered, groups)
+    shares = np.array([len(group) for group in groups]) / len(names)
+    single = _average(_add_up(model)) + np.log(shares)
+    log_ratio = float(np.logaddexp.reduce(single)) - _compare_shared(model)
+    differences = dict(zip((run.id for run in ordered), np.expm1(model.rest).tolist(), strict=True))
+    evidence = replace(evidence, log_ratio=log_ratio, differences=differences)
+    if not evidence.evident:
+        return evidence
+    suspects = _find_suspects(model, ordered, groups, single, shares)
+    named = tuple(suspect for suspect in suspects if suspect.probability >= NAMED and suspect.compared)
+    cleared = len(names) - sum(len(suspect.nodes) for suspect in suspects)
+    return replace(evidence, suspects=suspects, named=named, cleared=cleared)
+
+
+def _group_nodes(runs: Sequence[NodeRun]) -> list[tuple[str, ...]]:
+    """Return the nodes, those together that were in exactly the same runs: nothing can tell them apart."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, run in enumerate(runs):
+        for node in run.nodes:
+            places[node].append(place)
+    groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for node in sorted(places):
+        groups[tuple(places[node])].append(node)
+    return list(map(tuple, groups.values()))
+
+
+# --- densities ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+    """The runs as columns, shape (runs,) or (runs, ...)."""
+
+    rest: Floats  # how slow each run was, a logarithm, less what all jobs of its night share
+    sigma: Floats
+    freedom: Floats
+    member: Flags  # (runs, groups): whether a run had the nodes of a group
+    usual: Floats  # the log density of no slowness
+
+
+def _make_model(runs: Sequence[NodeRun], groups: Sequence[tuple[str, ...]]) -> NodeModel:
+    rest = np.array([run.logarithm - run.level for run in runs])
+    sigma = np.array([run.sigma * math.sqrt(1 + MEDIAN / run.nights) for run in runs])
+    freedom = np.array([run.degrees_of_freedom for run in runs])
+    member = np.array([[group[0] in run.nodes for group in groups] for run in runs], dtype=bool)
+    rest = _subtract_shared(rest, sigma, [run.night for run in runs])
+    usual = _compute_log_density(rest, sigma, freedom, np.zeros(1))[:, 0]
+    return NodeModel(rest, sigma, freedom, member, usual)
+
+
+def _subtract_shared(rest: Floats, sigma: Floats, nights: Sequence[date]) -> Floats:
+    """Return what is left of each run where the jobs of its night are slow together: a regression is no node."""
+    left = rest.copy()
+    by_night: dict[date, list[int]] = defaultdict(list)
+    for place, night in enumerate(nights):
+        by_night[night].append(place)
+    for places in by_night.values():
+        if len(places) < JOBS:
+            continue
+        second = sorted(places, key=lambda place: float(rest[place]))[1]
+        if rest[second] > FAR * sigma[second]:
+            left[places] -= rest[second] + ABOVE * sigma[second]
+    return left
+
+
+def _compute_log_density(
+    rest: Floats, sigma: Floats, freedom: Floats, shifts: Floats, largest: float = LARGEST
+) -> Floats:
+    """Return the log density of each run if it is slower by each of the shifts, shape (runs, shifts).
+
+    Student's t about the shift; and any slowness beyond it, for a bad night has other causes. What lies beyond
+    `largest` counts as "at least that": its probability stands in place of the density.
+    """
+    from scipy.special import gammaln, stdtr
+
+    nu, scale = freedom[:, None], sigma[:, None]
+    away = rest[:, None] - shifts
+    student = (
+        gammaln((nu + 1) / 2)
+        - gammaln(nu / 2)
+        - np.log(np.pi * nu) / 2
+        - np.log(scale)
+        - (nu + 1) / 2 * np.log1p((away / scale) ** 2 / nu)
+    )
+    bad = np.where((away > 0) & (away < WORST), BAD / WORST, 0.0)
+    beyond = largest - shifts
+    tail = (1 - BAD) * stdtr(nu, -beyond / scale) + BAD * np.clip(1 - beyond / WORST, 0, 1)
+    with np.errstate(divide="ignore"):
+        density = np.logaddexp(math.log1p(-BAD) + student, np.log(bad))
+        return np.where(rest[:, None] > largest, np.log(tail), density)
+
+
+def _compare_slow(model: NodeModel) -> Floats:
+    """Return by how much likelier each run is with each slowness than without, shape (runs, slownesses); logarithms."""
+    return _compute_log_density(model.rest, model.sigma, model.freedom, SLOWNESS) - model.usual[:, None]
+
+
+def _mix(slow: Floats) -> Floats:
+    """Return the same for a node that is slow often, or always: (runs, slownesses x OFTEN)."""
+    return np.concatenate([np.logaddexp(math.log(often) + slow, math.log1p(-often)) for often in OFTEN], axis=1)
+
+
+def _add_up(model: NodeModel) -> Floats:
+    """Return the log likelihood of each state of each group over "no node", shape (groups, states)."""
+    return np.asarray(model.member.T.astype(float) @ _mix(_compare_slow(model)))
+
+
+def _average(states: Floats) -> Floats:
+    """Return the log of the mean likelihood over the last axis."""
+    return np.asarray(np.logaddexp.reduce(states, axis=-1) - math.log(states.shape[-1]))
+
+
+def _compare_shared(model: NodeModel) -> float:
+    """Return the log likelihood of "no node": no shift, or one that all runs share."""
+    shifted = _compute_log_density(model.rest, model.sigma, model.freedom, SHIFTS) - model.usual[:, None]
+    shared = float(_average(np.sum(shifted, axis=0)))
+    return float(np.logaddexp(math.log1p(-SHARED), math.log(SHARED) + shared))
+
+
+# --- the posterior ------------------------------------------------------------------------------------------
+
+
+def _find_suspects(
+    model: NodeModel, runs: Sequence[NodeRun], groups: Sequence[tuple[str, ...]], single: Floats, shares: Floats
+) -> tuple[Suspect, ...]:
+    """Return the groups that hold 95 % of the posterior over one group or two at once, the most probable first.
+
+    `single` is the log posterior of each group alone, not normalised; `shares` are their shares of the nodes.
+    """
+    chosen = np.argsort(-single, kind="stable")[:MOST_PAIRED]
+    alone, both = _compute_posterior(model, chosen, single, shares)
+    marginal = alone + both.sum(axis=0) + both.sum(axis=1)
+    order = np.argsort(-marginal, kind="stable")
+    count = next(
+        (count for count in range(1, len(order)) if _add_inside(alone, both, order[:count]) >= HELD), len(order)
+    )
+    return tuple(
+        _describe_suspect(model, runs, groups[chosen[place]], model.member[:, chosen[place]], float(marginal[place]))
+        for place in order[:count].tolist()
+    )
+
+
+def _compute_posterior(model: NodeModel, chosen: Integers, single: Floats, shares: Floats) -> tuple[Floats, Floats]:
+    """Return the probabilities of each chosen group alone, and of each pair of them, above the diagonal."""
+    pairs = _compare_pairs(model, chosen) + math.log(PAIRS)
+    # All pairs of groups share the prior of a pair by the number of their nodes.
+    pairs += np.log(np.outer(shares[chosen], shares[chosen])) - math.log(max((1 - float(shares @ shares)) / 2, EQUAL))
+    alone = single + math.log1p(-PAIRS)
+    total = np.logaddexp(np.logaddexp.reduce(alone), np.logaddexp.reduce(pairs, axis=None))
+    return np.exp(alone[chosen] - total), np.exp(pairs - total)
+
+
+def _add_inside(alone: Floats, both: Floats, places: Integers) -> float:
+    """Return the probability that all that is slow is among these groups."""
+    return float(alone[places].sum() + both[np.ix_(places, places)].sum())
+
+
+def _compare_pairs(model: NodeModel, chosen: Integers) -> Floats:
+    """Return the log likelihood of each pair of groups over "no node", above the diagonal; elsewhere -infinity.
+
+    A run with one of the two is as slow as that one, a run with both as the slower one that is slow then: so the sum of
+    both is right, but for the runs that they share.
+    """
+    slow = _compare_slow(model)
+    mixed, member = _mix(slow), model.member[:, chosen].astype(float)
+    sums = member.T @ mixed
+    together = _mix_pairs(slow) - (mixed[:, :, None] + mixed[:, None, :]).reshape(len(slow), -1)
+    pairs = np.full((len(chosen), len(chosen)), -np.inf)
+    for first in range(len(chosen) - 1):
+        others = slice(first + 1, None)
+        rows = np.flatnonzero(member[:, first])
+        shared = member[rows, others].T @ together[rows]
+        states = (sums[first][None, :, None] + sums[others][:, None, :]).reshape(len(shared), -1) + shared
+        pairs[first, others] = _average(states)
+    return pairs
+
+
+def _mix_pairs(slow: Floats) -> Floats:
+    """Return by how much likelier a run with both nodes is, for each pair of states: (runs, states x states)."""
+    states = [(often, place) for often in OFTEN for place in range(slow.shape[1])]
+    columns = []
+    for (often, place), (other_often, other) in product(states, states):
+        (larger, first), (smaller, second) = sorted(((place, often), (other, other_often)), reverse=True)
+        rest = math.log1p(-first)
+        columns.append(
+            np.logaddexp(
+                math.log(first) + slow[:, larger],
+                rest + np.logaddexp(math.log(second) + slow[:, smaller], math.log1p(-second)),
+            )
+        )
+    return np.stack(columns, axis=1)
+
+
+def _describe_suspect(
+    model: NodeModel, runs: Sequence[NodeRun], nodes: tuple[str, ...], member: Flags, probability: float
+) -> Suspect:
+    slowness, low, high = _estimate_slowness(model, member)
+    slow = member & (model.rest > slowness / 2)
+    places = range(len(runs))
+    return Suspect(
+        nodes=nodes,
+        probability=min(probability, 1.0),
+        slowness=math.expm1(slowness),
+        low=math.expm1(low),
+        high=math.expm1(high),
+        slow_runs=tuple(runs[place].id for place in places if slow[place]),
+        fast_runs=tuple(runs[place].id for place in places if member[place] and not slow[place]),
+        compared=_is_compared(model, runs, slow, member),
+    )
+
+
+def _estimate_slowness(model: NodeModel, member: Flags) -> tuple[float, float, float]:
+    """Return the median of the posterior of a node's slowness and its 95 % interval, from the runs with it."""
+    rest, sigma, freedom = model.rest[member], model.sigma[member], model.freedom[member]
+    density = _compute_log_density(rest, sigma, freedom, np.append(FINE, 0.0), math.inf)
+    states = np.sum(_mix(density[:, :-1] - density[:, -1:]), axis=0).reshape(len(OFTEN), -1)
+    likelihood = np.logaddexp.reduce(states, axis=0)
+    posterior = np.cumsum(np.exp(likelihood - likelihood.max()))
+    median, low, high = (
+        float(FINE[np.searchsorted(posterior, share * posterior[-1])]) for share in (0.5, 0.025, 0.975)
+    )
+    return median, low, high
+
+
+def _is_compared(model: NodeModel, runs: Sequence[NodeRun], slow: Flags, member: Flags) -> bool:
+    """Whether a configuration that was slow with a node was fast without it, after half of the node's slow runs.
+
+    A regression that nobody told yet makes every later run slow, and so does a node that is in all of them.
+    """
+    places = np.flatnonzero(slow).tolist()
+    if len({runs[place].night for place in places}) < FEWEST_NIGHTS:
+        return False
+    configurations = {runs[place].configuration for place in places}
+    since = runs[places[(len(places) - 1) // 2]].night
+    return any(
+        run.configuration in configurations and run.night >= since
+        for place, run in enumerate(runs)
+        if run.nodes and not member[place] and model.rest[place] <= FAR * model.sigma[place]
+    )

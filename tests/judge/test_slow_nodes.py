@@ -1,0 +1,230 @@
+"""Which node is slow over many nights: a planted one is found, and chance, regressions and unknown nodes name none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.judge.node_levels import PlacedRun, compare_with_levels
+from pytest_llmbench.judge.slow_nodes import EVIDENT, NodeEvidence, NodeRun, find_slow_node
+
+START = date(2025, 11, 1)
+CV = 0.005
+NODES, OF_A_JOB = 32, 8
+
+
+def make(
+    slow: Mapping[int, float],
+    nights: int = 30,
+    jobs: int = 2,
+    *,
+    shared: float = 0.0,
+    since: int = 20,
+    together: Sequence[int] = (),
+    seed: int = 1,
+) -> list[NodeRun]:
+    """Return runs on random nodes; `slow` nodes by how much, all runs slower by `shared` from the night `since` on;
+    `together` are nodes that are always placed together."""
+    random = np.random.default_rng(seed)
+    runs = []
+    for night in range(nights):
+        order = random.permutation(NODES).tolist()
+        for job in range(jobs):
+            nodes = set(order[OF_A_JOB * job : OF_A_JOB * (job + 1)]) - set(together)
+            if job == night % jobs:
+                nodes |= set(together)
+            largest = max(math.log1p(slow.get(node, 0.0)) for node in nodes)
+            rest = largest + CV * random.standard_normal() + (math.log1p(shared) if night >= since else 0.0)
+            names = frozenset(f"n{node}" for node in nodes)
+            runs.append(NodeRun(f"{night}.{job}", f"c{job}", START + timedelta(night), rest, 0.0, 20, CV, 20.0, names))
+    return runs
+
+
+def name_nodes(evidence: NodeEvidence) -> list[tuple[str, ...]]:
+    return [suspect.nodes for suspect in evidence.named]
+
+
+@pytest.mark.parametrize("slowness", [0.03, 0.1, 0.3])
+def test_a_slow_node_is_named(slowness: float) -> None:
+    """Also one that is slower than any of the grid."""
+    runs = make({5: slowness})
+    evidence = find_slow_node(runs)
+    assert evidence.evident
+    assert name_nodes(evidence) == [("n5",)]
+    (suspect,) = evidence.named
+    assert suspect.low <= slowness <= suspect.high + 0.002
+    with_it = {run.id for run in runs if "n5" in run.nodes}
+    assert set(suspect.slow_runs) | set(suspect.fast_runs) == with_it
+    assert len(suspect.slow_runs) > 0.9 * len(with_it)
+    assert evidence.cleared == evidence.nodes - len(evidence.suspects)
+
+
+def test_a_node_that_is_slow_on_half_of_the_nights_is_named() -> None:
+    runs = make({5: 0.05}, nights=60)
+    sound = make({}, nights=60)
+    mixed = [first if first.night.day % 2 else second for first, second in zip(runs, sound, strict=True)]
+    assert name_nodes(find_slow_node(mixed)) == [("n5",)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_none_is_named_where_none_is_slow(seed: int) -> None:
+    evidence = find_slow_node(make({}, seed=seed))
+    assert not evidence.evident
+    assert (evidence.suspects, evidence.named, evidence.cleared) == ((), (), 0)
+
+
+def test_two_slow_nodes_are_named() -> None:
+    """The slower one hides the other in the runs that they share."""
+    evidence = find_slow_node(make({5: 0.1, 9: 0.04}, nights=40))
+    assert sorted(name_nodes(evidence)) == [("n5",), ("n9",)]
+    by_name = {suspect.nodes[0]: suspect.slowness for suspect in evidence.named}
+    assert by_name["n5"] == pytest.approx(0.1, abs=0.01)
+    assert by_name["n9"] == pytest.approx(0.04, abs=0.01)
+
+
+def test_nodes_that_are_always_together_are_one_suspect() -> None:
+    evidence = find_slow_node(make({5: 0.05}, together=(5, 6, 7)))
+    assert name_nodes(evidence) == [("n5", "n6", "n7")]
+
+
+def test_nodes_that_are_in_every_run_are_never_named() -> None:
+    """Nothing was fast without them: it may be the configuration."""
+    runs = [replace(run, nodes=frozenset({"n1", "n2"})) for run in make({5: 0.05}, nights=40)]
+    evidence = find_slow_node(runs)
+    assert evidence.evident
+    assert [suspect.nodes for suspect in evidence.suspects] == [("n1", "n2")]
+    assert not evidence.suspects[0].compared
+    assert not evidence.named
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 4])
+@pytest.mark.parametrize("shared", [0.02, 0.05, 0.2])
+def test_a_regression_of_all_jobs_names_none(jobs: int, shared: float) -> None:
+    for seed in range(4):
+        assert not find_slow_node(make({}, jobs=jobs, shared=shared, since=22, seed=seed)).named
+
+
+def test_a_regression_of_one_configuration_on_its_own_nodes_names_none() -> None:
+    """The nodes of a configuration that always has the same ones cannot be told from it."""
+    runs = []
+    for night in range(30):
+        for job in range(4):
+            nodes = frozenset(f"n{job}{place}" for place in range(4))
+            rest = 0.06 if job == 2 and night >= 25 else 0.001 * (night % 3)
+            runs.append(NodeRun(f"{night}.{job}", f"c{job}", START + timedelta(night), rest, 0.0, 20, CV, 20.0, nodes))
+    evidence = find_slow_node(runs)
+    assert evidence.evident
+    assert not evidence.named
+
+
+def test_a_single_bad_night_names_none() -> None:
+    runs = make({})
+    place = next(place for place, run in enumerate(runs) if "n5" in run.nodes)
+    runs[place] = replace(runs[place], logarithm=1.5)
+    assert not find_slow_node(runs).named
+
+
+def test_runs_on_unknown_nodes_say_nothing_of_nodes() -> None:
+    unknown = [replace(run, nodes=frozenset()) for run in make({5: 0.1})]
+    evidence = find_slow_node(unknown)
+    assert not evidence.evident
+    assert (evidence.runs, evidence.runs_with_nodes, evidence.nodes) == (60, 0, 0)
+    assert not find_slow_node([]).evident
+
+
+def test_runs_on_unknown_nodes_tell_what_all_jobs_share() -> None:
+    """One run with known nodes is slow, as are the two others of its night: a regression."""
+    runs = make({}, jobs=3, shared=0.08, since=25)
+    mixed = [run if run.id.endswith(".0") else replace(run, nodes=frozenset()) for run in runs]
+    assert not find_slow_node(mixed).named
+    known = [run for run in runs if run.id.endswith(".0")]
+    assert find_slow_node(mixed).log_ratio < find_slow_node(known).log_ratio
+
+
+@settings(max_examples=10)
+@given(st.permutations(range(40)))
+def test_the_order_of_runs_does_not_matter(order: list[int]) -> None:
+    runs = make({5: 0.05}, nights=20)
+    assert find_slow_node([runs[place] for place in order]) == find_slow_node(runs)
+
+
+def test_more_slowness_is_no_less_evident() -> None:
+    ratios = [find_slow_node(make({5: slowness})).log_ratio for slowness in (0.0, 0.01, 0.02, 0.03, 0.05)]
+    assert ratios == sorted(ratios)
+    assert ratios[0] < math.log(EVIDENT) < ratios[-1]
+
+
+# --- levels ---------------------------------------------------------------------------------------------------
+
+
+def place_runs(values: Sequence[float], nodes: str = "n1 n2") -> list[PlacedRun]:
+    return [
+        PlacedRun(f"r{night}", START + timedelta(night), value, frozenset(nodes.split()))
+        for night, value in enumerate(values)
+    ]
+
+
+def noisy(count: int, seed: int = 3) -> list[float]:
+    return list(2.0 + CV * np.random.default_rng(seed).standard_normal(count))
+
+
+def test_a_run_is_compared_with_the_nights_since_the_last_change() -> None:
+    values = noisy(40)
+    runs, few = compare_with_levels({"a": place_runs([*values[:25], *(value + 0.1 for value in values[25:])])})
+    assert not few
+    assert [run.level for run in runs[:25]] == pytest.approx([2.0] * 25, abs=2 * CV)
+    assert [run.level for run in runs[25:]] == pytest.approx([2.1] * 15, abs=2 * CV)
+    assert {run.nights for run in runs} == {25, 15}
+
+
+def test_the_noise_of_a_run_is_that_of_the_nights_before_it() -> None:
+    """What is slow from a night on makes no noise of the nights before."""
+    values = noisy(30)
+    wild = [value + 0.2 * (night % 2) * (night >= 20) for night, value in enumerate(values)]
+    quiet, _ = compare_with_levels({"a": place_runs(values)})
+    loud, _ = compare_with_levels({"a": place_runs(wild)})
+    assert [run.sigma for run in loud[:21]] == [run.sigma for run in quiet[:21]]
+    assert loud[0].sigma == loud[8].sigma  # of the first 8 nights
+
+
+def test_a_configuration_of_fewer_than_8_nights_is_left_out() -> None:
+    runs, few = compare_with_levels({"a": place_runs(noisy(20)), "b": place_runs(noisy(7)), "c": ()})
+    assert few == ("b",)
+    assert {run.configuration for run in runs} == {"a"}
+
+
+def test_runs_of_the_last_60_nights_are_looked_at() -> None:
+    runs, _ = compare_with_levels({"a": place_runs(noisy(80))})
+    assert min(run.night for run in runs) == START + timedelta(20)
+    since = START + timedelta(75)
+    runs, _ = compare_with_levels({"a": place_runs(noisy(80))}, since)
+    assert sorted(run.night for run in runs) == [since + timedelta(day) for day in range(5)]
+    assert {run.nights for run in runs} == {80}  # the level still is of all nights
+
+
+def test_runs_that_share_their_night_and_nodes_are_one() -> None:
+    runs = place_runs(noisy(10))
+    double = replace(runs[4], id="again", logarithm=runs[4].logarithm + 0.01)
+    other = replace(double, id="other", nodes=frozenset({"n3"}))
+    placed, _ = compare_with_levels({"a": [*runs, double, other]})
+    assert len(placed) == 11
+    merged = next(run for run in placed if run.night == runs[4].night and "n1" in run.nodes)
+    assert merged.logarithm == pytest.approx(runs[4].logarithm + 0.005)
+
+
+def test_a_drift_names_no_node() -> None:
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        runs = []
+        for night in range(60):
+            nodes = frozenset(f"n{node}" for node in random.permutation(32)[:8])
+            value = 2.0 + CV * random.standard_normal() + 0.0015 * max(night - 20, 0)
+            runs.append(PlacedRun(f"r{night}", START + timedelta(night), value, nodes))
+        assert not find_slow_node(compare_with_levels({"a": runs})[0]).named
