@@ -247,6 +247,18 @@ def test_what_the_submitted_script_alone_says_is_compared_with_the_row(
     assert of_tables(judged(f"--llmb-logs={tmp_path}")) == ({name: "PASS"} if judged_by_row else {})
 
 
+@pytest.mark.parametrize("times", [1.0, 1.556])
+def test_lora_is_judged_by_its_step_time_however_its_work_is_counted(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], times: float
+) -> None:
+    """By the version that packed the data, as of LoRA or as of full training."""
+    for folder, factor, verdict in (("n0", 1.0, "PASS"), ("n1", 1.08, "REGRESSION")):
+        log = write_bridge_run(tmp_path / folder, BridgeRun(rows[TUNED], factor=factor))
+        pattern = r"(?<=GPU utilization: )[\d.]+"
+        log.write_text(re.sub(pattern, lambda match: f"{float(match[0]) * times:.1f}", log.read_text()))
+        assert of_tables(judged(f"--llmb-logs={tmp_path / folder}")) == {TUNED: verdict}
+
+
 @pytest.mark.parametrize("place", ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"])
 def test_of_several_scripts_none_is_read(judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str) -> None:
     """The submitted one says the release, and the one that it runs the GPU type: nobody knows which of two ran."""

@@ -179,7 +179,8 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
     ):
         stated["config_variant"] = row["config"].rpartition("_")[2].lower()
     if row["task"] != "pretrain":
-        stated |= {"task": row["task"], "data": "squad_packed", "dataset_root": "/stage/squad"}
+        stated |= {"task": row["task"], "data": "squad_packed"}
+        stated["dataset_root"] = f"/stage/squad/{row['gpus']}_{row['dtype']}"
         stated["custom_mounts"] = "/stage:/stage"
     if row["task"] == "lora":
         stated["pretrained_checkpoint"] = "$PRETRAINED_CHECKPOINT"
