@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, delete, func, or_, select
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
-from pytest_llmbench.core.models import StoredDetails, StoredRun, Window
+from pytest_llmbench.core.models import StoredRun, Window
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
 from pytest_llmbench.history.tables import (
     RUN,
@@ -72,7 +72,7 @@ def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: i
     query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
     if since is not None:
         query = query.where(RUN.c.started >= convert_to_stored(since))
-    newest = {row["number"]: row for row in _fetch_rows(place, query) if _is_wanted(row["configuration"], words)}
+    newest = {row["number"]: row for row in fetch_rows(place, query) if _is_wanted(row["configuration"], words)}
     by_configuration: dict[str, Rows] = {}
     for row in sorted(newest.values(), key=_get_start):
         by_configuration.setdefault(row["configuration"], []).append(row)
@@ -86,13 +86,13 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
     """
     number = wanted if wanted.isdecimal() else None
     if number is None:
-        of_one = _fetch_rows(
+        of_one = fetch_rows(
             place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id)
         )
         number = max(of_one, key=_get_start)["id"] if of_one else None
-    rows = [] if number is None else _fetch_rows(place, _join_tables().where(RUN.c.id == int(number)), _decode)
+    rows = [] if number is None else fetch_rows(place, _join_tables().where(RUN.c.id == int(number)), _decode)
     if not rows:
-        ids = [row["configuration"] for row in _fetch_rows(place, select(RUN.c.configuration).distinct())]
+        ids = [row["configuration"] for row in fetch_rows(place, select(RUN.c.configuration).distinct())]
         nearest = did_you_mean(wanted, ids)
         raise HistoryError(f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them")
     return rows
@@ -100,7 +100,7 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
 
 def list_everything(place: StoreLocation) -> Rows:
     """Return every verdict with its run and session, those without a run too: columns for a table, oldest first."""
-    return _fetch_rows(place, _join_tables(), _decode)
+    return fetch_rows(place, _join_tables(), _decode)
 
 
 def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str, int]:
@@ -149,7 +149,7 @@ def _fits(configuration: str, word: str) -> bool:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def _fetch_rows(place: StoreLocation, query: Select[Any], convert: Callable[[Row], Row] = dict) -> Rows:
+def fetch_rows(place: StoreLocation, query: Select[Any], convert: Callable[[Row], Row] = dict) -> Rows:
     """Return what a query finds, each row converted; nothing in a store without tables.
 
     HistoryError for a row that no session stored.
@@ -207,23 +207,24 @@ def _join_tables() -> Select[Any]:
 
 def _decode(row: Row) -> Row:
     """Return a row with lists and dictionaries in place of texts and bytes."""
-    steps = _unpack_steps(row["step_seconds"])
+    steps = unpack_steps(row["step_seconds"])
     metrics = _parse_finite(row["metrics"])
     _refuse_no_time(row["counts"], row["run_seconds"])
     return {
         **row,
-        **{name: None if row[name] is None else _parse_list(name, row[name]) for name in _LISTS},
+        **{name: None if row[name] is None else parse_list(name, row[name]) for name in _LISTS},
         "environment": None if row["environment"] is None else _parse_environment(row["environment"]),
         "metrics": {name: [value, deviation] for name, (value, deviation) in metrics.items()},
         "step_seconds": [None if math.isnan(value) else _refuse_infinite(value) for value in steps],
     }
 
 
-def _unpack_steps(packed: bytes) -> tuple[float, ...]:
+def unpack_steps(packed: bytes) -> tuple[float, ...]:
+    """Return the step times of a window, NaN for no number."""
     return struct.unpack(f"<{len(packed) // 8}d", bytes(packed))
 
 
-def _parse_list(name: str, text: str) -> list[Any]:
+def parse_list(name: str, text: str) -> list[Any]:
     """Return what a column holds; TypeError or ValueError for what is no list of what it is for."""
     values = _parse_finite(text)
     if not isinstance(values, list) or not all(isinstance(value, _LISTS[name]) for value in values):
@@ -263,39 +264,6 @@ def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> d
     """
     with connect(place, writes=False) as connection:
         return _read_last_days(connection, configurations) if has_tables(connection, place.shown) else {}
-
-
-RunPlace = tuple[str, str, datetime, Window]
-"""What finds a run in the store: the id of its configuration, its job, its start, and the window of its verdict."""
-
-
-def read_details(place: StoreLocation, wanted: Collection[RunPlace]) -> dict[RunPlace, StoredDetails]:
-    """Return what else is known of these runs, of each as it was judged last; those that are not there are left out.
-
-    HistoryError where the store cannot be read.
-    """
-    columns = (RUN.c.configuration, RUN.c.job_id, RUN.c.started, RUN.c.launcher, RUN.c.nodes, RUN.c.jobs)
-    judged = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic, VERDICT.c.mean_of)
-    joined = select(*columns, *judged, VERDICT.c.step_seconds).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
-    joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
-    query = joined.where(
-        RUN.c.configuration.in_({name for name, *_ in wanted}),
-        RUN.c.started.in_({convert_to_stored(started) for _, _, started, _ in wanted}),
-    )
-    details = {}
-    for row in _fetch_rows(place, query):
-        window = Window(row["first_step"], row["last_step"], row["statistic"])
-        key = (row["configuration"], row["job_id"], row["started"], window)
-        if key in wanted:
-            details[key] = _make_details(row)
-    return details
-
-
-def _make_details(row: Row) -> StoredDetails:
-    own = (job.get("nodes") for job in json.loads(row["jobs"]) if job.get("job_id") == row["job_id"])
-    nodes = next(filter(None, own), None) or _parse_list("nodes", row["nodes"])
-    steps = _unpack_steps(row["step_seconds"])
-    return StoredDetails(row["launcher"], tuple(nodes), steps, tuple(_parse_list("mean_of", row["mean_of"])))
 
 
 def _read_last_days(connection: Connection, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:

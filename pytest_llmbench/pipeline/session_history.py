@@ -87,7 +87,7 @@ class SessionHistory:
 
     def with_details(self, results: SessionResults) -> SessionResults:
         """Return results, those with a last good run with what the store holds of it: nodes, launcher, step times."""
-        from pytest_llmbench.history.queries import read_details
+        from pytest_llmbench.history.details import read_details
         from pytest_llmbench.pipeline.last_good import add_details, list_places
 
         places = list_places(results)
