@@ -18,7 +18,7 @@ import zstandard
 from compared import bits
 from fuzz.laws import Finding, empty_folder, refusals, require, require_printable, require_types
 from fuzz.log_seeds import logs, records
-from generator.bridge import SCRIPT_TEXT, BridgeRun, make_configuration
+from generator.bridge import COMMAND_TEXT, SCRIPT_TEXT, BridgeRun, make_configuration
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.definitions import load_definitions
@@ -137,7 +137,9 @@ def companion_seeds() -> list[bytes]:
     """Return what two runs have beside their logs."""
     tables = read_recipes([find_shipped_tables()])
     runs = [BridgeRun(recipe.baselines[0]) for recipe in (tables[0], tables[-1])]
-    return [f"{SCRIPT_TEXT.format(**run.values)}\0{make_configuration(run.values)}".encode() for run in runs]
+    script = f"{SCRIPT_TEXT}\n{COMMAND_TEXT}"
+    texts = ((script.format(**run.values, experiment=run.experiment), make_configuration(run.values)) for run in runs)
+    return ["\0".join(pair).encode() for pair in texts]
 
 
 # --- archives and compressed logs -------------------------------------------------------------------------------
