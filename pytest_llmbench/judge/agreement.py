@@ -122,13 +122,24 @@ class Occasion:
 
 
 def count_groups(occasions: Iterable[Occasion]) -> int:
-    """Return how many of the runs are independent: those of one day on one set of nodes share what made them fast
-    or slow and count once. What nothing is known of is not taken to differ."""
-    groups: list[Occasion] = []
-    for occasion in sorted(occasions, key=_make_order_key):
-        if not any(_is_same_day(occasion, group) and _share_nodes(occasion, group) for group in groups):
-            groups.append(occasion)
-    return len(groups)
+    """Return how many of the runs are independent."""
+    return len(group_occasions(tuple(occasions)))
+
+
+def group_occasions(occasions: Sequence[Occasion]) -> list[list[int]]:
+    """Return the places of the runs of each group: those of one day on one set of nodes share what made them fast or
+    slow and count once. What nothing is known of is not taken to differ."""
+    groups: list[list[int]] = []
+    for place in sorted(range(len(occasions)), key=lambda place: _make_order_key(occasions[place])):
+        occasion = occasions[place]
+        firsts = (occasions[group[0]] for group in groups)
+        same = (_is_same_day(occasion, first) and _share_nodes(occasion, first) for first in firsts)
+        number = next((number for number, is_same in enumerate(same) if is_same), None)
+        if number is None:
+            groups.append([place])
+        else:
+            groups[number].append(place)
+    return groups
 
 
 def _make_order_key(occasion: Occasion) -> tuple[bool, float]:

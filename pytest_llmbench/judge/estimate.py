@@ -34,7 +34,7 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
     baseline = evidence.baseline
     difference = average_difference(runs, baseline)
     bound = math.log(evidence.tolerance.factor)
-    inside = [_estimate_within(run) for run in runs]
+    inside = [estimate_within(run) for run in runs]
     threshold_only = not run_noise.measured and len(runs) == 1 and len(runs[0].window_seconds) < FEWEST_STEPS
     per_run = combine_sigma(run_noise, inside)
     rounding = compute_rounding_error(baseline)
@@ -131,7 +131,7 @@ def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
 
 def estimate_sigma(runs: Sequence[Measurement], run_noise: Noise) -> float:
     """Return the standard deviation of the logarithm of one of these runs."""
-    return combine_sigma(run_noise, [_estimate_within(run) for run in runs])
+    return combine_sigma(run_noise, [estimate_within(run) for run in runs])
 
 
 def combine_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
@@ -145,7 +145,8 @@ def compute_rounding_error(baseline: Baseline) -> float:
     return baseline.resolution_seconds / 2 / baseline.step_seconds / math.sqrt(3)
 
 
-def _estimate_within(run: Measurement) -> WithinRun:
+def estimate_within(run: Measurement) -> WithinRun:
+    """Return how well the window of a run fixes its own statistic; nothing is known of one of fewer than 3 steps."""
     if len(run.window_seconds) < FEWEST_STEPS:
         return WithinRun(0.0, float(len(run.window_seconds)))
     inside = estimate_within_run(

@@ -53,6 +53,16 @@ def estimate_from_repeats(seconds: Sequence[float], what: str) -> Noise | None:
     return _make_noise(sigma, len(seconds) - 1.0, f"{len(seconds)} {what}")
 
 
+def estimate_from_sides(sides: Sequence[Sequence[float]]) -> Noise | None:
+    """Return the noise of groups (log seconds) about the mean of their own side; None without two of one side."""
+    freedom = sum(len(side) - 1 for side in sides if side)
+    if freedom < 1:
+        return None
+    squares = sum(float(np.var(np.array(side))) * len(side) for side in sides if side)
+    groups = sum(len(side) for side in sides)
+    return _make_noise(math.sqrt(squares / freedom), float(freedom), f"{groups} groups of both sides")
+
+
 def pool(parts: Sequence[Noise | None]) -> Noise | None:
     """Return several estimates as one, weighted by their degrees of freedom; None without any."""
     measured = [part for part in parts if part is not None]

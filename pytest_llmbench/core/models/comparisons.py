@@ -1,0 +1,101 @@
+"""Two sets of runs beside each other: what each side holds, how far they differ, and what differs besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from pytest_llmbench.core.models.judgements import Noise
+    from pytest_llmbench.core.models.runs import RunKeys
+
+
+STARTED = "started"
+"""The name of the fact on which day a run started (UTC)."""
+
+NODES = "nodes"
+"""The name of the fact on which nodes it ran."""
+
+
+class SideAnswer(StrEnum):
+    """What is said of B beside A: a stable code."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    ALIKE = "alike"
+    CANNOT_TELL = "cannot-tell"
+
+
+@dataclass(frozen=True, slots=True)
+class SideRun:
+    """A run that counts on its side."""
+
+    id: str
+    statistic_seconds: float
+    within_error: float = 0.0  # the standard error of its logarithm by what happens within the run
+    started: datetime | None = None
+    nodes: frozenset[str] = frozenset()  # empty where nothing says it
+    facts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what it tells of itself, by name: versions, settings, batch
+    job_id: str = ""
+    log: str = ""
+    same_run_keys: RunKeys = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SideEstimate:
+    """How far B is from A. All but `smallest` are logarithms of step times; B slower is positive."""
+
+    answer: SideAnswer
+    difference: float
+    low: float  # of the 95 % interval, two-sided
+    high: float
+    standard_error: float
+    degrees_of_freedom: float
+    noise: Noise
+    margin: float
+    within_margin: bool  # the whole interval lies within the margin
+    smallest: float  # the smallest difference, a fraction, that is shown four times out of five
+    runs: tuple[int, int]  # of A and B
+    groups: tuple[int, int]  # so many of them are independent
+    runs_needed: tuple[int, int]  # so many more on each side would show a difference of the margin; 0 where answered
+    same_nodes: bool | None  # whether all runs were on one set of nodes, None where that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class FactDifference:
+    """Something that is constant within each side and differs between them."""
+
+    name: str
+    before: str  # in A
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class VaryingFact:
+    """Something that varies within a side."""
+
+    name: str
+    values: tuple[tuple[str, ...], tuple[str, ...]]  # of A and B, each once
+
+
+@dataclass(frozen=True, slots=True)
+class SideDifferences:
+    """What is known to differ between two sides, and what is not known."""
+
+    between: tuple[FactDifference, ...]
+    varying: tuple[VaryingFact, ...] = ()
+    # what a run of either side does not tell, by name with the sides: it is not the same, and it does not differ
+    unknown: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def candidate(self) -> str:
+        """The name of the only thing that differs, empty where nothing or more than one does. The day does not count:
+        but for sides of one night it always differs."""
+        others = [fact.name for fact in self.between if fact.name != STARTED]
+        return others[0] if len(others) == 1 else ""

@@ -1,0 +1,244 @@
+"""Two sides of runs: how far B is from A, and what differs between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from causes import Cell, simulate
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pytest_llmbench.core.models import NODES, STARTED, Noise, SideAnswer, SideDifferences, SideEstimate, SideRun
+from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.unpaired import Sides, compare_all, find_differences
+
+DAY = datetime(2025, 11, 1, 2, tzinfo=UTC)
+QUIET = (10.0, 10.01, 9.99, 10.0)
+NIGHTS = Noise(0.003, 8.0, "21 nights", measured=True)
+
+
+def side(seconds: Sequence[float], first: int = 0, **fields: Any) -> tuple[SideRun, ...]:
+    """Return a run a night, each on nodes of its own."""
+    return tuple(
+        replace(
+            SideRun(f"r{first + night}", value, started=DAY + timedelta(days=first + night)),
+            **{"nodes": frozenset({f"n{first + night}"}), **fields},
+        )
+        for night, value in enumerate(seconds)
+    )
+
+
+def estimated(
+    a: Sequence[float] | tuple[SideRun, ...],
+    b: Sequence[float] | tuple[SideRun, ...],
+    margin: float = 0.01,
+    nights: Noise | None = None,
+) -> SideEstimate:
+    sides = [runs if isinstance(runs[0], SideRun) else side(runs, 10 * at) for at, runs in enumerate((a, b))]  # type: ignore[arg-type]
+    return compare_all({"x": Sides(sides[0], sides[1], nights)}, margin, 0.01)["x"][0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("factor", "answer", "within"),
+    [
+        (1.05, SideAnswer.SLOWER, False),
+        (0.95, SideAnswer.FASTER, False),
+        (1.005, SideAnswer.SLOWER, True),
+        (0.995, SideAnswer.FASTER, True),
+        (1.0, SideAnswer.ALIKE, True),
+    ],
+)
+def test_four_quiet_runs_a_side_tell_how_far_they_differ(factor: float, answer: SideAnswer, within: bool) -> None:
+    estimate = estimated(QUIET, [value * factor for value in QUIET])
+    assert estimate.answer is answer
+    assert estimate.within_margin is within
+    assert math.exp(estimate.difference) == pytest.approx(factor)
+    assert estimate.low < estimate.difference < estimate.high
+
+
+def test_the_interval_is_that_of_students_test() -> None:
+    b = (10.2, 10.21, 10.17, 10.24)
+    estimate = estimated(QUIET, b)
+    test = stats.ttest_ind([math.log(value) for value in b], [math.log(value) for value in QUIET])
+    interval = test.confidence_interval(0.95)
+    assert (estimate.low, estimate.high) == pytest.approx((interval.low, interval.high))
+    assert estimate.degrees_of_freedom == 6
+
+
+def test_one_run_a_side_rests_on_assumed_noise_and_says_what_would_help() -> None:
+    estimate = estimated([10.0], [10.2])
+    assert estimate.answer is SideAnswer.CANNOT_TELL
+    assert not estimate.noise.measured
+    expected = (stats.t.ppf(0.975, 4) + stats.t.ppf(0.8, 4)) * 0.01 * math.sqrt(2)
+    assert estimate.smallest == pytest.approx(math.expm1(expected))
+    needed = math.ceil(2 * (2.8 * 0.01 / math.log(1.01)) ** 2)
+    assert estimate.runs_needed == (needed - 1, needed - 1)
+
+
+def test_a_wider_margin_makes_alike_of_cannot_tell() -> None:
+    assert estimated(QUIET[:1], QUIET[1:2], nights=NIGHTS).answer is SideAnswer.ALIKE
+    assert estimated(QUIET[:1], QUIET[1:2], 0.002, nights=NIGHTS).answer is SideAnswer.CANNOT_TELL
+    assert estimated(QUIET[:1], QUIET[1:2]).answer is SideAnswer.CANNOT_TELL
+    assert estimated(QUIET[:1], QUIET[1:2], 0.05).answer is SideAnswer.ALIKE
+
+
+def test_runs_of_one_night_on_the_same_nodes_count_once() -> None:
+    nodes = frozenset({"n1", "n2"})
+    a, b = (side(QUIET, 10 * at, nodes=nodes, started=DAY + timedelta(days=at)) for at in (0, 1))
+    slower = tuple(replace(run, statistic_seconds=run.statistic_seconds * 1.02) for run in b)
+    estimate = estimated(a, slower)
+    assert (estimate.runs, estimate.groups) == ((4, 4), (1, 1))
+    assert estimate.answer is SideAnswer.CANNOT_TELL
+    assert not estimate.noise.measured
+    assert estimate.same_nodes is True
+    elsewhere = tuple(replace(run, nodes=frozenset({f"m{place}"})) for place, run in enumerate(slower))
+    assert estimated(a, elsewhere).groups == (1, 4)
+    assert estimated(a, elsewhere).same_nodes is False
+
+
+def test_unknown_nodes_and_an_unknown_start_are_not_taken_to_differ() -> None:
+    one_night = side(QUIET, nodes=frozenset(), started=DAY)
+    assert estimated(one_night, side(QUIET, 10)).groups == (1, 4)
+    assert estimated(one_night, side(QUIET, 10)).same_nodes is None
+    assert estimated(side(QUIET, nodes=frozenset(), started=None), side(QUIET, 10)).groups == (1, 4)
+
+
+def test_what_happens_within_the_runs_is_a_floor() -> None:
+    a, b = side(QUIET, within_error=0.02), side([1.03 * value for value in QUIET], 10, within_error=0.02)
+    estimate = estimated(a, b)
+    assert estimate.standard_error == pytest.approx(math.sqrt(8 * 0.02**2 / 16))
+    assert estimate.answer is SideAnswer.CANNOT_TELL
+
+
+def test_a_run_without_a_number_shows_nothing() -> None:
+    assert estimated(QUIET, (*QUIET[:3], math.nan)).answer is SideAnswer.CANNOT_TELL
+
+
+def test_configurations_say_something_of_each_others_noise() -> None:
+    def compared(configurations: int) -> SideEstimate:
+        quiet = {f"q{at}": Sides(side(QUIET), side(QUIET, 10)) for at in range(configurations)}
+        return compare_all({**quiet, "x": Sides(side([10.0, 10.3]), side([10.0, 10.1], 10))}, 0.01, 0.01)["x"][0]
+
+    alone, among = compared(0), compared(5)
+    assert "assumed" in alone.noise.source
+    assert among.noise.measured
+    assert "6 configurations" in among.noise.source
+    twin = compare_all({f"q{at}": Sides(side(QUIET), side(QUIET, 10)) for at in range(6)}, 0.01, 0.01)["q0"][0]
+    assert "6 configurations" in twin.noise.source
+
+
+def test_how_far_the_sides_differ_is_no_noise() -> None:
+    slower = [1.3 * value for value in QUIET]
+    assert estimated(QUIET, slower).noise.sigma == pytest.approx(estimated(QUIET, QUIET).noise.sigma)
+
+
+times = st.lists(st.floats(1.0, 1.2), min_size=1, max_size=5)
+
+
+@given(times, times, st.floats(0.01, 1000))
+def test_units_cancel_and_order_does_not_matter(a: list[float], b: list[float], unit: float) -> None:
+    plain = estimated(a, b)
+    other = estimated([unit * value for value in a], [unit * value for value in b])
+    assert (other.low, other.high) == pytest.approx((plain.low, plain.high), abs=1e-9)
+    backwards = estimated(side(a)[::-1], side(b, 10)[::-1])
+    assert (backwards.low, backwards.high) == pytest.approx((plain.low, plain.high), abs=1e-12)
+
+
+@given(times, times)
+def test_exchanged_sides_say_the_opposite(a: list[float], b: list[float]) -> None:
+    plain, exchanged = estimated(a, b), estimated(b, a)
+    assert (exchanged.low, exchanged.high) == pytest.approx((-plain.high, -plain.low), abs=1e-12)
+    opposite = {SideAnswer.SLOWER: SideAnswer.FASTER, SideAnswer.FASTER: SideAnswer.SLOWER}
+    assert exchanged.answer is opposite.get(plain.answer, plain.answer)
+
+
+@given(times, times, st.floats(1.0, 3.0))
+def test_more_slowdown_never_makes_slower_anything_else(a: list[float], b: list[float], factor: float) -> None:
+    if estimated(a, b).answer is SideAnswer.SLOWER:
+        assert estimated(a, [factor * value for value in b]).answer is SideAnswer.SLOWER
+
+
+@given(times, times, st.floats(0.001, 0.2), st.floats(1.0, 5.0))
+def test_a_wider_margin_takes_no_answer_back(a: list[float], b: list[float], margin: float, wider: float) -> None:
+    answer = estimated(a, b, margin).answer
+    if answer is not SideAnswer.CANNOT_TELL:
+        assert estimated(a, b, margin * wider).answer is answer
+
+
+@pytest.mark.parametrize("cell", [Cell(1, 20, 0.01), Cell(3, 0, 0.005), Cell(2, 20, 0.02)])
+def test_sides_that_do_not_differ_are_called_different_in_one_of_twenty_cases(cell: Cell) -> None:
+    assert 0.03 <= simulate(cell, 1500, seed=3).false / 1500 <= 0.07
+
+
+def test_groups_on_nodes_of_their_own_are_told_from_those_on_one_set() -> None:
+    cell = Cell(3, 0, 0.005, 0.01, together=True)
+    assert simulate(cell, 500, seed=3).false < 15
+    assert simulate(cell._replace(nodes_told=False), 500, seed=3).false > 150
+
+
+def test_the_spread_of_sides_is_pooled_about_their_own_means() -> None:
+    pooled = noise.estimate_from_sides([(0.0, 0.02), (1.0, 1.04, 1.02)])
+    assert pooled is not None
+    assert pooled.degrees_of_freedom == 3
+    assert pooled.sigma == pytest.approx(math.sqrt((0.0002 + 0.0008) / 3))
+    assert noise.estimate_from_sides([(0.0,), (1.0,)]) is None
+    assert noise.estimate_from_sides([(), ()]) is None
+
+
+# --- what differs ------------------------------------------------------------------------------------------
+
+KNOWN = {"container": "nemo:1", "commit": "abc", "driver": "570", "global batch size": "256", "parallelism": "tp=4"}
+
+
+def differences(a: dict[str, str], b: dict[str, str]) -> SideDifferences:
+    return find_differences(
+        side([1.0, 1.0], started=DAY, nodes=frozenset({"n1"}), facts=a),
+        side([1.0, 1.0], started=DAY, nodes=frozenset({"n1"}), facts=b),
+    )
+
+
+def test_what_is_constant_within_each_side_and_differs_is_the_candidate() -> None:
+    found = differences(KNOWN, {**KNOWN, "container": "nemo:2"})
+    assert [(fact.name, fact.before, fact.after) for fact in found.between] == [("container", "nemo:1", "nemo:2")]
+    assert found.candidate == "container"
+    assert found.unknown == ()
+    both = differences(KNOWN, {**KNOWN, "container": "nemo:2", "driver": "580"})
+    assert len(both.between) == 2
+    assert both.candidate == ""
+
+
+def test_nothing_known_differs() -> None:
+    found = differences(KNOWN, KNOWN)
+    assert (found.between, found.varying, found.unknown, found.candidate) == ((), (), (), "")
+
+
+def test_what_varies_within_a_side_is_a_note() -> None:
+    a = (*side([1.0], facts=KNOWN), *side([1.0], 1, facts={**KNOWN, "driver": "580"}))
+    found = find_differences(a, side([1.0], 2, facts={**KNOWN, "driver": "590"}))
+    assert [fact.name for fact in found.varying] == ["driver", NODES, STARTED]
+    assert {fact.name: fact.values for fact in found.varying}["driver"] == (("570", "580"), ("590",))
+    assert found.between == ()
+
+
+def test_what_one_run_does_not_tell_is_unknown_and_never_the_same() -> None:
+    without = {name: value for name, value in KNOWN.items() if name != "driver"}
+    a = (*side([1.0], facts=KNOWN), *side([1.0], facts=without))
+    found = find_differences(a, side([1.0], facts={**KNOWN, "cuda": "12.8"}))
+    assert dict(found.unknown) == {"driver": "A", "cuda": "A"}
+    nothing = find_differences(side([1.0], nodes=frozenset(), started=None), side([1.0]))
+    assert dict(nothing.unknown)["container"] == "A and B"
+    assert dict(nothing.unknown)[NODES] == "A"
+    assert dict(nothing.unknown)[STARTED] == "A"
+
+
+def test_another_day_is_told_and_is_no_candidate() -> None:
+    a, b = side([1.0], facts=KNOWN), side([1.0], 1, facts={**KNOWN, "commit": "def"}, nodes=frozenset({"n0"}))
+    found = find_differences(a, b)
+    assert [fact.name for fact in found.between] == ["commit", STARTED]
+    assert found.candidate == "commit"
