@@ -98,4 +98,5 @@ def rename_flags() -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        raise SettingsError(str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-", "--")) from None
+        text = str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-logs", "LOGS")
+        raise SettingsError(text.replace("--llmb-", "--")) from None

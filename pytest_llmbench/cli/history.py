@@ -95,7 +95,10 @@ def add(commands: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
-    text, source = _find_history(arguments.history, Path.cwd())
+    stated = find_stated(arguments.history, Path.cwd())
+    if stated is None:
+        raise HistoryError(f"no history is known: give --history, set {VARIABLE}, or {KEY} in pytest's configuration")
+    text, source = stated
     place = locate_store(text, Path.cwd(), writes=arguments.action in ("prune", "add"))
     if source:  # nobody typed it: what is read, or removed, is said
         tell_aside(f"history: {formatting.escape(place.shown)} ({source})")
@@ -108,8 +111,8 @@ def _run(arguments: argparse.Namespace) -> Output:
     return Output(actions[arguments.action](place, arguments))
 
 
-def _find_history(typed: str | None, directory: Path) -> tuple[str, str]:
-    """Return where the history is, and what says so where it was not typed."""
+def find_stated(typed: str | None, directory: Path) -> tuple[str, str] | None:
+    """Return where the history is, and what says so where it was not typed; None where nothing names one."""
     from pytest_llmbench.core.option_origins import find_file_value
 
     if typed is not None:
@@ -117,9 +120,7 @@ def _find_history(typed: str | None, directory: Path) -> tuple[str, str]:
     if text := os.environ.get(VARIABLE):
         return text, VARIABLE
     written = find_file_value(KEY, directory)
-    if written is None:
-        raise HistoryError(f"no history is known: give --history, set {VARIABLE}, or {KEY} in pytest's configuration")
-    return written[0], f"{KEY} in {written[1]}"
+    return (written[0], f"{KEY} in {written[1]}") if written else None
 
 
 def _parse_moment(text: str) -> datetime:
@@ -219,6 +220,7 @@ def _list_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         commit = f", commit {row['git_commit']}" if row["git_commit"] else ""
         yield f"  judged {row['judged']:%Y-%m-%d %H:%M} {row['verdict']} on {row['host']}, {row['program']}{commit}"
+        yield f"    session {row['session']}"
         yield from ([f"    {row['ci_url']}"] if row["ci_url"] else [])
         yield from (f"    sha256 {digest or 'not known'}" for digest in row["log_sha256"])
 

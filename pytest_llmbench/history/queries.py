@@ -103,6 +103,29 @@ def list_everything(place: StoreLocation) -> Rows:
     return fetch_rows(place, _join_tables(), _decode)
 
 
+def list_days(place: StoreLocation, first: datetime, end: datetime) -> Rows:
+    """Return every verdict on the runs that started from `first` on and before `end`, oldest first."""
+    began = RUN.c.started
+    wanted = _join_tables().where(began >= convert_to_stored(first), began < convert_to_stored(end))
+    return fetch_rows(place, wanted, _decode)
+
+
+def list_session(place: StoreLocation, identifier: str) -> Rows:
+    """Return every verdict of one session on a run; HistoryError for a session that is not there, or has none."""
+    wanted = _join_tables().where(SESSION.c.id == identifier, VERDICT.c.run.is_not(None))
+    rows = fetch_rows(place, wanted, _decode)
+    if not rows:
+        raise HistoryError(f"{place.shown}: no session {identifier} with a run; `llmbench history show` names sessions")
+    return rows
+
+
+def list_nodes(place: StoreLocation, configurations: Collection[str]) -> Rows:
+    """Return for each run of these configurations (ids) on which nodes it was, and what tells it from others."""
+    columns = (RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes)
+    wanted = select(*columns).where(RUN.c.configuration.in_(configurations), RUN.c.nodes != "[]")
+    return fetch_rows(place, wanted, lambda row: {**row, "nodes": parse_list("nodes", row["nodes"])})
+
+
 def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str, int]:
     """Remove the sessions that began before a moment, with their verdicts and the runs that are left without one.
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from pytest_llmbench.core.models.baselines import Window
+    from pytest_llmbench.core.models.codes import Reason
     from pytest_llmbench.core.models.judgements import Noise
     from pytest_llmbench.core.models.runs import RunKeys
 
@@ -99,3 +101,83 @@ class SideDifferences:
         but for sides of one night it always differs."""
         others = [fact.name for fact in self.between if fact.name != STARTED]
         return others[0] if len(others) == 1 else ""
+
+
+# --- what a comparison is made of ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NoData:
+    """A run that counts for nothing, with the reason."""
+
+    side: str  # A or B
+    run: str
+    reason: Reason
+    text: str
+    configuration: str = ""  # empty where it is not known
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSide:
+    """What was given for one side, and what it holds."""
+
+    label: str  # A or B
+    place: str  # as it was given
+    # by the id of the configuration and the window that they were measured over; a run of a history may have several
+    runs: Mapping[tuple[str, Window], tuple[SideRun, ...]]
+    no_data: tuple[NoData, ...] = ()
+
+    @property
+    def configurations(self) -> frozenset[str]:
+        """The ids of the configurations of which it holds a run that counts."""
+        return frozenset(name for name, _ in self.runs)
+
+    @property
+    def counted(self) -> int:
+        """How many runs count."""
+        return len({(name, run.id) for (name, _), runs in self.runs.items() for run in runs})
+
+
+@dataclass(frozen=True, slots=True)
+class SideComparison:
+    """One configuration on both sides."""
+
+    configuration: str
+    window: Window
+    a: tuple[SideRun, ...]
+    b: tuple[SideRun, ...]
+    estimate: SideEstimate
+    differences: SideDifferences
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """A configuration that has no run that counts on one of the sides, or on both."""
+
+    configuration: str
+    counts_on: str  # A, B, or empty
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SidesCompared:
+    """All that one comparison of A and B says."""
+
+    a: ComparedSide
+    b: ComparedSide
+    margin: float  # a fraction
+    comparisons: tuple[SideComparison, ...]
+    not_compared: tuple[NotCompared, ...] = ()
+    history: str = ""  # where nights were read from, without a password; empty where none were
+
+    @property
+    def no_data(self) -> tuple[NoData, ...]:
+        """The runs of both sides that count for nothing."""
+        return (*self.a.no_data, *self.b.no_data)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every configuration that was found was compared and answered, and every run has one."""
+        answered = all(each.estimate.answer is not SideAnswer.CANNOT_TELL for each in self.comparisons)
+        return answered and not self.not_compared and all(run.configuration for run in self.no_data)

@@ -110,9 +110,9 @@ def render(
     """
     outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], _rank_outcome(outcome)))
     cost = sum_session(outcomes, planned)
-    style, script = (_read(name) for name in ("style.css", "script.js"))
+    style, script = (read_part(name) for name in ("style.css", "script.js"))
     return (
-        _make_environment()
+        make_environment()
         .get_template("page.html")
         .render(
             **_collect_content(outcomes),
@@ -125,7 +125,7 @@ def render(
             style=style,
             script=script,
             # Markup in a log is shown, never obeyed: what a template failed to escape would not run either.
-            policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
+            policy=make_policy(style, script),
         )
     )
 
@@ -181,7 +181,8 @@ def _identify(outcome: dict[str, Any]) -> tuple[str, str]:
     return str(outcome.get("check", outcome["kind"])), outcome["id"]
 
 
-def _make_environment() -> Environment:
+def make_environment() -> Environment:
+    """Return what renders templates of this folder: every value is text of the page, and escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -193,8 +194,14 @@ def _make_environment() -> Environment:
     return environment
 
 
-def _read(name: str) -> str:
+def read_part(name: str) -> str:
+    """Return the style sheet or the script of a page."""
     return (HERE / name).read_text(encoding="utf-8").strip()
+
+
+def make_policy(style: str, script: str) -> str:
+    """Return the policy of a page: it runs nothing but its own script, and loads nothing."""
+    return f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
 
 
 def _hash(content: str) -> str:

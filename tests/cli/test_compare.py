@@ -1,0 +1,395 @@
+"""`llmbench compare`: two sides of runs, through the command, with logs as the frameworks write them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generator import write_run
+from generator.__main__ import shipped
+from remembered import document, nights, outcome
+from sessions import signal_at
+from titan_runs import write_run as write_titan_run
+from written_archives import archive
+
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.ingest.reading import reader
+
+BASELINES = shipped()
+LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
+FP8 = "llama3.1_8b-25.04-h100-fp8-16"
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+START = datetime(2025, 11, 1, 2, tzinfo=UTC)
+WOBBLE = (0.0, 0.002, -0.002, 0.001)
+SAFE = re.compile(r"[\x20-\x7e\n]*")
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LLMB_HISTORY", raising=False)
+
+
+def write_side(
+    root: str, factor: float = 1.0, *, first: int = 0, runs: int = 4, name: str = LLAMA, **more: Any
+) -> None:
+    """Write a run a night below a folder."""
+    for night in range(runs):
+        options = {"factor": factor * (1 + WOBBLE[night % 4]), "job_id": f"{1000 + first + night}", **more}
+        write_run(Path(root), BASELINES[name], started=START + timedelta(days=first + night), **options)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """Return what the command prints: never wider than a terminal, never a sign that one obeys."""
+    assert main(["compare", *words]) == code
+    out = capsys.readouterr().out
+    assert SAFE.fullmatch(out)
+    assert max(map(len, out.splitlines())) < 80
+    return out
+
+
+def described(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    told(capsys, *words, "--json=out.json", code=code)
+    loaded: dict[str, Any] = json.loads(Path("out.json").read_text())
+    assert loaded["exit_code"] == code
+    return loaded
+
+
+# --- answers -----------------------------------------------------------------------------------------------
+
+
+def test_sides_that_are_as_fast_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    write_side("b", first=10)
+    out = told(capsys, "a", "b")
+    assert out.startswith(
+        "B beside A; difference of step times with its 95 % interval, alike within 1 %\nA  a: 4 runs of"
+    )
+    assert re.search(rf"^alike +0\.00 %  \(-0\.\d\d to \+0\.\d\d %\) +{LLAMA}$", out, re.MULTILINE)
+    assert "nothing known differs but the days" in out
+    assert "started   A 2025-11-01 to 2025-11-04; B 2025-11-11 to 2025-11-14" in out
+    assert "unknown   commit (A and B), container (A and B), driver (A and B), nodes (A" in out
+    assert out.endswith("\n\n1 configuration compared: 1 alike\n")
+
+
+@pytest.mark.parametrize(("factor", "answer", "code"), [(1.05, "slower", 1), (0.95, "faster", 0), (1.006, "slower", 1)])
+def test_a_side_that_differs_is_slower_or_faster(
+    capsys: pytest.CaptureFixture[str], factor: float, answer: str, code: int
+) -> None:
+    write_side("a")
+    write_side("b", factor, first=10)
+    (comparison,) = described(capsys, "a", "b", code=code)["comparisons"]
+    assert comparison["answer"] == answer
+    assert comparison["low"] < factor - 1 < comparison["high"]
+    assert comparison["difference"] == pytest.approx(factor - 1, abs=2e-4)
+    assert comparison["within_margin"] is (factor == 1.006)
+    assert comparison["runs"] == comparison["groups"] == [4, 4]
+
+
+def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a", runs=1)
+    write_side("b", 1.02, first=10, runs=1)
+    out = told(capsys, "a", "b")
+    assert out.splitlines()[0].startswith("the noise from run to run is assumed (1 %)")
+    assert "cannot tell" in out
+    flat = " ".join(out.split())
+    power = "a difference of 5.4 % would have been shown, four times out of five; one of 1 % would be with 15 more runs"
+    assert f"{power} a side, on other nights or nodes" in flat
+    assert "a difference may be the nodes'; to be sure, run both side by side on the same nodes" in flat
+    assert told(capsys, "a", "b", "--strict", code=4) == out
+
+
+def test_two_logs_and_an_archive_are_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a", runs=1)
+    write_side("b", 1.1, first=10, runs=1)
+    logs = [
+        next(path for path in sorted(Path(side).rglob("*")) if path.is_file() and "log-" in path.name) for side in "ab"
+    ]
+    assert f"slower        +10.0 %  (+5.8 to +14.4 %)      {LLAMA}" in told(capsys, *map(str, logs), code=1)
+    members = [
+        (str(path.relative_to("b")), path.read_bytes()) for path in sorted(Path("b").rglob("*")) if path.is_file()
+    ]
+    Path("b.tar").write_bytes(archive(members))
+    shutil.rmtree("b")
+    assert "1 slower" in told(capsys, "a", "b.tar", code=1)
+
+
+def test_the_margin_decides_what_is_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    write_side("b", first=10)
+    assert "cannot tell within" not in told(capsys, "a", "b", "--margin=0.1%")
+    assert described(capsys, "a", "b", "--margin=0.1%")["comparisons"][0]["answer"] == "cannot-tell"
+    assert described(capsys, "a", "b", "--margin=0.1%")["comparisons"][0]["runs_needed"][0] > 0
+
+
+# --- what is not compared ----------------------------------------------------------------------------------
+
+
+def test_another_precision_is_never_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    write_side("b", first=10, name=FP8)
+    out = told(capsys, "a", "b", code=3)
+    assert f"{LLAMA}: only in A: B has no run of it" in out
+    assert f"{FP8}: only in B: A has no run of it" in out
+    assert out.endswith("nothing is comparable: no configuration has runs on both sides; 2 not compared\n")
+
+
+def test_a_configuration_on_one_side_only_is_listed_and_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    write_side("a", name=GROK, first=20)
+    write_side("b", first=10)
+    out = told(capsys, "a", "b")
+    assert f"{GROK}: only in A: B has no run of it" in out
+    assert "1 configuration compared: 1 alike; 1 not compared" in out
+    told(capsys, "a", "b", "--strict", code=4)
+
+
+def test_a_run_that_diverged_is_listed_and_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    write_side("b", first=10, runs=3)
+    write_side("b", 2.0, first=13, runs=1)
+    log = next(path for path in Path("b").rglob("log-*1013*") if path.is_file())
+    log.write_text(re.sub(r"reduced_train_loss: \S+", "reduced_train_loss: nan", log.read_text()))
+    found = described(capsys, "a", "b")
+    assert [(run["side"], run["reason"], run["configuration"]) for run in found["no_data"]] == [
+        ("B", "diverged", LLAMA)
+    ]
+    assert found["comparisons"][0]["runs"] == [4, 3]
+    assert found["comparisons"][0]["answer"] == "alike"
+    assert "B/" in told(capsys, "a", "b").partition("no data:")[2]
+
+
+def test_a_side_of_invalid_runs_alone_is_nothing_comparable(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    write_side("b", first=10, runs=2, ending="time-limit")
+    out = told(capsys, "a", "b", code=3)
+    assert f"{LLAMA}: only in A: B has no run of it that counts" in out
+    assert "B without any run that counts" in out
+
+
+def test_an_empty_folder_is_nothing_comparable(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    Path("b").mkdir()
+    assert "nothing is comparable: B without any run that counts" in told(capsys, "a", "b", code=3)
+    Path("c").mkdir()
+    assert "A and B without any run that counts" in told(capsys, "c", "b", code=3)
+
+
+def test_copies_say_nothing_of_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a", runs=2)
+    shutil.copytree("a", "b")
+    found = described(capsys, "a", "b", code=3)
+    assert [run["reason"] for run in found["no_data"]] == ["copied"] * 4
+    write_side("b", first=10)
+    found = described(capsys, "a", "b", code=3)
+    assert found["not_compared"] == [
+        {"configuration": LLAMA, "counts_on": "B", "text": "only in B: A has no run of it that counts"}
+    ]
+
+
+def test_a_copy_under_the_number_of_another_job_is_no_second_run(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a", runs=1)
+    write_side("b", first=10, runs=1)
+    log, other = (next(path for path in Path(side).rglob("log-*") if path.is_file()) for side in "ab")
+    other.write_bytes(log.read_bytes())
+    found = described(capsys, "a", "b", code=3)
+    assert "copied" in {run["reason"] for run in found["no_data"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("a gone", "B=gone does not exist"),
+        ("a b/../a", "A and B are the same"),
+        ("a a", "A and B are the same (a): give two different places, days or sessions"),
+        ("a b --margin=5", "--margin=5: found '5', that is 500 %"),
+        ("a b --margin=no", "--margin=no: found 'no', expected a percentage such as 1% or 0.5%"),
+        ("a b --history=", "--history= is empty"),
+        ("a b --release=25.50", "--release=25.50: no baseline has it"),
+        ("a b --json=a/out.log", "/a/out.log: below LOGS a file of this name is read as a log"),
+        ("a b --json=x.txt", "/x.txt: a file that is no JSON document of llmbench, and is not replaced"),
+        ("a 2025-11-01", "B 2025-11-01: needs a history: give --history=URL, or set LLMB_HISTORY"),
+    ],
+)
+def test_what_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
+    write_side("a", runs=1)
+    write_side("b", first=10, runs=1)
+    Path("x.txt").write_text("mine")
+    assert main(["compare", *words.split()]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert Path("x.txt").read_text() == "mine"
+
+
+def test_ctrl_c_ends_it_in_one_line_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a", runs=1)
+    write_side("b", first=10, runs=1)
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, (reader, "make_batches"), signal.SIGINT)
+        assert main(["compare", "a", "b", "--json=out.json"]) == 130
+    assert capsys.readouterr() == ("", "llmbench: interrupted\n")
+    assert not Path("out.json").exists()
+
+
+# --- runs that no baseline knows ---------------------------------------------------------------------------
+
+
+def test_runs_that_say_the_same_of_themselves_are_one_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    for night in (1, 2, 3):
+        write_titan_run(Path("a"), night)
+        write_titan_run(Path("b"), night + 4, seconds=2.1)
+    (comparison,) = described(capsys, "a", "b", code=1)["comparisons"]
+    assert comparison["configuration"].startswith("oak_14b-own-h100")
+    assert comparison["difference"] == pytest.approx(0.05, abs=0.005)
+    assert comparison["differs"] == []
+
+
+def test_runs_that_say_another_batch_are_never_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    write_titan_run(Path("a"), 1)
+    write_titan_run(Path("b"), 5, mbs=8, gbs=64)
+    found = described(capsys, "a", "b", code=3)
+    assert [each["counts_on"] for each in found["not_compared"]] == ["A", "B"]
+
+
+def test_two_logs_of_other_names_that_say_the_same_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    write_titan_run(Path(), 1, name="old.log")
+    write_titan_run(Path(), 5, name="new.log", seconds=2.2)
+    assert "1 slower" in told(capsys, "old.log", "new.log", code=1)
+    write_titan_run(Path(), 6, name="wide.log", seconds=2.2, mbs=8, gbs=64)
+    assert "2 not compared" in told(capsys, "old.log", "wide.log", code=3)
+
+
+# --- a history ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> str:
+    """A history with a run of a configuration each night of November 2025, the last ten 5 % slower."""
+    seconds = [7.33 * (1.05 if night >= 20 else 1) * (1 + WOBBLE[night % 4]) for night in range(30)]
+    write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights(seconds)))
+    return "--history=h.db"
+
+
+def test_days_of_a_history_are_sides_and_its_other_nights_tell_the_noise(
+    capsys: pytest.CaptureFixture[str], history: str
+) -> None:
+    found = described(capsys, "2025-11-20", "2025-11-21", history, code=1)
+    (comparison,) = found["comparisons"]
+    assert comparison["difference"] == pytest.approx(0.05, abs=0.006)
+    assert comparison["noise"]["source"] == "28 nights of history"
+    assert found["history"] == "h.db"
+    (longer,) = described(capsys, "2025-11-11..2025-11-20", "2025-11-21..2025-11-30", history, code=1)["comparisons"]
+    assert longer["runs"] == [10, 10]
+    assert longer["noise"]["source"] == "20 groups of both sides and 10 nights of history"
+
+
+def test_the_history_of_the_environment_counts(
+    capsys: pytest.CaptureFixture[str], history: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMB_HISTORY", "h.db")
+    assert "1 alike" in told(capsys, "2025-11-01..2025-11-10", "2025-11-11..2025-11-20", "--margin=2%")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("2025-11-01 2026-01-01", 3, "nothing is comparable: B without any run that counts"),
+        ("2025-11-01 2025-11-31", 2, "B 2025-11-31: no such day"),
+        ("2025-11-02..2025-11-01 2025-11-05", 2, "the last day lies before the first one"),
+        ("2025-11-01 2025-11-01", 2, "A and B are the same"),
+        ("2025-11-01 20251101-0000-0123456789ab", 2, "no session 20251101-0000-0123456789ab with a run"),
+        ("2025-11-01..2025-11-05 2025-11-05", 3, "it lies on both sides"),
+    ],
+)
+def test_days_that_are_no_side_are_told(
+    capsys: pytest.CaptureFixture[str], history: str, words: str, code: int, message: str
+) -> None:
+    if code == 3 and ".." in words:
+        found = described(capsys, *words.split(), history, code=3)
+        assert {run["text"] for run in found["no_data"]} == {f"{message}, and says nothing of a difference"}
+        return
+    assert main(["compare", *words.split(), history]) == code
+    captured = capsys.readouterr()
+    assert message in (captured.out if code == 3 else captured.err)
+
+
+def test_a_history_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a", runs=1)
+    assert main(["compare", "a", "2025-11-01", "--history=gone.db"]) == 2
+    assert "--history: gone.db: there is no such file" in capsys.readouterr().err
+    assert not Path("gone.db").exists()
+
+
+def test_sessions_of_a_history_are_sides_as_show_names_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = StoreLocation("h.db", tmp_path / "h.db")
+    documents = [document(outcome(7.33, 0)), document(outcome(8.33, 4))]
+    ids = ("20251101-0300-0123456789ab", "20251105-0300-0123456789ab")
+    for content, name in zip(documents, ids, strict=True):
+        content["session"]["id"] = name
+        write(place, content)
+    assert main(["history", "show", GROK, "--history=h.db"]) == 0
+    assert f"session {ids[1]}" in capsys.readouterr().out
+    assert "1 slower" in told(capsys, *ids, "--history=h.db", code=1)
+
+
+def test_nodes_and_environment_of_a_history_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = StoreLocation("h.db", tmp_path / "h.db")
+    for night, (nodes, container) in enumerate(((["n1", "n2"], "nemo:1"), (["n1", "n2"], "nemo:2"))):
+        content = outcome(7.33 + night, night)
+        content["jobs"] = [{"nodes": nodes}]
+        content["environment"] = {"container": container, "driver": "570", "commit": "abc"}
+        write(place, document(content))
+    (comparison,) = described(capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1)["comparisons"]
+    assert comparison["same_nodes"] is True
+    assert comparison["differs"][0] == {"name": "container", "a": "nemo:1", "b": "nemo:2"}
+    assert comparison["candidate"] == "container"
+    out = told(capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1)
+    assert "differs   container: nemo:1 -> nemo:2\n  candidate container is the only thing known that differs" in out
+    assert "because" not in out
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_and_the_document_are_made_of_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("a")
+    write_side("b", 1.05, first=10)
+    told(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)
+    page = Path("out.html").read_text()
+    assert "default-src &#39;none&#39;" in page
+    assert not re.search(r"https?://", page)
+    assert "B is slower" in page
+    assert page.count("<svg") == 1
+    assert LLAMA in page
+    before = json.loads(Path("out.json").read_text())
+    assert before["kind"] == "comparison"
+    told(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)  # its own files are replaced
+
+
+def test_secrets_and_what_a_terminal_obeys_stay_out_of_every_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "s3cret-value-1234")
+    more = (
+        "[titan] 2026-05-01 10:00:02,500 - root - INFO - torch version .................... 2.8.0\n"
+        "pyxis: importing docker image: registry/s3cret-value-1234/nemo:1\n"
+    )
+    write_titan_run(Path("a-s3cret-value-1234"), 1, more=more)
+    write_titan_run(Path("b\x1b[31m"), 5, more=more.replace("nemo:1", "nemo:2"))
+    for folder in ("a-s3cret-value-1234", "b\x1b[31m"):
+        log = next(Path(folder).rglob("*.log"))
+        (log.parent / "broken.log.gz").write_bytes(b"\x1f\x8b\x08broken")
+    out = told(capsys, "a-s3cret-value-1234", "b\x1b[31m", "--json=out.json", "--html=out.html")
+    for text in (out, Path("out.json").read_text(), Path("out.html").read_text()):
+        assert "s3cret" not in text
+        assert "\x1b" not in text
+    assert "nemo:2" in Path("out.json").read_text()

@@ -1,0 +1,129 @@
+"""The page of `llmbench compare`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pytest
+
+from pytest_llmbench.core.models import (
+    ComparedSide,
+    NoData,
+    NotCompared,
+    Reason,
+    SideComparison,
+    SideRun,
+    SidesCompared,
+    Window,
+)
+from pytest_llmbench.judge.unpaired import Sides, compare_all
+from pytest_llmbench.report.comparison import describe, format_text
+from pytest_llmbench.report.html.sides import render_sides
+
+NOW = datetime(2025, 11, 20, 6, tzinfo=UTC)
+WINDOW = Window(11, 44)
+WOBBLE = (1.0, 1.001, 0.999)
+
+
+def side(seconds: float, first: int, container: str) -> tuple[SideRun, ...]:
+    return tuple(
+        SideRun(
+            f"r{first + night}",
+            seconds * wobble,
+            started=NOW - timedelta(days=30 - first - night),
+            nodes=frozenset({f"n{first + night}"}),
+            facts={"container": container},
+        )
+        for night, wobble in enumerate(WOBBLE)
+    )
+
+
+def result(*factors: float, container: str = "nemo:2") -> SidesCompared:
+    sides = {
+        f"model_{at}-25.05-h100-bf16-8": (side(7, 0, "nemo:1"), side(7 * factor, 10, container))
+        for at, factor in enumerate(factors)
+    }
+    answers = compare_all({name: Sides(*runs) for name, runs in sides.items()}, 0.01, 0.01)
+    places = [
+        ComparedSide(label, label.lower(), {(name, WINDOW): runs[at] for name, runs in sides.items()})
+        for at, label in enumerate("AB")
+    ]
+    no_data = (NoData("B", "B/r99", Reason.DIVERGED, "the loss is <b>no number</b>", "x"),)
+    return SidesCompared(
+        places[0],
+        ComparedSide("B", "<script>alert(1)</script>", places[1].runs, no_data),
+        0.01,
+        tuple(SideComparison(name, WINDOW, *sides[name], *answers[name]) for name in sides),
+        (NotCompared("y", "A", "only in A: B has no run of it"),),
+    )
+
+
+class Page(HTMLParser):
+    """The ids and links of a page, and its elements."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [values["id"] or ""] if "id" in values else []
+        self.links += [(values["href"] or "").removeprefix("#")] if "href" in values else []
+
+
+def page(*factors: float, **fields: str) -> str:
+    return render_sides(describe(result(*factors, **fields), NOW, strict=False), NOW)
+
+
+def test_what_needs_a_reader_comes_first_in_the_page_and_the_text() -> None:
+    text = page(0.9, 1.0, 1.1)
+    words = re.findall(r"</span> ([\w %]+)</span></td>", text)
+    assert words == ["B is slower", "alike within 1 %", "B is faster"]
+    lines = format_text(describe(result(0.9, 1.0, 1.1), NOW, strict=False)).splitlines()
+    assert [line.split()[0] for line in lines if re.match(r"(slower|alike|faster) ", line)] == [
+        "slower",
+        "alike",
+        "faster",
+    ]
+
+
+def test_every_link_has_a_target_and_every_id_is_there_once() -> None:
+    shown = Page(page(0.9, 1.0, 1.1))
+    assert len(shown.ids) == len(set(shown.ids))
+    assert set(shown.links) <= set(shown.ids)
+    assert shown.tags.count("svg") == 3
+
+
+def test_nothing_that_a_name_says_is_obeyed() -> None:
+    text = page(1.1, container="<img src=x>")
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert "<b>no number" not in text
+    assert "&lt;img src=x&gt;" in text
+
+
+def test_what_is_no_data_and_what_was_not_compared_is_listed() -> None:
+    text = page(1.1)
+    assert "y: only in A: B has no run of it" in text
+    assert "B/r99 (x): diverged: the loss is" in text
+    assert "container is the only thing known that differs" in text
+    assert "<title>1 configuration compared: 1 slower; 1 not compared; 1 run without data - llmbench</title>" in text
+
+
+@pytest.mark.parametrize(
+    ("factors", "strict", "code"), [((1.1,), True, 1), ((1.0,), True, 4), ((1.0,), False, 0), ((), True, 3)]
+)
+def test_the_exit_code_follows_the_worst(factors: tuple[float, ...], strict: bool, code: int) -> None:
+    assert describe(result(*factors), NOW, strict=strict)["exit_code"] == code
+
+
+def test_a_comparison_of_nothing_is_a_page_too() -> None:
+    shown = Page(page())
+    assert "svg" not in shown.tags
+    assert set(shown.links) <= set(shown.ids)
