@@ -142,8 +142,8 @@ def is_kept(promise: Promise, count: Count) -> bool:
     """Whether a rate of false differences is what is promised: within what chance and the printed digits allow."""
     if promise.value is None:
         return True
-    spread = 3 * math.sqrt(max(promise.value, 0.02) * (100 - promise.value) / count.total)
-    return abs(100 * count.false / count.total - promise.value) <= 2 * spread + 0.05
+    error = math.sqrt(2 * max(promise.value, 0.02) * (100 - promise.value) / count.total)  # both were simulated
+    return abs(100 * count.false / count.total - promise.value) <= 3 * error + 0.05
 
 
 def is_shown(promise: Promise, count: Count) -> bool:
