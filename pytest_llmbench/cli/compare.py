@@ -76,8 +76,8 @@ def _run(arguments: argparse.Namespace) -> Output:
         settings = _resolve(arguments, places, history)
         compared: SidesCompared = compare_places((a, b), settings, history, margin, now)
     described: dict[str, Any] = redact_values(describe(compared, now, strict=arguments.strict), IDENTIFYING)
-    _write(described, settings, now)
-    return Output(format_text(described), described["exit_code"], redacted=True)
+    problem = _write(described, settings, now)
+    return Output(format_text(described), 2 if problem else described["exit_code"], problem, redacted=True)
 
 
 def _locate_history(typed: str | None) -> StoreLocation | None:
@@ -119,8 +119,8 @@ def _resolve(arguments: argparse.Namespace, places: list[str], history: StoreLoc
     return settings
 
 
-def _write(described: dict[str, Any], settings: Settings, now: datetime) -> None:
-    """Write the files that were asked for."""
+def _write(described: dict[str, Any], settings: Settings, now: datetime) -> str:
+    """Write the files that were asked for, and return what went wrong: the answer is printed all the same."""
     from pytest_llmbench.report import document
     from pytest_llmbench.report.files import HTML, JSON, write_whole
 
@@ -132,4 +132,5 @@ def _write(described: dict[str, Any], settings: Settings, now: datetime) -> None
 
             write_whole(settings.html, render_sides(described, now).encode("utf-8", "backslashreplace"), HTML)
     except OSError as error:
-        raise SettingsError(f"cannot be written: {describe_os_error(error)}") from None
+        return f"llmbench: it cannot be written: {escape(describe_os_error(error))}"
+    return ""

@@ -20,7 +20,7 @@ from pytest_llmbench.core.models import (
     SideRun,
     SidesCompared,
 )
-from pytest_llmbench.report.explain import name_label, wrap
+from pytest_llmbench.report.explain import count_columns, name_label, wrap
 
 SCHEMA = 1
 """Raised when a field of the document changes its meaning; fields may be added."""
@@ -178,7 +178,7 @@ def format_text(described: Mapping[str, Any]) -> str:
     for comparison in described["comparisons"]:
         lines += _format_row(comparison)
     for comparison in described["comparisons"]:
-        lines += ["", comparison["configuration"]]
+        lines += ["", *wrap(comparison["configuration"], "  ")]
         for name, text in list_facts(comparison, described["margin"]):
             lines += wrap(text, " " * 12, first=f"  {name:<10}")
     for title, texts in (
@@ -224,7 +224,8 @@ def _format_row(comparison: Mapping[str, Any]) -> list[str]:
     answer = comparison["answer"].replace("-", " ")
     head = f"{answer:<11}  {difference:>8}  {f'({low} to {high})':<21}"
     whole = f"{head}  {comparison['configuration']}"
-    return [whole] if len(whole) < 80 else [head.rstrip(), f"    {comparison['configuration']}"]
+    name = comparison["configuration"]
+    return [whole] if count_columns(whole) < 80 else [head.rstrip(), *wrap(name, "    ", first="    ")]
 
 
 def list_facts(comparison: Mapping[str, Any], margin: float) -> Iterator[tuple[str, str]]:

@@ -375,6 +375,24 @@ def test_the_page_and_the_document_are_made_of_the_same_values(capsys: pytest.Ca
     told(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)  # its own files are replaced
 
 
+def test_an_answer_is_printed_though_its_file_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_side("a", runs=1)
+    write_side("b", first=10, runs=1)
+
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert main(["compare", "a", "b", "--json=out.json"]) == 2
+    captured = capsys.readouterr()
+    assert "1 configuration compared" in captured.out
+    assert captured.err.startswith("llmbench: it cannot be written: ")
+    assert "No space left on device" in captured.err
+    assert not Path("out.json").exists()
+
+
 def test_secrets_and_what_a_terminal_obeys_stay_out_of_every_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

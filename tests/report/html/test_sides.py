@@ -123,6 +123,14 @@ def test_the_exit_code_follows_the_worst(factors: tuple[float, ...], strict: boo
     assert describe(result(*factors), NOW, strict=strict)["exit_code"] == code
 
 
+def test_a_long_name_and_long_values_fit_a_terminal() -> None:
+    described = describe(result(1.1, container="registry.example.com/" + "very-long/" * 20), NOW, strict=False)
+    described["comparisons"][0]["configuration"] = f"{'model_' * 20}-25.05-h100-bf16-8"
+    lines = format_text(described).splitlines()
+    assert max(map(len, lines)) < 80
+    assert "    model_model" in "\n".join(lines)
+
+
 def test_a_comparison_of_nothing_is_a_page_too() -> None:
     shown = Page(page())
     assert "svg" not in shown.tags
