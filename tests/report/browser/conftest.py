@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from night import NOW, night
+from two_sides import result
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -24,13 +25,16 @@ def absent(text: str) -> None:
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the pages of a whole night, and of a few configurations of it."""
+    from pytest_llmbench.report.comparison import describe
     from pytest_llmbench.report.html import render
+    from pytest_llmbench.report.html.sides import render_sides
 
     folder = tmp_path_factory.mktemp("night")
     outcomes = night(folder)
     (folder / "report.html").write_text(render(outcomes, NOW))
     checks = [one for one in outcomes if one["kind"] != "configuration"]
     (folder / "few.html").write_text(render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW))
+    (folder / "sides.html").write_text(render_sides(describe(result(0.9, 1.0, 1.1), NOW, strict=False), NOW))
     return folder
 
 
@@ -44,6 +48,12 @@ def report(reports: Path) -> Path:
 def few(reports: Path) -> Path:
     """The page of one configuration of each verdict."""
     return reports / "few.html"
+
+
+@pytest.fixture
+def sides(reports: Path) -> Path:
+    """The page of a comparison of two sides."""
+    return reports / "sides.html"
 
 
 @pytest.fixture(scope="session")

@@ -125,11 +125,13 @@ def test_the_keyboard_reaches_everything(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(opened: Open, few: Path, scheme: str) -> None:
+@pytest.mark.parametrize("name", ["few", "sides"])
+def test_axe_finds_nothing(opened: Open, few: Path, sides: Path, name: str, scheme: str) -> None:
     """With everything open, of one configuration of each verdict: axe-core takes its time."""
     from axe_playwright_python.sync_playwright import Axe
 
-    page = opened(path=few, color_scheme=scheme, bypass_csp=True)  # axe-core is a script that the page's policy forbids
+    path = {"few": few, "sides": sides}[name]
+    page = opened(path=path, color_scheme=scheme, bypass_csp=True)  # the page's policy forbids the script of axe-core
     page.evaluate("document.querySelectorAll('details').forEach((card) => { card.open = true })")
     found = Axe().run(page).response
     assert len(found["passes"]) > 20
@@ -216,3 +218,16 @@ def test_what_is_printed_shows_all_details(opened: Open) -> None:
     assert page.locator("details:not([open])").count() == 0
     page.emulate_media(media="print")
     assert not page.locator("#filter").is_visible()
+
+
+def test_the_page_of_two_sides_sorts_and_opens_what_a_link_names(opened: Open, sides: Path) -> None:
+    page = opened(path=sides)
+    assert column(page, 3)[0] == "+10.0 %"
+    page.locator("#table thead button", has_text="Difference").click()
+    assert column(page, 3)[0] == "-10.0 %"
+    page.get_by_role("checkbox", name="red").uncheck()
+    assert page.locator("#shown").inner_text() == "2 of 3 shown"
+    card = page.locator("details").first
+    assert not card.is_visible()
+    page.locator("#table tbody").get_by_role("link").first.click()
+    assert page.locator("details[open]").count() == 1
