@@ -75,7 +75,8 @@ def measure_shift(judgement: Judgement, older: Sequence[Measurement | StoredRun]
 
 
 def find_shared_shift(configurations: Sequence[ConfigurationShift]) -> SharedShift | None:
-    """Return the shift that more than half of the configurations share, None where there is none of 1 % or more.
+    """Return the shift that more than half of the configurations share, None where there is none of 1 % or more, or
+    where they moved so unlike that its interval holds 0.
 
     Each is compared with its own last runs where at least half have any, and those without do not count; else all with
     their baselines. One has moved if it did so significantly; with few configurations at a level that makes chance
@@ -141,6 +142,8 @@ def _summarise(
     if 2 * len(keys) <= len(configurations) or not abs(math.expm1(common)) >= SMALLEST:
         return None
     shift, low, high = (math.expm1(common + part) for part in (0, -half_width, half_width))
+    if low * high <= 0:  # most have moved, and each by something of its own
+        return None
     text = _describe((shift, low, high), len(keys), len(configurations), against)
     if len({configuration.key.recipe for configuration in configurations}) > 1:
         text += ", not a change of one workload"
@@ -181,7 +184,7 @@ def _describe(bounds: tuple[float, float, float], moved: int, of: int, against: 
     together = "" if moved == of else f"; all {of} together"
     by = f"by {shift:.1f} % ({min(low, high):.1f} to {max(low, high):.1f} %)"
     text = f"{moved} of {of} configurations are {way} than {against}{together} {by}"
-    causes = "driver, fabric, power, file system"
+    causes = "driver, image, fabric, power, file system"
     if against is ShiftReference.LAST_RUNS:
         return f"{text}: a cluster-wide change ({causes})"
     return f"{text}: the cluster differs from that of the baselines ({causes})"

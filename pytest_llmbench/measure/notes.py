@@ -118,7 +118,8 @@ def _note_averaged(window: Steps) -> Iterator[Note]:
 def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
     own = next((hint.value for hint in run.found.hints if hint.field == "release"), "")
     release = baseline.key.release
-    if own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
+    by_name = baseline.match is None  # what is told apart by place and content is asked for nothing
+    if by_name and own and own.removeprefix("v") != release and not own.removeprefix("v").startswith(f"{release}."):
         yield Note(NoteCode.OTHER_RELEASE, f"a run of release {own}, judged against {release} as asked")
     if run.identity.assumed:
         assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)

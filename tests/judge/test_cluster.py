@@ -78,7 +78,7 @@ def test_a_shift_that_most_share_is_named_with_its_size_and_interval() -> None:
     assert shared.shift == pytest.approx(math.expm1(0.03 * 14 / 16))
     assert shared.text == (
         "14 of 16 configurations are slower than their last runs; all 16 together by 2.7 % (2.2 to 3.1 %): "
-        "a cluster-wide change (driver, fabric, power, file system)"
+        "a cluster-wide change (driver, image, fabric, power, file system)"
     )
 
 
@@ -96,11 +96,12 @@ def test_a_faster_cluster_is_named_as_well() -> None:
         [0.03] * 8 + [-0.03] * 8,
         [0.2] + [0.0] * 15,
         [0.2, 0.0, 0.0],
+        [0.274, 0.024, 0.033, 0.0],
         [0.009] * 16,
         [0.0] * 16,
         [],
     ],
-    ids=["two", "half", "apart", "one", "one of three", "small", "nothing", "empty"],
+    ids=["two", "half", "apart", "one", "one of three", "unlike", "small", "nothing", "empty"],
 )
 def test_what_most_do_not_share_is_no_shared_shift(differences: list[float]) -> None:
     assert find_shared_shift(fleet(differences, sigma=0.001)) is None

@@ -26,6 +26,7 @@ from pytest_llmbench.core.models import (
     Quote,
     Reason,
     Run,
+    RunMatch,
     Shards,
     Window,
 )
@@ -159,6 +160,12 @@ def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
     notes = measured(run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))).notes
     assert [note.text for note in notes] == ["a run of release 26.06.00, judged against 25.05 as asked"]
     assert measured(run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
+
+
+def test_a_run_that_is_told_by_its_place_and_content_is_of_its_baseline_whatever_release_it_names() -> None:
+    """As a night of it, it counts: releases go on while a recorded baseline stays."""
+    own = replace(BASELINE, match=RunMatch("run_#/train.log", (("gpus", "8"),)))
+    assert measure(run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),)), own, NOW).notes == ()
 
 
 def test_only_the_window_counts() -> None:
