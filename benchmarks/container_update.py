@@ -2,7 +2,7 @@
 
     python -m benchmarks.container_update DIR
 
-writes DIR/runs and DIR/history.db (tests/support/container_update.py says what of) and prints every answer.
+writes DIR/runs and DIR/history.db (tests/support/updated_container.py says what of) and prints every answer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from container_update import AFTER, BEFORE, date, plan_nights, write_night
 from environment import ENVIRONMENT
 from generator.__main__ import shipped
+from updated_container import AFTER, BEFORE, date, plan_nights, write_night
 
 RECORDED = 5
 """Nights that the baselines are recorded from."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from container_update import AFTER, BEFORE, CONTAINERS, date, plan_nights, write_night
 from sessions import Judge, Judged
+from updated_container import AFTER, BEFORE, CONTAINERS, date, plan_nights, write_night
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.models import Baseline
