@@ -7,12 +7,14 @@ import re
 import shutil
 import signal
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
+from jsonschema import Draft202012Validator, FormatChecker
 from remembered import document, nights, outcome
 from sessions import signal_at
 from titan_runs import write_run as write_titan_run
@@ -29,6 +31,10 @@ FP8 = "llama3.1_8b-25.04-h100-fp8-16"
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)
 WOBBLE = (0.0, 0.002, -0.002, 0.001)
+SCHEMA = Draft202012Validator(
+    json.loads(resources.files("pytest_llmbench.report").joinpath("comparison.schema.json").read_text("utf-8")),
+    format_checker=FormatChecker(),
+)
 SAFE = re.compile(r"[\x20-\x7e\n]*")
 
 
@@ -59,6 +65,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 def described(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
     told(capsys, *words, "--json=out.json", code=code)
     loaded: dict[str, Any] = json.loads(Path("out.json").read_text())
+    SCHEMA.validate(loaded)
     assert loaded["exit_code"] == code
     return loaded
 
