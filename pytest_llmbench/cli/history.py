@@ -86,25 +86,38 @@ def add(commands: Subparsers) -> None:
     pruning.add_argument("--yes", action="store_true", help="Remove without asking, as a nightly job has to.")
     adding = actions.add_parser("add", help="Store what a session could not, from the file that it left.")
     adding.add_argument("files", metavar="FILE", nargs="+", type=Path, help="llmb-history-unsaved-*.json")
-    metavar = next(option.metavar for option in OPTIONS if option.flag == "--llmb-history")
     for action in (listing, showing, exporting, pruning, adding):
-        default = f"default: the variable {VARIABLE}, else {KEY} in the configuration file that pytest reads here"
-        action.add_argument("--history", metavar=metavar, help=f"As pytest's --llmb-history ({default}).")
+        add_history(action)
 
 
-def _run(arguments: argparse.Namespace) -> Output:
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """Declare which history is read."""
+    metavar = next(option.metavar for option in OPTIONS if option.flag == "--llmb-history")
+    default = f"default: the variable {VARIABLE}, else {KEY} in the configuration file that pytest reads here"
+    parser.add_argument("--history", metavar=metavar, help=f"As pytest's --llmb-history ({default}).")
+
+
+def open_history(typed: str | None, *, writes: bool = False, creates: bool = False) -> StoreLocation:
+    """Return the history that was typed, or that the environment or pytest's configuration names; HistoryError for none
+    that can be used. Nothing is written to it here; `creates`: it need not be there yet."""
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
-    stated = find_stated(arguments.history, Path.cwd())
+    stated = find_stated(typed, Path.cwd())
     if stated is None:
         raise HistoryError(f"no history is known: give --history, set {VARIABLE}, or {KEY} in pytest's configuration")
     text, source = stated
-    place = locate_store(text, Path.cwd(), writes=arguments.action in ("prune", "add"))
+    place = locate_store(text, Path.cwd(), writes=writes)
     if source:  # nobody typed it: what is read, or removed, is said
         tell_aside(f"history: {formatting.escape(place.shown)} ({source})")
-    if arguments.action == "prune":
+    if writes and not creates:
         locate_store(text, Path.cwd(), writes=False)  # a mistyped name is no empty store
     refuse_damaged(place)
+    return place
+
+
+def _run(arguments: argparse.Namespace) -> Output:
+    writes = arguments.action in ("prune", "add")
+    place = open_history(arguments.history, writes=writes, creates=arguments.action == "add")
     if arguments.action == "export":
         return _export(place, arguments)
     actions = {"list": _list, "show": _show, "prune": _prune, "add": _add}

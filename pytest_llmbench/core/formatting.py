@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MANIFOLD = 10  # from here on a ratio reads better than a percentage
 
 MANY = 100  # from this many runs on nobody would start them
+
+SHORT_LIST = 40  # longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern
 
 COMMIT = 12  # letters of a commit: enough to find it
 
@@ -184,6 +186,17 @@ def _group(head: str, numbers: Iterable[str], tail: str) -> str:
             rows.append([digits])
     folded = ",".join(row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
     return f"{head}{folded}{tail}" if folded.isdigit() else f"{head}[{folded}]{tail}"
+
+
+def format_exclude_option(nodes: Collection[str]) -> str:
+    """Return the option of a launch that leaves nodes out, whatever submits it: `--llmb-exclude=n1,n2`."""
+    return format_nodes_option("--llmb-exclude", nodes)
+
+
+def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
+    """Return an option with a list of nodes, folded and quoted where it is long."""
+    plain = ",".join(nodes)
+    return f"{flag}={plain}" if len(plain) <= SHORT_LIST else f"{flag}='{fold_nodes(nodes)}'"
 
 
 def escape(text: str) -> str:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from datetime import datetime
+import math
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
-from pytest_llmbench.core.models import StoredDetails, Window
-from pytest_llmbench.history.queries import Row, fetch_rows, parse_list, unpack_steps
+from pytest_llmbench.core.models import MeasuredRun, StoredDetails, Window
+from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.history.queries import SHOWN, Row, Rows, fetch_rows, parse_list, unpack_steps
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
 
 RunPlace = tuple[str, str, datetime, Window]
 """What finds a run in the store: the id of its configuration, its job, its start, and the window of its verdict."""
+
+YEAR = timedelta(days=366)
+
+TIMED = (Purpose.MEASURE, Purpose.CONFIRM_NODES)
+"""The purposes of jobs whose step time says something of their nodes."""
 
 
 def read_details(place: StoreLocation, wanted: Collection[RunPlace]) -> dict[RunPlace, StoredDetails]:
@@ -45,6 +53,68 @@ def _add_details(row: Row) -> Row:
 
 def _list_nodes(row: Row) -> tuple[str, ...]:
     """Return the nodes of the job of a run; where that is not among its jobs those of all of them."""
-    own = [job["nodes"] for job in parse_list("jobs", row["jobs"]) if job["job_id"] == row["job_id"]]
+    own = [job["nodes"] for job in parse_list("jobs", row["jobs"]) if job.get("job_id") == row["job_id"]]
     nodes = parse_list("nodes", json.dumps(own[0])) if own and own[0] else parse_list("nodes", row["nodes"])
     return tuple(nodes)
+
+
+# --- on which nodes runs were -----------------------------------------------------------------------------------
+
+
+def list_nodes(place: StoreLocation, configurations: Collection[str]) -> Rows:
+    """Return for each run of these configurations (ids) on which nodes it was, and what tells it from others."""
+    columns = (RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes, RUN.c.jobs)
+    wanted = select(*columns).where(RUN.c.configuration.in_(configurations), RUN.c.nodes != "[]")
+    return fetch_rows(place, wanted, lambda row: {**row, "nodes": list(_list_nodes(row))})
+
+
+def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
+    """Return the runs of the year before the newest one that count, oldest first, each with the nodes of its own job.
+
+    A run is there once, over the steps of the session that judged it last; the repeats of a launch, of which the store
+    keeps the newest as a run, are runs, too. HistoryError where the store cannot be read.
+    """
+    columns = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id, RUN.c.attempts, RUN.c.jobs)
+    judged = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic, VERDICT.c.counts, VERDICT.c.run_seconds)
+    joined = select(*columns, *judged).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
+    newest = fetch_rows(place, select(func.max(RUN.c.started).label("started")))
+    if not newest or newest[0]["started"] is None:
+        return []
+    first = convert_to_stored(newest[0]["started"] - YEAR)
+    query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first)
+    last = {row["number"]: row for row in fetch_rows(place, query, _add_runs)}
+    # Sessions that go on with a launch store its jobs again, with another newest run.
+    runs = {(run.configuration, run.job_id or run.number): run for row in last.values() for run in row["runs"]}
+    return sorted(runs.values(), key=lambda run: (run.started, run.id))
+
+
+def _add_runs(row: Row) -> Row:
+    return {"number": row["number"], "runs": list(_make_runs(row)) if row["counts"] else []}
+
+
+def _make_runs(row: Row) -> Iterator[MeasuredRun]:
+    """Yield the run of a row, and the other timed jobs of its launch."""
+    window = Window(row["first_step"], row["last_step"], row["statistic"])
+    jobs = {job["job_id"]: job for job in parse_list("jobs", row["jobs"]) if job.get("purpose") in TIMED}
+    own = jobs.pop(row["job_id"], None)
+    # Nothing says in which attempt of several the steps were that count.
+    nodes = _list_job_nodes(own) if own is not None and row["attempts"] == 1 else frozenset()
+    of_row = (row["number"], row["configuration"], window)
+    yield MeasuredRun(*of_row, row["started"], row["job_id"], row["run_seconds"], nodes)
+    for name, job in jobs.items():
+        if job.get("step_seconds") is not None:
+            started = datetime.fromisoformat(job["started"]).astimezone(UTC) if job.get("started") else row["started"]
+            yield MeasuredRun(*of_row, started, name, _refuse_no_time(job["step_seconds"]), _list_job_nodes(job))
+
+
+def _list_job_nodes(job: dict[str, Any]) -> frozenset[str]:
+    """Return the nodes of a job; none where Slurm had started it elsewhere before: its steps may be of then."""
+    nodes = parse_list("nodes", json.dumps(job["nodes"]))
+    return frozenset() if job.get("gpu_hours", {}).get("requeued") else frozenset(nodes)
+
+
+def _refuse_no_time(seconds: Any) -> float:
+    if type(seconds) not in (int, float) or not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError(f"a job took {seconds} s")
+    return float(seconds)

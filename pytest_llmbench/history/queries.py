@@ -119,13 +119,6 @@ def list_session(place: StoreLocation, identifier: str) -> Rows:
     return rows
 
 
-def list_nodes(place: StoreLocation, configurations: Collection[str]) -> Rows:
-    """Return for each run of these configurations (ids) on which nodes it was, and what tells it from others."""
-    columns = (RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes)
-    wanted = select(*columns).where(RUN.c.configuration.in_(configurations), RUN.c.nodes != "[]")
-    return fetch_rows(place, wanted, lambda row: {**row, "nodes": parse_list("nodes", row["nodes"])})
-
-
 def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str, int]:
     """Remove the sessions that began before a moment, with their verdicts and the runs that are left without one.
 

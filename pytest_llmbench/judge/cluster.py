@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice
@@ -196,8 +196,6 @@ def _describe(bounds: tuple[float, float, float], moved: int, of: int, against: 
 # The id of a run, its step time in seconds, and its nodes (none: unknown).
 RunOnNodes = tuple[str, float, tuple[str, ...]]
 
-SHORT = 40  # longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern
-
 
 @dataclass(frozen=True, slots=True)
 class NodeFinding:
@@ -276,13 +274,12 @@ def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
     slowest = max((run for run in slow if not counts.keys().isdisjoint(run[2])), key=lambda run: run[1])
     fast_times = f"{_list_times(fast)} on {formatting.fold_nodes(sound)}"
-    texts = [
-        f"{_name_nodes(exclude)} slow each time ({_list_times(slow)}; {fast_times}): {format_exclude_option(exclude)}"
-    ]
+    option = formatting.format_exclude_option(exclude)
+    texts = [f"{_name_nodes(exclude)} slow each time ({_list_times(slow)}; {fast_times}): {option}"]
     again: tuple[str, ...] = ()
     if suspects:
         again = tuple(sorted(slowest[2]))
-        option = format_nodes_option("--llmb-nodelist", again)
+        option = formatting.format_nodes_option("--llmb-nodelist", again)
         text = f"{_name_nodes(suspects, may_be=True)} slow ({_list_times(slow)} there, {fast_times})"
         texts = [*(texts if exclude else []), f"{text}: one run does not tell, {option} confirms it"]
     if all(seconds > bound_seconds for _, seconds, _ in fast):
@@ -294,17 +291,6 @@ def _name_nodes(nodes: Sequence[str], *, may_be: bool = False) -> str:
     if len(nodes) == 1:
         return f"the node {nodes[0]} {'may be' if may_be else 'is'}"
     return f"the nodes {formatting.fold_nodes(nodes)} {'may be' if may_be else 'are'}"
-
-
-def format_exclude_option(nodes: Collection[str]) -> str:
-    """Return the option of a launch that leaves nodes out, whatever submits it: `--llmb-exclude=n1,n2`."""
-    return format_nodes_option("--llmb-exclude", nodes)
-
-
-def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
-    """Return an option with a list of nodes, folded and quoted where it is long."""
-    plain = ",".join(nodes)
-    return f"{flag}={plain}" if len(plain) <= SHORT else f"{flag}='{formatting.fold_nodes(nodes)}'"
 
 
 def _list_nodes(runs: Sequence[RunOnNodes]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.models import NodeEvidence, Suspect
+
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
 
-EVIDENT = 100.0  # chance reaches this likelihood ratio at most once in 100 histories, however often it is looked
 HELD = 0.95  # the suspects hold so much of the posterior
 NAMED = 0.99
 
@@ -62,40 +63,6 @@ class NodeRun:
     sigma: float  # the standard deviation of the logarithm from run to run, and how well it is known
     degrees_of_freedom: float
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A node that may be slow; or several, which were always in the same runs."""
-
-    nodes: tuple[str, ...]
-    probability: float  # that it is slow, if any node is
-    slowness: float  # a fraction; the 95 % interval reaches from `low` to `high`
-    low: float
-    high: float
-    slow_runs: tuple[str, ...]  # the ids of the runs with it that are slow, and of the others
-    fast_runs: tuple[str, ...]
-    compared: bool  # since its first slow run, a configuration that was slow with it was fast without it
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvidence:
-    """What runs say of their nodes."""
-
-    runs: int  # so many were looked at, and of so many the nodes are known
-    runs_with_nodes: int
-    nights: int
-    nodes: int  # so many different ones
-    log_ratio: float  # the logarithm of the likelihood of "one node is slow" over that of "none is"
-    suspects: tuple[Suspect, ...] = ()  # the most probable first; empty where no slow node is evident
-    named: tuple[Suspect, ...] = ()  # the suspects that are slow with 99 %, each compared with runs without it
-    cleared: int = 0  # so many nodes are no suspects, where a slow node is evident
-    differences: Mapping[str, float] | None = None  # by the id of a run how slow it was, a fraction of its level
-
-    @property
-    def evident(self) -> bool:
-        """Whether it is shown that some node is slow; False also means that it cannot be told."""
-        return self.log_ratio >= math.log(EVIDENT)
 
 
 def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:

@@ -177,7 +177,7 @@ Pairs = Mapping[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]
 def _add_nodes(pairs: Pairs, history: StoreLocation) -> dict[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]:
     """Return runs with the nodes that the history knows of them: no log tells these."""
     from pytest_llmbench.core.models import make_run_keys
-    from pytest_llmbench.history.queries import list_nodes
+    from pytest_llmbench.history.details import list_nodes
 
     nodes: dict[object, frozenset[str]] = {}
     for row in list_nodes(history, list(pairs)):

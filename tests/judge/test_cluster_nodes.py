@@ -10,7 +10,8 @@ from builders import HISTORY, NOW, evidence, measurement, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.judge.cluster import NodeFinding, RunOnNodes, find_slow_nodes, format_exclude_option, judge_nodes
+from pytest_llmbench.core.formatting import format_exclude_option
+from pytest_llmbench.judge.cluster import NodeFinding, RunOnNodes, find_slow_nodes, judge_nodes
 from pytest_llmbench.judge.decide import judge
 
 SIGMA = 0.01

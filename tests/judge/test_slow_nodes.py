@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.models import EVIDENT, NodeEvidence
 from pytest_llmbench.judge.node_levels import PlacedRun, compare_with_levels
-from pytest_llmbench.judge.slow_nodes import EVIDENT, NodeEvidence, NodeRun, find_slow_node
+from pytest_llmbench.judge.slow_nodes import NodeRun, find_slow_node
 
 START = date(2025, 11, 1)
 CV = 0.005

@@ -6,5 +6,6 @@ from pytest_llmbench.core.models.comparisons import *
 from pytest_llmbench.core.models.jobs import *
 from pytest_llmbench.core.models.judgements import *
 from pytest_llmbench.core.models.logs import *
+from pytest_llmbench.core.models.nodes import *
 from pytest_llmbench.core.models.outcomes import *
 from pytest_llmbench.core.models.runs import *

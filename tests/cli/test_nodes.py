@@ -1,0 +1,240 @@
+"""`llmbench nodes`: which node makes jobs slow, through the command, from the store that sessions write."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_nights import KEYS, launch, make_nights, store
+from remembered import START, outcome
+
+from pytest_llmbench.cli.main import main
+
+SAFE = re.compile(r"[\x20-\x7e\n]*")
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LLMB_HISTORY", raising=False)
+
+
+def search(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, dict[str, Any]]:
+    """Return what the command prints, never wider than a terminal, and the document that it writes."""
+    assert main(["nodes", "--history=h.db", "--json=out.json", *words]) == code
+    out = capsys.readouterr().out
+    assert SAFE.fullmatch(out)
+    assert max(map(len, out.splitlines())) < 80
+    described: dict[str, Any] = json.loads(Path("out.json").read_text())
+    assert described["exit_code"] == code
+    return out, described
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    try:
+        code = main(["nodes", *words])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    assert code == 2
+    return capsys.readouterr().err
+
+
+def test_a_slow_node_is_named_from_30_nights(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its slowness, the runs that show it, and what leaves it out."""
+    store(Path("h.db"), make_nights({7: 0.1}))
+    out, described = search(capsys, code=1)
+    lines = out.splitlines()
+    assert lines[0] == "h.db: 30 nights, 2025-11-01 to 2025-11-30; 32 nodes; nodes are known of 60 of"
+    assert re.fullmatch(r"n07 is slow: \+10\.0 % \(\+9\.\d % to \+10\.\d %\), confidence 99\.9 %", lines[3])
+    assert lines[4] == "  shown by  15 of 15 runs with it were slow"
+    assert lines[5] == f"            2025-11-30  +10.4 %  run 60  {KEYS[1].id}"
+    assert lines[-2:] == [
+        "  cleared   31 nodes of 32, by fast runs with them",
+        "  leave out --llmb-exclude=n07, of Slurm --exclude=n07",
+    ]
+    (named,) = described["named"]
+    assert (described["answer"], named["nodes"], named["exclude"]) == ("named", ["n07"], "--llmb-exclude=n07")
+    assert named["low"] < 0.1 < named["high"]
+    assert len(named["slow_runs"]) == 15
+    assert all("n07" in run["nodes"] and run["difference"] > 0.05 for run in named["slow_runs"])
+
+
+def test_a_run_of_the_answer_is_one_that_history_show_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    store(Path("h.db"), make_nights({7: 0.1}))
+    _, described = search(capsys, code=1)
+    run = described["named"][0]["slow_runs"][0]
+    assert main(["history", "show", str(run["number"]), "--history=h.db"]) == 0
+    assert run["configuration"] in capsys.readouterr().out
+
+
+def test_nodes_that_are_always_together_are_named_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    store(Path("h.db"), make_nights({5: 0.05}, together=(5, 6, 7)))
+    out, described = search(capsys, code=1)
+    assert "one of n[05-07], always in the same runs, is slow: +" in out
+    assert described["named"][0]["low"] < 0.05 < described["named"][0]["high"]
+    assert "--llmb-exclude=n05,n06,n07, of Slurm --exclude=n05,n06,n07" in out
+
+
+def test_what_is_evident_and_cannot_be_named_lists_suspects(capsys: pytest.CaptureFixture[str]) -> None:
+    """Evident is a note: nobody is told to leave a node out."""
+    store(Path("h.db"), make_nights({7: 0.1}, nights=10))
+    out, described = search(capsys)
+    assert described["answer"] == "evident"
+    assert re.search(
+        r"a slow node is evident, which one cannot be told yet: \d suspects?, \d+ cleared", " ".join(out.split())
+    )
+    assert re.search(r"^  n07  \d\d[.\d]* %, \+\d+\.\d % .*; \d of \d runs with it were", out, re.MULTILINE)
+    assert "exclude" not in out
+    assert "n07" in {node for suspect in described["suspects"] for node in suspect["nodes"]}
+
+
+@pytest.mark.parametrize("more", [{}, {"shared": 0.05}, {"shared": 0.2, "since": 27}])
+def test_none_is_named_where_no_node_is_slow(capsys: pytest.CaptureFixture[str], more: dict[str, Any]) -> None:
+    """Neither where all jobs are slower: a regression is no node."""
+    store(Path("h.db"), make_nights({}, **more))
+    out, described = search(capsys)
+    assert described["named"] == []
+    assert more or "no node is evident; that does not mean that all are sound" in out
+
+
+@pytest.mark.parametrize(("nights", "runs"), [(30, "60 runs"), (0, "0 runs"), (7, "0 runs")])
+def test_without_nodes_or_nights_there_is_nothing_to_tell(
+    capsys: pytest.CaptureFixture[str], nights: int, runs: str
+) -> None:
+    store(Path("h.db"), make_nights({7: 0.1}, nights=nights, unknown=nights == 30))
+    Path("h.db").touch()
+    out, described = search(capsys, code=3)
+    flat = " ".join(out.split())
+    assert f"nodes are known of 0 of {runs}" in flat
+    assert "nothing to tell: there is no run with nodes to compare" in flat
+    assert ("of fewer than 8 nights, and not looked at: grok1_314b" in flat) is (nights == 7)
+    assert described["answer"] == "nothing-to-tell"
+
+
+def test_runs_before_a_repair_name_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    store(Path("h.db"), chain(islice(make_nights({7: 0.1}), 24), islice(make_nights({}), 24, None)))
+    assert search(capsys, code=1)[1]["since"] is None
+    out, described = search(capsys, "--since=2025-11-25")
+    assert "6 nights, 2025-11-25 to 2025-11-30" in out
+    assert (described["since"], described["named"]) == ("2025-11-25", [])
+
+
+def test_repeats_of_a_launch_are_runs_on_their_own_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The store keeps the newest run of a launch; what its first one was on the slow node tells all the same."""
+
+    def with_repeats() -> Any:
+        for (began, fast), (_, slow) in zip(make_nights({}), make_nights({7: 0.1}), strict=True):
+            outcomes = []
+            for newest, first in zip(fast, slow, strict=True):
+                job = {**first["jobs"][0], "job_id": f"{newest['run']['job_id']}0"}
+                again = {**newest["jobs"][0], "nodes": [f"m{number}" for number in range(8)], "repeat": 2}
+                outcomes.append({**newest, "jobs": [job, again]})
+            yield began, outcomes
+
+    store(Path("h.db"), with_repeats())
+    out, described = search(capsys, code=1)
+    assert "nodes are known of 120 of 120 runs" in " ".join(out.split())
+    assert [suspect["nodes"] for suspect in described["named"]] == [["n07"]]
+
+
+@pytest.mark.parametrize("change", [{"requeued": 0.5}, {"attempts": 2}, {"job_id": "7"}, {"purpose": "profile"}])
+def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
+    capsys: pytest.CaptureFixture[str], change: dict[str, Any]
+) -> None:
+    def changed() -> Any:
+        for began, outcomes in make_nights({7: 0.1}):
+            for described in outcomes:
+                job = described["jobs"][0]
+                job["gpu_hours"] = {**job["gpu_hours"], "requeued": change.get("requeued", 0.0)}
+                job |= {"job_id": change.get("job_id", job["job_id"]), "step_seconds": None}
+                job["purpose"] = change.get("purpose", "measure")
+                described["run"] = {**described["run"], "attempts": change.get("attempts", 1)}
+            yield began, outcomes
+
+    store(Path("h.db"), changed())
+    assert search(capsys, code=3)[1]["runs_with_nodes"] == 0
+
+
+def test_each_run_counts_once_as_it_was_judged_last(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one that another session judged again, or that was added over other steps."""
+    sessions = list(make_nights({7: 0.1}))
+    store(Path("h.db"), iter(sessions))
+    store(Path("h.db"), ((began + timedelta(hours=5), outcomes) for began, outcomes in sessions))
+    assert search(capsys, code=1)[1]["runs"] == 60
+
+
+def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    store(Path("h.db"), make_nights({7: 0.1}))
+    with closing(sqlite3.connect("h.db")) as connection:
+        connection.execute("UPDATE llmb_version SET version = 3")
+        connection.execute("CREATE TABLE llmb_digest (id INTEGER)")
+        connection.commit()
+    assert search(capsys, code=1)[1]["answer"] == "named"
+
+
+def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    store(Path("h.db"), make_nights({}, nights=9))
+    for jobs in ('[{"job_id": "1000", "purpose": "measure", "nodes": "n1"}]', "{}", "[1]"):
+        with closing(sqlite3.connect("h.db")) as connection:
+            connection.execute("UPDATE llmb_run SET jobs = ? WHERE id = 1", (jobs,))
+            connection.commit()
+        assert "h.db: holds what no session stored (" in refuse(capsys, "--history=h.db")
+    with closing(sqlite3.connect("h.db")) as connection:
+        connection.execute("UPDATE llmb_version SET version = 9")
+        connection.commit()
+    assert "h.db: found version 9, expected at most 4" in refuse(capsys, "--history=h.db")
+
+
+def test_names_that_a_terminal_would_obey_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    def renamed() -> Any:
+        for began, outcomes in make_nights({7: 0.1}):
+            for described in outcomes:
+                nodes = described["jobs"][0]["nodes"]
+                described["jobs"][0]["nodes"] = ["\x1b[31m" if node == "n07" else node for node in nodes]
+            yield began, outcomes
+
+    store(Path("h.db"), renamed())
+    assert "\\x1b[31m is slow" in search(capsys, code=1)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "no history is known: give --history, set LLMB_HISTORY"),
+        (("--history=none.db",), "none.db"),
+        (("--history=h.db", "--since=tonight"), "argument --since: found 'tonight': expected a day such as 2025-11-20"),
+        (("--history=h.db", "--json=h.db"), "--json h.db: found the history itself, which it would replace"),
+        (("--history=h.db", "--json=folder"), "it cannot be written"),
+    ],
+)
+def test_bad_input_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str) -> None:
+    store(Path("h.db"), make_nights({}, nights=9))
+    Path("folder").mkdir()
+    assert error in " ".join(refuse(capsys, *words).split())
+
+
+def test_the_history_of_the_environment_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(Path("h.db"), make_nights({7: 0.1}))
+    monkeypatch.setenv("LLMB_HISTORY", "h.db")
+    assert main(["nodes"]) == 1
+    captured = capsys.readouterr()
+    assert "n07 is slow" in captured.out
+    assert captured.err == "history: h.db (LLMB_HISTORY)\n"
+
+
+def test_a_run_that_does_not_count_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as one that was judged as another release; a job without a step time neither."""
+    nodes = frozenset({"n07"})
+    store(Path("h.db"), make_nights({}, nights=20))
+    missing = [launch(outcome(None, 20, key=key), nodes, 7.4) for key in KEYS if outcome(None, 20, key=key)["run"]]
+    store(Path("h.db"), iter([(START + timedelta(days=20), missing)]))
+    assert search(capsys)[1]["runs"] == 40

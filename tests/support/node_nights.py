@@ -1,0 +1,81 @@
+"""Histories of launched nights on nodes that are known, for tests of the search for slow nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from remembered import START, document, outcome
+
+from pytest_llmbench.core.models import Key
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import StoreLocation
+
+NODES, OF_A_JOB = 32, 8
+CV = 0.004
+KEYS = tuple(Key("grok1", "314b", "25.05", "gb200", dtype, 128) for dtype in ("bf16", "fp8"))
+
+
+def launch(described: dict[str, Any], nodes: frozenset[str] | set[str], seconds: float) -> dict[str, Any]:
+    """Return an outcome as a session that launched its run says it."""
+    run = described["run"]
+    job = {
+        "job_id": run["job_id"],
+        "purpose": "measure",
+        "attempt": 1,
+        "repeat": 1,
+        "state": "COMPLETED",
+        "nodes": sorted(nodes),
+        "step_seconds": seconds,
+        "text": "",
+        "files": [],
+        "submission": "submitted",
+        "ended_by": "others",
+        "started": run["started"],
+        "age": "1 h",
+        "gpu_hours": {"estimated": 1.0, "used": 1.0, "requeued": 0.0, "exact": True, "lost": ""},
+    }
+    return {**described, "jobs": [job] if nodes else []}
+
+
+def make_nights(
+    slow: Mapping[int, float],
+    nights: int = 30,
+    *,
+    together: tuple[int, ...] = (),
+    shared: float = 0.0,
+    since: int = 20,
+    unknown: bool = False,
+    seed: int = 1,
+) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
+    """Yield sessions, a night each: when, and the outcome of each of two configurations on nodes of its own.
+
+    `slow` are nodes by how much slower they are, `together` those that one job has on two of five nights, and all jobs
+    are slower by `shared` from the night `since` on.
+    """
+    random = np.random.default_rng(seed)
+    for night in range(nights):
+        order = random.permutation(NODES).tolist()
+        outcomes = []
+        for place, key in enumerate(KEYS):
+            nodes = set(order[OF_A_JOB * place : OF_A_JOB * (place + 1)]) - set(together)
+            nodes |= set(together) if place == night % 5 else set()
+            slowest = max(math.log1p(slow.get(node, 0.0)) for node in nodes)
+            level = slowest + (math.log1p(shared) if night >= since else 0.0) + CV * random.standard_normal()
+            seconds = 7.4 * math.exp(level)
+            job = f"{1000 + 10 * night + place}"
+            described = outcome(seconds, night, key=key, job=job, logs=f"{night:x}{place}-00ff")
+            outcomes.append(launch(described, set() if unknown else {f"n{node:02}" for node in nodes}, seconds))
+        yield START + timedelta(days=night, hours=2), outcomes
+
+
+def store(path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]]) -> Path:
+    """Write sessions into a history."""
+    place = StoreLocation(path.name, path.absolute())
+    for began, outcomes in sessions:
+        write(place, document(*outcomes, began=began))
+    return path
