@@ -9,3 +9,4 @@ from pytest_llmbench.core.models.logs import *
 from pytest_llmbench.core.models.nodes import *
 from pytest_llmbench.core.models.outcomes import *
 from pytest_llmbench.core.models.runs import *
+from pytest_llmbench.core.models.trials import *
