@@ -72,7 +72,7 @@ def add(commands: Subparsers) -> None:
         "--since", metavar="DATE", type=_parse_moment, help="Runs that started from then on (default: all)."
     )
     listing.add_argument(
-        "--limit", metavar="N", type=_parse_count, default=10, help="Of each configuration (default: 10)."
+        "--limit", metavar="N", type=parse_count, default=10, help="Of each configuration (default: 10)."
     )
     showing = actions.add_parser("show", help="Everything that is kept of a run, and each verdict on it.")
     showing.add_argument("wanted", metavar="RUN", help=f"{ANYTHING[0].upper()}{ANYTHING[1:]}.")
@@ -171,7 +171,8 @@ def _parse_words(text: str) -> str:
     return text
 
 
-def _parse_count(text: str) -> int:
+def parse_count(text: str) -> int:
+    """Read a number from 1 on; ArgumentTypeError otherwise."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 1 on")
     return int(text)

@@ -85,14 +85,22 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    from pytest_llmbench.cli import baselines, compare, history, nccl, nodes, replay, setup, summary
+    from pytest_llmbench.cli import baselines, compare, history, nccl, nodes, replay, setup, site, summary
 
     parser = Parser(prog="llmbench", description="Look at baselines and runs of LLM training benchmarks.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     # In the order in which `--help` lists them.
     rooms = (baselines, summary, replay, compare, nccl)
-    for add in (*(room.add for room in rooms), _add_chat, history.add, nodes.add, setup.add_cluster, setup.add):
+    for add in (
+        *(room.add for room in rooms),
+        _add_chat,
+        history.add,
+        site.add,
+        nodes.add,
+        setup.add_cluster,
+        setup.add,
+    ):
         add(commands)
     return parser
 

@@ -224,13 +224,12 @@ def _join_tables() -> Select[Any]:
 def _decode(row: Row) -> Row:
     """Return a row with lists and dictionaries in place of texts and bytes."""
     steps = unpack_steps(row["step_seconds"])
-    metrics = _parse_finite(row["metrics"])
-    _refuse_no_time(row["counts"], row["run_seconds"])
+    refuse_no_time(row["counts"], row["run_seconds"])
     return {
         **row,
         **{name: None if row[name] is None else parse_list(name, row[name]) for name in _LISTS},
-        "environment": None if row["environment"] is None else _parse_environment(row["environment"]),
-        "metrics": {name: [value, deviation] for name, (value, deviation) in metrics.items()},
+        "environment": None if row["environment"] is None else parse_environment(row["environment"]),
+        "metrics": parse_metrics(row["metrics"]),
         "step_seconds": [None if math.isnan(value) else _refuse_infinite(value) for value in steps],
     }
 
@@ -246,6 +245,11 @@ def parse_list(name: str, text: str) -> list[Any]:
     if not isinstance(values, list) or not all(isinstance(value, _LISTS[name]) for value in values):
         raise TypeError(f"{name} is {text}")
     return values
+
+
+def parse_metrics(text: str) -> dict[str, list[Any]]:
+    """Return by name the value of each metric and its standard deviation, None where there is none."""
+    return {name: [value, deviation] for name, (value, deviation) in _parse_finite(text).items()}
 
 
 def _refuse_infinite(value: str | float) -> float:
@@ -340,7 +344,7 @@ def _select_shown() -> Select[Any]:
 
 def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
     """Return each run once for each window, with the verdict of the session that began last, and its configuration."""
-    make_window, parse = cache(Window), cache(_parse_environment)  # they repeat themselves night after night
+    make_window, parse = cache(Window), cache(parse_environment)  # they repeat themselves night after night
     last = {}
     # A session that was added late was stored after others that had begun after it.
     for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in sorted(
@@ -353,7 +357,8 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Stor
     return last.values()
 
 
-def _parse_environment(text: str) -> dict[str, str]:
+def parse_environment(text: str) -> dict[str, str]:
+    """Return what a run ran on, by name; TypeError for what no session stored."""
     environment = json.loads(text)
     if not isinstance(environment, dict):
         raise TypeError(f"environment is {text}")
@@ -369,10 +374,11 @@ def _refuse_strange(runs: Iterable[StoredRun]) -> None:
             raise ValueError(f"run of {run.started}: {numbers}")
         if not all(type(text) is str for text in texts):
             raise ValueError(f"run of {run.started}: {texts}")
-        _refuse_no_time(run.valid, run.statistic_seconds)
+        refuse_no_time(run.valid, run.statistic_seconds)
 
 
-def _refuse_no_time(counts: bool, seconds: float | None) -> None:
+def refuse_no_time(counts: bool, seconds: float | None) -> None:
+    """Raise ValueError for a run that counts without a time."""
     if counts and not (seconds and seconds > 0):
         raise ValueError(f"a run that counts took {seconds} s")
 

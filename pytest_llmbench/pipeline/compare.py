@@ -43,7 +43,15 @@ def compare_places(
     A configuration is compared with itself only: the same model, release, GPU type, precision, number of GPUs, and the
     same steps. What is known of its noise are the runs of both sides, the nights of the history, other configurations.
     """
-    a, b = _drop_shared(*_read_sides(requests, settings, history, now))
+    a, b = _read_sides(requests, settings, history, now)
+    return compare_sides(a, b, settings, history, margin)
+
+
+def compare_sides(
+    a: ComparedSide, b: ComparedSide, settings: Settings, history: StoreLocation | None, margin: float
+) -> SidesCompared:
+    """Return what a comparison of two sides that were read says; `margin` is a fraction."""
+    a, b = _drop_shared(a, b)
     windows = choose_windows(a, b)
     a, b = _list_other_windows(a, windows), _list_other_windows(b, windows)
     pairs = {name: (a.runs[name, window], b.runs[name, window]) for name, window in windows.items()}

@@ -50,6 +50,9 @@ BY_DOCUMENT = "timed as the documents do, to compare with their tables: no verdi
 LEAST = 0.01
 """A smaller change to slower, as a fraction, fails nothing where a change is to fail."""
 
+MFU_LOGGED = "* FLOPs as its framework counts them"
+"""What the mark behind an MFU means."""
+
 FINDINGS = (CautionCode.REPORTED_ONLY, CautionCode.NOT_ASSERTED)
 """Cautions that the headline of a report names: what is known of these runs, and not how they were judged."""
 
@@ -128,7 +131,7 @@ def format_mfu(outcome: dict[str, Any]) -> str:
 def explain_mfu(outcomes: Iterable[dict[str, Any]]) -> str:
     """Return what the mark of `format_mfu` means, where one of the configurations has it."""
     marked = any(outcome["kind"] == "configuration" and get_mfu(outcome)[1] for outcome in outcomes)
-    return "* FLOPs as its framework counts them" if marked else ""
+    return MFU_LOGGED if marked else ""
 
 
 # --- all of them ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from pytest_llmbench.core.models.baselines import *
 from pytest_llmbench.core.models.codes import *
 from pytest_llmbench.core.models.comparisons import *
+from pytest_llmbench.core.models.fleets import *
 from pytest_llmbench.core.models.jobs import *
 from pytest_llmbench.core.models.judgements import *
 from pytest_llmbench.core.models.logs import *

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
+from pytest_llmbench.report.html.drawing import WIDE, WIDTH, Picture, Scale, make_number_scale, pad
 
 BEYOND = 1.5
 """What takes longer than the bound, or the median, times this is drawn at the edge: the others stay readable."""
@@ -196,17 +196,42 @@ def draw_history(outcome: dict[str, Any], name: str) -> Chart | None:
     if not earlier or len(measured) < FEWEST:
         return None
     changes = [change for change in outcome.get("changes") or () if 0 <= change.get("night", -1) < len(nights)]
+    picture, shown = _draw_series(nights, times, changes, _make_date_scale(earlier))
+    if times[-1] is not None:
+        picture.draw_points([(len(nights) - 1, times[-1])], "ring", "hollow")
+        shown = [*shown, "\N{LARGE CIRCLE} tonight"]
+    return Chart(name, "History", _describe_history(earlier, times, changes), picture.make_svg(name), ", ".join(shown))
+
+
+def draw_nights(nights: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], name: str) -> Chart | None:
+    """Draw a symbol for each of some nights, none of which is tonight, and where the level changed."""
+    times = [_get_seconds(night) for night in nights]
+    if len(times) - times.count(None) < FEWEST:
+        return None
+    picture, shown = _draw_series(nights, times, changes, _make_date_scale(nights), WIDE)
+    sentence = _describe_history(nights, [*times, None], changes).replace(", not tonight", "")
+    return Chart(name, "Nights", sentence, picture.make_svg(name), ", ".join(shown))
+
+
+def _draw_series(
+    nights: Sequence[dict[str, Any]],
+    times: Sequence[float | None],
+    changes: Sequence[dict[str, Any]],
+    dates: Scale,
+    width: int = WIDTH,
+) -> tuple[Picture, list[str]]:
+    """Return a chart of nights with their baseline and changes, and what its symbols mean."""
     expected = [night.get("expected_seconds") for night in nights]
     lines = [value for value in expected if value]
-    y = make_number_scale(*pad([*_clip(measured, lines), *lines], 0.12))
-    picture = Picture(_make_date_scale(earlier), y, "", "seconds")
+    y = make_number_scale(*pad([*_clip([value for value in times if value is not None], lines), *lines], 0.12))
+    picture = Picture(dates, y, "", "seconds", width)
     picture.draw_line(_list_corners(expected), "expected")
     shown = _draw_daily_runs(picture, nights, times)
     for row, change in enumerate(changes):
         known_already = " known" if change.get("acknowledged") else ""
         text = f"{format_change(change.get('difference'))}{known_already}"
         picture.draw_upright(change["night"] - 0.5, "change", text, row % 3)
-    return Chart(name, "History", _describe_history(earlier, times, changes), picture.make_svg(name), ", ".join(shown))
+    return picture, shown
 
 
 def _list_corners(values: Sequence[float | None]) -> Iterator[tuple[float, float | None]]:
@@ -240,11 +265,7 @@ def _draw_daily_runs(picture: Picture, nights: Sequence[dict[str, Any]], times: 
             points[SYMBOLS.get(str(night.get("verdict")), "square")].append((at, value))
     for symbol, of_symbol in points.items():
         picture.draw_points(of_symbol, symbol, MEANINGS[symbol][0])
-    shown = [MEANINGS[symbol][1] for symbol, of_symbol in points.items() if of_symbol]
-    if times[-1] is None:
-        return shown
-    picture.draw_points([(len(nights) - 1, times[-1])], "ring", "hollow")
-    return [*shown, "\N{LARGE CIRCLE} tonight"]
+    return [MEANINGS[symbol][1] for symbol, of_symbol in points.items() if of_symbol]
 
 
 def _make_date_scale(earlier: Sequence[dict[str, Any]]) -> Scale:

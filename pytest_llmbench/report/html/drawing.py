@@ -16,6 +16,9 @@ from xml.etree.ElementTree import Element, SubElement
 WIDTH, HEIGHT = 438, 228
 """Of a chart, in pixels at its natural size."""
 
+WIDE = 900
+"""The width of one that has a page of its own."""
+
 EDGE = 12
 """The margin around it, for the ends of texts at the axes."""
 
@@ -106,13 +109,13 @@ def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
 class Picture:
     """A chart that is being drawn, in the units of its axes: what is drawn later covers what was there."""
 
-    def __init__(self, x: Scale, y: Scale, x_name: str, y_name: str) -> None:
+    def __init__(self, x: Scale, y: Scale, x_name: str, y_name: str, width: int = WIDTH) -> None:
         """Take the scales, and what stands beside the axes; draw these."""
-        self._x, self._y = x, y
+        self._x, self._y, self._whole = x, y, width
         beside = SIGN_WIDTH * max(len(text) for _, text in y.texts)
         named = LINE_HEIGHT + NAME_GAP
         left = beside + 2 * TICK + (named if y_name else 0)
-        self._width = WIDTH - 2 * EDGE - left
+        self._width = width - 2 * EDGE - left
         self._height = HEIGHT - 2 * EDGE - LINE_HEIGHT - 2 * TICK - (named if x_name else 0)
         self._plot = Element("g", {"transform": f"translate({left + EDGE} {EDGE})"})
         self._draw_grid()
@@ -157,8 +160,8 @@ class Picture:
 
     def make_svg(self, labelled_by: str) -> str:
         """Return the chart as an element of a page; the element with the id `labelled_by` says what it shows."""
-        attributes = {"role": "img", "aria-labelledby": labelled_by, "width": f"{WIDTH}", "height": f"{HEIGHT}"}
-        attributes |= {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "fill": "currentColor"}
+        attributes = {"role": "img", "aria-labelledby": labelled_by, "width": f"{self._whole}", "height": f"{HEIGHT}"}
+        attributes |= {"viewBox": f"0 0 {self._whole} {HEIGHT}", "fill": "currentColor"}
         root = Element("svg", {**attributes, "font-size": "11", "font-family": "sans-serif"})
         root.append(self._plot)
         return ElementTree.tostring(root, encoding="unicode")

@@ -38,7 +38,7 @@
 
   function makeSortable() {
     [...table.tBodies[0].rows].forEach((row, place) => { row.dataset.place = place; });
-    for (const head of table.tHead.rows[0].cells) {
+    for (const head of table.tHead.querySelectorAll(".text, .number")) {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = head.textContent;
@@ -54,7 +54,8 @@
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
       row.hidden = !colours.has(row.dataset.colour) || !words.every((word) => text.includes(word));
-      cardOf(row.querySelector("a").hash).hidden = row.hidden;
+      const card = cardOf(row.querySelector("a").hash);
+      if (card) card.hidden = row.hidden;  // on the page of a fleet it is a page of its own
     }
     one("#shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
   }

@@ -21,6 +21,7 @@ from pytest_llmbench.report.explain import name_label
 from pytest_llmbench.report.html import Badge, ShownTable, make_environment, make_policy, read_part
 from pytest_llmbench.report.html.charts import Chart
 from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
+from pytest_llmbench.report.site import ENDING, INDEX
 
 BADGES = {
     SideAnswer.SLOWER: ("red", "\N{MULTIPLICATION X}"),
@@ -43,8 +44,8 @@ COLUMNS = (
 """The heads of the columns of the table, and how their cells are aligned."""
 
 
-def render_sides(described: Mapping[str, Any], now: datetime) -> str:
-    """Return the page of a comparison, which holds all it shows and loads nothing."""
+def render_sides(described: Mapping[str, Any], now: datetime, *, of_site: bool = False) -> str:
+    """Return the page of a comparison, which holds all it shows and loads nothing; one of a site links to its first."""
     style, script = read_part("style.css"), read_part("script.js")
     comparisons = [_describe(comparison, described["margin"]) for comparison in described["comparisons"]]
     not_compared = [f"{each['configuration']}: {each['text']}" for each in described["not_compared"]]
@@ -54,6 +55,8 @@ def render_sides(described: Mapping[str, Any], now: datetime) -> str:
         .get_template("sides.html")
         .render(
             title=count_answers(described),
+            ending=ENDING if of_site else "llmbench",
+            back=f"../{INDEX}" if of_site else "",
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             remarks=list(list_remarks(described)),
             sides=(described["a"], described["b"]),
@@ -73,9 +76,14 @@ def _count_colours(comparisons: Sequence[Mapping[str, Any]]) -> list[tuple[str, 
     return [(colour, colours.count(colour)) for colour in dict.fromkeys(colours)]
 
 
+def name_anchor(configuration: str) -> str:
+    """Return by which name a link opens a configuration (its id) of the page."""
+    return re.sub(r"[^\w.-]+", "-", configuration, flags=re.ASCII)
+
+
 def _describe(comparison: Mapping[str, Any], margin: float) -> dict[str, Any]:
     name, answer = comparison["configuration"], SideAnswer(comparison["answer"])
-    anchor = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
+    anchor = name_anchor(name)
     colour, symbol = BADGES[answer]
     return {
         "anchor": anchor,

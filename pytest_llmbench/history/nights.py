@@ -1,0 +1,85 @@
+"""What a history knows of all configurations, night by night: verdicts for the pages of `llmbench site`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import and_, or_, select
+
+from pytest_llmbench.core.models import StoredSession, StoredVerdict, Window
+from pytest_llmbench.history.queries import (
+    Row,
+    fetch_rows,
+    parse_environment,
+    parse_list,
+    parse_metrics,
+    refuse_no_time,
+)
+from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
+
+ParseEnvironment = Callable[[str], Mapping[str, str]]
+
+
+def read_verdicts(place: StoreLocation, since: datetime | None) -> list[StoredVerdict]:
+    """Return every verdict on the nights from `since` on, in the order of the sessions; those without a run, too.
+
+    HistoryError where the store cannot be read, or holds what no session stored.
+    """
+    of_run = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
+    of_verdict = [column for column in VERDICT.c if column.name not in _LEFT_OUT]
+    columns = (*of_run, *of_verdict, SESSION.c.started.label("judged"))
+    joined = select(*columns).join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
+    query = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(SESSION.c.started, VERDICT.c.id)
+    if since is not None:
+        first = convert_to_stored(since)
+        query = query.where(or_(RUN.c.started >= first, and_(RUN.c.started.is_(None), SESSION.c.started >= first)))
+    parse = cache(parse_environment)  # they repeat themselves night after night
+    return [row["stored"] for row in fetch_rows(place, query, lambda row: {"stored": _make_verdict(row, parse)})]
+
+
+_LEFT_OUT = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
+"""Columns of a verdict that no page shows: the steps are most of a store."""
+
+
+def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
+    metrics = parse_metrics(row["metrics"])
+    refuse_no_time(row["counts"], row["run_seconds"])
+    own, logged = (_refuse_text(metrics.get(name, (None,))[0]) for name in ("mfu", "mfu_logged"))
+    return StoredVerdict(
+        **{name: row[name] for name in _TAKEN},
+        step_seconds=row["step_time_seconds"],
+        mfu=logged if own is None else own,
+        mfu_logged=own is None and logged is not None,
+        window=Window(row["first_step"], row["last_step"], row["statistic"]),
+        job_id=row["job_id"] or "",
+        nodes=tuple(parse_list("nodes", row["nodes"] or "[]")),
+        environment=parse(row["environment"] or "{}"),
+    )
+
+
+def _refuse_text(value: object) -> float | None:
+    if value is not None and not isinstance(value, float | int):
+        raise TypeError(f"a metric is {value!r}")
+    return value
+
+
+_TAKEN = (
+    *("configuration", "run", "started", "judged", "session", "verdict", "reason", "status", "text", "counts"),
+    *("run_seconds", "expected_seconds", "log_difference", "baseline", "tolerance"),
+)
+"""The columns that a verdict takes as they are."""
+
+
+def read_session(place: StoreLocation, identifier: str) -> StoredSession:
+    """Return what is kept of a session that is there."""
+    (row,) = fetch_rows(place, select(SESSION).where(SESSION.c.id == identifier))
+    return _make_session(row)
+
+
+def _make_session(row: Mapping[str, Any]) -> StoredSession:
+    fields = ("id", "started", "host", "program", "git_commit", "ci_url")
+    return StoredSession(**{name: row[name] for name in fields}, options=tuple(parse_list("options", row["options"])))
