@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
-from remembered import ID, document, outcome
+from nightly import FP8, LAST, fill, night, store
+from remembered import ID, document
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.models import Key
@@ -20,9 +19,7 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.report.site import name_page
 
-FP8 = replace(builders.KEY, dtype="fp8")
 HOSTILE = "<script>alert(1)</script>"
-LAST = datetime.now(UTC).replace(hour=2, minute=0, second=0, microsecond=0) - timedelta(days=1)
 
 Site = Callable[..., str]
 
@@ -45,33 +42,12 @@ class Links(HTMLParser):
         self.loads += [tag] if tag in ("link", "img", "iframe", "object", "base") else []
 
 
-def night(ago: int, seconds: float | None, key: Key = builders.KEY, **fields: Any) -> dict[str, Any]:
-    """Return the outcome of a run so many nights before the last one."""
-    told = outcome(seconds, 1000 - ago, key=key, job=f"{1000 - ago}")
-    run = told["run"] and {**told["run"], "started": (LAST - timedelta(days=ago)).isoformat()}
-    return {**told, "run": run, **fields}
-
-
-def store(place: StoreLocation, ago: int, *outcomes: dict[str, Any]) -> None:
-    write(place, document(*outcomes, began=LAST - timedelta(days=ago) + timedelta(hours=3)))
-
-
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
     """Thirty nights: one configuration becomes 8 % slower and red on the last ten, the other one stays."""
     monkeypatch.chdir(tmp_path)
     place = StoreLocation("history.db", tmp_path / "history.db")
-    for ago in reversed(range(30)):
-        noise = 1 + 0.002 * (-1) ** (ago * ago // 3)
-        slow: dict[str, Any] = (
-            {"verdict": "REGRESSION", "status": "failed", "reason": "slower-than-bound"} if ago < 10 else {}
-        )
-        store(
-            place,
-            ago,
-            night(ago, 7.4 * noise * (1.08 if ago < 10 else 1), **slow),
-            night(ago, 5.0 * noise, FP8),
-        )
+    fill(place)
     return place
 
 

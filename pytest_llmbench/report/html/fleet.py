@@ -49,11 +49,14 @@ COLUMNS = (
     ("Last change", "number"),
     ("Step time", "number"),
     ("MFU %", "number"),
-    ("Last night", "text"),
 )
 """The heads of the columns before the nights, and how their cells are aligned."""
 
 LAST_GOOD = "the page of each says what it took on its last good night, and links to a comparison of both nights"
+SINCE_LAST_GOOD = (
+    "look at what differs since the last good night; else run that one's software again on the nodes of the last one, "
+    "and this one's on others"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,9 @@ def _list_cautions(fleet: FleetNights, now: datetime) -> Iterator[str]:
 
 def _describe_entry(entry: _Shown) -> dict[str, Any]:
     page = f"{CONFIGURATIONS}/{entry.page}"
-    return {"name": entry.row.configuration, "badge": entry.badge, "page": page, "colour": entry.badge.colour}
+    night = entry.row.nights[-1]
+    last = "" if entry.row.current else f"{night.day} {night.verdict}"
+    return {"name": entry.row.configuration, "badge": entry.badge, "page": page, "last": last}
 
 
 def _list_cells(entry: _Shown) -> list[tuple[str, str]]:
@@ -195,7 +200,6 @@ def _list_cells(entry: _Shown) -> list[tuple[str, str]]:
         ),
         (formatting.format_seconds(seconds), "" if seconds is None else f"{seconds:.6g}"),
         (_format_mfu(measured), "" if measured.mfu is None else f"{measured.mfu:.6g}"),
-        (f"{night.day}{'' if row.current else f' {night.verdict}'}", f"{night.day}"),
     ]
 
 
@@ -239,17 +243,18 @@ def _list_advice(ordered: Sequence[_Shown]) -> list[dict[str, Any]]:
             "reason": f"{word} ({reason})",
             "links": [_describe_entry(entry) for entry in group[:3]],
             "more": len(group[3:]),
-            "advice": _advise(group[0].row),
+            "advice": _advise(group[0].row, LAST_GOOD),
         }
         for (word, reason), group in list(groups.items())[:MOST_ADVICE]
     ]
 
 
-def _advise(row: FleetRow) -> str:
-    """Return what to do about the last night of a configuration; empty where nothing is known to do."""
+def _advise(row: FleetRow, slower: str) -> str:
+    """Return what to do about the last night of a configuration, `slower` about one that is slower than on its last
+    good night; empty where nothing is known to do."""
     night = row.nights[-1]
     if row.last_good is not None and night.reason == "slower-than-bound":
-        return LAST_GOOD
+        return slower
     if night.reason not in ADVICE or night.reason in NOTHING_TO_DO:
         return ""
     described = {"kind": "configuration", "id": row.configuration, "verdict": night.verdict, "reason": night.reason}
@@ -280,8 +285,7 @@ def _describe_page(entry: _Shown, compared: Mapping[str, str], place: str) -> di
     return {
         "entry": _describe_entry(entry),
         "text": night.text,
-        "advice": _advise(row) if entry.colours[-1] in ("red", "unclear") else "",
-        "last": "" if row.current else f"{night.day} {night.verdict}",
+        "advice": _advise(row, SINCE_LAST_GOOD) if entry.colours[-1] in ("red", "unclear") else "",
         "back": f"../{INDEX}",
         "good": f"{good.day}, {formatting.format_seconds(good.run_seconds)}" if good else "",
         "command": f"llmbench compare {good.day} {night.day} --history {shlex.quote(place)}" if link and good else "",

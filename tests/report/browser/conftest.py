@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from night import NOW, night
+from night import HOSTILE, NOW
+from night import night as make_outcomes
+from nightly import FP8, fill, night, store
 from two_sides import result
+
+from pytest_llmbench.history.store import StoreLocation
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -30,12 +35,27 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pytest_llmbench.report.html.sides import render_sides
 
     folder = tmp_path_factory.mktemp("night")
-    outcomes = night(folder)
+    outcomes = make_outcomes(folder)
     (folder / "report.html").write_text(render(outcomes, NOW))
     checks = [one for one in outcomes if one["kind"] != "configuration"]
     (folder / "few.html").write_text(render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW))
     (folder / "sides.html").write_text(render_sides(describe(result(0.9, 1.0, 1.1), NOW, strict=False), NOW))
     return folder
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the pages of a history: a slow configuration, a good one, one of each other colour."""
+    from pytest_llmbench.cli import main as cli
+
+    folder = tmp_path_factory.mktemp("site")
+    place = StoreLocation("history.db", folder / "history.db")
+    fill(place)
+    unclear = replace(FP8, gpus=256)
+    other = night(0, 6.0, unclear, verdict="INCONCLUSIVE", status="passed", reason="cannot-tell", text=HOSTILE)
+    store(place, 0, other, night(0, None, replace(FP8, gpus=512)))
+    assert cli.main(["site", "--history", f"{place.file}", "-o", f"{folder}/pages"]) == 0
+    return folder / "pages"
 
 
 @pytest.fixture
