@@ -121,6 +121,11 @@ def compute_bounded_exp(logarithm: float) -> float:
     return math.exp(min(logarithm, 700.0))  # from 710 on it overflows
 
 
+def add_changes(fractions: Iterable[float]) -> float:
+    """Return what several changes come to, all as fractions: +10 % and then -10 % are -1 %."""
+    return math.expm1(sum(math.log1p(fraction) for fraction in fractions))
+
+
 def make_finite(value: float | None) -> float | None:
     """Return a value that JSON can hold: one that is no number is None."""
     return value if value is not None and math.isfinite(value) else None

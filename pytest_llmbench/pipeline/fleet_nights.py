@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.formatting import add_changes
 from pytest_llmbench.core.models import (
     ComparedSide,
     DailyRun,
@@ -72,7 +72,7 @@ def collect_nights(place: StoreLocation, since: datetime | None, now: datetime) 
             of_name,
             tuple(series[name][night.day].run_seconds if night.day in series[name] else None for night in of_name),
             changes[name],
-            _add_changes(changes[name]) if len(series[name]) >= FEWEST else None,
+            add_changes(change.difference for change in changes[name]) if len(series[name]) >= FEWEST else None,
             _is_current(of_name[-1], by_name[name], session.started),
             _find_last_good(of_name),
         )
@@ -193,11 +193,6 @@ def _list_runs(of_day: Mapping[date, StoredVerdict]) -> Iterator[DailyRun]:
     for verdict in of_day.values():
         if verdict.started is not None and verdict.run_seconds is not None:
             yield DailyRun(verdict.started, verdict.run_seconds, verdict.environment)
-
-
-def _add_changes(changes: Iterable[LevelChange]) -> float:
-    """Return the sum of changes, as a fraction: what was taken back cancels."""
-    return math.expm1(sum(math.log1p(change.difference) for change in changes))
 
 
 # --- a red night beside the last good one ----------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -280,9 +282,36 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
 
 def _render_page(session: Session, outcomes: list[dict[str, Any]], ending: SessionEnding) -> bytes:
     from pytest_llmbench.report.html import render
+    from pytest_llmbench.report.outcome import describe_stray
 
-    page = render(outcomes, session.now, session.cautions, session.results.planned_hours, ending)
+    # Those that are only listed are no items, and stand in the table all the same.
+    reported = {outcome["id"] for outcome in outcomes if outcome["kind"] == "stray"}
+    listed = [
+        session.redactor.redact_values({**describe_stray(stray, session.directory), "status": "skipped"})
+        for stray in session.results.unmatched
+        if session.settings.unmatched == "list" and stray.id not in reported
+    ]
+    foot = [(label, session.redactor.redact(text)) for label, text in _list_foot(session, ending)]
+    page = render([*outcomes, *listed], session.now, session.cautions, session.results.planned_hours, ending, foot=foot)
     return page.encode("utf-8", "backslashreplace")
+
+
+def _list_foot(session: Session, ending: SessionEnding) -> Iterator[tuple[str, str]]:
+    """Yield what was asked of the session, where it ran, and how it ended: what a page says at its foot."""
+    from pytest_llmbench.core import runtime
+    from pytest_llmbench.core.redaction import hide_password_of
+
+    yield "command", shlex.join(["pytest", *map(hide_password_of, session.command)])
+    yield "version", f"pytest-llmbench {__version__}"
+    yield "baselines", session.catalog.describe()
+    yield "tolerance", "; ".join(describe_tolerances(session.settings))
+    yield "host", formatting.escape(socket.gethostname())
+    yield from (
+        (label, formatting.escape(text))
+        for label, text in (("commit", runtime.read_commit(os.environ)), ("CI job", runtime.read_job_url(os.environ)))
+        if text
+    )
+    yield "exit code", f"{ending.exit_code}"
 
 
 def _render_document(session: Session, outcomes: list[dict[str, Any]], ending: SessionEnding) -> bytes:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from pytest_llmbench.core.models import (
     Outcome,
     Reason,
     Status,
+    Steps,
     UnmatchedRun,
     Verdict,
 )
@@ -29,6 +30,9 @@ from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
 from pytest_llmbench.report.costs import sum_configuration
 
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Integers
+
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""
 
@@ -37,6 +41,9 @@ COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
 
 SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 """Verdicts that a run has for its step times alone."""
+
+UNTRAINED = (Reason.DIVERGED, Reason.DID_NOT_TRAIN)
+"""Problems that the loss of the steps tells of."""
 
 MOST_STEPS = 2000
 """Steps that a report is given; of more, the slow ones and as many of the others, evenly apart."""
@@ -266,7 +273,21 @@ def _describe_steps(measurement: Measurement) -> dict[str, Any]:
     numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
     values = [counted.get(number, value) for number, value in zip(numbers, printed, strict=True)]
     seconds = [formatting.make_finite(value) if value > 0 else None for value in values]
-    return {"steps": {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}}
+    columns = {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}
+    if any(problem.reason in UNTRAINED for problem in measurement.problems):
+        columns |= _describe_loss(segment.steps, positions)
+    return {"steps": columns}
+
+
+def _describe_loss(steps: Steps, positions: Integers) -> dict[str, Any]:
+    """Return the loss of each of these steps, None where none was printed or it is no finite number, and the places of
+    the latter; nothing of a log without any."""
+    printed, values = steps.has_loss[positions], steps.loss[positions]
+    if not printed.any():
+        return {}
+    finite = printed & np.isfinite(values)
+    losses = [value if is_finite else None for value, is_finite in zip(values.tolist(), finite.tolist(), strict=True)]
+    return {"loss": losses, "no_loss": np.flatnonzero(printed & ~finite).tolist()}
 
 
 def _find_slow_line(measurement: Measurement) -> tuple[int, str]:

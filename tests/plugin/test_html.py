@@ -39,11 +39,37 @@ def test_the_page_of_a_session(pytester: pytest.Pytester, examples: Path, worker
     assert "Weak scaling" in text
 
 
+def test_the_foot_says_what_was_asked_and_how_it_ended(
+    pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command, without its secrets."""
+    monkeypatch.setenv("CI_COMMIT_SHA", "abc1234")
+    monkeypatch.setenv("HF_TOKEN", "hf_Correct4Horse8Battery2Staple")
+    arguments = ("-k", SELECTED, "--llmb-html=report.html", "--llmb-tolerance=7%")
+    session(pytester, f"--llmb-logs={examples}", *arguments, "-o", "cache_dir=hf_Correct4Horse8Battery2Staple")
+    foot = words(page(pytester).partition("<footer>")[2].partition("</footer>")[0])
+    assert re.search(r"command pytest .*--llmb-html=report.html", foot)
+    assert "version pytest-llmbench" in foot
+    assert "baselines 82 configurations in 5 files" in foot
+    assert "tolerance 7 % (" in foot
+    assert "commit abc1234" in foot
+    assert foot.endswith("exit code 0") == ("1 red" not in words(page(pytester)))
+    assert "Correct4Horse" not in page(pytester)
+
+
+def test_a_run_that_is_only_listed_stands_in_the_table(pytester: pytest.Pytester, examples: Path) -> None:
+    for mode, colour in (("list", "skipped"), ("fail", "red")):
+        session(pytester, f"--llmb-logs={examples}", "--llmb-html=report.html", f"--llmb-unmatched={mode}")
+        rows = re.findall(r'<tr data-colour="(\w+)" class="stray">.*?</tr>', page(pytester))
+        assert set(rows) == {colour}
+
+
 def test_workers_and_one_process_write_the_same_page(pytester: pytest.Pytester, examples: Path) -> None:
     pytest.importorskip("xdist")
     for name, workers in (("one.html", "-n0"), ("two.html", "-n2")):
         session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, f"--llmb-html={name}", workers)
-    one, two = (re.sub(r"\d\d:\d\d UTC", "", page(pytester, name)) for name in ("one.html", "two.html"))
+    pages = [page(pytester, name) for name in ("one.html", "two.html")]
+    one, two = (re.sub(r"\d\d:\d\d UTC|<dt>command</dt>.*", "", text) for text in pages)
     assert one == two
 
 

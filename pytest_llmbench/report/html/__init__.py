@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,9 +18,11 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Caution
 from pytest_llmbench.report import explain, jobs
 from pytest_llmbench.report.advice import advise, list_advice
-from pytest_llmbench.report.costs import format_cost, format_job_cost, sum_session
+from pytest_llmbench.report.costs import format_cost, sum_session
 from pytest_llmbench.report.document import SessionEnding
-from pytest_llmbench.report.html.charts import draw_curve, draw_distribution, draw_history, draw_steps, format_change
+from pytest_llmbench.report.html.charts import draw_distribution, draw_history, draw_loss, draw_steps, format_change
+from pytest_llmbench.report.html.curves import draw_curve
+from pytest_llmbench.report.html.tables import list_tables
 from pytest_llmbench.report.verdicts import (
     BY_DOCUMENT,
     ORDER,
@@ -79,6 +81,7 @@ COLUMNS = (
     ("Step time", "number"),
     ("Baseline", "number"),
     ("MFU %", "number"),
+    ("All changes", "number"),
     ("GPUs", "number"),
     ("Age", "number"),
     ("Reason", "text"),
@@ -88,13 +91,11 @@ COLUMNS = (
 MOST_ADVICE = 6
 """Reasons for which the head of the page says what to do next."""
 
+MOST_CHANGES = 8
+"""Changes of level that the head of the page names."""
+
 TABLES = ("attempt", "job", "file", "software")
 """Facts of a message that have a table here."""
-
-ENVIRONMENT_FIRST = ("container", "driver", "cuda", "nccl", "pytorch")
-
-ShownTable = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-"""A small table: what it is of, its heads, and its rows of texts."""
 
 
 def render(
@@ -103,9 +104,12 @@ def render(
     cautions: Sequence[Caution] = (),
     planned: PlannedHours | None = None,
     ending: SessionEnding = WELL,
+    *,
+    foot: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the page: the same text for the same outcomes and time, in whatever order they came.
 
+    `foot` is what was asked of the session, and by whom: labels and texts.
     Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
     """
     outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], _rank_outcome(outcome)))
@@ -120,6 +124,7 @@ def render(
             mfu=explain_mfu(outcomes),
             problems=ending.problems,
             cautions=list_all_texts(outcomes, cautions),
+            foot=foot,
             cost=format_cost(cost) if cost else "",
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             style=style,
@@ -150,14 +155,18 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         suite = shown["outcome"]["suite"]
         chart = draw_curve(shown["outcome"], by_id, f"{shown['anchor']}-curve")
         checks.setdefault(TITLES.get(suite, suite.capitalize()), []).append({**shown, "chart": chart})
+    configurations = [{**shown, **_describe(shown)} for shown in of_kind["configuration"]]
+    strays = [{**shown, "cells": _list_stray_cells(shown["outcome"])} for shown in of_kind["stray"]]
     return {
         "title": _make_title(outcomes),
         "counts": _count_colours(outcomes),
         "words": _list_counts(outcomes),
         "next_steps": _list_linked_advice(outcomes, anchors),
         "columns": COLUMNS,
-        "configurations": [{**shown, **_describe(shown)} for shown in of_kind["configuration"]],
-        "strays": of_kind["stray"],
+        "configurations": configurations,
+        "strays": strays,
+        "rows": sorted([*configurations, *strays], key=lambda shown: COLOURS.index(shown["badge"].colour)),
+        "changes": _list_news(of_kind["configuration"]),
         "checks": checks,
         "advise": advise,
         "locate_log": locate_log,
@@ -290,6 +299,7 @@ def _describe(shown: Mapping[str, Any]) -> dict[str, Any]:
     outcome, anchor = shown["outcome"], shown["anchor"]
     excerpt = outcome.get("excerpt") or {}
     charts = (
+        draw_loss(outcome, f"{anchor}-loss"),
         draw_steps(outcome, f"{anchor}-steps"),
         draw_distribution(outcome, f"{anchor}-spread"),
         draw_history(outcome, f"{anchor}-history"),
@@ -299,7 +309,7 @@ def _describe(shown: Mapping[str, Any]) -> dict[str, Any]:
         "texts": [text for text in (outcome["text"], outcome.get("context")) if text],
         "advice": advise(outcome) if outcome["status"] != "passed" else "",
         "facts": [fact for fact in explain.list_facts(outcome) if fact[0] not in TABLES],
-        "tables": [table for table in _list_tables(outcome) if table[-1]],
+        "tables": [table for table in list_tables(outcome) if table[-1]],
         "charts": [chart for chart in charts if chart],
         "notes": list(map(explain.format_note, outcome.get("notes", ()))),
         "excerpt": {"what": "", "line": 0, **excerpt} if excerpt.get("lines") else None,
@@ -310,6 +320,8 @@ def _list_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the texts of cells, and the values that they are sorted by: what has none sorts last."""
     (measured, difference), (age, begun) = get_step_time(outcome), jobs.find_age(outcome)
     expected, gpus = outcome["expected_seconds"], outcome["configuration"]["gpus"]
+    changes = outcome.get("changes") or ()
+    total = formatting.add_changes(change["difference"] for change in changes) if changes else None
     # A younger run is smaller; that of an unknown start has no value.
     started = datetime.fromisoformat(begun).timestamp() if begun else None
     return [
@@ -317,64 +329,30 @@ def _list_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
         (format_step_time(outcome)[0], _format_value(measured)),
         (formatting.format_seconds(expected), _format_value(expected)),
         (format_mfu(outcome), _format_value(get_mfu(outcome)[0])),
+        (format_change(total), _format_value(total)),
         (str(gpus), _format_value(gpus)),
         (age, "" if started is None else f"{-started:.0f}"),
         (outcome["reason"], outcome["reason"]),
     ]
 
 
+def _list_stray_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the cells of a run of no known configuration: nothing but its reason is known."""
+    unknown = [("-", "")] * (len(COLUMNS) - 3)
+    return [*unknown, (outcome["reason"], outcome["reason"])]
+
+
+def _list_news(shown: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest changes of level that stand and that nobody accepted, newest first."""
+    changes = [
+        (change, entry)
+        for entry in shown
+        for change in entry["outcome"].get("changes") or ()
+        if change.get("stands", True) and not change.get("acknowledged")
+    ]
+    changes.sort(key=lambda pair: (str(pair[0].get("started"))[:10], pair[1]["name"]), reverse=True)
+    return [{**entry, "text": change.get("text", "")} for change, entry in changes[:MOST_CHANGES]]
+
+
 def _format_value(value: float | None) -> str:
     return "" if value is None else f"{value:.9g}"
-
-
-def _list_tables(outcome: dict[str, Any]) -> Iterator[ShownTable]:
-    yield "Metrics", ("metric", "measured", "baseline", "difference"), explain.compare_metrics(outcome)
-    changes = [_list_change(change) for change in outcome.get("changes") or ()]
-    yield "Changes of level", ("from", "difference", "interval", "what changed", "state"), changes
-    attempts = [_list_attempt(attempt) for attempt in outcome.get("tries", ())]
-    yield "Attempts in the logs", ("attempt", "steps", "end", "log"), attempts if len(attempts) > 1 else ()
-    launched = [
-        (
-            job["job_id"] or "not submitted",
-            job["purpose"],
-            formatting.fold_nodes(job["nodes"]) or "-",
-            format_job_cost(job),
-            jobs.format_job(outcome, job),
-        )
-        for job in outcome.get("jobs", ())
-    ]
-    yield "Jobs", ("job", "purpose", "nodes", "GPU-hours", "result"), launched
-    yield "Files", ("file",), [(file,) for file in jobs.list_files(outcome)]
-    environment = outcome.get("environment") or {}
-    first = [name for name in ENVIRONMENT_FIRST if name in environment]
-    names = (*first, *sorted(set(environment) - set(first)))
-    yield "Environment", ("name", "value"), [(name, str(environment[name])) for name in names]
-
-
-def _list_change(change: dict[str, Any]) -> tuple[str, ...]:
-    environment = sorted((change.get("environment") or {}).items())
-    return (
-        str(change.get("started"))[:10],
-        format_change(change.get("difference")),
-        " to ".join(format_change(change.get(end)) for end in ("low", "high")),
-        "; ".join(f"{name}: {before} to {after}" for name, (before, after) in environment) or "nothing that is known",
-        _format_state(change),
-    )
-
-
-def _format_state(change: dict[str, Any]) -> str:
-    acknowledged = change.get("acknowledged")
-    if not acknowledged:
-        return "open" if change.get("stands", True) else "taken back since"
-    until = f" until {acknowledged['expires']}" if acknowledged.get("expires") else ""
-    by = f" by {acknowledged['by']}" if acknowledged.get("by") else ""
-    return f"acknowledged{by}{until}: {acknowledged.get('reason', '')}"
-
-
-def _list_attempt(attempt: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        f"{attempt['number']}{', judged' if attempt['judged'] else ''}",
-        "none" if attempt["last_step"] is None else f"{attempt['first_step']} to {attempt['last_step']}",
-        attempt["ended"],
-        locate_log(attempt),
-    )

@@ -1,10 +1,10 @@
-"""The charts of the page: a run's steps and their distribution, the nights before it, a family's scaling."""
+"""The charts of the page: a run's steps, their distribution and loss, and the nights before it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,102 +63,9 @@ def _format_span(values: Sequence[float]) -> str:
     return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
 
 
-def _make_sentence(parts: Sequence[str]) -> str:
+def make_sentence(parts: Sequence[str]) -> str:
     """Return the parts that say something as one sentence."""
     return f"{'; '.join(part for part in parts if part)}."
-
-
-# --- weak scaling ------------------------------------------------------------------------------------------------
-
-Shares = Sequence[tuple[int, float]]
-"""GPUs of a size, and its throughput per GPU as a share of the reference's."""
-
-
-DRAWN = {
-    "measured": ("line", "dot", "measured", "\N{BLACK CIRCLE}"),
-    "recorded": ("recorded", "triangle", "hollow", "\N{WHITE UP-POINTING TRIANGLE}"),
-    "documented": ("documented", "diamond", "hollow", "\N{WHITE DIAMOND}"),
-}
-"""Of a curve: the kind of its line, the symbol and kind of its points, and the symbol in the key."""
-
-
-def draw_curve(check: dict[str, Any], by_id: Mapping[str, dict[str, Any]], name: str) -> Chart | None:
-    """Return the chart of a weak-scaling check; None for other checks, and where nothing was compared.
-
-    `by_id` are the outcomes of the session. Those of its members that were not compared show what is documented.
-    """
-    if check["check"] != "weak-scaling" or not check.get("compared"):
-        return None
-    rows = [row for row in check["compared"] if row["baseline"] == check["compared"][0]["baseline"]]
-    smallest = (rows[0]["reference_gpus"], 1.0)  # by definition
-    measured = sorted([smallest, *((row["gpus"], row["measured"]) for row in rows if row["measured"])])
-    expected = {
-        label: sorted({smallest, *shares.items()})
-        for label, shares in _collect_shares(check, rows, by_id).items()
-        if shares
-    }
-    return _draw(expected, measured, name) if len(measured) >= FEWEST else None
-
-
-def _collect_shares(
-    check: dict[str, Any], rows: Sequence[dict[str, Any]], by_id: Mapping[str, dict[str, Any]]
-) -> dict[str, dict[int, float]]:
-    """Return what the baselines say of the compared sizes, and of the others where their outcomes are there; beside
-    recorded ones what is documented, too."""
-    kind, reference = rows[0]["baseline"], by_id.get(rows[0]["reference"])
-    members = [by_id[name] for name in check.get("members", ()) if name in by_id]
-
-    def get_expected(outcome: dict[str, Any]) -> float | None:
-        return outcome["expected_seconds"] if outcome["baseline"]["kind"] == kind else None
-
-    own = _compute_shares(members, reference, get_expected) | {
-        row["gpus"]: row["documented"] for row in rows if row["documented"]
-    }
-    if kind != "recorded":
-        return {"documented": own}
-    return {"recorded": own, "documented": _compute_shares(members, reference, _get_published_seconds)}
-
-
-def _get_published_seconds(outcome: dict[str, Any]) -> float | None:
-    seconds: float | None = outcome["baseline"].get("published_seconds")
-    return outcome["expected_seconds"] if outcome["baseline"]["kind"] == "published" else seconds
-
-
-def _compute_shares(
-    members: Sequence[dict[str, Any]],
-    reference: dict[str, Any] | None,
-    seconds: Callable[[dict[str, Any]], float | None],
-) -> dict[int, float]:
-    """Return by GPUs the throughput per GPU of the members as a share of the reference's, where both have a time."""
-    whole = seconds(reference) if reference else None
-    times = {outcome["configuration"]["gpus"]: seconds(outcome) for outcome in members} if whole else {}
-    return {gpus: whole / time for gpus, time in times.items() if whole and time}
-
-
-def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart | None:
-    """Draw the throughput per GPU of a family's sizes, measured and what is told of them by who tells it."""
-    curves = {"measured": measured, **expected}
-    sizes = sorted({size for shares in curves.values() for size, _ in shares})
-    places = {size: float(at) for at, size in enumerate(sizes)}
-    x = Scale(-0.5, len(sizes) - 0.5, [(places[size], str(size)) for size in sizes])
-    y = make_number_scale(*pad([share for shares in curves.values() for _, share in shares], 0.2), percent=True)
-    picture = Picture(x, y, "GPUs", "of the smallest")
-    for label, shares in reversed(curves.items()):
-        line, symbol, points, _ = DRAWN[label]
-        placed = [(places[size], share) for size, share in shares]
-        picture.draw_line(placed, line)
-        picture.draw_points(placed, symbol, points)
-    key = ", ".join(f"{DRAWN[label][3]} {label}" for label in curves)
-    return Chart(name, "Throughput per GPU", _describe_scaling(expected, measured), picture.make_svg(name), key)
-
-
-def _describe_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
-    by_size = {label: dict(shares) for label, shares in expected.items()}
-    texts = []
-    for size, share in measured:
-        beside = ", ".join(f"{label} {shares[size]:.1%}" for label, shares in by_size.items() if size in shares)
-        texts.append(f"{size} GPUs {share:.1%}" + (f" ({beside})" if beside else ""))
-    return _make_sentence([f"Against the smallest size that was compared: {', '.join(texts)}"])
 
 
 # --- the nights before -------------------------------------------------------------------------------------------
@@ -289,7 +196,7 @@ def _describe_history(
     nights = (
         f"{formatting.count_noun(len(earlier), 'night')} from {_format_date(earlier[0])} to {_format_date(earlier[-1])}"
     )
-    return _make_sentence(
+    return make_sentence(
         [
             f"{nights}{now}, {_format_span(measured)}",
             f"{untimed} without a step time" if untimed else "",
@@ -357,7 +264,7 @@ def _describe_steps(outcome: dict[str, Any], points: Points, slow: Points, y: Sc
     values = [value for _, value in points]
     above, below = sum(value > y.high for value in values), sum(value < y.low for value in values)
     listed = formatting.join_first([step for step, _ in slow])
-    return _make_sentence(
+    return make_sentence(
         [
             f"{formatting.count_noun(len(values), 'step')}, {_format_span(values)}",
             f"window {outcome['window']['first']} to {outcome['window']['last']}",
@@ -396,9 +303,54 @@ def _describe_distribution(outcome: dict[str, Any], times: Sequence[float]) -> s
     median, low, high = (formatting.format_seconds(times[int(count * part)]) for part in (0.5, 0.25, 0.75))
     values = formatting.count_noun(count, "mean" if outcome.get("window_mean_of") else "step")
     middle = f"median {median}, half of them from {low} to {high}"
-    return _make_sentence(
+    return make_sentence(
         [
             f"{values} of the window: {middle}, slowest {formatting.format_seconds(times[-1])}",
             *_list_lines_in_words(outcome),
+        ]
+    )
+
+
+# --- the loss of a run that did not train ------------------------------------------------------------------------
+
+LARGEST_LOSS = 3
+"""What is more than this multiple of the median is drawn at the edge."""
+
+
+BOUNDLESS = 1e12
+"""No scale reaches further: a run that diverges may print 1e308."""
+
+
+def draw_loss(outcome: dict[str, Any], name: str) -> Chart | None:
+    """Draw the loss of the steps of a run that diverged or did not train; None for any other, and without losses."""
+    columns = outcome.get("steps") or {}
+    if "loss" not in columns:
+        return None
+    index, losses = columns["index"], columns["loss"]
+    points = [(step, loss) for step, loss in zip(index, losses, strict=True) if loss is not None]
+    no_numbers = [index[place] for place in columns["no_loss"]]
+    if len(points) + len(no_numbers) < FEWEST:
+        return None
+    values = sorted(loss for _, loss in points) or [1.0]
+    highest = min(LARGEST_LOSS * abs(values[len(values) // 2]), BOUNDLESS)
+    y = make_number_scale(*pad([max(min(value, highest), -BOUNDLESS) for value in values]))
+    picture = Picture(make_number_scale(min(index), max(index)), y, "step", "loss")
+    picture.draw_line(zip(index, losses, strict=True))
+    picture.draw_points([(step, y.high) for step in no_numbers], "cross", "regression")
+    above = [(step, y.high) for step, loss in points if loss > y.high]
+    picture.draw_points(above, "triangle", "hollow")
+    signs = ["\N{MULTIPLICATION X} no finite number"] if no_numbers else []
+    signs += ["\N{WHITE UP-POINTING TRIANGLE} above the scale"] if above else []
+    return Chart(name, "Loss", _describe_loss(points, no_numbers, index), picture.make_svg(name), ", ".join(signs))
+
+
+def _describe_loss(points: Points, no_numbers: Sequence[int], index: Sequence[int]) -> str:
+    losses = [loss for _, loss in points]
+    first = f", first at step {no_numbers[0]}" if no_numbers else ""
+    return make_sentence(
+        [
+            f"{formatting.count_noun(len(index), 'step')}",
+            f"loss {losses[0]:.4g} at step {points[0][0]}, {losses[-1]:.4g} at step {points[-1][0]}" if losses else "",
+            f"no finite number at {formatting.count_noun(len(no_numbers), 'step')}{first}" if no_numbers else "",
         ]
     )

@@ -18,9 +18,10 @@ from pytest_llmbench.report.comparison import (
     list_remarks,
 )
 from pytest_llmbench.report.explain import name_label
-from pytest_llmbench.report.html import Badge, ShownTable, make_environment, make_policy, read_part
+from pytest_llmbench.report.html import Badge, make_environment, make_policy, read_part
 from pytest_llmbench.report.html.charts import Chart
 from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
+from pytest_llmbench.report.html.tables import ShownTable
 from pytest_llmbench.report.site import ENDING, INDEX
 
 BADGES = {

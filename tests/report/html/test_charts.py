@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.report.html.charts import draw_curve, draw_distribution, draw_history, draw_steps
+from pytest_llmbench.report.html.charts import draw_distribution, draw_history, draw_loss, draw_nights, draw_steps
+from pytest_llmbench.report.html.curves import draw_curve
 from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale
 
 WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
@@ -282,3 +283,61 @@ def test_a_line_is_drawn_in_the_units_of_its_axes() -> None:
     (left, bottom), (middle, top), (right, again) = [(float(x), float(y)) for x, y in points]
     assert (left, top, bottom) == (0, 0, again)
     assert middle == right / 2
+
+
+# --- the loss of a run that did not train -------------------------------------------------------------------------
+
+
+def lost(losses: Sequence[float | None], no_loss: Sequence[int] = ()) -> dict[str, Any]:
+    columns = {"index": list(range(len(losses))), "seconds": [10.0] * len(losses), "slow": [], "loss": list(losses)}
+    return {"steps": {**columns, "no_loss": list(no_loss)}}
+
+
+def test_the_loss_of_a_diverged_run_says_where_it_ended() -> None:
+    chart = draw_loss(lost([9.5, 7.0, 5.0, None, None, 4.0], [3, 4]), "loss")
+    assert chart is not None
+    assert chart.sentence == ("6 steps; loss 9.5 at step 0, 4 at step 5; no finite number at 2 steps, first at step 3.")
+    assert chart.key == "\N{MULTIPLICATION X} no finite number"
+
+
+def test_a_loss_that_ran_away_is_drawn_at_the_edge() -> None:
+    chart = draw_loss(lost([5.0, 4.0, 3.0, 1e30]), "loss")
+    assert chart is not None
+    assert chart.key == "\N{WHITE UP-POINTING TRIANGLE} above the scale"
+
+
+@pytest.mark.parametrize("losses", [[None, None], [None, 3.0]])
+def test_losses_that_are_hardly_there_are_drawn_or_nothing(losses: list[float | None]) -> None:
+    """All are no number, or one of two was not printed."""
+    no_loss = [0, 1] if losses == [None, None] else []
+    chart = draw_loss(lost(losses, no_loss), "loss")
+    assert (chart is None) is (not no_loss)
+
+
+def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
+    assert draw_loss({"steps": {"index": [1, 2], "seconds": [1.0, 1.0], "slow": []}}, "loss") is None
+    assert draw_loss({}, "loss") is None
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)), max_size=30))
+def test_no_loss_breaks_the_chart(losses: list[float | None]) -> None:
+    draw_loss(lost(losses, [place for place, loss in enumerate(losses) if loss is None]), "loss")
+
+
+# --- nights without tonight ----------------------------------------------------------------------------------------
+
+
+def test_the_nights_of_a_site_have_no_tonight() -> None:
+    nights = [
+        {"started": f"2026-01-{day:02}", "verdict": "PASS", "step_time_seconds": value, "expected_seconds": 10.0}
+        for day, value in enumerate((10.0, 10.1, None, 10.8), 1)
+    ]
+    changes = [{"night": 3, "difference": 0.08, "started": "2026-01-04"}]
+    chart = draw_nights(nights, changes, "chart")
+    assert chart is not None
+    assert chart.sentence == (
+        "4 nights from 2026-01-01 to 2026-01-04, 10.00 s to 10.80 s; 1 without a step time; "
+        "1 change of level: +8.0 % from 2026-01-04 on."
+    )
+    assert "tonight" not in chart.key
+    assert draw_nights(nights[2:], [], "chart") is None

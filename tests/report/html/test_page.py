@@ -269,7 +269,7 @@ def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
     parsed = Parsed(render(strays, NOW))
     ids = {attributes["id"] for attributes in parsed.of("article")}
     assert len(ids) == 3
-    assert {str(link["href"])[1:] for link in parsed.of("a")} == ids
+    assert {str(link["href"])[1:] for link in parsed.of("a")} == {*ids, "verdicts"}
 
 
 def test_nothing_judged_is_a_page_too() -> None:
@@ -310,3 +310,46 @@ def test_no_text_becomes_more_than_text(text: str) -> None:
     assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in other.elements]
     assert parsed.of("div") == other.of("div")
     assert parsed.text.count(text) >= 5
+
+
+# --- head, foot, and what stands in the table -----------------------------------------------------------------------
+
+
+def test_a_run_of_no_known_configuration_stands_in_the_table() -> None:
+    """With its reason, beside those that were judged; one that is only listed is not red."""
+    strays = [
+        describe_stray(UnmatchedRun(name, Reason.UNMATCHED, "no recipe", Path("/x")), Path("/")) for name in ("a", "b")
+    ]
+    page = render([told(), strays[0], {**strays[1], "status": "skipped"}], NOW)
+    rows = re.findall(r"<tr data-colour=.*?</tr>", page)
+    texts = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in rows]
+    assert texts[0] == "! UNMATCHED a - - - - - - - unmatched"
+    assert texts[2] == "\N{BULLET} UNMATCHED b - - - - - - - unmatched"
+    assert "1 red" in page
+
+
+def test_the_foot_says_what_was_asked_as_text() -> None:
+    page = render([told()], NOW, foot=[("command", HOSTILE), ("exit code", "1")])
+    assert "<dt>exit code</dt><dd>1</dd>" in page
+    assert HOSTILE not in page
+    assert HOSTILE in Parsed(page).text
+    assert "<footer>" not in render([told()], NOW)
+
+
+def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head() -> None:
+    changes = [
+        {"kind": "step", "started": f"2026-01-{day}T00:00:00+00:00", "night": 0, "difference": by, "stands": stands}
+        | {"acknowledged": None, "environment": {}, "low": 0.0, "high": 0.1, "text": f"change of the {day}th"}
+        for day, by, stands in ((10, 0.10, True), (11, -0.05, False), (12, 0.02, True))
+    ]
+    page = render([told(changes=changes)], NOW)
+    assert f'data-v="{1.1 * 0.95 * 1.02 - 1:.9g}">+6.6 %</td>' in page
+    (head,) = re.findall('<ul class="changes">.*?</ul>', page, re.DOTALL)
+    assert re.findall(r"change of the (\d+)th", head) == ["12", "10"]
+    accepted = {**changes[0], "acknowledged": {"reason": "known", "by": "me", "expires": None}}
+    assert '<ul class="changes">' not in render([told(changes=[accepted])], NOW)
+
+
+def test_a_diverged_run_shows_its_loss(page: str) -> None:
+    assert page.count("<strong>Loss</strong>") == 1
+    assert re.search(r"no finite number at \d+ steps?, first at step \d+", page)
