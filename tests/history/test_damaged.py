@@ -183,30 +183,38 @@ def test_a_sound_file_that_holds_what_no_session_stored_is_told(
         open_as_session(tmp_path)
 
 
+BOTH, EXPORTED, SHOWN = ("history export", "site --days 9999"), ("history export",), ("site --days 9999",)
+
+UNKNOWN = (
+    (BOTH, "UPDATE llmb_verdict SET run_seconds = 'long'", "run_seconds is 'long'"),
+    (BOTH, "UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
+    (BOTH, "UPDATE llmb_verdict SET log_difference = 9e999", "log_difference is inf"),
+    (BOTH, "UPDATE llmb_run SET environment = '[]'", "environment is []"),
+    (BOTH, "UPDATE llmb_verdict SET metrics = '{\"mfu\": 7}'", "non-iterable"),
+    (EXPORTED, "UPDATE llmb_verdict SET step_seconds = x'00'", "buffer"),
+    (SHOWN, 'UPDATE llmb_verdict SET metrics = \'{"mfu": ["much", null]}\'', "a metric is 'much'"),
+    (BOTH, "UPDATE llmb_verdict SET verdict = x'00'", "verdict is b"),
+    (BOTH, "UPDATE llmb_run SET nodes = 'x'", "JSONDecodeError"),
+)
+"""Which commands read it, what somebody did, and what is said of it: no page shows a step, and an export any metric."""
+
+
 @pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ("UPDATE llmb_verdict SET run_seconds = 'long'", "run_seconds is 'long'"),
-        ("UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
-        ("UPDATE llmb_verdict SET log_difference = 9e999", "log_difference is inf"),
-        ("UPDATE llmb_run SET environment = '[]'", "environment is []"),
-        ("UPDATE llmb_verdict SET metrics = '{\"mfu\": 7}'", "non-iterable"),
-        ("UPDATE llmb_verdict SET step_seconds = x'00'", "buffer"),
-        ("UPDATE llmb_verdict SET verdict = x'00'", "verdict is b"),
-        ("UPDATE llmb_run SET nodes = 'x'", "JSONDecodeError"),
-    ],
+    ("command", "change", "told"), [(command, *case) for commands, *case in UNKNOWN for command in commands]
 )
 def test_the_command_names_the_session_that_said_what_cannot_be_shown(
-    sound: bytes, tmp_path: Path, change: str, told: str, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest, tmp_path: Path, command: str, change: str, told: str
 ) -> None:
     """An entry that was let in once must not be the end of every export."""
+    sound, capsys = request.getfixturevalue("sound"), request.getfixturevalue("capsys")
+    arguments = [*command.split(), "-o", str(tmp_path / "out"), "--history", str(tmp_path / "h.db")]
     (tmp_path / "h.db").write_bytes(sound)
     path = str(tmp_path / "h.db")
     with sqlite3.connect(path) as database:
         database.execute(f"{change} WHERE id = 3")
         (session,) = database.execute("SELECT session FROM llmb_verdict WHERE id = 3").fetchone()
     database.close()
-    assert cli.main(["history", "export", "--history", path]) == 2
+    assert cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert told in error
     statement = error.partition("remove what that session said: ")[2]
@@ -214,7 +222,7 @@ def test_the_command_names_the_session_that_said_what_cannot_be_shown(
     with sqlite3.connect(path) as database:
         database.execute(statement)
     database.close()
-    assert cli.main(["history", "export", "--history", path]) == 0
+    assert cli.main(arguments) == 0
 
 
 # --- what else a store may be -----------------------------------------------------------------------------
