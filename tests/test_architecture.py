@@ -78,7 +78,12 @@ def test_an_import_goes_to_a_lower_floor_or_stays_in_its_room(path: Path) -> Non
 
 
 RUNS = {
-    "subprocess": ("launch/slurm/__init__.py", "launch/submit/setup.py", "ingest/reading/file_reader.py"),
+    "subprocess": (
+        "launch/slurm/__init__.py",
+        "launch/submit/setup.py",
+        "launch/submit/candidate.py",
+        "ingest/reading/file_reader.py",
+    ),
     "posix_spawn": ("launch/submit/process.py",),
     "multiprocessing": ("ingest/nccl/__init__.py",),
     "pickle": ("plugin/session.py", "ingest/reading/file_reader.py"),

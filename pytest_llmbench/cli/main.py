@@ -22,7 +22,16 @@ CommandFunction = Callable[[argparse.Namespace], Output]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used, 128 and its
-    number for a signal."""
+    number for a signal. Those of `probe` are git's."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["probe"]:
+        from pytest_llmbench.cli.probe import guard_exit
+
+        return guard_exit(lambda: _run_stoppable(argv))
+    return _run_stoppable(argv)
+
+
+def _run_stoppable(argv: Sequence[str] | None) -> int:
     if unfit := describe_unfit_system():
         tell_aside(f"llmbench: {unfit}")
         return 2
@@ -85,13 +94,13 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    from pytest_llmbench.cli import baselines, compare, history, nccl, nodes, replay, setup, site, summary
+    from pytest_llmbench.cli import baselines, compare, history, nccl, nodes, probe, replay, setup, site, summary
 
     parser = Parser(prog="llmbench", description="Look at baselines and runs of LLM training benchmarks.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     # In the order in which `--help` lists them.
-    rooms = (baselines, summary, replay, compare, nccl)
+    rooms = (baselines, summary, replay, compare, probe, nccl)
     for add in (
         *(room.add for room in rooms),
         _add_chat,

@@ -16,6 +16,7 @@ __all__ = [
     "PairedAnswer",
     "PairedEstimate",
     "PairedOutcome",
+    "ProbeOutcome",
     "Trial",
     "TrialOutcome",
 ]
@@ -83,6 +84,17 @@ class PairedAnswer:
     outcome: PairedOutcome
     pairs: int  # whole ones
     estimate: PairedEstimate | None  # None before the first look
+
+
+class ProbeOutcome(StrEnum):
+    """On which side of the middle of two ends a build is: a stable code."""
+
+    NOT_SLOWER = "not-slower"
+    SLOWER = "slower"
+    CANNOT_TELL = "cannot-tell"
+    DOES_NOT_RUN = "does-not-run"
+    ENDS_ALIKE = "ends-alike"  # the bad end is not shown to be slower than the good one
+    STOPPED = "stopped"  # what makes its runs was ended from outside
 
 
 class BisectOutcome(StrEnum):

@@ -1,0 +1,241 @@
+"""`llmbench probe`: exit codes that `git bisect run` takes for what they are; and a real `git bisect run`."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from titan_runs import write_run
+
+from pytest_llmbench.cli import probe as command
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.core.models import ProbeOutcome
+from pytest_llmbench.judge.probe import decide_probe
+
+GOOD, SLOW = 2.0, 2.1
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write_runs(folder: str, seconds: float, first_night: int, runs: int = 2) -> None:
+    for number in range(1, runs + 1):
+        write_run(Path(folder), first_night + number - 1, name=f"run_{number}/train.log", seconds=seconds)
+
+
+@pytest.fixture
+def ends() -> list[str]:
+    write_runs("good", GOOD, 1)
+    write_runs("bad", SLOW, 3)
+    return ["probe", "--good", "good", "--bad", "bad"]
+
+
+def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
+    """Return a command that makes a run on a night of its own, and then does what `end` says."""
+    script = tmp_path / "make.py"
+    script.write_text(
+        "import os, pathlib, sys\n"
+        f"sys.path.insert(0, {str(SUPPORT)!r})\n"
+        "from titan_runs import write_run\n"
+        "folder = pathlib.Path(os.environ['LLMBENCH_RUN'])\n"
+        "night = 4 + int(folder.name.removeprefix('run_'))\n"
+        f"write_run(folder, night, name='train.log', seconds={seconds})\n{end}\n"
+    )
+    return ["--runs", "candidates", "--", sys.executable, str(script)]
+
+
+# --- runs that lie there -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)])
+def test_a_build_is_on_one_side_of_the_middle(
+    ends: list[str], seconds: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_runs("new", seconds, 5)
+    assert main([*ends, "new"]) == code
+    out = capsys.readouterr().out
+    assert out.startswith("probe: slower" if code else "probe: not slower")
+    assert "2 of its runs count" in out
+    assert max(map(len, out.splitlines())) < 80
+
+
+def test_in_the_middle_it_cannot_be_told(ends: list[str]) -> None:
+    write_runs("new", 2.0495, 5)
+    assert main([*ends, "new"]) == 125
+
+
+def test_runs_that_cannot_be_judged_are_no_data(ends: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    write_runs("new", SLOW, 5)
+    for log in Path("new").rglob("*.log"):
+        log.write_text("".join(log.read_text().splitlines(keepends=True)[:20]))
+    assert main([*ends, "new"]) == 125
+    assert capsys.readouterr().out.count("no data: new/") == 2
+
+
+def test_ends_that_are_alike_stop_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+    write_runs("good", GOOD, 1)
+    write_runs("bad", GOOD, 3)
+    write_runs("new", SLOW, 5)
+    assert main(["probe", "--good", "good", "--bad", "bad", "new"]) == 128
+    assert "nothing to search" in capsys.readouterr().out
+
+
+# --- runs that are made ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "code"), [("2.0", 0), ("2.1", 1)])
+def test_a_command_makes_as_few_runs_as_tell(ends: list[str], tmp_path: Path, seconds: str, code: int) -> None:
+    assert main([*ends, *make_runs(tmp_path, seconds)]) == code
+    assert [path.name for path in Path("candidates/1").iterdir()] == ["run_1"]
+    assert main([*ends, *make_runs(tmp_path, seconds)]) == code
+    assert Path("candidates/2/run_1/train.log").exists()
+
+
+def test_after_four_runs_it_cannot_be_told(ends: list[str], tmp_path: Path) -> None:
+    assert main([*ends, *make_runs(tmp_path, "2.0495")]) == 125
+    assert len(list(Path("candidates/1").iterdir())) == 4
+
+
+def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(ends: list[str], tmp_path: Path) -> None:
+    """A session of pytest that launches the run ends with 1 where it is a regression."""
+    assert main([*ends, *make_runs(tmp_path, "2.0", "sys.exit(1)")]) == 0
+
+
+def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
+    Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
+    assert main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"]) == 125
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("exit 1", 125),  # a build that does not compile
+        ("exit 125", 125),
+        ("true", 125),  # twice without a run
+        ("exit 128", 128),
+        ("kill -9 $$", 128),
+    ],
+)
+def test_without_a_run_the_command_says_why(ends: list[str], script: str, code: int) -> None:
+    assert main([*ends, "--runs", "candidates", "--", "sh", "-c", script]) == code
+
+
+def test_a_command_that_is_not_there_says_nothing_of_a_build(
+    ends: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*ends, "--runs", "candidates", "--", "no-such-command"]) == 128
+    assert "no-such-command cannot be started: No such file" in capsys.readouterr().err
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["probe"],
+        ["probe", "--good", "good", "--bad", "bad"],
+        ["probe", "--good", "good", "--bad", "bad", "--oops", "new"],
+        ["probe", "--good", "good", "--bad", "nowhere", "new"],
+        ["probe", "--good", "good", "--bad", "bad", "new", "newer"],
+        ["probe", "--good", "good", "--bad", "empty", "new"],
+        ["probe", "--good", "good", "--bad", "bad", "--configuration", "other", "new"],
+    ],
+    ids=" ".join,
+)
+def test_a_usage_error_is_never_a_bad_build(words: list[str], ends: list[str]) -> None:
+    write_runs("new", GOOD, 5)
+    Path("empty").mkdir()
+    assert main(words) == 129
+
+
+def test_a_fault_of_this_program_is_never_a_bad_build(
+    ends: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(answer: object) -> str:
+        raise RuntimeError("a fault")
+
+    write_runs("new", SLOW, 5)
+    monkeypatch.setattr(command, "_describe", fail)
+    assert main([*ends, "new"]) == 128
+    assert "RuntimeError: a fault" in capsys.readouterr().err
+
+
+def test_several_configurations_need_a_name(ends: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, seconds in (("good", GOOD), ("bad", SLOW), ("new", GOOD)):
+        write_run(Path(folder), 7, name="long/run_7/train.log", seconds=seconds, mbs=8, gbs=64)
+    write_runs("new", GOOD, 5)
+    assert main([*ends, "new"]) == 129
+    message = capsys.readouterr().err
+    assert "give --configuration=ID" in message
+    name = next(word.strip(",") for word in message.split() if "gbs32" in word)
+    assert main([*ends, "--configuration", name, "new"]) == 0
+
+
+# --- the decision ------------------------------------------------------------------------------------------
+
+
+def test_few_runs_far_apart_are_enough_and_near_ones_are_not() -> None:
+    good, bad = [0.0, 0.004], [0.1, 0.104]
+    assert decide_probe(good, bad, [0.1])[0] is ProbeOutcome.SLOWER
+    assert decide_probe(good, bad, [0.0])[0] is ProbeOutcome.NOT_SLOWER
+    assert decide_probe(good, bad, [0.055])[0] is ProbeOutcome.CANNOT_TELL
+    assert decide_probe(good, good, [0.5])[0] is ProbeOutcome.ENDS_ALIKE
+    assert decide_probe(bad, good, [0.0])[0] is ProbeOutcome.ENDS_ALIKE
+
+
+def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
+    outcome, estimate = decide_probe([0.0], [math.log(1.2)], [math.log(1.2)])
+    assert outcome is ProbeOutcome.SLOWER
+    assert not estimate.noise.measured
+
+
+# --- git ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+@pytest.mark.parametrize(("slow", "candidates"), [(6, {6}), (5, {4, 5})])
+def test_git_bisect_run_finds_the_planted_commit(
+    ends: list[str], tmp_path: Path, slow: int, candidates: set[int]
+) -> None:
+    """Seven commits: the fourth does not build, from a later one on steps are 5 % slower. Next to the one that does not
+    build git names both: nothing tells them apart."""
+    program = tmp_path / "program"
+    program.mkdir()
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        "GIT_CONFIG_GLOBAL": os.devnull,
+    }
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["git", *words], cwd=program, env=environment, text=True, capture_output=True, check=False
+        )
+
+    git("init", "-q")
+    for number in range(1, 8):
+        source = "broken(" if number == 4 else f"seconds = {SLOW if number >= slow else GOOD}  # {number}"
+        (program / "program.py").write_text(source)
+        git("add", "program.py")
+        git("commit", "-qm", f"commit {number}")
+    numbers = {git("rev-parse", f"HEAD~{7 - number}").stdout.strip(): number for number in range(1, 8)}
+    assert len(numbers) == 7
+    words = make_runs(tmp_path, "__import__('runpy').run_path('program.py')['seconds']")
+    words[1] = str(tmp_path / "candidates")
+    llmbench = [sys.executable, "-m", "pytest_llmbench.cli.main", "probe"]
+    both = ["--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad")]
+    git("bisect", "start", "HEAD", "HEAD~6")
+    done = git("bisect", "run", *llmbench, *both, *words)
+    # "abc... is the first bad commit", or a line for each of several
+    lines = [line.partition(" is the first bad commit")[0] for line in done.stdout.splitlines()]
+    assert {numbers[line] for line in lines if line in numbers} == candidates
+    assert done.returncode == (0 if len(candidates) == 1 else 2)
