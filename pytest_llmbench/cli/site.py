@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
 import socket
 import sys
@@ -45,6 +46,8 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.pipeline.fleet_nights import collect_nights, compare_with_last_good
     from pytest_llmbench.pipeline.settings import Settings
 
+    if importlib.util.find_spec("jinja2") is None:
+        raise HistoryError("its pages need the package jinja2: pip install 'pytest-llmbench[html]'")
     if formatting.is_remote(arguments.output):
         raise HistoryError(f"-o {arguments.output}: is no folder on this machine")
     place, now = open_history(arguments.history), datetime.now(UTC)

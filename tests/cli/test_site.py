@@ -272,6 +272,12 @@ def test_what_cannot_be_used_is_a_usage_error(
     assert "usage: llmbench site" in capsys.readouterr().err
 
 
+def test_a_package_that_is_missing_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else name)
+    assert "pip install 'pytest-llmbench[html]'" in site(code=2)
+    assert not Path("site").exists()
+
+
 def test_an_unknown_store_is_told(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["site", "--history", "other.db", "-o", "site"]) == 2
     assert "llmbench: " in capsys.readouterr().err
