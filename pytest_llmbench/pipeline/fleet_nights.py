@@ -152,10 +152,14 @@ def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdic
 
 
 def _is_current(night: StoredVerdict, verdicts: Iterable[StoredVerdict], newest: datetime) -> bool:
-    """Whether a night belongs to the newest sessions: they judged its run first, and it started then.
+    """Whether a night belongs to the newest sessions: they judged its run first, and it started then; or said that it
+    failed.
 
-    A folder that keeps its runs has the old ones judged again every night: their verdict is none of tonight.
+    A folder that keeps its runs has the old ones judged again every night: that they pass says nothing of tonight. What
+    is red stays so, whenever it ran.
     """
+    if night.status == "failed" and newest - night.judged <= ONE_NIGHT:
+        return True
     first = min(verdict.judged for verdict in verdicts if verdict is night or (night.run and verdict.run == night.run))
     return newest - first <= ONE_NIGHT and night.day >= (newest - timedelta(days=1)).date()
 

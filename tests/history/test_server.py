@@ -17,6 +17,7 @@ from pytest_llmbench.history import queries
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import connect, locate_store
 from pytest_llmbench.pipeline import session_history as remembering
+from pytest_llmbench.pipeline.fleet_nights import collect_nights
 from pytest_llmbench.pipeline.session_history import SessionHistory
 
 
@@ -114,3 +115,17 @@ def test_a_server_that_does_not_start_prints_its_log() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert "could not create any Unix-domain sockets" in done.stderr
     assert not folder.exists()
+
+
+def test_the_pages_of_a_server_are_those_of_a_file(postgresql: Path, tmp_path: Path) -> None:
+    places = [locate_store(url, tmp_path) for url in (new_database(postgresql), "h.db")]
+    documents = [document(outcome(7.4 + night % 2, night)) for night in range(9)]
+    rows = []
+    for place in places:
+        for each in (*documents, document(outcome(None))):
+            write(place, each)
+        fleet = collect_nights(place, None, builders.NOW)
+        rows.append([(night.day, night.verdict, night.mfu, night.window) for night in fleet.rows[0].nights])
+        assert fleet.rows[0].total is not None
+    assert rows[0] == rows[1]
+    assert len(rows[0]) >= 9

@@ -82,7 +82,17 @@ def test_a_run_that_is_judged_again_is_no_further_night_and_what_was_said_last_c
     judge(place, NOON + timedelta(minutes=1), {**run, "status": "failed", "verdict": "REGRESSION"})
     (night,) = row(place).nights
     assert night.verdict == "REGRESSION"
-    assert not row(place).current
+
+
+@pytest.mark.parametrize(("status", "current"), [("failed", True), ("passed", False), ("skipped", False)])
+def test_an_old_run_that_the_newest_session_failed_is_red_tonight(
+    place: StoreLocation, status: str, current: bool
+) -> None:
+    """And one that it passed again says nothing of tonight."""
+    run = ran(NOON - timedelta(days=30))
+    judge(place, NOON - timedelta(days=30), run)
+    judge(place, NOON, {**run, "status": status})
+    assert row(place).current is current
 
 
 def test_a_missing_run_is_a_night_only_where_none_ran(place: StoreLocation) -> None:
