@@ -259,8 +259,8 @@ def _advise(row: FleetRow, slower: str) -> str:
         return ""
     described = {"kind": "configuration", "id": row.configuration, "verdict": night.verdict, "reason": night.reason}
     # Its nights make the noise known.
-    known = {"estimate": {"run_to_run": {"measured": True}}, "baseline": {"kind": night.baseline}}
-    return advise({**described, **known})
+    evidence = {"estimate": {"run_to_run": {"measured": True}}, "baseline": {"kind": night.baseline}}
+    return advise({**described, **evidence})
 
 
 def _list_news(shown: Sequence[_Shown], newest: datetime) -> list[dict[str, Any]]:
