@@ -282,7 +282,7 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
     counts, sums = (np.concatenate([[0.0], np.cumsum(column[builds])]) for column in (table.counts, table.sums))
     total = float(table.squares[builds].sum())
     inner = np.arange(1, len(builds))
-    one = total - float(np.max(_explain(counts, sums, 0, inner) + _explain(counts, sums, inner, -1)))
+    single = total - float(np.max(_explain(counts, sums, 0, inner) + _explain(counts, sums, inner, -1)))
     left, right = (places + 1 for places in np.triu_indices(len(builds) - 1, 1))
     levels = [_average(counts, sums, *bounds) for bounds in ((0, left), (left, right), (right, -1))]
     rising = (levels[0] < levels[1]) & (levels[1] < levels[2])
@@ -293,7 +293,7 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
     if not math.isfinite(best):
         return None
     prior, runs_made = table.prior_squares, float(counts[-1])
-    gain = (PRIOR_FREEDOM + runs_made) / 2 * math.log((prior + max(one, 0)) / (prior + max(best, 0)))
+    gain = (PRIOR_FREEDOM + runs_made) / 2 * math.log((prior + max(single, 0)) / (prior + max(best, 0)))
     if gain - math.log(runs_made) / 2 - math.log(stop - first) <= TWO_CHANGES:
         return None
     inside = builds[left[place] : right[place]]

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_llmbench.core.models import NextTrial, Noise, PairedAnswer, PairedEstimate, PairedOutcome, Trial
 from pytest_llmbench.judge import trials as runs
-from pytest_llmbench.judge.trials import FIRST_LOOK, MOST_PAIRS, Fit, MeasuredRun, RunBounds
+from pytest_llmbench.judge.trials import FIRST_LOOK, MOST_PAIRS, CountedRun, Fit, RunBounds
 
 REFERENCE = 0
 MARGIN = 0.01
@@ -106,7 +106,7 @@ def _answer(estimate: PairedEstimate, margin: float, *, is_last: bool) -> Paired
     return PairedOutcome.ALIKE if is_within else PairedOutcome.CANNOT_TELL
 
 
-def _fit(measured: Sequence[MeasuredRun]) -> dict[int, Fit]:
+def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     """Return how far each arm is from the reference: least squares on arm, constant and a linear trend over the runs.
 
     With n runs of each of two arms the residuals have 2n - 3 degrees of freedom.

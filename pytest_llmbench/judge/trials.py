@@ -37,7 +37,7 @@ class RunBounds(NamedTuple):
     most: int
 
 
-class MeasuredRun(NamedTuple):
+class CountedRun(NamedTuple):
     """A run that counts."""
 
     place: int  # among the measured ones, warm-ups too
@@ -45,11 +45,11 @@ class MeasuredRun(NamedTuple):
     logarithm: float  # of its step time
 
 
-def list_measured(trials: Sequence[Trial]) -> list[MeasuredRun]:
+def list_measured(trials: Sequence[Trial]) -> list[CountedRun]:
     """Return the runs that count, in order."""
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     return [
-        MeasuredRun(place, trial.variant, math.log(trial.step_time_ms))
+        CountedRun(place, trial.variant, math.log(trial.step_time_ms))
         for place, trial in enumerate(measured)
         if not trial.discarded and trial.step_time_ms
     ]
