@@ -81,6 +81,7 @@ class NightLevel:
 
     level: float
     count: int  # of so many nights it is the median
+    segment: int  # so many changes lie before it
     noise: Noise
 
 
@@ -121,29 +122,32 @@ def _place(name: str, runs: Iterable[PlacedRun], levels: Mapping[date, NightLeve
             sigma=of_night.noise.sigma,
             degrees_of_freedom=of_night.noise.degrees_of_freedom,
             nodes=run.nodes,
+            segment=of_night.segment,
         )
 
 
 def _find_levels(series: ConfigurationNights, prior: Noise | None, correlation: float) -> dict[date, NightLevel]:
-    levels, counts = _compute_levels(series.values, series.noise, correlation)
+    levels, counts, segments = _compute_levels(series.values, series.noise, correlation)
     of_nights = {}
     for place, night in enumerate(series.nights):
         own = estimate_from_daily_runs(series.values[: max(place, FEWEST_DAYS)]) or series.noise
         noise = own if prior is None else with_prior(own, prior, prior.sigma)
-        of_nights[night] = NightLevel(float(levels[place]), int(counts[place]), noise)
+        of_nights[night] = NightLevel(float(levels[place]), int(counts[place]), int(segments[place]), noise)
     return of_nights
 
 
-def _compute_levels(values: Floats, noise: Noise, correlation: float) -> tuple[Floats, Floats]:
-    """Return the level of each night, and of how many nights it is the median, shape (nights,) each."""
+def _compute_levels(values: Floats, noise: Noise, correlation: float) -> tuple[Floats, Floats, Floats]:
+    """Return the level of each night, of how many nights it is the median, and how many changes lie before it, shape
+    (nights,) each."""
     shifts = find_level_shifts(values, noise, correlation=correlation)
     cuts = [0, *(shift.position for shift in shifts), len(values)]
-    levels, counts = np.empty(len(values)), np.empty(len(values))
-    for begin, end in pairwise(cuts):
+    levels, counts, segments = np.empty((3, len(values)))
+    for number, (begin, end) in enumerate(pairwise(cuts)):
+        segments[begin:end] = number
         levels[begin:end], counts[begin:end] = compute_median(values[begin:end]), end - begin
     if find_slow_change(values[cuts[-2] :], noise, correlation=correlation) is not None:
         # Below a drift the median of all nights is fast in the beginning and slow in the end.
         last = values[cuts[-2] :]
         levels[cuts[-2] :] = compute_running_median(last, AROUND)
         counts[cuts[-2] :] = min(AROUND, len(last))
-    return levels, counts
+    return levels, counts, segments

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HELD = 0.95  # the suspects hold so much of the posterior
 NAMED = 0.99
+SURE = 1000.0  # levels and changes are estimated, so what is named has to be likelier than what is evident
 
 BAD = 0.03  # so many runs are slow for other causes
 WORST = math.log1p(0.35)  # by up to so much, evenly
@@ -30,15 +31,16 @@ SLOWNESS = np.log1p([0.02, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.125, 0.16])
 LARGEST = float(SLOWNESS[-1])  # a node that is slower still is as suspect: what lies beyond counts as "at least that"
 OFTEN = (0.98, 0.5)  # a slow node is slow always (but for what a fast run may hide), or on half of the nights
 
-SHARED = 0.2  # of "no node", so much is that all runs are slower, or faster, by the same
+# A configuration may be slower, or faster, from one of its nights on, and nobody told it yet: no node.
+UNTOLD = 0.2
 SHIFTS = np.log1p([-0.01, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12])
 
 PAIRS = 0.02  # two nodes are slow at once, rather than one
 MOST_PAIRED = 32  # so many suspects are paired with each other: those beyond are far from suspicion
 
 JOBS = 3  # from so many jobs a night on, a regression of all of them shows, and is no node
-FAR = 2.0  # standard deviations from which on the second fastest of them is slow
-ABOVE = 0.3  # the second fastest of few jobs lies so many standard deviations below their middle
+FEW = 4  # so many of them, but the fastest, tell it: a quarter, for slow nodes are in few jobs of a night
+FAR = 2.0  # a run within so many standard deviations of its level is fast
 
 # The variance of a median, as a part of one value's: pi / 2 for the mean of many.
 MEDIAN = 1.57
@@ -63,6 +65,7 @@ class NodeRun:
     sigma: float  # the standard deviation of the logarithm from run to run, and how well it is known
     degrees_of_freedom: float
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
+    segment: int = 0  # so many changes of its level were told before this run
 
 
 def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
@@ -70,8 +73,9 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
 
     Evident: the mean over all nodes of the likelihood that this node is slow is at least 100 times that of "no node is"
     (in one history of a hundred chance does that, by Ville's inequality, if the noise is known). A node is named with
-    0.99 of the posterior, and only where one of its configurations was fast without it since: what is always slow may
-    be the configuration. Nothing named means that it cannot be told, never that all nodes are sound.
+    0.99 of the posterior where it is 1000 times, and only where one of its configurations was fast without it since:
+    what is always slow may be the configuration. Nothing named means that it cannot be told, never that all nodes are
+    sound.
     """
     ordered = sorted(runs, key=lambda run: (run.night, run.id))
     groups = _group_nodes(ordered)
@@ -82,14 +86,15 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
         return evidence
     model = _make_model(ordered, groups)
     shares = np.array([len(group) for group in groups]) / len(names)
-    single = _average(_add_up(model)) + np.log(shares)
-    log_ratio = float(np.logaddexp.reduce(single)) - _compare_shared(model)
+    single = _average(_add_up(model)) + np.log(shares) + _compare_untold(model)
+    log_ratio = float(np.logaddexp.reduce(single))
     differences = dict(zip((run.id for run in ordered), np.expm1(model.rest).tolist(), strict=True))
     evidence = replace(evidence, log_ratio=log_ratio, differences=differences)
     if not evidence.evident:
         return evidence
     suspects = _find_suspects(model, ordered, groups, single, shares)
-    named = tuple(suspect for suspect in suspects if suspect.probability >= NAMED and suspect.compared)
+    sure = log_ratio >= math.log(SURE)
+    named = tuple(suspect for suspect in suspects if sure and suspect.probability >= NAMED and suspect.compared)
     cleared = len(names) - sum(len(suspect.nodes) for suspect in suspects)
     return replace(evidence, suspects=suspects, named=named, cleared=cleared)
 
@@ -118,6 +123,7 @@ class NodeModel:
     freedom: Floats
     member: Flags  # (runs, groups): whether a run had the nodes of a group
     usual: Floats  # the log density of no slowness
+    series: tuple[list[int], ...]  # the runs of each configuration between two changes of its level, oldest first
 
 
 def _make_model(runs: Sequence[NodeRun], groups: Sequence[tuple[str, ...]]) -> NodeModel:
@@ -127,21 +133,31 @@ def _make_model(runs: Sequence[NodeRun], groups: Sequence[tuple[str, ...]]) -> N
     member = np.array([[group[0] in run.nodes for group in groups] for run in runs], dtype=bool)
     rest = _subtract_shared(rest, sigma, [run.night for run in runs])
     usual = _compute_log_density(rest, sigma, freedom, np.zeros(1))[:, 0]
-    return NodeModel(rest, sigma, freedom, member, usual)
+    series: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for place, run in enumerate(runs):
+        series[run.configuration, run.segment].append(place)
+    return NodeModel(rest, sigma, freedom, member, usual, tuple(series.values()))
 
 
 def _subtract_shared(rest: Floats, sigma: Floats, nights: Sequence[date]) -> Floats:
-    """Return what is left of each run where the jobs of its night are slow together: a regression is no node."""
+    """Return what is left of each run where the jobs of its night are slow together: a regression is no node.
+
+    The i-th smallest of n values lies z((i - 3/8) / (n + 1/4)) standard deviations above their middle: G. Blom,
+    Statistical Estimates and Transformed Beta Variables, 1958.
+    """
+    from scipy.special import ndtri
+
     left = rest.copy()
     by_night: dict[date, list[int]] = defaultdict(list)
     for place, night in enumerate(nights):
         by_night[night].append(place)
     for places in by_night.values():
-        if len(places) < JOBS:
-            continue
-        second = sorted(places, key=lambda place: float(rest[place]))[1]
-        if rest[second] > FAR * sigma[second]:
-            left[places] -= rest[second] + ABOVE * sigma[second]
+        if len(places) >= JOBS:
+            rank = max(1, len(places) // FEW)  # from 0: never the fastest
+            fast = sorted(places, key=lambda place: float(rest[place]))[rank]
+            above = -ndtri((rank + 0.625) / (len(places) + 0.25)) * sigma[fast]
+            # Not only where it is beyond chance: nights that lie now above, now below a bound look like a node's.
+            left[places] -= max(float(rest[fast] + above), 0.0)
     return left
 
 
@@ -192,11 +208,25 @@ def _average(states: Floats) -> Floats:
     return np.asarray(np.logaddexp.reduce(states, axis=-1) - math.log(states.shape[-1]))
 
 
-def _compare_shared(model: NodeModel) -> float:
-    """Return the log likelihood of "no node": no shift, or one that all runs share."""
+def _compare_untold(model: NodeModel) -> Floats:
+    """Return for each group how much likelier the runs without it are than all runs are where no node is slow, shape
+    (groups,): each configuration may have changed from one of its nights on; logarithms.
+
+    Without it an untold regression of one configuration would be the slowness of whichever nodes it had most.
+    """
     shifted = _compute_log_density(model.rest, model.sigma, model.freedom, SHIFTS) - model.usual[:, None]
-    shared = float(_average(np.sum(shifted, axis=0)))
-    return float(np.logaddexp(math.log1p(-SHARED), math.log(SHARED) + shared))
+    gain = np.zeros(model.member.shape[1])
+    for places in model.series:
+        of_series = shifted[places][:, None, :]
+        gain += _mix_shifts(of_series * ~model.member[places][:, :, None]) - _mix_shifts(of_series)
+    return gain
+
+
+def _mix_shifts(shifted: Floats) -> Floats:
+    """Return the log likelihood of a change from some run on, or none, of (runs, groups, shifts)."""
+    from_run_on = np.cumsum(shifted[::-1], axis=0)
+    changed = _average(np.moveaxis(from_run_on, 1, 0).reshape(from_run_on.shape[1], -1))
+    return np.asarray(np.logaddexp(math.log1p(-UNTOLD), math.log(UNTOLD) + changed))
 
 
 # --- the posterior ------------------------------------------------------------------------------------------
@@ -224,7 +254,8 @@ def _find_suspects(
 
 def _compute_posterior(model: NodeModel, chosen: Integers, single: Floats, shares: Floats) -> tuple[Floats, Floats]:
     """Return the probabilities of each chosen group alone, and of each pair of them, above the diagonal."""
-    pairs = _compare_pairs(model, chosen) + math.log(PAIRS)
+    untold = _compare_untold(model)[chosen]
+    pairs = _compare_pairs(model, chosen) + untold[:, None] + untold + math.log(PAIRS)
     # All pairs of groups share the prior of a pair by the number of their nodes.
     pairs += np.log(np.outer(shares[chosen], shares[chosen])) - math.log(max((1 - float(shares @ shares)) / 2, EQUAL))
     alone = single + math.log1p(-PAIRS)
