@@ -68,6 +68,11 @@ def list_nodes(place: StoreLocation, configurations: Collection[str]) -> Rows:
     return fetch_rows(place, wanted, lambda row: {**row, "nodes": list(_list_nodes(row))})
 
 
+def has_nodes(place: StoreLocation) -> bool:
+    """Whether the store knows on which nodes any run was. HistoryError where it cannot be read."""
+    return bool(fetch_rows(place, select(RUN.c.id).where(RUN.c.nodes != "[]").limit(1)))
+
+
 def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
     """Return the runs of the year before the newest one that count, oldest first, each with the nodes of its own job.
 

@@ -15,6 +15,7 @@ from pytest_llmbench.core.tolerance import parse_fraction
 from pytest_llmbench.core.yamlfile import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
 from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.option_parsers import parse_nodes
 
 LONGEST = timedelta(days=366)  # whoever still wants it after a year says so again
 
@@ -49,7 +50,18 @@ _ENTRY = Fields(
     },
     {"slower": ConvertedScalar(_parse_slower), "faster": _PERCENT},
 )
-_FILE = Fields({"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)})
+_REPAIR = Fields(
+    {
+        "nodes": ConvertedScalar(parse_nodes),
+        "since": ConvertedScalar(_parse_day),
+        "reason": Text("what was done, in words"),
+        "by": Text("a name"),
+    }
+)
+_FILE = Fields(
+    {"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)},
+    {"repaired": Items(_REPAIR, least=0)},
+)
 
 
 def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Acknowledgement, ...]:
@@ -70,11 +82,29 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
     return tuple(_make_acknowledgement(one, path) for one in entry["acknowledged"])
 
 
+def read_last_repair(path: Path, today: date) -> date | None:
+    """Return since when the node that was repaired last is sound, as a file says it; None without a repair.
+
+    Raises SettingsError as `read_acknowledged` does, and for a repair that lies after `today`.
+    """
+    from pytest_llmbench.core.yamlfile import read_document, read_entry
+
+    def check(entry: YamlMapping, report: Report) -> None:
+        for repair in entry.get("repaired") or ():
+            if repair["since"] > today:
+                report(repair.lines["since"], f"found {repair['since']}, expected a day until today, {today}")
+
+    root = read_document(path, what="file of acknowledged changes", raises=SettingsError)
+    entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
+    return max((repair["since"] for repair in entry.get("repaired") or ()), default=None)
+
+
 def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catalog:
     """Return the catalog with what was acknowledged for its configurations; as it is without a file."""
     if path is None:
         return catalog
-    return replace(catalog, acknowledged=read_acknowledged(path, list(catalog.baselines), today))
+    acknowledged = read_acknowledged(path, list(catalog.baselines), today)
+    return replace(catalog, acknowledged=acknowledged, last_repair=read_last_repair(path, today))
 
 
 def _check(entry: YamlMapping, keys: Sequence[Key], today: date, report: Report) -> None:

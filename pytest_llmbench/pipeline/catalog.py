@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -60,6 +61,7 @@ class Catalog:
     recipes: tuple[Recipe, ...]
     baselines: Mapping[Key, tuple[Baseline, ...]]
     acknowledged: tuple[Acknowledgement, ...] = ()
+    last_repair: date | None = None  # of a node: what its runs said before is over
     required_runs: Mapping[Key, RequiredRuns] = field(default_factory=dict)
     tables: tuple[Recipe, ...] = ()
     """Shipped files of hundreds of configurations, which are read and are items only where something asks for them."""
@@ -97,9 +99,7 @@ class Catalog:
 
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
-        recorded = sum(
-            baseline.kind is BaselineKind.RECORDED for chosen in self.baselines.values() for baseline in chosen
-        )
+        recorded = sum(each.kind is BaselineKind.RECORDED for chosen in self.baselines.values() for each in chosen)
         configurations = formatting.count_noun(len(self.baselines) - len(self.on_demand), "configuration")
         text = f"{configurations} in {formatting.count_noun(len(self.recipes) - len(self.tables), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import (
     JUDGED,
     Acknowledgement,
@@ -23,6 +24,8 @@ from pytest_llmbench.core.models import (
     Judgement,
     Key,
     LevelChange,
+    NodeAnswer,
+    NodeSearch,
     Status,
     Verdict,
 )
@@ -225,6 +228,58 @@ def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
     return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"
 
 
+# --- slow nodes -------------------------------------------------------------------------------------------
+
+
+def check_slow_nodes(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
+    """Yield what the history and the runs of this session say of nodes; nothing without a history.
+
+    It fails where a node is named: that some node is slow, and which one cannot be told yet, is only told.
+    """
+    if settings.history is None:
+        return
+    from pytest_llmbench.history.details import has_nodes
+    from pytest_llmbench.pipeline.slow_nodes import list_current_runs, search_history
+
+    problem = "no run of the history says its nodes, as those do that --llmb-launch started"
+    try:
+        if has_nodes(settings.history):
+            current = list_current_runs(judged.results.values())
+            yield _make_node_check(search_history(settings.history, catalog.last_repair, current), catalog)
+            return
+    except HistoryError as error:  # all is judged by now, perhaps after hours of jobs
+        problem = str(error)
+    yield Check(CheckKind.SLOW_NODE, "nodes", Status.SKIPPED, Finding.NOTHING_TO_TELL, problem)
+
+
+def _make_node_check(search: NodeSearch, catalog: Catalog) -> Check:
+    from pytest_llmbench.report.nodes import describe, format_answer, format_coverage, format_facts, format_suspects
+
+    described = describe(search)
+    facts = [line for suspect in described["named"] for line in format_facts(suspect, described)]
+    configurations = {run.configuration for run in search.runs.values()}
+    finding = FINDINGS[search.answer]
+    return Check(
+        kind=CheckKind.SLOW_NODE,
+        id="nodes",
+        status=STATUSES.get(finding, Status.PASSED),
+        verdict=finding,
+        text=format_answer(described),
+        lines=(*(facts or format_suspects(described)), f"  {format_coverage(described)}"),
+        about=tuple(key for key in catalog.baselines if key.id in configurations),
+    )
+
+
+FINDINGS = {
+    NodeAnswer.NAMED: Finding.SLOW_NODE,
+    NodeAnswer.EVIDENT: Finding.SUSPECT_NODES,
+    NodeAnswer.NONE: Finding.NO_NODE,
+    NodeAnswer.NOTHING_TO_TELL: Finding.NOTHING_TO_TELL,
+}
+
+STATUSES = {Finding.SLOW_NODE: Status.FAILED, Finding.NOTHING_TO_TELL: Status.SKIPPED}
+
+
 # --- the gate itself --------------------------------------------------------------------------------------
 
 
@@ -254,6 +309,7 @@ CHECKS: dict[CheckKind, tuple[Callable[[JudgedConfigurations, Settings, Catalog]
         check_trends,
         "How the level of a configuration has changed over its nights, and who acknowledged it.",
     ),
+    CheckKind.SLOW_NODE: (check_slow_nodes, "Whether a node makes jobs slow, by the runs of the history."),
     CheckKind.SELFTEST: (check_gate, "What became of damaged copies of a run that passed (--llmb-selftest)."),
     CheckKind.SOMETHING_JUDGED: (check_anything_judged, "Whether any of the selected configurations was judged."),
 }

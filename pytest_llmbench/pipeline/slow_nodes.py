@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import date
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import MeasuredRun, NodeSearch, Window
+from pytest_llmbench.core.models.jobs import Purpose
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 
-def search_history(place: StoreLocation, since: date | None = None) -> NodeSearch:
-    """Return what the runs of a history from `since` on say of their nodes. HistoryError where it cannot be read."""
+def search_history(place: StoreLocation, since: date | None = None, current: Iterable[MeasuredRun] = ()) -> NodeSearch:
+    """Return what the runs of a history from `since` on say of their nodes, with `current` ones, which it may not hold
+    yet. HistoryError where it cannot be read."""
     from pytest_llmbench.history.details import list_measured_runs
 
-    return search_runs(list_measured_runs(place), place.shown, since)
+    stored = list_measured_runs(place)
+    jobs = {(run.configuration, run.job_id) for run in stored}
+    new = (run for run in current if (run.configuration, run.job_id) not in jobs)
+    return search_runs((*stored, *new), place.shown, since)
+
+
+def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[MeasuredRun]:
+    """Yield the runs that this session launched and timed, with their nodes."""
+    for result in results:
+        for job in result.jobs:
+            if job.purpose is Purpose.MEASURE and job.step_seconds and job.started is not None:
+                window, requeued = result.judgement.baseline.window, job.cost.requeued > 0
+                nodes = frozenset() if requeued else frozenset(job.nodes)
+                yield MeasuredRun(0, result.case.key.id, window, job.started, job.job_id, job.step_seconds, nodes)
 
 
 def search_runs(runs: Iterable[MeasuredRun], history: str, since: date | None = None) -> NodeSearch:

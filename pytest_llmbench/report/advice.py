@@ -107,6 +107,8 @@ ADVICE = {
     "fp8-speedup": "check that the FP8 run used FP8 kernels, and compare both runs with older ones",
     "trend": "look at what differs since that night, also at what no log tells: firmware, clocks, fabric; if it is "
     "known and accepted, say so in the file of --llmb-acknowledged, which begins with `schema: 1` and `acknowledged:`",
+    "slow-node": "leave it out of launches with that option until it is repaired, and say so then below `repaired:` in "
+    "the file of --llmb-acknowledged; `llmbench nodes` lists all of its runs",
     "selftest": "do not trust the gate with such runs: look at what of the damage the log shows",
     "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
     "recorded": "judge against it with {baselines}",

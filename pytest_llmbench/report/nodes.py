@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from pytest_llmbench import __version__
@@ -21,7 +20,7 @@ SHOWN = 8
 """So many runs of a node, and so many suspects, are listed; the JSON document has all."""
 
 
-def describe(search: NodeSearch, now: datetime) -> dict[str, Any]:
+def describe(search: NodeSearch) -> dict[str, Any]:
     """Return a search as plain values, which reports are made from; secrets are still in it."""
     evidence = search.evidence
     nights = sorted({run.started.date() for run in search.runs.values()})
@@ -29,7 +28,6 @@ def describe(search: NodeSearch, now: datetime) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": __version__,
         "kind": "nodes",
-        "searched": now.isoformat(),
         "exit_code": EXIT_CODES[search.answer],
         "answer": str(search.answer),
         "history": search.history,
@@ -88,13 +86,21 @@ def format_text(described: Mapping[str, Any]) -> str:
         fewer = f"of fewer than {described['fewest_nights']} nights, and not looked at"
         lines += wrap(f"{fewer}: {formatting.join_first(described['too_few_nights'])}", "  ")
     for suspect in described["named"]:
-        lines += ["", *wrap(format_suspect(suspect), "  ")]
-        for name, text in _list_facts(suspect, described):
-            lines += wrap(text, " " * 12, first=f"  {name:<10}")
+        lines += ["", *wrap(format_suspect(suspect), "  "), *format_facts(suspect, described)]
     if not described["named"]:
-        lines += ["", *wrap(format_answer(described), "  ")]
-        lines += [line for text in _list_suspects(described) for line in wrap(text, "    ", first="  ")]
+        lines += ["", *wrap(format_answer(described), "  "), *format_suspects(described)]
     return "\n".join(lines)
+
+
+def format_facts(suspect: Mapping[str, Any], described: Mapping[str, Any]) -> list[str]:
+    """Return the lines below the name of a node: the runs that show it, and how to leave it out."""
+    facts = _list_facts(suspect, described)
+    return [line for name, text in facts for line in wrap(text, " " * 12, first=f"  {name:<10}")]
+
+
+def format_suspects(described: Mapping[str, Any]) -> list[str]:
+    """Return a line for each suspect."""
+    return [line for text in _list_suspects(described) for line in wrap(text, "    ", first="  ")]
 
 
 def format_coverage(described: Mapping[str, Any]) -> str:

@@ -126,6 +126,18 @@ def test_runs_before_a_repair_name_nothing(capsys: pytest.CaptureFixture[str]) -
     assert (described["since"], described["named"]) == ("2025-11-25", [])
 
 
+def test_a_repair_that_was_acknowledged_begins_the_search_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the file that was typed, or that pytest's configuration names."""
+    store(Path("h.db"), chain(islice(make_nights({7: 0.1}), 24), islice(make_nights({}), 24, None)))
+    repair = "{nodes: n07, since: 2025-11-25, reason: a new HCA, by: A. Person}"
+    Path("done.yaml").write_text(f"schema: 1\nacknowledged: []\nrepaired: [{repair}]\n")
+    assert search(capsys, "--acknowledged=done.yaml")[1]["since"] == "2025-11-25"
+    assert search(capsys, "--acknowledged=done.yaml", "--since=2025-11-01")[1]["since"] == "2025-11-25"
+    Path("pytest.ini").write_text("[pytest]\nllmb_acknowledged = done.yaml\n")
+    assert search(capsys)[1]["since"] == "2025-11-25"
+    assert "none.yaml" in refuse(capsys, "--history=h.db", "--acknowledged=none.yaml")
+
+
 def test_repeats_of_a_launch_are_runs_on_their_own_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     """The store keeps the newest run of a launch; what its first one was on the slow node tells all the same."""
 

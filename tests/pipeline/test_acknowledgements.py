@@ -10,7 +10,7 @@ from builders import KEY
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Acknowledgement
-from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
+from pytest_llmbench.pipeline.acknowledgements import read_acknowledged, read_last_repair
 
 TODAY = date(2025, 11, 20)
 ENTRY = """
@@ -111,3 +111,44 @@ def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
     assert "acknowledged.yaml:1: found an empty file" in refused(tmp_path, "")
     with pytest.raises(SettingsError, match="expected a readable file of acknowledged changes"):
         read_acknowledged(tmp_path / "none.yaml", [KEY], TODAY)
+
+
+# --- repairs of nodes -----------------------------------------------------------------------------------------
+
+REPAIR = """
+  - nodes: n7,n[12-13]
+    since: 2025-11-03
+    reason: a new HCA
+    by: A. Person
+"""
+
+
+def read_repair(tmp_path: Path, text: str) -> date | None:
+    path = tmp_path / "acknowledged.yaml"
+    path.write_text(text, encoding="utf-8")
+    read_acknowledged(path, [KEY], TODAY)
+    return read_last_repair(path, TODAY)
+
+
+def test_the_last_repair_counts(tmp_path: Path) -> None:
+    later = REPAIR.replace("11-03", "11-20")
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR}{later[1:]}") == date(2025, 11, 20)
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{later}{REPAIR[1:]}") == date(2025, 11, 20)
+    assert read_repair(tmp_path, f"{HEAD}{ENTRY}") is None
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired: []\n") is None
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ("since: 2025-11-03", "since: 2025-11-21", ":5: found 2025-11-21, expected a day until today, 2025-11-20"),
+        ("since: 2025-11-03", "since: soon", ":5: "),
+        ("nodes: n7,n[12-13]", "nodes: n7 && reboot", ":4: "),
+        ("    by: A. Person\n", "", ":4: "),
+        ("by:", "who:", ":7: "),
+    ],
+)
+def test_a_repair_that_says_something_else_is_refused(tmp_path: Path, written: str, instead: str, message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR.replace(written, instead)}")
+    assert f"acknowledged.yaml{message}" in str(error.value)

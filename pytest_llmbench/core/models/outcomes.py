@@ -50,6 +50,10 @@ class Finding(StrEnum):
     CAUGHT = "CAUGHT"
     SURVIVED = "SURVIVED"
     NOTHING_JUDGED = "NOTHING_JUDGED"
+    SLOW_NODE = "SLOW_NODE"
+    SUSPECT_NODES = "SUSPECT_NODES"  # a slow node is evident, and which one cannot be told yet
+    NO_NODE = "NO_NODE"  # none is evident
+    NOTHING_TO_TELL = "NOTHING_TO_TELL"
 
 
 class CheckKind(StrEnum):
@@ -59,6 +63,7 @@ class CheckKind(StrEnum):
     WEAK_SCALING = "weak-scaling"
     FP8_SPEEDUP = "fp8-speedup"
     TREND = "trend"
+    SLOW_NODE = "slow-node"
     SELFTEST = "selftest"
     SOMETHING_JUDGED = "something-was-judged"
     """Whether any configuration was: what the selection leaves decides it."""

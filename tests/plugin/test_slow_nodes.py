@@ -1,0 +1,100 @@
+"""The item about slow nodes: red where a node is named, told where one is evident, skipped where nothing is known."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
+from node_nights import make_nights, store
+from sessions import Judge, Judged, Write
+
+GROK = "grok1_314b-25.05-gb200-bf16-128"
+HISTORY = "--llmb-history=h.db"
+NODES = "test_slow_node[nodes]"
+
+
+def find_check(session: Judged) -> dict[str, Any]:
+    (check,) = [report for report in session.reports if report.get("check") == "slow-node"]
+    return dict(check)
+
+
+@pytest.fixture
+def logs(generated: Write) -> str:
+    """The run of the next night, of which nothing says the nodes."""
+    return f"--llmb-logs={generated(GROK, started=datetime(2025, 12, 1, 2, tzinfo=UTC))}"
+
+
+def test_a_named_node_is_red_in_an_item_of_its_own(
+    judged: Judge, logs: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the runs that show it and what leaves it out; it follows a selection of a configuration that it is about."""
+    store(pytester.path / "h.db", make_nights({7: 0.1}))
+    capsys.readouterr()
+    session = judged(logs, HISTORY, "-k", GROK, "--llmb-json=all.json", "--junitxml=junit.xml")
+    check = find_check(session)
+    assert (check["status"], check["verdict"], check["decides"]) == ("failed", "SLOW_NODE", False)
+    assert check["text"].startswith("n07 is slow: +10.0 % (")
+    assert "  leave out --llmb-exclude=n07, of Slurm --exclude=n07" in check["lines"]
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert session.verdicts[GROK] == "PASS"
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "SLOW-NODE SLOW_NODE nodes" in printed
+    assert "say so then below `repaired:` in the file of --llmb-acknowledged" in printed
+    written = json.loads((pytester.path / "all.json").read_text())
+    assert [
+        each["check"] for each in written["outcomes"] if each["kind"] == "check" and each["status"] == "failed"
+    ] == ["slow-node"]
+    assert NODES in (pytester.path / "junit.xml").read_text()
+
+
+@pytest.mark.parametrize("arguments", [("-n2",), ("-n0",)])
+def test_workers_say_the_same(judged: Judge, logs: str, pytester: pytest.Pytester, arguments: tuple[str, ...]) -> None:
+    store(pytester.path / "h.db", make_nights({7: 0.1}))
+    session = judged(logs, HISTORY, *arguments)
+    assert find_check(session)["verdict"] == "SLOW_NODE"
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "text"),
+    [
+        ({"slow": {7: 0.1}, "nights": 8}, "SUSPECT_NODES", "a slow node is evident, which one cannot be told"),
+        ({"slow": {}}, "NO_NODE", "no node is evident; that does not mean that all are sound"),
+        ({"slow": {}, "shared": 0.05}, "NO_NODE", "no node is evident"),
+        ({"slow": {7: 0.1}, "nights": 6}, "NOTHING_TO_TELL", "nothing to tell: there is no run with nodes"),
+        ({"slow": {7: 0.1}, "unknown": True}, "NOTHING_TO_TELL", "no run of the history says its nodes"),
+        ({"slow": {}, "nights": 0}, "NOTHING_TO_TELL", "no run of the history says its nodes"),
+    ],
+)
+def test_nothing_else_is_red(
+    judged: Judge, logs: str, pytester: pytest.Pytester, options: dict[str, Any], verdict: str, text: str
+) -> None:
+    """Where nothing can be told it is skipped, with the reason, and never green."""
+    store(pytester.path / "h.db", make_nights(**options))
+    session = judged(logs, HISTORY)
+    check = find_check(session)
+    assert (check["verdict"], check["status"]) == (
+        verdict,
+        "skipped" if verdict == "NOTHING_TO_TELL" else "passed",
+    )
+    assert check["text"].startswith(text)
+    assert session.ret == pytest.ExitCode.OK
+
+
+def test_without_a_history_there_is_no_item(judged: Judge, logs: str) -> None:
+    assert "slow-node" not in {report.get("check") for report in judged(logs).reports}
+
+
+def test_a_repair_makes_it_green_again(judged: Judge, logs: str, pytester: pytest.Pytester) -> None:
+    """What is said of nodes begins with the last repair."""
+    store(pytester.path / "h.db", make_nights({7: 0.1}))
+    Path(pytester.path / "done.yaml").write_text(
+        "schema: 1\nacknowledged: []\nrepaired:\n  - nodes: n07\n    since: 2025-12-01\n    reason: a new HCA\n"
+        "    by: A. Person\n"
+    )
+    session = judged(logs, HISTORY, "--llmb-acknowledged=done.yaml")
+    assert find_check(session)["status"] == "skipped"
+    assert session.ret == pytest.ExitCode.OK
