@@ -59,20 +59,21 @@ def test_workers_say_the_same(judged: Judge, logs: str, pytester: pytest.Pyteste
 
 
 @pytest.mark.parametrize(
-    ("options", "verdict", "text"),
+    ("options", "answer"),
     [
-        ({"slow": {7: 0.1}, "nights": 8}, "SUSPECT_NODES", "a slow node is evident, which one cannot be told"),
-        ({"slow": {}}, "NO_NODE", "no node is evident; that does not mean that all are sound"),
-        ({"slow": {}, "shared": 0.05}, "NO_NODE", "no node is evident"),
-        ({"slow": {7: 0.1}, "nights": 6}, "NOTHING_TO_TELL", "nothing to tell: there is no run with nodes"),
-        ({"slow": {7: 0.1}, "unknown": True}, "NOTHING_TO_TELL", "no run of the history says its nodes"),
-        ({"slow": {}, "nights": 0}, "NOTHING_TO_TELL", "no run of the history says its nodes"),
+        ({"slow": {7: 0.1}, "nights": 8}, ("SUSPECT_NODES", "a slow node is evident, which one cannot be told")),
+        ({"slow": {}}, ("NO_NODE", "no node is evident; that does not mean that all are sound")),
+        ({"slow": {}, "shared": 0.05}, ("NO_NODE", "no node is evident")),
+        ({"slow": {7: 0.1}, "nights": 6}, ("NOTHING_TO_TELL", "nothing to tell: there is no run with nodes")),
+        ({"slow": {7: 0.1}, "unknown": True}, ("NOTHING_TO_TELL", "no run of the history says its nodes")),
+        ({"slow": {}, "nights": 0}, ("NOTHING_TO_TELL", "no run of the history says its nodes")),
     ],
 )
 def test_nothing_else_is_red(
-    judged: Judge, logs: str, pytester: pytest.Pytester, options: dict[str, Any], verdict: str, text: str
+    judged: Judge, logs: str, pytester: pytest.Pytester, options: dict[str, Any], answer: tuple[str, str]
 ) -> None:
     """Where nothing can be told it is skipped, with the reason, and never green."""
+    verdict, text = answer
     store(pytester.path / "h.db", make_nights(**options))
     session = judged(logs, HISTORY)
     check = find_check(session)
