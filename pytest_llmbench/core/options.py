@@ -370,6 +370,11 @@ LAUNCH_OPTIONS = (
     Option("--llmb-nccl-trace", "Trace NCCL instead of judging"),
     Option("--llmb-save-checkpoint", "Save a checkpoint at the end, instead of judging"),
     Option("--llmb-load-checkpoint=DIR", "Start from a checkpoint, the parent of `weights`, instead of judging"),
+    Option(
+        "--llmb-ab=FILE",
+        "Compare variants on the same nodes instead of judging: images, commits, variables, arguments",
+        more="ab.md",
+    ),
     Option("--llmb-profile-on-regression", "Profile a configuration once that regressed"),
 )
 

@@ -97,7 +97,10 @@ def is_there(path: Path, *, follow_links: bool = True) -> bool:
 def expand_home(text: str) -> Path:
     """Return a path with the home folder in the place of its `~`; that of a user whom nobody knows stays, as in a
     shell."""
-    return Path(os.path.expanduser(text))
+    try:
+        return Path(os.path.expanduser(text))
+    except ValueError:  # no user has a name with a NUL in it, nor has any file
+        return Path(text)
 
 
 def leads_up(link: str | Path) -> bool:

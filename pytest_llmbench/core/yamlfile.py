@@ -207,7 +207,8 @@ class Items:
         if node.id != "sequence":
             return _report_wrong(node, "a list", report)
         if len(node.value) < self.least:
-            return _report_wrong(node, "a list with an entry", report)
+            wanted = "a list with an entry" if self.least == 1 else f"one with {self.least} entries or more"
+            return _report_wrong(node, wanted, report)
         if self.most is not None and len(node.value) > self.most:
             report(_line_of(node), f"found a list of {len(node.value)}, expected at most {self.most} entries")
             return None

@@ -361,7 +361,7 @@ def decide_status(
         case Verdict.INCONCLUSIVE if inconclusive == "skip" and judgement.reason is not Reason.UNCONFIRMED:
             return _decide_absent(required=required)
         case Verdict.MISSING | Verdict.NOT_COMPARABLE:
-            return _decide_absent(required=required)
+            return _decide_absent(required=required or judgement.reason is Reason.VARIANT_SLOWER)
         case _:
             return Status.FAILED
 

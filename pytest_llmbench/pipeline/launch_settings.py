@@ -53,6 +53,7 @@ class LaunchSettings:
     purpose: Purpose = Purpose.MEASURE
     profile: str = declare_option("--llmb-profile", unset="")  # the text of the option
     checkpoint: str = declare_option("--llmb-load-checkpoint", unset="")  # the folder to load
+    ab: str = declare_option("--llmb-ab", unset="")  # the file of variants
     profile_on_regression: bool = declare_option("--llmb-profile-on-regression")
 
     @property
@@ -72,6 +73,7 @@ class LaunchSettings:
         """Return what a session that goes on with this one has to know of it."""
         places = {
             "cluster": str(self.cluster.absolute()) if self.cluster else None,
+            "ab": str(Path(self.ab).absolute()) if self.ab else "",
             "recipes": [(name, str(folder.absolute())) for name, folder in self.recipes],
         }
         limits = {"stall_limit": asdict(self.stall_limit), "pending_limit": self.pending_limit.total_seconds()}
@@ -117,7 +119,7 @@ class LaunchSettings:
         kept = self.goes_on and self.stall_limit == LaunchSettings().stall_limit
         yield f"stalls: {'as the session began' if kept else _describe_stall_limit(self.stall_limit)}"
         if self.purpose is not Purpose.MEASURE:
-            yield f"for {self.purpose}: nothing is judged for speed"
+            yield f"for {self.purpose}: nothing is judged against a baseline"
         if self.ignored:
             yield f"preflight may be overruled: {', '.join(self.ignored)}"
 
@@ -151,6 +153,7 @@ KEPT = (
     "purpose",
     "profile",
     "checkpoint",
+    "ab",
     "repeats",
     "repeats_at_once",
     "node_checks",
@@ -186,5 +189,7 @@ def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
         raise SettingsError("--llmb-session is for --llmb-resume and --llmb-collect: a new session gets a new id")
     if settings.ignored and settings.goes_on and not settings.dry_run:
         raise SettingsError("--llmb-ignore is for a new session: one that goes on was checked when it began")
+    if settings.ab and settings.submit_only:
+        raise SettingsError("--llmb-ab and --llmb-submit-only exclude each other: each run decides which one follows")
     if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
         raise SettingsError("--llmb-profile-on-regression judges; it cannot stand beside another purpose of the launch")

@@ -133,13 +133,15 @@ ADVICE = {
     "checkpoint_save_dispatch_seconds of an asynchronous one; or take the budget out of the baseline file",
     "nothing-left": "look in its log whether it did what it was for, and at its variables with --llmb-dry-run",
     "not-judged": "nothing: such a run is not judged for speed; look at its files",
+    "variant": "nothing: it counts for its A/B alone",
+    "slower-variant": "look at what differs between the variants, which is all that their runs differ in",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
 
 ANY_CHECK = "look at the configurations that it is about"
 """For a kind of check of which nothing more is known here."""
 
-NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged"))
+NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged", "variant"))
 """Reasons that leave nothing to do: a summary does not list them."""
 
 UNFINISHED = ("NOT_ASSERTED", "INCONCLUSIVE", "IMPROVEMENT", "RECORDED")

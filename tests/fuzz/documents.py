@@ -21,13 +21,14 @@ from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_base
 from pytest_llmbench.baseline.write import write_recorded
 from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Recipe, Recording
-from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.models.jobs import Cluster, Variant
 from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.ingest.nccl import Trace, read_saved
 from pytest_llmbench.ingest.nccl.changes import build_document, compare
 from pytest_llmbench.launch.recipe.cluster import fill_references, read_cluster, read_llmb_run
-from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
+from pytest_llmbench.launch.recipe.variants import MOST, read_variants
+from pytest_llmbench.pipeline.acknowledgements import read_acknowledged, read_last_repair
 from pytest_llmbench.pipeline.catalog import load, read_suite
 from pytest_llmbench.pipeline.option_values import OptionValues
 from pytest_llmbench.pipeline.settings import Settings, resolve
@@ -194,7 +195,36 @@ acknowledged:
     expires: 2026-01-01
     reason: new container
     by: B. Person
+repaired:
+  - {nodes: "n[07-08]", since: 2025-11-02, reason: a new HCA, by: A. Person}
 """
+
+VARIANTS = """\
+schema: 1
+variants:
+  - name: good
+    commit: v1.0~3
+  - {name: new, image: "nvcr.io/x:2", environment: {NCCL_DEBUG: "x"}, arguments: [--graphs, full]}
+  - {name: mine, folder: ~/recipe}
+"""
+
+
+def variants_seeds() -> list[bytes]:
+    """Return a file of the variants of an A/B."""
+    return [VARIANTS.encode()]
+
+
+def check_variants(data: bytes) -> None:
+    """A file of variants is read, or refused by its name; no two of them have one name."""
+    with empty_folder() as folder:
+        path = folder / "variants.yaml"
+        path.write_bytes(data)
+        with refusals(LaunchError, naming="variants.yaml"):
+            variants = read_variants(path)
+            for variant in variants:
+                require_types(variant, Variant)
+            require(2 <= len(variants) <= MOST, "any number of variants")
+            require(len({variant.name for variant in variants}) == len(variants), "one name twice")
 
 
 def acknowledged_seeds() -> list[bytes]:
@@ -212,6 +242,7 @@ def check_acknowledged(data: bytes) -> None:
                 require_types(entry, Acknowledgement)
                 require(-1 < entry.fraction < 1, "a change of any size")
                 require(entry.since <= entry.expires and (entry.expires - TODAY).days <= 366, "a change of any time")
+            require((read_last_repair(path, TODAY) or TODAY) <= TODAY, "a repair of days to come")
 
 
 SUITE = """\

@@ -74,6 +74,7 @@ TARGETS = {
         Target(
             "acknowledged", documents.check_acknowledged, documents.acknowledged_seeds, "acknowledgements", Shape.YAML
         ),
+        Target("variants", documents.check_variants, documents.variants_seeds, "variants of an A/B", Shape.YAML),
         Target("suite", documents.check_suite, documents.suite_seeds, "required runs of a suite file", Shape.YAML),
         Target("option", documents.check_option, documents.option_seeds, "values of options, files of patterns"),
         Target("ini", documents.check_ini, documents.ini_seeds, "configuration files of pytest"),

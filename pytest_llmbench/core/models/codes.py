@@ -71,6 +71,8 @@ class Reason(StrEnum):
     DRIFTED = "drifted"
     PURPOSE_DONE = "not-judged"
     PURPOSE_MISSED = "nothing-left"
+    VARIANT = "variant"
+    VARIANT_SLOWER = "slower-variant"
 
 
 class NoteCode(StrEnum):

@@ -25,6 +25,7 @@ class Purpose(StrEnum):
     NCCL_TRACE = "nccl-trace"
     SAVE_CHECKPOINT = "checkpoint-save"
     LOAD_CHECKPOINT = "checkpoint-load"
+    COMPARE_VARIANTS = "ab"  # one of the runs of an A/B
     CONFIRM_NODES = "node-confirmation"  # one more run on nodes that may be slow
     CHECK_NODES = "node-check"  # the site's own check of them
 
@@ -34,6 +35,7 @@ PURPOSE_FLAGS = {
     Purpose.NCCL_TRACE: "--llmb-nccl-trace",
     Purpose.SAVE_CHECKPOINT: "--llmb-save-checkpoint",
     Purpose.LOAD_CHECKPOINT: "--llmb-load-checkpoint",
+    Purpose.COMPARE_VARIANTS: "--llmb-ab",
 }
 """The options that ask for a purpose."""
 
@@ -231,6 +233,18 @@ class Cluster:
     source: Path | None = None  # the file it was read from
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One arm of an A/B: what it has in place of what the cluster file says, or besides."""
+
+    name: str
+    image: str = ""
+    commit: str = ""  # of the recipe's folder, which is a git repository, or in one
+    folder: Path | None = None  # in place of the recipe's
+    environment: Pairs = ()
+    arguments: tuple[str, ...] = ()  # behind the words of the launcher
+
+
 # --- jobs -------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +269,7 @@ class JobSpec:
     exclude: tuple[str, ...] = ()  # nodes that it must not get
     sbatch_options: tuple[str, ...] = ()  # what sbatch gets besides what the command says: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
+    variant: str = ""  # the name of the arm that it is a run of, in an A/B
     # of the secrets of a job of the journal: they tell another value, and no value
     digests: Pairs = field(default=(), compare=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Remains, RunFiles
+from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Reason, Remains, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import OwnedRun, add_reports, find_exclusion, find_twin
 from pytest_llmbench.ingest.discover.folders import (
@@ -176,6 +177,8 @@ def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metada
     logs = [names.strip_compression(files.log.name) for files in attempts]
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
+    if any(os.path.exists(f"{files.log}{names.VARIANT_MARK}") for files in attempts):
+        excluded, because = Reason.VARIANT, f"{logs[0]}{names.VARIANT_MARK} lies beside its log: a run of an A/B"
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))
     by_clock = {dating.clock: dating for dating in datings}

@@ -191,7 +191,7 @@ def _name_nodes(status: JobStatus) -> str:
 def _name_job(job: Job) -> str:
     """Return the configuration, and which of several jobs for it this one is."""
     spec = job.spec
-    purpose = "" if spec.purpose.value == "measure" else spec.purpose.value
+    purpose = "" if spec.purpose.value == "measure" else " ".join(filter(None, (spec.purpose.value, spec.variant)))
     again = f"attempt {job.attempt}" if job.attempt > 1 else ""
     repeat = f"run {job.repeat}" if job.repeat > 1 else ""
     more = ", ".join(filter(None, (purpose, repeat, again)))

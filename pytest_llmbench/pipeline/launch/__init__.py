@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose, Variant
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 
@@ -46,7 +46,21 @@ class Plan:
     skipped: Mapping[Key, str]  # why the other selected configurations are not
     hours: float  # GPU-hours, as is the limit
     limit: float
-    runs: Mapping[str, int] = field(default_factory=dict)  # by id, where a suite file asks for more than one
+    # by id, where a suite file asks for more than one; in an A/B the most of each arm
+    runs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def specs_by_case(self) -> dict[str, list[JobSpec]]:
+        """The jobs by configuration: several in an A/B, the reference first."""
+        grouped: dict[str, list[JobSpec]] = {}
+        for job in self.jobs:
+            grouped.setdefault(job.spec.case_id, []).append(job.spec)
+        return grouped
+
+    @property
+    def first_specs(self) -> list[JobSpec]:
+        """The job of each configuration that is submitted first."""
+        return [specs[0] for specs in self.specs_by_case.values()]
 
 
 class Planner:
@@ -106,6 +120,13 @@ class Planner:
         return replace(learned.cluster, name="the cluster of this Slurm")
 
     @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """The arms of an A/B, the reference first; none for any other launch. Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import read_variants
+
+        return read_variants(self.host.directory / self.launch.ab) if self.launch.ab else ()
+
+    @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """How each recipe in each release is launched."""
         from pytest_llmbench.launch.recipe.fit import read_facts
@@ -126,7 +147,7 @@ class Planner:
             if why:
                 skipped[key] = why
             else:
-                jobs.append(self.plan_job(key, self.launch.purpose))
+                jobs += self.plan_arms(key)
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         runs = self._find_requested_runs(selected)
@@ -137,6 +158,11 @@ class Planner:
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
+        if self.launch.ab:
+            from pytest_llmbench.judge.paired import PairedSettings, count_runs
+
+            arms = len(self.variants)
+            return {key.id: count_runs(PairedSettings(arms)).most // arms for key in selected}  # of each arm
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
         asked = {key: self.catalog.required_runs[key].runs for key in selected if key in self.catalog.required_runs}
@@ -179,6 +205,25 @@ class Planner:
             launcher=self.launch.launcher,
         )
         return PlannedJob(self._use_installed_subcommand(spec), facts)
+
+    def plan_arms(self, key: Key) -> list[PlannedJob]:
+        """Return the job of a configuration, in an A/B one of each variant, the reference first. Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import install_variant
+
+        job = self.plan_job(key, self.launch.purpose)
+        if not self.variants:
+            return [job]
+        cluster, journal, arms = self.cluster, self.host.folder, []
+        try:
+            for variant in self.variants:
+                self.cluster = install_variant(variant, job, cluster, journal=journal, run=self.host.run)
+                spec = self.plan_job(key, self.launch.purpose).spec
+                arms.append(
+                    replace(job, spec=replace(spec, variant=variant.name, command=(*spec.command, *variant.arguments)))
+                )
+        finally:
+            self.cluster = cluster
+        return arms
 
     def list_reruns(self, plan: Plan) -> Reruns:
         """Return what a session may start besides the first runs of its plan."""
@@ -259,7 +304,8 @@ class Planner:
 
 def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
     """Return what is run, in words, and its GPU-hours."""
-    return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
+    what = " ".join(filter(None, (spec.case_id, spec.variant)))
+    return f"{what}, {runs} runs" if runs > 1 else what, spec.gpu_hours * runs
 
 
 def _read_installed(name: str, folder: Path) -> InstalledRecipe:

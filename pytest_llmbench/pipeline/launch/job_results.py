@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 QUOTED = 3  # so many lines are quoted of what the nodes of a run say
 
+WITHOUT_FILES = (Purpose.MEASURE, Purpose.COMPARE_VARIANTS, Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
+
 STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder of a recipe's results
 
 
@@ -165,6 +167,17 @@ class LaunchedRuns:
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
 
+    def measure_trial(self, key: Key, run: Run) -> tuple[float | None, str]:
+        """Return the seconds of a step of a run that stands for itself; None, with the reason, where it has none."""
+        from pytest_llmbench.judge.run_selection import find_unusable
+        from pytest_llmbench.measure import measure
+
+        plain = dataclasses.replace(run, found=dataclasses.replace(run.found, excluded=None, excluded_because=""))
+        of_run = plain if run.found.excluded is Reason.VARIANT else run  # it is marked where its session goes on
+        measurement = measure(of_run, self.catalog.baselines[key][0], self.now(), step_time_only=True)
+        problem = find_unusable(measurement)
+        return (None, problem.text) if problem else (measurement.statistic_seconds, "")
+
     def judge_nodes(
         self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
     ) -> NodeFinding:
@@ -181,7 +194,7 @@ class LaunchedRuns:
         """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""
         from pytest_llmbench.launch.recipe.purpose import find_outputs
 
-        if job.spec.purpose in (Purpose.MEASURE, Purpose.CONFIRM_NODES, Purpose.CHECK_NODES) or not job.job_id:
+        if job.spec.purpose in WITHOUT_FILES or not job.job_id:
             return ()
         began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
         folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
@@ -19,6 +21,7 @@ from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
+from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
@@ -131,6 +134,10 @@ class LaunchSession:
         """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
         no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
         noted = self._restore_noted(journal)
+        if self.launch.ab and self.launch.collect:
+            raise LaunchError(f"session {self.session} is an A/B, whose runs follow from each other: --llmb-resume")
+        if noted.get("variants", "") != self._digest_variants():
+            raise LaunchError(f"{self.launch.ab}: found other variants than when session {self.session} began")
         cases = self._cases
         unknown = cases - {key.id for key in self.catalog.baselines}
         if unknown:  # left out, a job that somebody submitted would be judged by nobody
@@ -146,7 +153,7 @@ class LaunchSession:
             elif self.launch.collect:
                 jobs.append(self.planner.restore_job(before[key.id]))
             else:
-                jobs.append(self.planner.plan_job(key, self.launch.purpose))
+                jobs += self.planner.plan_arms(key)
         if not jobs:
             raise LaunchError(
                 f"session {self.session} has none of the selected configurations: it has {_list_cases(cases)}"
@@ -218,9 +225,14 @@ class LaunchSession:
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
-        noted = {"cases": [job.spec.case_id for job in plan.jobs], "runs": plan.runs, **asked}
+        noted = {"cases": list(plan.specs_by_case), "variants": self._digest_variants(), "runs": plan.runs, **asked}
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
+
+    def _digest_variants(self) -> str:
+        """Return what tells the arms of an A/B from those that their file describes later; empty for other launches."""
+        variants = self.planner.variants
+        return hashlib.sha256(repr(variants).encode()).hexdigest() if variants else ""
 
     def _resume(self, journal: Journal) -> None:
         self.session = journal.resume(self.launch.session)
@@ -245,8 +257,10 @@ class LaunchSession:
         )
         budget = self._count_budget(plan, journal)
         engine = self._engine = self._build_engine(journal, budget)
-        progress = LaunchProgress(
-            [job.spec for job in plan.jobs],
+        make_progress: Callable[..., LaunchProgress] = partial(LaunchProgress, plan.first_specs)
+        if self.launch.ab:
+            make_progress = partial(PairedProgress, plan.specs_by_case)
+        progress = make_progress(
             runs,
             self.launch,
             budget=budget,
@@ -265,7 +279,7 @@ class LaunchSession:
         self.results = self._judge(plan, progress, runs)
 
     def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:
-        specs = [job_of_plan.spec for job_of_plan in plan.jobs]
+        specs = plan.first_specs
         if self.launch.submit_only:
             left = engine.submit_only(specs, goes_on=self.launch.goes_on)
             refused = [job for job in journal.list_jobs() if job.refused]
@@ -311,7 +325,7 @@ class LaunchSession:
         """Return the GPU-hours that may be used, with what this session used before it was interrupted."""
         budget = HoursBudget(plan.limit)
         budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
-        budget.plan(job.spec for job in plan.jobs)
+        budget.plan(plan.first_specs)
         if budget.used and not self.launch.collect:
             self.host.tell(f"{formatting.format_hours(budget.used)} GPU-hours were used before")
         return budget

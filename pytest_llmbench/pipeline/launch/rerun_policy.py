@@ -61,6 +61,9 @@ class RunJudge(NodeJudge, Protocol):
     def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job whose speed was not judged."""
 
+    def measure_trial(self, key: Key, run: Run) -> tuple[float | None, str]:
+        """Return the seconds of a step of a run that stands for itself; None, with the reason, where it has none."""
+
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log."""
 

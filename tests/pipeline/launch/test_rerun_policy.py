@@ -114,6 +114,9 @@ class Course:
         self.asked_nodes = [nodes[one.id] for one in confirmations]
         return NodeFinding("slow twice", exclude=self.finding.suspects) if confirmations else self.finding
 
+    def measure_trial(self, _key: Key, _run: Run) -> tuple[float | None, str]:
+        raise NotImplementedError
+
     def list_files(self, _job: Job) -> tuple[Path, ...]:
         return ()
 

@@ -1,0 +1,141 @@
+"""The arms of an A/B (--llmb-ab): what their file says, and how each is put in the place of what is installed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Variant
+from pytest_llmbench.core.userfile import expand_home
+from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Text, YamlMapping
+from pytest_llmbench.launch.recipe import IMAGE
+from pytest_llmbench.launch.recipe.fit import find_installed
+from pytest_llmbench.launch.recipe.purpose import list_switches
+from pytest_llmbench.launch.slurm import Runner
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.preflight.plan import PlannedJob
+
+MOST = 8  # arms of one A/B
+
+CHECKOUTS = "checkouts"
+"""The folder of the journal in which commits are checked out."""
+
+GIT_SECONDS = 600.0  # for a checkout on a slow file system
+
+_VARIABLE = Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-9_]*)")
+_COMMIT = r"(?a:[A-Za-z0-9][A-Za-z0-9_./@^~{}-]*)"
+_VARIANT = Fields(
+    {"name": Text("a short name such as good", r"(?a:[A-Za-z0-9][A-Za-z0-9_.+-]{0,49})")},
+    {
+        "image": Text("a container image", r"[^\s\0]+"),
+        "commit": Text("a commit of the repository of the recipe", _COMMIT),
+        "folder": Text("the folder of the recipe", r"[^\0]+"),
+        "environment": Names(Text("a value", r".*"), _VARIABLE),
+        "arguments": Items(Text("one word for the launcher", r"[^\0]+")),
+    },
+)
+_FILE = Fields({"schema": Number(1, 1, whole=True), "variants": Items(_VARIANT, least=2, most=MOST)})
+
+
+def read_variants(path: Path) -> tuple[Variant, ...]:
+    """Return the arms that a file describes, the reference first; LaunchError, with the line, for what is none."""
+    from pytest_llmbench.core.yamlfile import read_document, read_entry
+
+    root = read_document(path, what="file of variants", raises=LaunchError)
+    entry = read_entry(path, root, _FILE, check=_check, raises=LaunchError)
+    return tuple(_make_variant(each, path.absolute().parent) for each in entry["variants"])
+
+
+def _check(entry: YamlMapping, report: Report) -> None:
+    variants = entry.get("variants") or ()
+    seen: dict[str, int] = {}
+    settings: dict[str, str] = {}
+    for each in variants:
+        name = each["name"]
+        if name in seen:
+            report(each.line, f"found the name {name!r} again (first in line {seen[name]}), expected another one")
+        seen.setdefault(name, each.line)
+        if "commit" in each.lines and "folder" in each.lines:
+            report(each.lines["commit"], "found a commit beside a folder, expected one of them")
+        plain = [(key, each[key]) for key in sorted(each.lines.keys() - {"name", "environment"})]
+        what = repr((plain, _list_environment(each)))
+        if what in settings:
+            report(each.line, f"found {name!r} the same as {settings[what]!r}, expected something that differs")
+        settings.setdefault(what, name)
+
+
+def _list_environment(entry: YamlMapping) -> list[tuple[str, str]]:
+    """Return the variables of an arm, in order of their names."""
+    environment = entry.get("environment")
+    return sorted((name, str(value)) for name, value in environment.values.items()) if environment else []
+
+
+def _make_variant(entry: YamlMapping, home: Path) -> Variant:
+    folder = entry.get("folder")
+    return Variant(
+        name=entry["name"],
+        image=entry.get("image") or "",
+        commit=entry.get("commit") or "",
+        folder=home / expand_home(folder) if folder else None,
+        environment=tuple(_list_environment(entry)),
+        arguments=tuple(entry.get("arguments") or ()),
+    )
+
+
+def install_variant(variant: Variant, job: PlannedJob, cluster: Cluster, *, journal: Path, run: Runner) -> Cluster:
+    """Return a cluster on which a recipe is installed as an arm of an A/B has it; a commit is checked out below the
+    folder of the `journal`. Raises LaunchError for what the recipe cannot be given."""
+    spec, facts, key = job.spec, job.facts, job.spec.key
+    installed = find_installed(key, cluster) or InstalledRecipe(key.recipe, key.release)
+    environment = dict(installed.environment) | dict(variant.environment)
+    switches = {**dict.fromkeys(name for name, _ in facts.forbidden), **list_switches(facts)}
+    if refused := next((name for name, _ in variant.environment if name in switches), ""):
+        raise LaunchError(f"variant {variant.name}: {refused} may not be set: forbidden, or of another purpose")
+    if variant.image:
+        _require_image(variant, spec, facts)
+        environment[IMAGE] = variant.image
+    folder = variant.folder or installed.folder
+    if variant.commit:
+        folder = _check_out(variant, installed.folder or spec.directory, journal, run)
+    arm = replace(
+        installed,
+        recipe=key.recipe,
+        release=key.release,
+        folder=folder,
+        environment=tuple(environment.items()),
+    )
+    return replace(cluster, installed=(arm, *cluster.installed))
+
+
+def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
+    documented = {name for name, _ in (*facts.required, *facts.optional)}
+    commands = (command.command for command in facts.commands if command.via == spec.via)
+    if IMAGE not in documented and not any("{image}" in command for command in commands):
+        raise LaunchError(
+            f"variant {variant.name}: image: the document of {facts.recipe} {facts.release} names no variable for an "
+            "image: give the one that its launch.sh reads below `environment`"
+        )
+
+
+def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Path:
+    """Return the recipe's folder in a checkout of a commit, which is made where there is none yet."""
+
+    def call(*words: str) -> str:
+        done = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
+        if done.code:
+            last = ((done.err or done.out).strip().splitlines() or [f"exit code {done.code}"])[-1]
+            raise LaunchError(f"variant {variant.name}: commit {variant.commit}: git in {folder}: {last}")
+        return done.out.strip()
+
+    commit = call("rev-parse", "--verify", "--end-of-options", f"{variant.commit}^{{commit}}")
+    if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+        raise LaunchError(f"variant {variant.name}: commit {variant.commit}: git knows no such commit in {folder}")
+    below = call("rev-parse", "--show-prefix")
+    checkout = journal.absolute() / CHECKOUTS / commit
+    if not checkout.is_dir():
+        call("worktree", "add", "--detach", str(checkout), commit)
+    return checkout / below if below else checkout

@@ -1,0 +1,137 @@
+"""The file of an A/B: what it says, what it may not say, and how an arm takes the place of what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from job_specs import job_spec
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts, Variant
+from pytest_llmbench.launch.preflight.plan import PlannedJob
+from pytest_llmbench.launch.recipe.variants import install_variant, read_variants
+from pytest_llmbench.launch.slurm import CommandOutput, run
+
+FACTS = LaunchFacts(
+    "grok1",
+    "25.05",
+    "sbatch",
+    (Command("sbatch", "sbatch", "sbatch ./launch.sh"),),
+    (("gb200", 4),),
+    optional=(("RUN_CONF_IMAGE", "another image"),),
+    forbidden=(("SLURM_MPI_TYPE", "breaks it"),),
+    nccl_trace=(("ENABLE_NCCL_TRACE", "true"),),
+)
+
+
+def read(tmp_path: Path, *entries: str) -> tuple[Variant, ...]:
+    path = tmp_path / "variants.yaml"
+    path.write_text("schema: 1\nvariants:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries))
+    return read_variants(path)
+
+
+def test_an_arm_is_an_image_a_commit_a_folder_variables_or_arguments(tmp_path: Path) -> None:
+    variants = read(
+        tmp_path,
+        "name: good",
+        "name: new, image: nvcr.io/x:2, environment: {B: '2', A: x}, arguments: [--cuda-graphs, full]",
+        "name: mine, folder: recipe",
+        "name: old, commit: v1.0~3",
+    )
+    assert variants == (
+        Variant("good"),
+        Variant("new", "nvcr.io/x:2", environment=(("A", "x"), ("B", "2")), arguments=("--cuda-graphs", "full")),
+        Variant("mine", folder=tmp_path / "recipe"),
+        Variant("old", commit="v1.0~3"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (["name: good"], ":3: found a list, expected one with 2 entries or more"),
+        (["name: good", "name: good, image: x"], ":4: found the name 'good' again (first in line 3)"),
+        (["name: a, image: x", "name: b, image: x"], ":4: found 'b' the same as 'a', expected something that differs"),
+        (["name: a", "name: b, environment: {}"], "expected"),
+        (["name: a", "name: b, commit: x, folder: y"], ":4: found a commit beside a folder, expected one of them"),
+        (["name: a", "name: b, commit: '--upload-pack=x'"], ":4: found '--upload-pack=x', expected a commit"),
+        (["name: a", "name: b, imgae: x"], ":4: found the unknown key 'imgae'"),
+        (["name: a b", "name: b"], ":3: found 'a b', expected a short name"),
+        (["name: a", "name: b, arguments: x"], ":4: "),
+        (["name: a", "name: b, environment: {1A: x}"], ":4: "),
+        (
+            [f"name: v{number}, image: x{number}" for number in range(9)],
+            ":3: found a list of 9, expected at most 8 entries",
+        ),
+        (["name: [a]", "image: 3"], ":3: "),
+        (["name: a", 'name: b, folder: "~\\0x"'], ":4: "),
+        (["name: a", 'name: b, image: "x\\0"'], ":4: "),
+        (["name: a", 'name: b, arguments: ["\\0"]'], ":4: "),
+    ],
+)
+def test_what_is_none_is_refused_with_its_line(tmp_path: Path, entries: Sequence[str], message: str) -> None:
+    with pytest.raises(LaunchError, match=r"variants\.yaml") as error:
+        read(tmp_path, *entries)
+    assert message in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"none\.yaml"):
+        read_variants(tmp_path / "none.yaml")
+
+
+def install(tmp_path: Path, variant: Variant, facts: LaunchFacts = FACTS, *recipes: InstalledRecipe) -> InstalledRecipe:
+    """Return how the recipe of the variant is installed."""
+    job = PlannedJob(job_spec(tmp_path, via="sbatch"), facts)
+    cluster = Cluster(installed=recipes)
+    return install_variant(variant, job, cluster, journal=tmp_path / "journal", run=run).installed[0]
+
+
+def test_it_takes_the_place_of_what_is_installed_and_keeps_the_rest(tmp_path: Path) -> None:
+    there = InstalledRecipe("grok1", "", tmp_path, "script", (("A", "old"), ("KEPT", "yes")), tmp_path / "venv")
+    variant = Variant("new", image="img", environment=(("A", "new"),), folder=tmp_path / "mine")
+    arm = install(tmp_path, variant, FACTS, there)
+    assert arm == replace(
+        there,
+        release="25.05",
+        folder=tmp_path / "mine",
+        environment=(("A", "new"), ("KEPT", "yes"), ("RUN_CONF_IMAGE", "img")),
+    )
+    assert install(tmp_path, Variant("good"), FACTS, there).environment == there.environment
+
+
+@pytest.mark.parametrize(
+    ("variant", "facts", "message"),
+    [
+        (Variant("a", environment=(("SLURM_MPI_TYPE", "x"),)), FACTS, "SLURM_MPI_TYPE may not be set"),
+        (Variant("a", environment=(("ENABLE_NCCL_TRACE", "x"),)), FACTS, "ENABLE_NCCL_TRACE may not be set"),
+        (Variant("a", image="x"), replace(FACTS, optional=()), "names no variable for an image"),
+        (Variant("a", commit="abc"), FACTS, "variant a: commit abc: git in "),
+    ],
+)
+def test_what_a_recipe_cannot_be_given_is_refused(
+    tmp_path: Path, variant: Variant, facts: LaunchFacts, message: str
+) -> None:
+    with pytest.raises(LaunchError, match="variant a: ") as error:
+        install(tmp_path, variant, facts)
+    assert message in str(error.value)
+
+
+def test_a_commit_that_git_says_nothing_of_is_refused(tmp_path: Path) -> None:
+    def answer(
+        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
+        del arguments, timeout, environment
+        return CommandOutput(0, "", "")
+
+    with pytest.raises(LaunchError, match="git knows no such commit"):
+        install_variant(
+            Variant("a", commit="abc"),
+            PlannedJob(job_spec(tmp_path), FACTS),
+            Cluster(),
+            journal=tmp_path,
+            run=answer,
+        )

@@ -1,0 +1,231 @@
+"""A/Bs as a table: which run follows which end, and what is said in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import BASELINE, KEY, NOW, run
+
+from pytest_llmbench.core.models import Judgement, Key, Reason, Run, Tolerance, Verdict
+from pytest_llmbench.core.models.jobs import (
+    Blame,
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
+from pytest_llmbench.pipeline.launch.costs import HoursBudget
+from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+
+SPEC = JobSpec(
+    case_id=KEY.id,
+    key=KEY,
+    purpose=Purpose.COMPARE_VARIANTS,
+    via="sbatch",
+    command=("sbatch", "./launch.sh"),
+    directory=Path("/recipe"),
+    environment=(),
+    secrets=(),
+    nodes=2,
+    gpus=8,
+    gpu_hours=1.0,
+    exclude=("n9",),
+    sbatch_options=("--qos=high", "--nodelist=n[1-9]"),
+)
+ARMS = [replace(SPEC, variant=name) for name in ("good", "new")]
+
+WELL = JobEnd(Blame.NONE)
+BROKEN = JobEnd(Blame.INFRASTRUCTURE, "node n1 failed")
+CRASHED = JobEnd(Blame.RUN, "exit code 1")
+HUNG = JobEnd(Blame.HUNG, "it stood still")
+
+
+class Course:
+    """An A/B whose jobs end one by one, on the nodes that they ask for."""
+
+    def __init__(self, tmp_path: Path, *, hours: float = 100.0, arms: Sequence[JobSpec] = ARMS) -> None:
+        self.folder = tmp_path
+        self.seconds: float | None = None
+        self.budget = HoursBudget(hours)
+        self.budget.plan([arms[0]])
+        self.progress = PairedProgress(
+            {KEY.id: list(arms)}, self, LaunchSettings(ab="v.yaml"), budget=self.budget, profile=lambda spec: spec
+        )
+        self.next = (arms[0], 1)
+        self.made: list[str] = []
+
+    def end(self, seconds: float | None, end: JobEnd = WELL, **fields: Any) -> JobSpec | None:
+        """Let the job that is due end, and return which one follows."""
+        spec, number = self.next
+        self.seconds = seconds
+        self.made.append(spec.variant)
+        status = JobStatus(Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=3.0)
+        job = Job(number, "token", spec, Path("/jobs"), repeat=number, job_id=str(number), status=status)
+        following = self.progress.take_ended(replace(job, **fields), end)
+        if not following:
+            return None
+        (due,) = following
+        assert (due.attempt, due.repeat) == (1, number + 1)
+        self.next = (due.spec, due.repeat)
+        return due.spec
+
+    def run_on(self, ends: Mapping[str, tuple[float | None, JobEnd]]) -> None:
+        """Let each job that is due end as its variant does, until there is none."""
+        while self.end(*ends[self.next[0].variant]):
+            pass
+
+    @property
+    def result(self) -> ConfigurationResult:
+        return self.progress.list_results()[KEY]
+
+    # what the progress asks of a judge
+
+    def find_run(self, job: Job) -> Run | None:
+        log = self.folder / f"log-{job.job_id}.out"
+        log.touch()
+        made = run(id=f"run-{job.job_id}", job_id=job.job_id)
+        attempt = made.attempts[0]
+        files = replace(attempt.files, log=log)
+        return None if self.seconds is None else replace(made, attempts=(replace(attempt, files=files),))
+
+    def measure_trial(self, _key: Key, _run: Run) -> tuple[float | None, str]:
+        return (self.seconds, "") if self.seconds else (None, "the loss diverged")
+
+    def judge_invalid(self, _key: Key, reason: Reason, text: str, _run: Run | None) -> Judgement:
+        verdict = Verdict.NOT_COMPARABLE if reason is Reason.PURPOSE_DONE else Verdict.INVALID
+        return Judgement(verdict, reason, (text,), BASELINE, 7.7, Tolerance(0.05))
+
+    def read_ending(self, _job: Job, _run: Run) -> tuple[Blame, str]:
+        return Blame.NONE, ""
+
+    def list_files(self, _job: Job) -> tuple[Path, ...]:
+        return ()
+
+    def judge(self, _key: Key, _runs: Sequence[Run]) -> ConfigurationResult:
+        raise AssertionError("no run of an A/B is judged against a baseline")
+
+    judge_nodes = find_driver_errors = read_check = name_failed_nodes = judge
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Course:
+    return Course(tmp_path)
+
+
+def test_runs_come_in_the_order_of_the_procedure_on_the_nodes_of_the_first(course: Course) -> None:
+    pinned = course.end(1.0)
+    assert pinned is not None
+    assert (pinned.sbatch_options, pinned.exclude) == (("--qos=high", "--nodelist=n1,n2"), ())
+    course.end(1.05)
+    course.end(1.05)
+    assert course.end(1.0) is None
+    assert course.made == ["good", "new", "new", "good"]
+    judgement = course.result.judgement
+    assert judgement.reason is Reason.VARIANT_SLOWER
+    assert judgement.text == "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs on n[1-2]"
+    assert [(job.step_seconds, job.text) for job in course.result.jobs] == [
+        (1.0, "good"),
+        (1.05, "new"),
+        (1.05, "new"),
+        (1.0, "good"),
+    ]
+
+
+def test_one_that_is_faster_is_not_red(course: Course) -> None:
+    for seconds in (1.0, 0.95, 0.95, 1.0):
+        course.end(seconds)
+    assert (course.result.judgement.reason, course.result.done) == (Reason.PURPOSE_DONE, course.result.judgement.text)
+    assert course.result.judgement.text.startswith("new is faster than good: -5.00 %")
+
+
+def test_what_cannot_be_told_says_what_would_be_shown(course: Course) -> None:
+    for seconds in (1.0, 1.02, 0.99, 1.01, 1.0, 1.02, 0.99, 1.01):
+        course.end(seconds)
+    text = course.result.judgement.text
+    assert text.startswith("new cannot be told from good: ")
+    assert text.endswith("% would be shown in 4 of 5 A/Bs on n[1-2]")
+
+
+def test_every_log_gets_the_mark_that_it_is_no_night(course: Course, tmp_path: Path) -> None:
+    course.end(1.0)
+    assert [path.name for path in tmp_path.glob("*.ab")] == ["log-1.out.ab"]
+
+
+def test_a_run_that_infrastructure_ended_is_made_again(course: Course) -> None:
+    course.end(1.0)
+    course.end(None, BROKEN)
+    for seconds in (1.05, 1.05, 1.0):
+        course.end(seconds)
+    assert course.made == ["good", "new", "new", "new", "good"]
+    assert course.result.judgement.reason is Reason.VARIANT_SLOWER
+    assert course.result.jobs[1].text == "new; node n1 failed"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "end", "text"),
+    [
+        (None, CRASHED, "A/B: new does not run, and is not compared with good on n[1-2]; exit code 1"),
+        (None, HUNG, "A/B: new does not run, and is not compared with good on n[1-2]; job 3 on n[1-2]: it stood still"),
+        (0.0, WELL, "A/B: new does not run, and is not compared with good on n[1-2]; the loss diverged"),
+        (
+            None,
+            BROKEN,
+            "A/B: new is not compared, since two starts in a row failed, with good on n[1-2]; node n1 failed",
+        ),
+    ],
+)
+def test_an_arm_that_fails_twice_ends_it_red(course: Course, seconds: float | None, end: JobEnd, text: str) -> None:
+    course.end(1.0)
+    while course.end(
+        seconds if course.next[0].variant == "new" else 1.0, end if course.next[0].variant == "new" else WELL
+    ):
+        pass
+    judgement = course.result.judgement
+    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.PURPOSE_MISSED)
+    assert judgement.text.replace("job 2 on n[1-2]: it stood still; ", "") == text
+    assert not course.result.done
+
+
+def test_without_a_run_of_the_reference_nothing_is_compared(course: Course) -> None:
+    course.end(None, CRASHED)
+    while course.end(
+        None if course.next[0].variant == "good" else 1.0, CRASHED if course.next[0].variant == "good" else WELL
+    ):
+        pass
+    assert "new is not compared, for want of a run of good" in course.result.judgement.text
+    assert course.result.judgement.verdict is Verdict.INVALID
+
+
+def test_a_job_that_was_refused_is_no_run_of_its_variant(course: Course) -> None:
+    course.end(1.0)
+    refused = {"job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "invalid node name"}
+    course.end(None, BROKEN, **refused)
+    course.end(None, BROKEN, **refused)
+    assert "two starts in a row failed" in course.result.judgement.text
+    assert "invalid node name" in course.result.judgement.text
+
+
+def test_where_the_gpu_hours_end_it_has_no_answer(tmp_path: Path) -> None:
+    course = Course(tmp_path, hours=1.5)
+    used = JobStatus(Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=450.0)
+    assert course.end(1.0, status=used) is None
+    assert course.result.judgement.text == "A/B: it has no end: a further run was not started"
+    assert "GPU-hours, and of the 1.5 allowed" in course.result.nodes
+
+
+def test_three_arms_are_answered_each(tmp_path: Path) -> None:
+    arms = [*ARMS, replace(SPEC, variant="third")]
+    course = Course(tmp_path, arms=arms)
+    course.run_on({"good": (1.0, WELL), "new": (1.1, WELL), "third": (0.9, WELL)})
+    assert course.made == ["good", "new", "third", "third", "new", "good"]
+    assert "new is slower than good: +10.00 %" in course.result.judgement.text
+    assert "third is faster than good: -10.00 %" in course.result.judgement.text

@@ -1,0 +1,201 @@
+"""A/Bs on a real Slurm: what is told of a planted difference, on which nodes, stopped, killed and gone on with."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import Cluster
+from fake_recipe import write_recipe
+from gates import Gate
+
+pytestmark = pytest.mark.slow
+
+CASE = "fake_8b-24.11-h100-bf16-16"
+
+NOISE = "1.002 0.999 1.001 0.998 1.003 0.997 1.000 1.001"
+"""What the steps of the runs take, one after the other, of those of their variant: 0.2 % from run to run."""
+
+RUNS = f"""\
+echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST $VARIANT" >> $STAGE_PATH/started
+number=$(wc -l < $STAGE_PATH/started)
+noise=$(echo "{NOISE} {NOISE}" | cut -d' ' -f$number)
+steps $(awk "BEGIN {{ print $EACH * $noise }}")"""
+
+AB = ("--llmb-launch", "--llmb-ab=variants.yaml", "--llmb-json=session.json")
+
+
+@pytest.fixture
+def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
+    gate = Gate(tmp_path, cluster)
+    yield gate
+    gate.end()
+
+
+Prepare = Callable[..., None]
+
+
+@pytest.fixture
+def prepare(gate: Gate) -> Prepare:
+    """Write a recipe of two nodes, and variants of these step times."""
+
+    def write(*seconds: float, before: str = "", after: str = "") -> None:
+        write_recipe(gate.folder, {"8b": "\n".join(filter(None, (before, RUNS, after)))}, gpus=16)
+        lines = [
+            f'  - {{name: v{number}, environment: {{VARIANT: v{number}, EACH: "{each}"}}}}\n'
+            for number, each in enumerate(seconds)
+        ]
+        (gate.folder / "variants.yaml").write_text("schema: 1\nvariants:\n" + "".join(lines))
+
+    return write
+
+
+def read_started(gate: Gate) -> list[list[str]]:
+    """Return job id, nodes and variant of every run that began, in order."""
+    return [line.split() for line in (gate.folder / "stage" / "started").read_text().splitlines()]
+
+
+def read_outcome(gate: Gate) -> dict[str, Any]:
+    document = json.loads((gate.folder / "session.json").read_text())
+    (outcome,) = (each for each in document["outcomes"] if each["id"] == CASE)
+    return dict(outcome)
+
+
+@pytest.mark.parametrize(
+    ("slower", "answer", "order"),
+    [
+        (1.05, r"v1 is slower than v0: \+5\.\d\d % \(97\.6 %: .*\), 2 pairs", "01 10"),
+        (1.02, r"v1 is slower than v0: \+2\.\d\d % \(\S+ %: .*\), [34] pairs", "01 10 10"),
+        (0.95, r"v1 is faster than v0: -\d\.\d\d % \(97\.6 %: .*\), 2 pairs", "01 10"),
+        (1.0, r"v1 is alike within 1 % with v0: \S+ % \(92\.8 %: .*\), 4 pairs", "01 10 10 01"),
+    ],
+)
+def test_a_planted_difference_is_told_on_the_nodes_of_the_first_run(
+    gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
+) -> None:
+    """It is red where a variant is slower; the runs come in the order of the procedure, all on the same nodes."""
+    prepare(1.0, slower)
+    assert gate.run(*AB) == (1 if slower > 1 else 0), gate.output
+    outcome, started = read_outcome(gate), read_started(gate)
+    assert re.match(answer, outcome["text"]), outcome["text"]
+    made = "".join(variant[1] for _, _, variant in started)
+    assert made.startswith(order.replace(" ", ""))
+    assert len({nodes for _, nodes, _ in started}) == 1
+    assert started[0][1] in outcome["text"]
+    assert (outcome["status"], outcome["reason"]) == (
+        ("failed", "slower-variant") if slower > 1 else ("skipped", "not-judged")
+    )
+    assert [job["step_seconds"] for job in outcome["jobs"]] == pytest.approx(
+        [
+            (slower if variant == "v1" else 1.0) * float(noise)
+            for (_, _, variant), noise in zip(started, NOISE.split(), strict=False)
+        ],
+        rel=1e-4,
+    )
+
+
+def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
+    prepare(1.0, 1.1, 0.9)
+    assert gate.run(*AB) == 1, gate.output
+    text = read_outcome(gate)["text"]
+    assert "v1 is slower than v0: +10." in text
+    assert "v2 is faster than v0: -" in text
+    assert [variant for _, _, variant in read_started(gate)] == ["v0", "v1", "v2", "v2", "v1", "v0"]
+
+
+def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> None:
+    """Neither in the history nor where its logs are read later."""
+    prepare(1.0, 1.3)
+    assert gate.run(*AB, "--llmb-history=h.db") == 1, gate.output
+    assert gate.run("--llmb-logs=stage", "--llmb-history=h.db", "--llmb-json=session.json") != 0, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["verdict"] in ("MISSING", "NOT_COMPARABLE")
+    assert "A/B" in outcome["text"]
+
+
+def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(gate: Gate, prepare: Prepare) -> None:
+    prepare(1.0, 1.0, before='[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }')
+    assert gate.run(*AB) == 1, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["text"].startswith("A/B: v1 does not run, and is not compared with v0")
+    assert (outcome["verdict"], outcome["reason"]) == ("INVALID", "nothing-left")
+
+
+WAIT_IN_SECOND = "[ $(wc -l < $STAGE_PATH/started) != 2 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
+
+
+def stop_in_second(gate: Gate, how: signal.Signals) -> None:
+    """Stop a session while its second run is under way."""
+    process = gate.start(*AB)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 2)
+    process.send_signal(how)
+    process.wait(timeout=60)
+
+
+def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(gate: Gate, prepare: Prepare) -> None:
+    """None is made twice."""
+    prepare(1.0, 1.05, after=WAIT_IN_SECOND)
+    stop_in_second(gate, signal.SIGKILL)
+    gate.go()
+    assert gate.run("--llmb-resume", "--llmb-json=session.json") == 1, gate.output
+    assert read_outcome(gate)["text"].startswith("v1 is slower than v0: +5")
+    assert [variant for _, _, variant in read_started(gate)] == ["v0", "v1", "v1", "v0"]
+
+
+def test_interrupted_it_leaves_no_job(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+    prepare(1.0, 1.05, after=WAIT_IN_SECOND)
+    stop_in_second(gate, signal.SIGINT)
+    gate.wait_for(lambda: not cluster.jobs())
+    assert "1 job cancelled" in gate.plain
+    assert len(read_started(gate)) == 2
+
+
+def test_other_variants_are_refused_by_a_session_that_goes_on(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+    prepare(1.0, 1.05, after=WAIT_IN_SECOND)
+    stop_in_second(gate, signal.SIGKILL)
+    gate.go()
+    file = gate.folder / "variants.yaml"
+    file.write_text(file.read_text().replace("1.05", "1.06"))
+    assert gate.run("--llmb-resume") == 4, gate.output
+    assert "variants.yaml: found other variants than when session" in gate.plain
+    gate.wait_for(lambda: not cluster.jobs())
+
+
+def test_a_commit_is_checked_out_beside_the_journal(gate: Gate, prepare: Prepare) -> None:
+    """Each arm runs the script of its own commit; the recipe's folder stays as it is."""
+    prepare(1.0, 1.0)
+    recipe = gate.folder / "recipe"
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words],
+            cwd=recipe,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "good")
+    script = recipe / "launch.sh"
+    slow = script.read_text().replace("$EACH *", "1.05 * $EACH *")
+    script.write_text(slow)
+    git("commit", "-qam", "slow")
+    good, bad = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
+    (gate.folder / "variants.yaml").write_text(
+        "schema: 1\nvariants:\n"
+        f'  - {{name: good, commit: {good}, environment: {{VARIANT: v0, EACH: "1.0"}}}}\n'
+        f'  - {{name: bad, commit: HEAD, environment: {{VARIANT: v1, EACH: "1.0"}}}}\n'
+    )
+    assert gate.run(*AB) == 1, gate.output
+    assert read_outcome(gate)["text"].startswith("bad is slower than good: +5")
+    assert {path.name for path in (gate.folder / ".llmbench" / "checkouts").iterdir()} == {good, bad}
+    assert script.read_text() == slow

@@ -1,0 +1,87 @@
+"""Sessions of pytest against a real Slurm: processes of their own, in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from clusters import Cluster
+
+
+class Gate:
+    """Sessions of pytest in one folder, each a process of its own."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start pytest; what it prints goes to out.txt."""
+        command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", *arguments]
+        environment = {**os.environ, **self.cluster.environment, "COLUMNS": "80"}
+        with (self.folder / "out.txt").open("ab") as output:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str) -> int:
+        """Run pytest to its end and return its exit code."""
+        return self.start(*arguments).wait(timeout=90)
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "out.txt").read_text(errors="replace")
+
+    @property
+    def plain(self) -> str:
+        """What was printed, as one line."""
+        return " ".join(self.output.split())
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Return verdict and reason by size, from the JUnit report."""
+        cases = ElementTree.parse(self.folder / "junit.xml").iter("testcase")  # noqa: S314 (our own file)
+        found = {}
+        for case in (case for case in cases if "fake_" in str(case.get("name"))):
+            told = {one.get("name"): one.get("value") for one in case.iter("property")}
+            found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = f"{told['verdict']} {told['reason']}"
+        return found
+
+    @property
+    def gpu_hours(self) -> dict[str, Any]:
+        """Return what the last session used, from its document."""
+        hours: dict[str, Any] = json.loads((self.folder / "session.json").read_text())["gpu_hours"]
+        return hours
+
+    def go(self) -> None:
+        """Let waiting jobs go on."""
+        (self.folder / "stage" / "go").touch()
+
+    def submitted(self) -> list[str]:
+        """Return the ids of all jobs that were ever started, sorted."""
+        file = self.folder / "stage" / "started"
+        return sorted(file.read_text().split()) if file.exists() else []
+
+    def wait_for(self, true: Callable[[], object], seconds: float = 30.0) -> None:
+        """Wait until something is true."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, self.output
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
