@@ -375,6 +375,11 @@ LAUNCH_OPTIONS = (
         "Compare variants on the same nodes instead of judging: images, commits, variables, arguments",
         more="ab.md",
     ),
+    Option(
+        "--llmb-bisect=BUILDS",
+        "Search an ordered list for what made it slower: a file as of --llmb-ab, or git:GOOD..BAD",
+        more="bisect.md",
+    ),
     Option("--llmb-profile-on-regression", "Profile a configuration once that regressed"),
 )
 

@@ -339,6 +339,9 @@ def _make_judgement(
 
 # --- what follows from a verdict -----------------------------------------------------------------------------
 
+RED_ANSWERS = (Reason.VARIANT_SLOWER, Reason.NO_CHANGE_BETWEEN_ENDS, Reason.RANGE)
+"""What an A/B or a search over builds ends with that fails its item, although nothing was held against a baseline."""
+
 
 def decide_status(
     judgement: Judgement, *, required: bool, inconclusive: str = "literal", improvement: str = "pass"
@@ -361,7 +364,7 @@ def decide_status(
         case Verdict.INCONCLUSIVE if inconclusive == "skip" and judgement.reason is not Reason.UNCONFIRMED:
             return _decide_absent(required=required)
         case Verdict.MISSING | Verdict.NOT_COMPARABLE:
-            return _decide_absent(required=required or judgement.reason is Reason.VARIANT_SLOWER)
+            return _decide_absent(required=required or judgement.reason in RED_ANSWERS)
         case _:
             return Status.FAILED
 

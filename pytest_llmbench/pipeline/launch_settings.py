@@ -12,13 +12,16 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import Look
-from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, PreflightCheck, Purpose
+from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, TRIALS, PreflightCheck, Purpose
 from pytest_llmbench.core.models.stalls import StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.judge.stop_rule import RunPlan, choose_look
 from pytest_llmbench.pipeline.option_values import declare_option, get_text, resolve_fields
+
+COMMITS = "git:"
+"""Before a range of commits, where a file of variants could stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class LaunchSettings:
     profile: str = declare_option("--llmb-profile", unset="")  # the text of the option
     checkpoint: str = declare_option("--llmb-load-checkpoint", unset="")  # the folder to load
     ab: str = declare_option("--llmb-ab", unset="")  # the file of variants
+    bisect: str = declare_option("--llmb-bisect", unset="")  # a file of variants, or commits
     profile_on_regression: bool = declare_option("--llmb-profile-on-regression")
 
     @property
@@ -73,7 +77,8 @@ class LaunchSettings:
         """Return what a session that goes on with this one has to know of it."""
         places = {
             "cluster": str(self.cluster.absolute()) if self.cluster else None,
-            "ab": str(Path(self.ab).absolute()) if self.ab else "",
+            "ab": _make_absolute(self.ab),
+            "bisect": _make_absolute(self.bisect),
             "recipes": [(name, str(folder.absolute())) for name, folder in self.recipes],
         }
         limits = {"stall_limit": asdict(self.stall_limit), "pending_limit": self.pending_limit.total_seconds()}
@@ -124,6 +129,11 @@ class LaunchSettings:
             yield f"preflight may be overruled: {', '.join(self.ignored)}"
 
 
+def _make_absolute(text: str) -> str:
+    """Return the file of variants so that another folder finds it; commits as they are."""
+    return text if not text or text.startswith(COMMITS) else str(Path(text).absolute())
+
+
 def _describe_stall_limit(limit: StallLimits) -> str:
     if limit.tell_seconds is not None:
         minutes = limit.tell_seconds / 60
@@ -154,6 +164,7 @@ KEPT = (
     "profile",
     "checkpoint",
     "ab",
+    "bisect",
     "repeats",
     "repeats_at_once",
     "node_checks",
@@ -189,7 +200,8 @@ def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
         raise SettingsError("--llmb-session is for --llmb-resume and --llmb-collect: a new session gets a new id")
     if settings.ignored and settings.goes_on and not settings.dry_run:
         raise SettingsError("--llmb-ignore is for a new session: one that goes on was checked when it began")
-    if settings.ab and settings.submit_only:
-        raise SettingsError("--llmb-ab and --llmb-submit-only exclude each other: each run decides which one follows")
+    if settings.submit_only and settings.purpose in TRIALS:
+        flag = PURPOSE_FLAGS[settings.purpose]
+        raise SettingsError(f"{flag} and --llmb-submit-only exclude each other: each run decides which one follows")
     if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
         raise SettingsError("--llmb-profile-on-regression judges; it cannot stand beside another purpose of the launch")

@@ -134,6 +134,9 @@ ADVICE = {
     "nothing-left": "look in its log whether it did what it was for, and at its variables with --llmb-dry-run",
     "not-judged": "nothing: such a run is not judged for speed; look at its files",
     "variant": "nothing: it counts for its A/B alone",
+    "no-change-between-ends": "look at what else differs since the last good night: nodes, driver, file system; "
+    "`llmbench compare` lists what the runs tell",
+    "range": "look at these builds, or run some of them beside each other with --llmb-ab",
     "slower-variant": "look at what differs between the variants, which is all that their runs differ in",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }

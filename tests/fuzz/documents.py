@@ -27,7 +27,7 @@ from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.ingest.nccl import Trace, read_saved
 from pytest_llmbench.ingest.nccl.changes import build_document, compare
 from pytest_llmbench.launch.recipe.cluster import fill_references, read_cluster, read_llmb_run
-from pytest_llmbench.launch.recipe.variants import MOST, read_variants
+from pytest_llmbench.launch.recipe.variants import MOST_ARMS, read_variants
 from pytest_llmbench.pipeline.acknowledgements import read_acknowledged, read_last_repair
 from pytest_llmbench.pipeline.catalog import load, read_suite
 from pytest_llmbench.pipeline.option_values import OptionValues
@@ -220,10 +220,10 @@ def check_variants(data: bytes) -> None:
         path = folder / "variants.yaml"
         path.write_bytes(data)
         with refusals(LaunchError, naming="variants.yaml"):
-            variants = read_variants(path)
+            variants = read_variants(path, MOST_ARMS)
             for variant in variants:
                 require_types(variant, Variant)
-            require(2 <= len(variants) <= MOST, "any number of variants")
+            require(2 <= len(variants) <= MOST_ARMS, "any number of variants")
             require(len({variant.name for variant in variants}) == len(variants), "one name twice")
 
 

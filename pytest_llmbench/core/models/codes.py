@@ -73,6 +73,8 @@ class Reason(StrEnum):
     PURPOSE_MISSED = "nothing-left"
     VARIANT = "variant"
     VARIANT_SLOWER = "slower-variant"
+    NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"
+    RANGE = "range"
 
 
 class NoteCode(StrEnum):

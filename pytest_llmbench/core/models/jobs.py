@@ -26,6 +26,7 @@ class Purpose(StrEnum):
     SAVE_CHECKPOINT = "checkpoint-save"
     LOAD_CHECKPOINT = "checkpoint-load"
     COMPARE_VARIANTS = "ab"  # one of the runs of an A/B
+    BISECT = "bisect"  # one of the runs of a search over builds
     CONFIRM_NODES = "node-confirmation"  # one more run on nodes that may be slow
     CHECK_NODES = "node-check"  # the site's own check of them
 
@@ -36,6 +37,7 @@ PURPOSE_FLAGS = {
     Purpose.SAVE_CHECKPOINT: "--llmb-save-checkpoint",
     Purpose.LOAD_CHECKPOINT: "--llmb-load-checkpoint",
     Purpose.COMPARE_VARIANTS: "--llmb-ab",
+    Purpose.BISECT: "--llmb-bisect",
 }
 """The options that ask for a purpose."""
 
@@ -69,6 +71,10 @@ NEVER_IGNORED = {
     PreflightCheck.SLURM: "while Slurm does not answer nothing tells what was submitted, and a job could start twice",
 }
 """The checks that nobody can overrule, with the reason."""
+
+
+TRIALS = (Purpose.COMPARE_VARIANTS, Purpose.BISECT)
+"""What jobs are for of which each run decides which one follows."""
 
 
 BESIDE = (Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
@@ -235,7 +241,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One arm of an A/B: what it has in place of what the cluster file says, or besides."""
+    """One arm of an A/B, or build of a search: what it has in place of what the cluster file says, or besides."""
 
     name: str
     image: str = ""
@@ -269,7 +275,7 @@ class JobSpec:
     exclude: tuple[str, ...] = ()  # nodes that it must not get
     sbatch_options: tuple[str, ...] = ()  # what sbatch gets besides what the command says: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
-    variant: str = ""  # the name of the arm that it is a run of, in an A/B
+    variant: str = ""  # the name of what it is a run of, in an A/B or a search over builds
     # of the secrets of a job of the journal: they tell another value, and no value
     digests: Pairs = field(default=(), compare=False)
 

@@ -139,7 +139,7 @@ def _is_compressed(file: WalkedFile) -> bool:
 
 def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
     """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
-    if name.endswith((".yaml", ".yml", ".err")) or is_metrics(name):
+    if name.endswith((".yaml", ".yml", ".err", names.VARIANT_MARK)) or is_metrics(name):
         return ""
     if not names.is_called_log(name):
         return "not read, by its name; give the file itself to read it as a log"

@@ -137,14 +137,17 @@ def format_plan(
     limit: float | None = None,
     reruns: Reruns = Reruns(),
     runs: Runs = ONCE,
+    *,
+    shown: Sequence[PlannedJob] = (),
 ) -> str:
-    """Return every job as it would be submitted, the GPU-hours, and the problems; secrets read `***`.
+    """Return every job as it would be submitted (those of `shown`, if any), the GPU-hours, and the problems; secrets
+    read `***`.
 
     A later job of one recipe, launcher and purpose shows only where its environment differs from the one before it.
     """
     before: dict[tuple[str, ...], dict[str, str]] = {}
     parts = []
-    for job in planned:
+    for job in shown or planned:
         environment = dict(mask_environment(job.spec.environment, job.spec.secrets))
         kind = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
         parts.append(_format_job(job.spec, environment, before.get(kind)))
@@ -229,7 +232,7 @@ def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, st
     hours = f"{spec.gpu_hours:,.2f} GPU-hours" if spec.gpu_hours else "GPU-hours unknown"
     size = f"{count_noun(spec.nodes, 'node')}, {count_noun(spec.gpus, 'GPU')}, {hours}{purpose}"
     lines = [
-        f"{spec.case_id}  ({spec.via})",
+        f"{spec.case_id}  ({' '.join(filter(None, (spec.via, spec.variant)))})",
         f"  {size}",
         f"  cd {quote_word(redact(str(spec.directory), spec))}",
         f"  {format_command(spec)}",

@@ -1,9 +1,10 @@
-"""The arms of an A/B (--llmb-ab): what their file says, and how each is put in the place of what is installed."""
+"""Variants of a recipe (--llmb-ab, --llmb-bisect): what names them, and how each takes the place of what is there."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from pytest_llmbench.launch.slurm import Runner
 if TYPE_CHECKING:
     from pytest_llmbench.launch.preflight.plan import PlannedJob
 
-MOST = 8  # arms of one A/B
+MOST_ARMS = 8  # of one A/B
+
+MOST_BUILDS = 512  # of one search
 
 CHECKOUTS = "checkouts"
 """The folder of the journal in which commits are checked out."""
@@ -38,15 +41,16 @@ _VARIANT = Fields(
         "arguments": Items(Text("one word for the launcher", r"[^\0]+")),
     },
 )
-_FILE = Fields({"schema": Number(1, 1, whole=True), "variants": Items(_VARIANT, least=2, most=MOST)})
 
 
-def read_variants(path: Path) -> tuple[Variant, ...]:
-    """Return the arms that a file describes, the reference first; LaunchError, with the line, for what is none."""
+def read_variants(path: Path, most: int) -> tuple[Variant, ...]:
+    """Return the variants that a file describes, in its order; LaunchError, with the line, for what is none, and for
+    more than `most`."""
     from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     root = read_document(path, what="file of variants", raises=LaunchError)
-    entry = read_entry(path, root, _FILE, check=_check, raises=LaunchError)
+    fields = Fields({"schema": Number(1, 1, whole=True), "variants": Items(_VARIANT, least=2, most=most)})
+    entry = read_entry(path, root, fields, check=_check, raises=LaunchError)
     return tuple(_make_variant(each, path.absolute().parent) for each in entry["variants"])
 
 
@@ -87,7 +91,7 @@ def _make_variant(entry: YamlMapping, home: Path) -> Variant:
 
 
 def install_variant(variant: Variant, job: PlannedJob, cluster: Cluster, *, journal: Path, run: Runner) -> Cluster:
-    """Return a cluster on which a recipe is installed as an arm of an A/B has it; a commit is checked out below the
+    """Return a cluster on which a recipe is installed as a variant has it; a commit is checked out below the
     folder of the `journal`. Raises LaunchError for what the recipe cannot be given."""
     spec, facts, key = job.spec, job.facts, job.spec.key
     installed = find_installed(key, cluster) or InstalledRecipe(key.recipe, key.release)
@@ -121,16 +125,35 @@ def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
         )
 
 
+def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
+    """Return a variant for each commit of a range GOOD..BAD, the good end first, those that were merged left out: along
+    the first parents, as `git log --first-parent`. Raises LaunchError."""
+    good, dots, bad = text.partition("..")
+    if not (dots and re.fullmatch(_COMMIT, good) and re.fullmatch(_COMMIT, bad)) or bad.startswith("."):
+        raise LaunchError(f"git:{text}: expected two commits such as git:v1.0..HEAD")
+    call = partial(_call_git, f"git:{text}", folder, run)
+    first, last = (call("rev-parse", "--verify", "--end-of-options", f"{end}^{{commit}}") for end in (good, bad))
+    listed = call("rev-list", "--reverse", "--first-parent", f"--max-count={MOST_BUILDS}", f"{first}..{last}").split()
+    if not listed or listed[-1] != last or call("rev-parse", f"{listed[0]}^") != first:
+        raise LaunchError(
+            f"git:{text}: expected up to {MOST_BUILDS - 1} commits between the good end and the bad one, along the "
+            "first parents of the bad one"
+        )
+    return tuple(Variant(commit[:12], commit=commit) for commit in (first, *listed))
+
+
+def _call_git(what: str, folder: Path, run: Runner, *words: str) -> str:
+    """Return what git prints in a folder. LaunchError, which begins with `what`, where it fails."""
+    done = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
+    if done.code:
+        last = ((done.err or done.out).strip().splitlines() or [f"exit code {done.code}"])[-1]
+        raise LaunchError(f"{what}: git in {folder}: {last}")
+    return done.out.strip()
+
+
 def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Path:
     """Return the recipe's folder in a checkout of a commit, which is made where there is none yet."""
-
-    def call(*words: str) -> str:
-        done = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
-        if done.code:
-            last = ((done.err or done.out).strip().splitlines() or [f"exit code {done.code}"])[-1]
-            raise LaunchError(f"variant {variant.name}: commit {variant.commit}: git in {folder}: {last}")
-        return done.out.strip()
-
+    call = partial(_call_git, f"variant {variant.name}: commit {variant.commit}", folder, run)
     commit = call("rev-parse", "--verify", "--end-of-options", f"{variant.commit}^{{commit}}")
     if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
         raise LaunchError(f"variant {variant.name}: commit {variant.commit}: git knows no such commit in {folder}")

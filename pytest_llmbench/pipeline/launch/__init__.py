@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose, Variant
+from pytest_llmbench.core.models.jobs import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose, Variant
 from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.pipeline.launch_settings import COMMITS, LaunchSettings
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -46,21 +46,19 @@ class Plan:
     skipped: Mapping[Key, str]  # why the other selected configurations are not
     hours: float  # GPU-hours, as is the limit
     limit: float
-    # by id, where a suite file asks for more than one; in an A/B the most of each arm
+    # by id, where a suite file asks for more than one; of an A/B or a search the most that there can be
     runs: Mapping[str, int] = field(default_factory=dict)
+    variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)  # by id, those of an A/B or a search
 
     @property
-    def specs_by_case(self) -> dict[str, list[JobSpec]]:
-        """The jobs by configuration: several in an A/B, the reference first."""
-        grouped: dict[str, list[JobSpec]] = {}
-        for job in self.jobs:
-            grouped.setdefault(job.spec.case_id, []).append(job.spec)
-        return grouped
+    def every_job(self) -> tuple[PlannedJob, ...]:
+        """What may be submitted: the jobs of variants in the place of those of their configuration."""
+        return tuple(each for job in self.jobs for each in self.variants.get(job.spec.case_id, (job,)))
 
     @property
     def first_specs(self) -> list[JobSpec]:
-        """The job of each configuration that is submitted first."""
-        return [specs[0] for specs in self.specs_by_case.values()]
+        """What is submitted first, of each configuration."""
+        return [self.variants.get(job.spec.case_id, (job,))[0].spec for job in self.jobs]
 
 
 class Planner:
@@ -119,12 +117,16 @@ class Planner:
         self.host.tell(_wrap(f"no cluster file; Slurm has {learned.describe()} (`llmbench cluster` writes it down)"))
         return replace(learned.cluster, name="the cluster of this Slurm")
 
-    @cached_property
-    def variants(self) -> tuple[Variant, ...]:
-        """The arms of an A/B, the reference first; none for any other launch. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import read_variants
+    def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
+        """Return the arms of an A/B, the reference first, or the builds of a search in their order; none for any other
+        launch. Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import MOST_ARMS, MOST_BUILDS, list_commits, read_variants
 
-        return read_variants(self.host.directory / self.launch.ab) if self.launch.ab else ()
+        text = self.launch.ab or self.launch.bisect
+        if text.startswith(COMMITS):
+            return list_commits(text.removeprefix(COMMITS), job.spec.directory, self.host.run)
+        most = MOST_ARMS if self.launch.ab else MOST_BUILDS
+        return read_variants(self.host.directory / text, most) if text else ()
 
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
@@ -147,27 +149,31 @@ class Planner:
             if why:
                 skipped[key] = why
             else:
-                jobs += self.plan_arms(key)
+                jobs.append(self.plan_job(key, self.launch.purpose))
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
-        runs = self._find_requested_runs(selected)
+        variants = self.plan_variants(jobs)
+        runs = self._count_trials(variants) if variants else self._find_requested_runs(selected)
         hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
-        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs)
+        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants)
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
-        if self.launch.ab:
-            from pytest_llmbench.judge.paired import PairedSettings, count_runs
-
-            arms = len(self.variants)
-            return {key.id: count_runs(PairedSettings(arms)).most // arms for key in selected}  # of each arm
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
         asked = {key: self.catalog.required_runs[key].runs for key in selected if key in self.catalog.required_runs}
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
+
+    def _count_trials(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, int]:
+        """Return by id how many runs there are at most."""
+        from pytest_llmbench.judge import bisect, paired
+
+        if self.launch.ab:
+            return {case: paired.count_runs(paired.PairedSettings(len(jobs))).most for case, jobs in variants.items()}
+        return {case: bisect.count_runs(bisect.BisectSettings(len(jobs))).most for case, jobs in variants.items()}
 
     @property
     def limit(self) -> float:
@@ -206,24 +212,24 @@ class Planner:
         )
         return PlannedJob(self._use_installed_subcommand(spec), facts)
 
-    def plan_arms(self, key: Key) -> list[PlannedJob]:
-        """Return the job of a configuration, in an A/B one of each variant, the reference first. Raises LaunchError."""
+    def plan_variants(self, jobs: Sequence[PlannedJob]) -> dict[str, tuple[PlannedJob, ...]]:
+        """Return for each configuration a job for each of its variants, in their order; nothing where there are none.
+        Raises LaunchError."""
+        planned: dict[str, tuple[PlannedJob, ...]] = {}
+        for job in jobs if self.launch.purpose in TRIALS else ():
+            planned[job.spec.case_id] = tuple(self._plan_variant(job, variant) for variant in self.list_variants(job))
+        return planned
+
+    def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
         from pytest_llmbench.launch.recipe.variants import install_variant
 
-        job = self.plan_job(key, self.launch.purpose)
-        if not self.variants:
-            return [job]
-        cluster, journal, arms = self.cluster, self.host.folder, []
+        cluster = self.cluster
         try:
-            for variant in self.variants:
-                self.cluster = install_variant(variant, job, cluster, journal=journal, run=self.host.run)
-                spec = self.plan_job(key, self.launch.purpose).spec
-                arms.append(
-                    replace(job, spec=replace(spec, variant=variant.name, command=(*spec.command, *variant.arguments)))
-                )
+            self.cluster = install_variant(variant, job, cluster, journal=self.host.folder, run=self.host.run)
+            spec = self.plan_job(job.spec.key, self.launch.purpose).spec
         finally:
             self.cluster = cluster
-        return arms
+        return replace(job, spec=replace(spec, variant=variant.name, command=(*spec.command, *variant.arguments)))
 
     def list_reruns(self, plan: Plan) -> Reruns:
         """Return what a session may start besides the first runs of its plan."""
@@ -273,8 +279,8 @@ class Planner:
         from pytest_llmbench.launch.preflight import check_launch
         from pytest_llmbench.launch.preflight.plan import describe_overruled
 
-        local = all(job.spec.via == "local" for job in plan.jobs)
-        problems = check_launch(plan.jobs, self.cluster, None if local else self.slurm)
+        local = all(job.spec.via == "local" for job in plan.every_job)
+        problems = check_launch(plan.every_job, self.cluster, None if local else self.slurm)
         overruled = [problem for problem in problems if problem.check in self.launch.ignored]
         self.overruled = tuple(dict.fromkeys(str(problem.check) for problem in overruled))
         for line in (*self._list_ineffective(plan), *map(describe_overruled, overruled)):
@@ -304,8 +310,7 @@ class Planner:
 
 def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
     """Return what is run, in words, and its GPU-hours."""
-    what = " ".join(filter(None, (spec.case_id, spec.variant)))
-    return f"{what}, {runs} runs" if runs > 1 else what, spec.gpu_hours * runs
+    return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
 
 
 def _read_installed(name: str, folder: Path) -> InstalledRecipe:

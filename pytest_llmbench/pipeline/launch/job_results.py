@@ -26,7 +26,7 @@ from pytest_llmbench.core.models import (
     StoredRun,
     Verdict,
 )
-from pytest_llmbench.core.models.jobs import Blame, Job, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.models.jobs import TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 QUOTED = 3  # so many lines are quoted of what the nodes of a run say
 
-WITHOUT_FILES = (Purpose.MEASURE, Purpose.COMPARE_VARIANTS, Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
+WITHOUT_FILES = (Purpose.MEASURE, *TRIALS, Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
 
 STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder of a recipe's results
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import PlannedHours, Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import TRIALS, JobSpec, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
+from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
@@ -31,7 +32,10 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine
     from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.preflight.plan import PlannedJob
 
+
+Variants = Mapping[str, Sequence["PlannedJob"]]
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
 
@@ -134,10 +138,10 @@ class LaunchSession:
         """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
         no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
         noted = self._restore_noted(journal)
-        if self.launch.ab and self.launch.collect:
-            raise LaunchError(f"session {self.session} is an A/B, whose runs follow from each other: --llmb-resume")
-        if noted.get("variants", "") != self._digest_variants():
-            raise LaunchError(f"{self.launch.ab}: found other variants than when session {self.session} began")
+        if self.launch.collect and self.launch.purpose in TRIALS:
+            raise LaunchError(
+                f"session {self.session}: --llmb-resume goes on with it; each of its runs decides which one follows"
+            )
         cases = self._cases
         unknown = cases - {key.id for key in self.catalog.baselines}
         if unknown:  # left out, a job that somebody submitted would be judged by nobody
@@ -153,14 +157,16 @@ class LaunchSession:
             elif self.launch.collect:
                 jobs.append(self.planner.restore_job(before[key.id]))
             else:
-                jobs += self.planner.plan_arms(key)
+                jobs.append(self.planner.plan_job(key, self.launch.purpose))
         if not jobs:
             raise LaunchError(
                 f"session {self.session} has none of the selected configurations: it has {_list_cases(cases)}"
             )
         hours = sum(job.spec.gpu_hours for job in jobs)
         limit = 0.0 if self.launch.collect else self.planner.limit
-        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}))
+        variants = self.planner.plan_variants(jobs)
+        self._refuse_changed(variants, noted.get("variants", {}))
+        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what none did."""
@@ -182,7 +188,7 @@ class LaunchSession:
 
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
-        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, reruns, plan.runs))
+        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, reruns, plan.runs, shown=plan.every_job))
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
@@ -225,14 +231,21 @@ class LaunchSession:
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
-        noted = {"cases": list(plan.specs_by_case), "variants": self._digest_variants(), "runs": plan.runs, **asked}
+        noted = {"cases": sorted(self._cases), "variants": _digest_variants(plan.variants), "runs": plan.runs, **asked}
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
 
-    def _digest_variants(self) -> str:
-        """Return what tells the arms of an A/B from those that their file describes later; empty for other launches."""
-        variants = self.planner.variants
-        return hashlib.sha256(repr(variants).encode()).hexdigest() if variants else ""
+    def _refuse_changed(self, variants: Variants, noted: Mapping[str, Mapping[str, str]]) -> None:
+        """Refuse variants that are others than when the session began: their runs would count for these. The builds of
+        a search may come and go; what one of them is may not change."""
+        for case, now in _digest_variants(variants).items():
+            before = noted.get(case, {})
+            changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
+            if changed or (self.launch.ab and before.keys() != now.keys()):
+                raise LaunchError(
+                    f"{self.launch.ab or self.launch.bisect}: found other variants than when session {self.session} "
+                    f"began{f': {changed[0]}' if changed else ''}"
+                )
 
     def _resume(self, journal: Journal) -> None:
         self.session = journal.resume(self.launch.session)
@@ -242,7 +255,7 @@ class LaunchSession:
         from pytest_llmbench.core.redaction import MASK
         from pytest_llmbench.launch import find_secret_values
 
-        self.secrets = frozenset(value for job in plan.jobs for value in find_secret_values(job.spec))
+        self.secrets = frozenset(value for job in plan.every_job for value in find_secret_values(job.spec))
         if not self.launch.collect:
             self.results = dataclasses.replace(self.results, planned_hours=self._plan_hours(plan))
         facts = {job.spec.case_id: job.facts for job in plan.jobs}
@@ -258,8 +271,9 @@ class LaunchSession:
         budget = self._count_budget(plan, journal)
         engine = self._engine = self._build_engine(journal, budget)
         make_progress: Callable[..., LaunchProgress] = partial(LaunchProgress, plan.first_specs)
-        if self.launch.ab:
-            make_progress = partial(PairedProgress, plan.specs_by_case)
+        if plan.variants:
+            specs = {case: [job.spec for job in jobs] for case, jobs in plan.variants.items()}
+            make_progress = partial(PairedProgress if self.launch.ab else BisectProgress, specs)
         progress = make_progress(
             runs,
             self.launch,
@@ -358,6 +372,19 @@ class LaunchSession:
             measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
             checks=checks,
         )
+
+
+def _digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
+    """Return by configuration and name what tells a variant from another one of its name: directory, command and the
+    variables of a job of it, but for those of the caller's shell."""
+
+    from pytest_llmbench.launch.recipe import PASSED
+
+    def digest(spec: JobSpec) -> str:
+        environment = [(name, value) for name, value in spec.environment if name not in (*PASSED, *spec.secrets)]
+        return hashlib.sha256(repr((spec.directory, spec.command, environment)).encode()).hexdigest()
+
+    return {case: {job.spec.variant: digest(job.spec) for job in jobs} for case, jobs in variants.items()}
 
 
 def _list_cases(cases: Collection[str]) -> str:

@@ -12,7 +12,7 @@ from job_specs import job_spec
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts, Variant
 from pytest_llmbench.launch.preflight.plan import PlannedJob
-from pytest_llmbench.launch.recipe.variants import install_variant, read_variants
+from pytest_llmbench.launch.recipe.variants import MOST_ARMS, install_variant, list_commits, read_variants
 from pytest_llmbench.launch.slurm import CommandOutput, run
 
 FACTS = LaunchFacts(
@@ -30,7 +30,7 @@ FACTS = LaunchFacts(
 def read(tmp_path: Path, *entries: str) -> tuple[Variant, ...]:
     path = tmp_path / "variants.yaml"
     path.write_text("schema: 1\nvariants:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries))
-    return read_variants(path)
+    return read_variants(path, MOST_ARMS)
 
 
 def test_an_arm_is_an_image_a_commit_a_folder_variables_or_arguments(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_is_none_is_refused_with_its_line(tmp_path: Path, entries: Sequence
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"none\.yaml"):
-        read_variants(tmp_path / "none.yaml")
+        read_variants(tmp_path / "none.yaml", MOST_ARMS)
 
 
 def install(tmp_path: Path, variant: Variant, facts: LaunchFacts = FACTS, *recipes: InstalledRecipe) -> InstalledRecipe:
@@ -135,3 +135,50 @@ def test_a_commit_that_git_says_nothing_of_is_refused(tmp_path: Path) -> None:
             journal=tmp_path,
             run=answer,
         )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Three commits on the main line, the second of which merges one from a side."""
+
+    def git(*words: str) -> None:
+        done = run(("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words), timeout=60)
+        assert done.code == 0, done
+
+    git("init", "-q", "-b", "main")
+    git("commit", "-q", "--allow-empty", "-m", "good")
+    git("checkout", "-q", "-b", "side")
+    git("commit", "-q", "--allow-empty", "-m", "side")
+    git("checkout", "-q", "main")
+    git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    git("commit", "-q", "--allow-empty", "-m", "bad")
+    return tmp_path
+
+
+def test_commits_between_two_are_those_of_the_first_parents(repository: Path) -> None:
+    variants = list_commits("HEAD~2..main", repository, run)
+    subjects = [
+        run(("git", "-C", str(repository), "log", "-1", "--format=%s", each.commit), timeout=60).out.strip()
+        for each in variants
+    ]
+    assert subjects == ["good", "merge", "bad"]
+    assert [each.name for each in variants] == [each.commit[:12] for each in variants]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("main", "expected two commits"),
+        ("main...HEAD", "expected two commits"),
+        ("..main", "expected two commits"),
+        ("--all..main", "expected two commits"),
+        ("main..main", "expected up to 511 commits between"),
+        ("main..HEAD~1", "expected up to 511 commits between"),
+        ("side..main", "expected up to 511 commits between"),
+        ("none..main", "git:none..main: git in "),
+    ],
+)
+def test_what_is_no_range_of_commits_is_refused(repository: Path, text: str, message: str) -> None:
+    with pytest.raises(LaunchError) as error:
+        list_commits(text, repository, run)
+    assert message in str(error.value)

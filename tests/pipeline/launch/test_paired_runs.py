@@ -131,7 +131,7 @@ def test_runs_come_in_the_order_of_the_procedure_on_the_nodes_of_the_first(cours
     assert course.made == ["good", "new", "new", "good"]
     judgement = course.result.judgement
     assert judgement.reason is Reason.VARIANT_SLOWER
-    assert judgement.text == "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs on n[1-2]"
+    assert judgement.text == "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs (on n[1-2])"
     assert [(job.step_seconds, job.text) for job in course.result.jobs] == [
         (1.0, "good"),
         (1.05, "new"),
@@ -152,7 +152,7 @@ def test_what_cannot_be_told_says_what_would_be_shown(course: Course) -> None:
         course.end(seconds)
     text = course.result.judgement.text
     assert text.startswith("new cannot be told from good: ")
-    assert text.endswith("% would be shown in 4 of 5 A/Bs on n[1-2]")
+    assert text.endswith("% would be shown in 4 of 5 A/Bs (on n[1-2])")
 
 
 def test_every_log_gets_the_mark_that_it_is_no_night(course: Course, tmp_path: Path) -> None:
@@ -173,13 +173,13 @@ def test_a_run_that_infrastructure_ended_is_made_again(course: Course) -> None:
 @pytest.mark.parametrize(
     ("seconds", "end", "text"),
     [
-        (None, CRASHED, "A/B: new does not run, and is not compared with good on n[1-2]; exit code 1"),
-        (None, HUNG, "A/B: new does not run, and is not compared with good on n[1-2]; job 3 on n[1-2]: it stood still"),
-        (0.0, WELL, "A/B: new does not run, and is not compared with good on n[1-2]; the loss diverged"),
+        (None, CRASHED, "new does not run, and is not compared with good (on n[1-2]); exit code 1"),
+        (None, HUNG, "new does not run, and is not compared with good (on n[1-2]); job 3 on n[1-2]: it stood still"),
+        (0.0, WELL, "new does not run, and is not compared with good (on n[1-2]); the loss diverged"),
         (
             None,
             BROKEN,
-            "A/B: new is not compared, since two starts in a row failed, with good on n[1-2]; node n1 failed",
+            "new is not compared with good: two starts in a row were lost (on n[1-2]); node n1 failed",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_without_a_run_of_the_reference_nothing_is_compared(course: Course) -> N
         None if course.next[0].variant == "good" else 1.0, CRASHED if course.next[0].variant == "good" else WELL
     ):
         pass
-    assert "new is not compared, for want of a run of good" in course.result.judgement.text
+    assert "new is not compared: good does not run" in course.result.judgement.text
     assert course.result.judgement.verdict is Verdict.INVALID
 
 
@@ -210,7 +210,7 @@ def test_a_job_that_was_refused_is_no_run_of_its_variant(course: Course) -> None
     refused = {"job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "invalid node name"}
     course.end(None, BROKEN, **refused)
     course.end(None, BROKEN, **refused)
-    assert "two starts in a row failed" in course.result.judgement.text
+    assert "two starts in a row were lost" in course.result.judgement.text
     assert "invalid node name" in course.result.judgement.text
 
 
@@ -218,7 +218,7 @@ def test_where_the_gpu_hours_end_it_has_no_answer(tmp_path: Path) -> None:
     course = Course(tmp_path, hours=1.5)
     used = JobStatus(Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=450.0)
     assert course.end(1.0, status=used) is None
-    assert course.result.judgement.text == "A/B: it has no end: a further run was not started"
+    assert course.result.judgement.text == "the A/B has no end: a further run was not started (on n[1-2])"
     assert "GPU-hours, and of the 1.5 allowed" in course.result.nodes
 
 

@@ -1,0 +1,100 @@
+"""Searches over builds: which run follows, and what their end says in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_llmbench.core.models import (
+    BisectAnswer,
+    BisectOutcome,
+    BuildRange,
+    FoundChange,
+    NextTrial,
+    Noise,
+    PairedEstimate,
+    Reason,
+    Trial,
+    TrialOutcome,
+)
+from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress, describe_search
+from pytest_llmbench.pipeline.launch.costs import HoursBudget
+from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+
+NAMES = [f"c{number}" for number in range(9)]
+ENDS = PairedEstimate(0.0005, -0.002, 0.003, 0.036, 0.01, 0.001, 6.0, Noise(0.002, 6.0, "", measured=True), (4, 4))
+CHANGE = FoundChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
+
+
+def search(trials: Sequence[Trial], names: Sequence[str] = NAMES) -> NextTrial | TrialAnswer:
+    progress = BisectProgress(
+        {}, None, LaunchSettings(bisect="b.yaml"), budget=HoursBudget(1.0), profile=lambda spec: spec
+    )
+    return progress.choose_step(trials, names)
+
+
+def measured(variant: int, seconds: float) -> Trial:
+    return Trial(variant, TrialOutcome.MEASURED, seconds * 1000)
+
+
+def test_it_goes_on_until_the_first_slow_build_is_named() -> None:
+    trials: list[Trial] = []
+    while isinstance(step := search(trials), NextTrial):
+        trials.append(measured(step.variant, 1.05 if step.variant >= 5 else 1.0))
+    assert step.reason is Reason.PURPOSE_DONE
+    assert step.text.startswith("first slow: c5: +5.00 % (95 %: ")
+    assert step.text.endswith(f"; {len(trials)} runs")
+
+
+def test_ends_that_are_alike_are_red() -> None:
+    trials = [measured(build, 1.0) for build in (0, 8, 8, 0, 8, 0, 0, 8)]
+    step = search(trials)
+    assert isinstance(step, TrialAnswer)
+    assert (step.reason, step.failed) == (Reason.NO_CHANGE_BETWEEN_ENDS, False)
+
+
+def test_an_end_that_does_not_run_is_red_with_its_reason() -> None:
+    step = search([Trial(0, TrialOutcome.DOES_NOT_RUN, None)] * 2)
+    assert step == TrialAnswer("nothing is searched: c0 does not run; 0 runs", Reason.PURPOSE_MISSED, failed=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (
+            BisectAnswer(BisectOutcome.FOUND, ENDS, 13, changes=(CHANGE,)),
+            "first slow: c5: +2.10 % (95 %: +1.61 % to +2.60 %), 99.8 % sure, 98 % of the ends' difference; 13 runs",
+        ),
+        (
+            BisectAnswer(
+                BisectOutcome.FOUND,
+                ENDS,
+                13,
+                skipped=(4,),
+                changes=(FoundChange(4, 5, 0.96, 0.01, 0.008, 0.012, 0.5, rest_before=0.01),),
+            ),
+            "first slow: one of c4 to c5: +1.01 % (95 %: +0.80 % to +1.21 %), 96 % sure, 50 % of the ends' difference; "
+            "another +1.01 % lies before it; 13 runs; do not run: c4",
+        ),
+        (
+            BisectAnswer(BisectOutcome.RANGE, ENDS, 36, ranges=(BuildRange(3, 6, 0.9999),)),
+            "the first slow build is one of c3 to c6, 99.9 % sure; the most runs were made; 36 runs",
+        ),
+        (
+            BisectAnswer(BisectOutcome.NO_CHANGE_BETWEEN_ENDS, ENDS, 8),
+            "no change is shown between c0 and c8: nothing to search (92.8 %: -0.20 % to +0.30 %); 8 runs",
+        ),
+        (BisectAnswer(BisectOutcome.LOST, None, 1), "two starts in a row were lost; 1 run"),
+    ],
+)
+def test_what_it_ended_with_in_words(answer: BisectAnswer, text: str) -> None:
+    """What is nearly sure is never said to be sure."""
+    assert describe_search(answer, NAMES) == text
+
+
+def test_two_changes_come_in_the_order_of_their_builds() -> None:
+    later = FoundChange(7, 7, 0.99, 0.05, 0.04, 0.06, 0.5)
+    text = describe_search(BisectAnswer(BisectOutcome.FOUND, ENDS, 20, changes=(later, CHANGE)), NAMES)
+    assert text.index("c5") < text.index("c7")

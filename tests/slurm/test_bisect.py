@@ -1,0 +1,152 @@
+"""Searches over builds on a real Slurm: with a change, with none, with two, with builds that do not run, and killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import Cluster
+from fake_recipe import write_recipe
+from gates import Gate
+
+pytestmark = pytest.mark.slow
+
+CASE = "fake_8b-24.11-h100-bf16-16"
+
+BUILDS = 32
+
+NOISE = (2, -1, 1, -3, 3, -2, 0, 1, -1, 2, -2, 3, 0, -1, 1, -3, 2, 0, 1, -2, 3, -1, 0, 2, -3, 1, -1, 0, 2, -2, 1, 0)
+"""Thousandths by which the steps of the runs differ, one run after the other: 0.2 % from run to run."""
+
+RUNS = f"""\
+echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST $BUILD" >> $STAGE_PATH/started
+number=$(wc -l < $STAGE_PATH/started)
+noise=$(echo "{" ".join(map(str, NOISE * 2))}" | cut -d' ' -f$number)
+[ "$EACH" != none ] || {{ echo "ImportError: no such symbol"; exit 1; }}
+steps $(awk "BEGIN {{ print $EACH * (1 + $noise / 1000) }}")"""
+
+SEARCH = ("--llmb-launch", "--llmb-bisect=builds.yaml", "--llmb-json=session.json")
+
+Prepare = Callable[..., None]
+
+
+@pytest.fixture
+def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
+    gate = Gate(tmp_path, cluster)
+    yield gate
+    gate.end()
+
+
+@pytest.fixture
+def prepare(gate: Gate) -> Prepare:
+    """Write a recipe of two nodes, and builds of which these steps are slower from a build on, or do not run."""
+
+    def write(changes: Mapping[int, float], *broken: int, after: str = "") -> None:
+        write_recipe(gate.folder, {"8b": "\n".join(filter(None, (RUNS, after)))}, gpus=16)
+        lines = ["schema: 1\nvariants:\n"]
+        for number in range(BUILDS):
+            seconds = 1.0
+            for first, size in changes.items():
+                seconds *= 1 + size if number >= first else 1
+            each = "none" if number in broken else f"{seconds:.6f}"
+            lines.append(f'  - {{name: b{number:02}, environment: {{BUILD: b{number:02}, EACH: "{each}"}}}}\n')
+        (gate.folder / "builds.yaml").write_text("".join(lines))
+
+    return write
+
+
+def read_started(gate: Gate) -> list[list[str]]:
+    """Return job id, nodes and build of every run that began, in order."""
+    return [line.split() for line in (gate.folder / "stage" / "started").read_text().splitlines()]
+
+
+def read_outcome(gate: Gate) -> dict[str, Any]:
+    document = json.loads((gate.folder / "session.json").read_text())
+    (outcome,) = (each for each in document["outcomes"] if each["id"] == CASE)
+    return dict(outcome)
+
+
+def test_a_change_is_named_with_its_size_on_the_same_nodes(gate: Gate, prepare: Prepare) -> None:
+    """In fewer runs than three of each build of a binary search would take; the cost is told before it starts."""
+    prepare({19: 0.02})
+    assert gate.run(*SEARCH) == 0, gate.output
+    outcome, started = read_outcome(gate), read_started(gate)
+    assert re.match(r"first slow: b19: \+(1\.[6-9]|2\.[0-4])\d % \(95 %: .*\), 9\d(\.\d)? % sure, ", outcome["text"])
+    assert (outcome["status"], outcome["reason"]) == ("skipped", "not-judged")
+    assert f"{len(started)} runs (on " in outcome["text"]
+    assert len(started) <= 4 + 3 * 5
+    assert len({nodes for _, nodes, _ in started}) == 1
+    assert [build for _, _, build in started[:4]] == ["b00", "b31", "b31", "b00"]
+    assert "36 jobs, 8.0 GPU-hours of steps" in gate.plain
+
+
+def test_without_a_change_nothing_is_searched_and_it_is_red(gate: Gate, prepare: Prepare) -> None:
+    prepare({})
+    assert gate.run(*SEARCH) == 1, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["text"].startswith("no change is shown between b00 and b31: nothing to search (92.8 %: ")
+    assert (outcome["status"], outcome["reason"]) == ("failed", "no-change-between-ends")
+    assert len(read_started(gate)) == 8
+
+
+def test_two_changes_are_both_named(gate: Gate, prepare: Prepare) -> None:
+    prepare({8: 0.04, 22: 0.05})
+    assert gate.run(*SEARCH) == 0, gate.output
+    text = read_outcome(gate)["text"]
+    assert re.match(r"first slow: b08: \+[345]\.\d\d % .*; first slow: b22: \+[456]\.\d\d % ", text), text
+
+
+def test_builds_that_do_not_run_are_skipped(gate: Gate, prepare: Prepare) -> None:
+    """Each is tried once; where they stand before the first slow one, it is one of a range."""
+    prepare({19: 0.05}, 15, 16, 18)
+    assert gate.run(*SEARCH) == 0, gate.output
+    outcome, builds = read_outcome(gate), [build for _, _, build in read_started(gate)]
+    assert outcome["text"].startswith("first slow: one of b18 to b19: +"), outcome["text"]
+    assert "do not run: " in outcome["text"]
+    assert all(builds.count(broken) <= 1 for broken in ("b15", "b16", "b18"))
+
+
+def test_killed_in_the_middle_it_takes_the_same_next_steps(gate: Gate, prepare: Prepare) -> None:
+    wait = "[ $(wc -l < $STAGE_PATH/started) != 6 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
+    prepare({19: 0.02}, after=wait)
+    process = gate.start(*SEARCH)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 6, seconds=60)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    gate.go()
+    assert gate.run("--llmb-resume", "--llmb-json=session.json") == 0, gate.output
+    text, builds = read_outcome(gate)["text"], [build for _, _, build in read_started(gate)]
+    assert text.startswith("first slow: b19: "), text
+    assert f"{len(builds)} runs (on " in text
+    assert builds[:4] == ["b00", "b31", "b31", "b00"]
+
+
+def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:
+    """Each runs the script of its own commit."""
+    prepare({})
+    recipe = gate.folder / "recipe"
+
+    def git(*words: str) -> str:
+        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(line, cwd=recipe, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "-q")
+    script = recipe / "launch.sh"
+    plain = script.read_text().replace("$BUILD", "x").replace("$EACH", "1.0")
+    for number in range(7):
+        factor = "1.05 * " if number >= 4 else ""
+        script.write_text(f"{plain.replace('print 1.0', f'print {factor}1.0')}# {number}\n")
+        git("add", ".")
+        git("commit", "-qm", f"commit {number}")
+    first_slow = git("rev-parse", "HEAD~2")
+    assert gate.run("--llmb-launch", "--llmb-bisect=git:HEAD~6..HEAD", "--llmb-json=session.json") == 0, gate.output
+    text = read_outcome(gate)["text"]
+    assert text.startswith(f"first slow: {first_slow[:12]}: +"), text
+    assert gate.run("--llmb-launch", "--llmb-bisect=git:HEAD..HEAD~3") == 4, gate.output
+    assert "git:HEAD..HEAD~3: expected up to 511 commits" in gate.plain
