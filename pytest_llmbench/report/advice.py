@@ -11,8 +11,8 @@ from pytest_llmbench.core.models import NoteCode
 from pytest_llmbench.report import jobs
 
 SINCE_LAST_GOOD = (
-    "find what made it slower since the last good run: {differs}run that one's software again on these nodes, and this "
-    "one's on others"
+    "find what made it slower since the last good run: {differs}run both in turn on the same nodes (--llmb-ab), or "
+    "search the builds between them (--llmb-bisect)"
 )
 KNOWN_CHANGE = "; a change that is known and meant goes into the file of --llmb-acknowledged"
 OTHER_CLUSTER = "; if this cluster is known to differ from the document, record its own baseline with --llmb-record=DIR"

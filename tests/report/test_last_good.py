@@ -130,5 +130,5 @@ def test_reports_tell_it() -> None:
 
 def test_what_to_do_next_begins_with_what_differs() -> None:
     assert "since the last good run: look at what differs, else run" in advise(outcome(RICH))
-    assert "since the last good run: run that one's" in advise(outcome(BARE))
+    assert "since the last good run: run both in turn" in advise(outcome(BARE))
     assert "since the last good run" not in advise(outcome(None))

@@ -54,8 +54,8 @@ COLUMNS = (
 
 LAST_GOOD = "the page of each says what it took on its last good night, and links to a comparison of both nights"
 SINCE_LAST_GOOD = (
-    "look at what differs since the last good night; else run that one's software again on the nodes of the last one, "
-    "and this one's on others"
+    "look at what differs since the last good night; else run both in turn on the same nodes (--llmb-ab), or search "
+    "the builds between them (--llmb-bisect)"
 )
 
 
