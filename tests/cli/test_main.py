@@ -79,9 +79,10 @@ WRITTEN = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Go to a folder with a history, a document and a trace."""
+def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with a history, a document and a trace. No cache knows a log already: it would not be read."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights([7.4, 7.5])))
     (tmp_path / "README.md").write_text(TABLE)
     (tmp_path / "trace.out").write_text("".join(trace()))
