@@ -38,6 +38,7 @@ from pytest_llmbench.pipeline.catalog import is_required
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.models.trials import TrialReport
     from pytest_llmbench.judge.cluster import SharedShift
 
 
@@ -55,6 +56,7 @@ class ConfigurationResult:
     """Those that were slow each time, and no other node was."""
     done: str = ""
     """What a job did that was not to be judged, such as a profile; empty for all others."""
+    trials: TrialReport | None = None
     resumption: Resumption | None = None
     """How to go on with its session, where that only collected."""
 
@@ -172,6 +174,7 @@ def decide_outcomes(
             nodes=result.nodes,
             slow_nodes=result.slow_nodes,
             resumption=result.resumption,
+            trials=result.trials,
         )
         outcomes.append(outcome)
     return tuple(outcomes)

@@ -26,7 +26,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.redaction import IDENTIFYING, Redactor
 from pytest_llmbench.core.robust import find_stragglers
-from pytest_llmbench.report import jobs
+from pytest_llmbench.report import jobs, trials
 from pytest_llmbench.report import judgement as of_judgement
 from pytest_llmbench.report.costs import sum_configuration
 
@@ -74,6 +74,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "nodes": outcome.nodes,
         "slow_nodes": list(outcome.slow_nodes),
         "resume": jobs.describe_resumption(outcome.resumption),
+        **({"trials": trials.describe(outcome.trials)} if outcome.trials else {}),
         **_describe_steps_and_excerpt(outcome, directory),
         **of_judgement.describe_daily_runs(judgement),
     }

@@ -14,6 +14,7 @@ import pytest
 from clusters import Cluster
 from fake_recipe import write_recipe
 from gates import Gate
+from outcomes import faults
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +69,7 @@ def read_started(gate: Gate) -> list[list[str]]:
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
     document = json.loads((gate.folder / "session.json").read_text())
+    assert faults(document) == []
     (outcome,) = (each for each in document["outcomes"] if each["id"] == CASE)
     return dict(outcome)
 
@@ -79,6 +81,8 @@ def test_a_change_is_named_with_its_size_on_the_same_nodes(gate: Gate, prepare: 
     outcome, started = read_outcome(gate), read_started(gate)
     assert re.match(r"first slow: b19: \+(1\.[6-9]|2\.[0-4])\d % \(95 %: .*\), 9\d(\.\d)? % sure, ", outcome["text"])
     assert (outcome["status"], outcome["reason"]) == ("skipped", "not-judged")
+    (change,) = outcome["trials"]["search"]["changes"]
+    assert (change["first"], change["last"], outcome["trials"]["search"]["runs"]) == ("b19", "b19", len(started))
     assert f"{len(started)} runs (on " in outcome["text"]
     assert len(started) <= 4 + 3 * 5
     assert len({nodes for _, nodes, _ in started}) == 1

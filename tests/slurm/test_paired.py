@@ -14,6 +14,7 @@ import pytest
 from clusters import Cluster
 from fake_recipe import write_recipe
 from gates import Gate
+from outcomes import faults
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +64,7 @@ def read_started(gate: Gate) -> list[list[str]]:
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
     document = json.loads((gate.folder / "session.json").read_text())
+    assert faults(document) == []
     (outcome,) = (each for each in document["outcomes"] if each["id"] == CASE)
     return dict(outcome)
 
@@ -92,6 +94,9 @@ def test_a_planted_difference_is_told_on_the_nodes_of_the_first_run(
     assert (outcome["status"], outcome["reason"]) == (
         ("failed", "slower-variant") if slower > 1 else ("skipped", "not-judged")
     )
+    (found,) = outcome["trials"]["answers"]
+    assert found["estimate"]["difference"] == pytest.approx(slower - 1, abs=0.006)
+    assert found["estimate"]["low"] < found["estimate"]["difference"] < found["estimate"]["high"]
     assert [job["step_seconds"] for job in outcome["jobs"]] == pytest.approx(
         [
             (slower if variant == "v1" else 1.0) * float(noise)

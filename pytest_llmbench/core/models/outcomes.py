@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models.codes import Reason, Verdict
     from pytest_llmbench.core.models.jobs import LaunchedJob, Resumption
     from pytest_llmbench.core.models.judgements import Judgement
+    from pytest_llmbench.core.models.trials import TrialReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class Outcome:
     nodes: str = ""  # what the jobs tell of the nodes
     slow_nodes: tuple[str, ...] = ()  # those that were slow each time, while others were not
     resumption: Resumption | None = None  # how to go on with its session, where that only collected
+    trials: TrialReport | None = None  # what an A/B or a search over builds says
     baselines: tuple[Path, ...] = ()  # the folders with which later sessions judge against what was recorded
 
     @property

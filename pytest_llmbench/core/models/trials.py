@@ -19,6 +19,7 @@ __all__ = [
     "ProbeOutcome",
     "Trial",
     "TrialOutcome",
+    "TrialReport",
 ]
 
 
@@ -146,3 +147,13 @@ class BisectAnswer:
     skipped: tuple[int, ...] = ()  # builds that do not run
     changes: tuple[FoundChange, ...] = ()
     ranges: tuple[BuildRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """What the runs of variants say in the end: the answers of an A/B, or that of a search over builds."""
+
+    names: tuple[str, ...]
+    answers: tuple[PairedAnswer, ...] = ()
+    search: BisectAnswer | None = None
+    nodes: tuple[str, ...] = ()  # on which all of them ran

@@ -15,6 +15,7 @@ from pytest_llmbench.core.models import (
     PairedEstimate,
     Reason,
     Trial,
+    TrialReport,
 )
 from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer, TrialProgress, format_change
 
@@ -48,7 +49,9 @@ class BisectProgress(TrialProgress):
         if isinstance(step, NextTrial):
             return step
         reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
-        return TrialAnswer(describe_search(step, names), reason, failed=reason is Reason.PURPOSE_MISSED)
+        report = TrialReport(tuple(names), search=step)
+        failed = reason is Reason.PURPOSE_MISSED
+        return TrialAnswer(describe_search(step, names), reason, failed=failed, report=report)
 
 
 def describe_search(answer: BisectAnswer, names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import NextTrial, PairedAnswer, PairedOutcome, Reason, Trial
+from pytest_llmbench.core.models import NextTrial, PairedAnswer, PairedOutcome, Reason, Trial, TrialReport
 from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer, TrialProgress, format_change
 
 WORDS = {
@@ -35,9 +35,11 @@ class PairedProgress(TrialProgress):
             return step
         outcomes = {answer.outcome for answer in step}
         text = "; ".join(describe_answer(answer, names) for answer in step)
+        report = TrialReport(tuple(names), answers=step)
         if not outcomes.isdisjoint(WITHOUT_ANSWER):
-            return TrialAnswer(text, Reason.PURPOSE_MISSED, failed=True)
-        return TrialAnswer(text, Reason.VARIANT_SLOWER if PairedOutcome.SLOWER in outcomes else Reason.PURPOSE_DONE)
+            return TrialAnswer(text, Reason.PURPOSE_MISSED, failed=True, report=report)
+        reason = Reason.VARIANT_SLOWER if PairedOutcome.SLOWER in outcomes else Reason.PURPOSE_DONE
+        return TrialAnswer(text, reason, report=report)
 
 
 def describe_answer(answer: PairedAnswer, names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Case, NextTrial, Reason, Run, Trial, TrialOutcome
+from pytest_llmbench.core.models import Case, NextTrial, Reason, Run, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec
 from pytest_llmbench.ingest.discover.names import VARIANT_MARK
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
@@ -30,6 +30,7 @@ class TrialAnswer(NamedTuple):
     text: str
     reason: Reason  # PURPOSE_DONE where nothing is red
     failed: bool = False  # the last run that failed says why
+    report: TrialReport | None = None
 
 
 class TrialProgress(LaunchProgress, ABC):
@@ -114,7 +115,9 @@ class TrialProgress(LaunchProgress, ABC):
         missed = answer.reason is Reason.PURPOSE_MISSED
         judgement = self._judge.judge_invalid(key, Reason.PURPOSE_MISSED if missed else Reason.PURPOSE_DONE, text, None)
         judgement = dataclasses.replace(judgement, reason=answer.reason)
-        progress.result = ConfigurationResult(Case(key.id, key), judgement, done="" if missed else text)
+        report = dataclasses.replace(answer.report, nodes=tuple(nodes)) if answer.report else None
+        done = "" if missed else text
+        progress.result = ConfigurationResult(Case(key.id, key), judgement, done=done, trials=report)
 
     def _add_jobs(self, progress: ConfigurationProgress) -> ConfigurationResult:
         result, case = super()._add_jobs(progress), progress.spec.case_id

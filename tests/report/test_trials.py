@@ -1,0 +1,90 @@
+"""What an A/B or a search says, as the JSON document has it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pytest_llmbench.core.models import NextTrial, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.judge import bisect, paired
+from pytest_llmbench.report.trials import describe
+
+SCHEMA = json.loads(files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8"))
+
+
+def find_faults(described: dict[str, Any]) -> list[str]:
+    """Return what the schema of the session's document says against it."""
+    properties = next(
+        definition["properties"]["trials"]
+        for definition in SCHEMA["$defs"].values()
+        if "trials" in definition.get("properties", {})
+    )
+    return [
+        error.message for error in Draft202012Validator({**properties, "$defs": SCHEMA["$defs"]}).iter_errors(described)
+    ]
+
+
+def measured(variant: int, seconds: float) -> Trial:
+    return Trial(variant, TrialOutcome.MEASURED, seconds * 1000)
+
+
+def compare(*seconds: float) -> dict[str, Any]:
+    trials: list[Trial] = []
+    while isinstance(step := paired.next_step(trials, paired.PairedSettings(len(seconds))), NextTrial):
+        trials.append(measured(step.variant, seconds[step.variant]))
+    return describe(TrialReport(tuple(f"v{number}" for number in range(len(seconds))), step, nodes=("n1", "n2")))
+
+
+def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
+    described = compare(1.0, 1.05)
+    assert find_faults(described) == []
+    assert (described["variants"], described["nodes"]) == (["v0", "v1"], ["n1", "n2"])
+    (answer,) = described["answers"]
+    assert (answer["variant"], answer["reference"], answer["answer"], answer["pairs"]) == ("v1", "v0", "slower", 2)
+    estimate = answer["estimate"]
+    assert estimate["difference"] == pytest.approx(0.05)
+    assert 0 < estimate["low"] < 0.05 < estimate["high"]
+    assert estimate["confidence"] == pytest.approx(0.976)
+    assert estimate["runs"] == [2, 2]
+
+
+def test_an_arm_without_a_run_has_no_estimate() -> None:
+    failed = [Trial(0, TrialOutcome.MEASURED, 1000.0), *[Trial(1, TrialOutcome.DOES_NOT_RUN, None)] * 2]
+    step = paired.next_step(failed, paired.PairedSettings())
+    assert not isinstance(step, NextTrial)
+    described = describe(TrialReport(("a", "b"), step))
+    assert find_faults(described) == []
+    assert (described["answers"][0]["answer"], described["answers"][0]["estimate"]) == ("does-not-run", None)
+
+
+def search(seconds: Sequence[float | None]) -> dict[str, Any]:
+    trials: list[Trial] = []
+    while isinstance(step := bisect.next_step(trials, bisect.BisectSettings(len(seconds))), NextTrial):
+        taken = seconds[step.variant]
+        trials.append(
+            Trial(step.variant, TrialOutcome.DOES_NOT_RUN, None) if taken is None else measured(step.variant, taken)
+        )
+    return describe(TrialReport(tuple(f"b{number}" for number in range(len(seconds))), search=step))
+
+
+def test_a_search_names_the_builds_of_its_changes() -> None:
+    described = search([1.0, 1.0, 1.0, None, 1.04, 1.04, 1.04])
+    assert find_faults(described) == []
+    found = described["search"]
+    assert (found["answer"], found["do_not_run"], found["ranges"]) == ("found", ["b3"], [])
+    (change,) = found["changes"]
+    assert (change["first"], change["last"]) == ("b3", "b4")
+    assert change["difference"] == pytest.approx(0.04, abs=1e-3)
+    assert change["before"] == change["after"] == 0
+
+
+def test_a_search_without_a_change_has_only_its_ends() -> None:
+    found = search([1.0, 1.0, 1.0])["search"]
+    assert (found["answer"], found["changes"], found["runs"]) == ("no-change-between-ends", [], 8)
+    assert math.isclose(found["ends"]["difference"], 0, abs_tol=1e-9)
