@@ -69,8 +69,10 @@ class TrialProgress(LaunchProgress, ABC):
         if kept is not None:
             _mark(kept)
             seconds, problem = self._judge.measure_trial(job.spec.key, kept)
-            milliseconds = seconds * 1000 if seconds else None
             outcome = TrialOutcome.MEASURED if seconds else TrialOutcome.DOES_NOT_RUN
+            if seconds and (elsewhere := _describe_other_nodes(get_nodes(job), self._find_nodes(progress))):
+                outcome, seconds, problem = TrialOutcome.LOST, None, elsewhere
+            milliseconds = seconds * 1000 if seconds else None
         elif end.blame in OWN or (failure and failure.reason is Reason.WRONG_CONFIGURATION):
             outcome = TrialOutcome.DOES_NOT_RUN
         self._trials[case][job.repeat] = Trial(names.index(job.spec.variant), outcome, milliseconds)
@@ -135,9 +137,18 @@ def format_change(logarithm: float) -> str:
     return f"{math.expm1(logarithm):+.2%}".replace("%", " %")
 
 
+def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
+    """Return why a run does not stand beside those on the nodes of the first one; empty where it does."""
+    if not nodes:
+        return "nothing says on which nodes it ran"
+    if first and set(nodes) != set(first):
+        return f"it ran on {formatting.fold_nodes(nodes)}, not on the nodes of the first run"
+    return ""
+
+
 def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """Return a job that gets exactly these nodes; as it is without any, and on this machine."""
-    if not nodes or spec.via == "local" or len(nodes) != spec.nodes:
+    if not nodes or spec.via == "local":
         return spec
     options = [option for option in spec.sbatch_options if not option.startswith(NODELIST)]
     return dataclasses.replace(spec, exclude=(), sbatch_options=(*options, f"{NODELIST}{','.join(nodes)}"))

@@ -62,13 +62,14 @@ class Course:
         )
         self.next = (arms[0], 1)
         self.made: list[str] = []
+        self.nodes: tuple[str, ...] = ("n1", "n2")
 
     def end(self, seconds: float | None, end: JobEnd = WELL, **fields: Any) -> JobSpec | None:
         """Let the job that is due end, and return which one follows."""
         spec, number = self.next
         self.seconds = seconds
         self.made.append(spec.variant)
-        status = JobStatus(Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=3.0)
+        status = JobStatus(Phase.ENDED, "COMPLETED", nodes=self.nodes, started=NOW, elapsed_seconds=3.0)
         job = Job(number, "token", spec, Path("/jobs"), repeat=number, job_id=str(number), status=status)
         following = self.progress.take_ended(replace(job, **fields), end)
         if not following:
@@ -229,3 +230,23 @@ def test_three_arms_are_answered_each(tmp_path: Path) -> None:
     assert course.made == ["good", "new", "third", "third", "new", "good"]
     assert "new is slower than good: +10.00 %" in course.result.judgement.text
     assert "third is faster than good: -10.00 %" in course.result.judgement.text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [(("n1", "n3"), "new; it ran on n[1,3], not on the nodes of the first run"), ((), "new; nothing says on which")],
+)
+def test_a_run_on_other_nodes_stands_beside_none(course: Course, nodes: tuple[str, ...], problem: str) -> None:
+    """A launcher may pass over what it is told; the difference would be that of the nodes."""
+    course.end(1.0)
+    course.nodes = nodes
+    course.end(1.2)
+    course.nodes = ("n2", "n1")
+    for seconds in (1.0, 1.0, 1.0):
+        course.end(seconds)
+    assert course.made[:5] == ["good", "new", "new", "new", "good"]
+    while course.progress.configurations[KEY.id].result is None:
+        course.end(1.0)
+    assert course.result.judgement.text.startswith("new is within 1 % of good: 0.00 %".replace("0.00", "+0.00"))
+    assert course.result.jobs[1].text.startswith(problem)
+    assert course.result.jobs[1].step_seconds is None
