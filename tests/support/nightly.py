@@ -14,8 +14,8 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 
 FP8 = replace(builders.KEY, dtype="fp8")
-# The run of the newest night, at 2 o'clock, in a session that began at 5 and so is at most 26 hours old at any time of day.
-LAST = (datetime.now(UTC) - timedelta(hours=7)).replace(hour=2, minute=0, second=0, microsecond=0)
+# The newest night's run is of 2 o'clock, its session of 5, which was less than a day ago when this module was imported.
+LAST = (datetime.now(UTC) - timedelta(hours=5)).replace(hour=2, minute=0, second=0, microsecond=0)
 
 
 def night(ago: int, seconds: float | None, key: Key = builders.KEY, **fields: Any) -> dict[str, Any]:
@@ -25,8 +25,13 @@ def night(ago: int, seconds: float | None, key: Key = builders.KEY, **fields: An
     return {**told, "run": run, **fields}
 
 
+def began(ago: int) -> datetime:
+    """Return when the session of so many nights before the last one began."""
+    return LAST - timedelta(days=ago) + timedelta(hours=3)
+
+
 def store(place: StoreLocation, ago: int, *outcomes: dict[str, Any]) -> None:
-    write(place, document(*outcomes, began=LAST - timedelta(days=ago) + timedelta(hours=3)))
+    write(place, document(*outcomes, began=began(ago)))
 
 
 def fill(place: StoreLocation) -> None:
