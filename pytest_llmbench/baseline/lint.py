@@ -154,7 +154,7 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
     # Only full models: the documents print no FLOPs of a proxy.
     for size, model in file.models:
         same = [base.configuration for base in file.recipe.baselines if base.configuration.key.size == size]
-        full = {one.architecture for one in same if not (one.proxy or is_logged(one))}
+        full = {each.architecture for each in same if not (each.proxy or is_logged(each))}
         for architecture in full:
             flops = count_model_flops(architecture)
             if model.printed_flops and not _is_same_flops(flops, model.printed_flops):

@@ -136,8 +136,8 @@ def count_hybrid_flops(architecture: Architecture) -> Terms:
     attention, dense, expert = (getattr(architecture, f"{name}_layers") or 0 for name in ("attention", "mlp", "expert"))
     mamba = architecture.layers - attention - dense - expert
     if mamba < 0:
-        found = f"{attention} + {dense} + {expert} layers of attention, MLP and experts"
-        raise BaselineError(f"FLOPs formula 'hybrid': found {found}, expected at most the {architecture.layers} layers")
+        kinds = f"{attention} + {dense} + {expert} layers of attention, MLP and experts"
+        raise BaselineError(f"FLOPs formula 'hybrid': found {kinds}, expected at most the {architecture.layers} layers")
     scan = 6 * hidden * (4 * hidden + 2 * groups * state + heads) + 42 * hidden * state + 12 * hidden**2
     routed = 0
     if expert:

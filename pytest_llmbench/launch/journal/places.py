@@ -52,8 +52,8 @@ def explain_elsewhere(index: Path | None, session: str, folder: Path) -> str:
 
 def _list_elsewhere(index: Path | None, session: str, folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the session that is looked for, else those that are unfinished, newest first, with their folders."""
-    said = {folder.absolute(), folder.absolute() / FOLDER}
-    entries = [entry for entry in _read_index(index) if entry[1] not in said]
+    printed = {folder.absolute(), folder.absolute() / FOLDER}
+    entries = [entry for entry in _read_index(index) if entry[1] not in printed]
     for name, place in reversed(entries if session else entries[-MOST:]):
         if name == session or (not session and _is_unfinished(place, name)):
             yield name, place
