@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.redaction import make_redactor, redact_text
 from pytest_llmbench.core.runtime import STANDARD_ERROR, discard_output
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
 
 WIDTH = 79
+
+ACKNOWLEDGED = name_destination("--llmb-acknowledged")
+"""The ini key."""
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 """Where a subcommand adds its own parser."""
@@ -65,6 +69,28 @@ def tell_aside(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except OSError:
         discard_output(STANDARD_ERROR)
+
+
+# --- the file of acknowledged changes --------------------------------------------------------------------
+
+
+def add_acknowledged(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare the file of acknowledged changes; `what` is done with it."""
+    parser.add_argument(
+        "--acknowledged",
+        metavar="FILE",
+        type=Path,
+        help=f"As pytest's --llmb-acknowledged: {what} (default: {ACKNOWLEDGED} in the configuration file that pytest "
+        "reads here).",
+    )
+
+
+def find_acknowledged(typed: Path | None) -> Path | None:
+    """Return the file that was typed, or that pytest's configuration names; None for none."""
+    from pytest_llmbench.core.option_origins import find_file_value
+
+    written = None if typed else find_file_value(ACKNOWLEDGED, Path.cwd())
+    return written[1].parent / written[0] if written else typed
 
 
 # --- the options of subcommands that read runs -----------------------------------------------------------

@@ -7,10 +7,9 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.cli import Output, Subparsers, redact_values
+from pytest_llmbench.cli import Output, Subparsers, add_acknowledged, find_acknowledged, redact_values
 from pytest_llmbench.core.errors import HistoryError, describe_os_error
 from pytest_llmbench.core.formatting import escape
-from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.redaction import IDENTIFYING
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 WHAT = "Which nodes make jobs slow, by the runs of many nights, each on nodes of its own."
 
 EXIT_CODES = "Exit code: 0 no node is named, 1 a node is, 2 usage error, 3 nothing to tell: no run with nodes."
-
-ACKNOWLEDGED = name_destination("--llmb-acknowledged")
-"""The ini key."""
 
 KEPT = IDENTIFYING | {"exclude", "too_few_nights"}
 """What identifies something: no secret is looked for there."""
@@ -40,13 +36,7 @@ def add(commands: Subparsers) -> None:
         "nights).",
     )
     add_history(parser)
-    parser.add_argument(
-        "--acknowledged",
-        metavar="FILE",
-        type=Path,
-        help="As pytest's --llmb-acknowledged: what is said of nodes begins with the last repair of one (default: "
-        f"{ACKNOWLEDGED} in the configuration file that pytest reads here).",
-    )
+    add_acknowledged(parser, "what is said of nodes begins with the last repair of one")
     parser.add_argument("--json", metavar="FILE", type=Path, help="Write all of it as a JSON document.")
     parser.set_defaults(command=_run)
 
@@ -60,28 +50,19 @@ def _parse_day(text: str) -> date:
 
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.cli.history import open_history
+    from pytest_llmbench.pipeline.acknowledgements import read_last_repair
     from pytest_llmbench.pipeline.slow_nodes import search_history
     from pytest_llmbench.report.nodes import describe, format_text
 
     place = open_history(arguments.history)
     _refuse_history(arguments.json, place)
     now = datetime.now(UTC)
-    repaired = _find_last_repair(arguments.acknowledged, now.date())
+    acknowledged = find_acknowledged(arguments.acknowledged)
+    repaired = read_last_repair(acknowledged, now.date()) if acknowledged else None
     search = search_history(place, max(filter(None, (arguments.since, repaired)), default=None))
     described: dict[str, Any] = redact_values({**describe(search), "searched": now.isoformat()}, KEPT)
     problem = _write(described, arguments.json)
     return Output(format_text(described), 2 if problem else described["exit_code"], problem, redacted=True)
-
-
-def _find_last_repair(typed: Path | None, today: date) -> date | None:
-    """Return the day of the last repair that the file says that was typed, or that pytest's configuration names."""
-    from pytest_llmbench.core.option_origins import find_file_value
-    from pytest_llmbench.pipeline.acknowledgements import read_last_repair
-
-    if typed is not None:
-        return read_last_repair(typed, today)
-    written = find_file_value(ACKNOWLEDGED, Path.cwd())
-    return read_last_repair(written[1].parent / written[0], today) if written else None
 
 
 def _refuse_history(output: Path | None, place: StoreLocation) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import __version__
-from pytest_llmbench.cli import Output, Subparsers, redact_values
+from pytest_llmbench.cli import Output, Subparsers, add_acknowledged, find_acknowledged, redact_values
 from pytest_llmbench.cli.history import add_history, open_history, parse_count
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, describe_os_error
@@ -39,6 +39,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--days", metavar="N", type=parse_count, default=DAYS, help=f"The nights of the last N days (default: {DAYS})."
     )
+    add_acknowledged(parser, "what it accepts is shown as such, and is no news")
     parser.set_defaults(command=_run)
 
 
@@ -52,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise HistoryError(f"-o {arguments.output}: is no folder on this machine")
     place, now = open_history(arguments.history), datetime.now(UTC)
     since = now - timedelta(days=arguments.days)
-    fleet = collect_nights(place, since, now)
+    fleet = collect_nights(place, since, now, find_acknowledged(arguments.acknowledged))
     compared = compare_with_last_good(fleet, place, Settings(), MARGIN)
     try:
         pages = dict(_render(fleet, compared, now))

@@ -16,7 +16,6 @@ from pytest_llmbench.core.models import (
     Acknowledgement,
     Baseline,
     Evidence,
-    Key,
     Measurement,
     Metric,
     Note,
@@ -35,9 +34,9 @@ LARGEST = 0.10
 FEWEST = 3  # fewer runs before it say nothing of that level: the baseline stands for it
 
 
-def select_covering(key: Key, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
-    """Return the acknowledgements of a configuration, by their id or pattern."""
-    return tuple(entry for entry in entries if fnmatchcase(key.id, entry.configuration))
+def select_covering(configuration: str, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
+    """Return the acknowledgements of a configuration (its id), by their id or pattern."""
+    return tuple(entry for entry in entries if fnmatchcase(configuration, entry.configuration))
 
 
 def describe_acknowledgement(entry: Acknowledgement) -> str:
@@ -59,7 +58,7 @@ def apply_acknowledgements(
     that is faster than that level by more than the tolerance and meets the baseline's own bound does not need it, and
     is compared with the baseline as it is.
     """
-    covering = select_covering(evidence.baseline.key, entries)
+    covering = select_covering(evidence.baseline.key.id, entries)
     newest = next((run for run in evidence.measurements if run.excluded is None), None)
     if not covering or newest is None or newest.run.started is None:
         return evidence

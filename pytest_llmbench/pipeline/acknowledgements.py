@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.models import Acknowledgement, Key
+from pytest_llmbench.core.models import Acknowledgement
 from pytest_llmbench.core.tolerance import parse_fraction
 from pytest_llmbench.core.yamlfile import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
 from pytest_llmbench.judge.acknowledged import LARGEST
@@ -64,8 +64,10 @@ _FILE = Fields(
 )
 
 
-def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Acknowledgement, ...]:
-    """Return the entries of a file; `keys` are the known configurations.
+def read_acknowledged(
+    path: Path, names: Sequence[str], today: date, *, others: bool = False
+) -> tuple[Acknowledgement, ...]:
+    """Return the entries of a file; `names` are the ids of the known configurations, with `others` not of all.
 
     Raises SettingsError with file, line, what was found and what was expected: also for a configuration that there is
     not, a change that is accepted twice, and an expiry more than a year from `today`.
@@ -74,8 +76,10 @@ def read_acknowledged(path: Path, keys: Sequence[Key], today: date) -> tuple[Ack
 
     def check(entry: YamlMapping, report: Report) -> None:
         for position, acknowledged in enumerate(entry["acknowledged"]):
-            _check(acknowledged, keys, today, report)
-            _check_once(acknowledged, entry["acknowledged"][:position], keys, report)
+            if not others:
+                _check_name(acknowledged, names, report)
+            _check(acknowledged, today, report)
+            _check_once(acknowledged, entry["acknowledged"][:position], names, report)
 
     root = read_document(path, what="file of acknowledged changes", raises=SettingsError)
     entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
@@ -103,17 +107,20 @@ def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catal
     """Return the catalog with what was acknowledged for its configurations; as it is without a file."""
     if path is None:
         return catalog
-    acknowledged = read_acknowledged(path, list(catalog.baselines), today)
+    acknowledged = read_acknowledged(path, [key.id for key in catalog.baselines], today)
     return replace(catalog, acknowledged=acknowledged, last_repair=read_last_repair(path, today))
 
 
-def _check(entry: YamlMapping, keys: Sequence[Key], today: date, report: Report) -> None:
+def _check_name(entry: YamlMapping, names: Sequence[str], report: Report) -> None:
     pattern = entry["configuration"]
-    if not any(fnmatchcase(key.id, pattern) for key in keys):
-        near = did_you_mean(pattern, [key.id for key in keys])
+    if not any(fnmatchcase(name, pattern) for name in names):
+        near = did_you_mean(pattern, names)
         report(
             entry.lines["configuration"], f"found {pattern!r}, expected the id of a configuration or a pattern{near}"
         )
+
+
+def _check(entry: YamlMapping, today: date, report: Report) -> None:
     if len({"slower", "faster"} & entry.lines.keys()) != 1:
         report(entry.line, "found no change or two, expected one of slower and faster")
     if entry["expires"] < entry["since"]:
@@ -123,11 +130,11 @@ def _check(entry: YamlMapping, keys: Sequence[Key], today: date, report: Report)
         report(entry.lines["expires"], f"found {entry['expires']}, expected at most a year from now, {latest}")
 
 
-def _check_once(later: YamlMapping, others: Sequence[YamlMapping], keys: Sequence[Key], report: Report) -> None:
+def _check_once(later: YamlMapping, others: Sequence[YamlMapping], names: Sequence[str], report: Report) -> None:
     """Report a change that is accepted twice."""
     # The level would move twice.
     for other in others:
-        both = [key.id for key in keys if all(fnmatchcase(key.id, entry["configuration"]) for entry in (later, other))]
+        both = [name for name in names if all(fnmatchcase(name, entry["configuration"]) for entry in (later, other))]
         if both and abs(later["since"] - other["since"]) <= SAME:
             again = f"found {both[0]} again (first in line {other.line}), expected each change once"
             report(later.line, f"{again}: change the first, or its day in `expires`")

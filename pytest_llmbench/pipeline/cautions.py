@@ -202,7 +202,7 @@ def _select_in_force(judgement: Judgement, catalog: Catalog, session: JudgedSess
 
     if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
         return []
-    of_key = select_covering(judgement.baseline.key, catalog.acknowledged)
+    of_key = select_covering(judgement.baseline.key.id, catalog.acknowledged)
     return [entry for entry in of_key if entry.since <= session.today <= entry.expires]
 
 

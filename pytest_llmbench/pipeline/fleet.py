@@ -126,7 +126,7 @@ def with_changes(
             changes = find_changes(
                 series[key],
                 estimate_noise(evidence, previous[key]),
-                select_covering(key, acknowledged),
+                select_covering(key.id, acknowledged),
                 now.date(),
                 coarse=find_coarse_unit((*previous[key], *list_judged_runs(judgement))),
                 correlation=correlation,

@@ -14,6 +14,7 @@ import numpy as np
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.formatting import add_changes
 from pytest_llmbench.core.models import (
+    Acknowledgement,
     ComparedSide,
     DailyRun,
     FleetNights,
@@ -24,6 +25,7 @@ from pytest_llmbench.core.models import (
     StoredVerdict,
 )
 from pytest_llmbench.core.redaction import make_redactor
+from pytest_llmbench.judge.acknowledged import select_covering
 from pytest_llmbench.judge.changes import FEWEST
 from pytest_llmbench.judge.noise import (
     assume_noise,
@@ -33,11 +35,14 @@ from pytest_llmbench.judge.noise import (
     with_prior,
 )
 from pytest_llmbench.judge.series import find_changes
+from pytest_llmbench.pipeline.acknowledgements import read_acknowledged
 from pytest_llmbench.pipeline.compare import compare_sides
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.sides import SideRequest, read_stored_side
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_llmbench.history.store import StoreLocation
 
 ONE_NIGHT = timedelta(hours=18)
@@ -50,8 +55,14 @@ SEVERITY = ("skipped", "passed", "failed")
 """What became of an item; of several of one configuration in one session the last of these is shown."""
 
 
-def collect_nights(place: StoreLocation, since: datetime | None, now: datetime) -> FleetNights:
-    """Return all configurations with a verdict on the nights from `since` on; HistoryError where there is none."""
+def collect_nights(
+    place: StoreLocation, since: datetime | None, now: datetime, acknowledged: Path | None = None
+) -> FleetNights:
+    """Return all configurations with a verdict on the nights from `since` on; HistoryError where there is none.
+
+    `acknowledged` is the file of acknowledged changes, also of configurations that are not here; SettingsError where it
+    is wrong.
+    """
     from pytest_llmbench.history.nights import read_session, read_verdicts
 
     verdicts = _redact(read_verdicts(place, since))
@@ -65,7 +76,8 @@ def collect_nights(place: StoreLocation, since: datetime | None, now: datetime) 
         by_name[verdict.configuration].append(verdict)
     nights = {name: _select_nights(of_name) for name, of_name in sorted(by_name.items())}
     series = {name: _select_series(of_name) for name, of_name in by_name.items()}
-    changes = _find_all_changes(series, now)
+    entries = read_acknowledged(acknowledged, list(series), now.date(), others=True) if acknowledged else ()
+    changes = _find_all_changes(series, entries, now)
     rows = tuple(
         FleetRow(
             name,
@@ -175,7 +187,7 @@ def _find_last_good(nights: Sequence[StoredVerdict]) -> StoredVerdict | None:
 
 
 def _find_all_changes(
-    series: Mapping[str, Mapping[date, StoredVerdict]], now: datetime
+    series: Mapping[str, Mapping[date, StoredVerdict]], acknowledged: Sequence[Acknowledgement], now: datetime
 ) -> dict[str, tuple[LevelChange, ...]]:
     """Return the changes of each configuration, as a session with these nights finds them."""
     runs = {name: tuple(_list_runs(of_day)) for name, of_day in series.items()}
@@ -188,7 +200,8 @@ def _find_all_changes(
     def find(name: str, noise: Noise | None) -> tuple[LevelChange, ...]:
         if len(runs[name]) < FEWEST:
             return ()
-        return find_changes(runs[name], with_prior(noise, prior, cv), (), now.date(), correlation=correlation)
+        covering, own_noise = select_covering(name, acknowledged), with_prior(noise, prior, cv)
+        return find_changes(runs[name], own_noise, covering, now.date(), correlation=correlation)
 
     return {name: find(name, noise) for name, noise in own.items()}
 

@@ -182,7 +182,7 @@ def _list_entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence
     if slower[0].expired is not None:
         return (f"to accept it for longer, give a later day in `expires`: {slower[0].expired.place}",)
     since = slower[0].started.date()
-    for acknowledgement in select_covering(key, acknowledged):
+    for acknowledgement in select_covering(key.id, acknowledged):
         if abs(acknowledgement.since - since) <= SAME:
             reason = "it begins within a week of this, and a second one is refused"
             return f"to accept it, change the entry of {acknowledgement.place}:", reason
@@ -190,7 +190,7 @@ def _list_entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence
     gone = {change.acknowledged for change in changes if change.partly_taken_back}
     later = [
         acknowledgement.place
-        for acknowledgement in select_covering(key, acknowledged)
+        for acknowledgement in select_covering(key.id, acknowledged)
         if acknowledgement in gone and acknowledgement.since > since
     ]
     if later:

@@ -254,6 +254,58 @@ def test_a_remote_place_is_told(site: Site, place: str) -> None:
     assert "is no folder on this machine" in site("-o", place, code=2)
 
 
+NEWS = r"<li>.*: \+8\.\d % \(.*\) since"
+
+ENTRY = """schema: 1
+acknowledged:
+  - {{configuration: "{name}", slower: 9%, since: {since}, expires: {expires}, reason: "driver <555>", by: A. Person}}
+"""
+
+
+def accept(name: str = ID, days: int = 30) -> str:
+    """Write the file that accepts the change of the slow configuration for so many days; return the option."""
+    since = (LAST - timedelta(days=9)).date()
+    text = ENTRY.format(name=name, since=since, expires=datetime.now(UTC).date() + timedelta(days=days))
+    Path("acknowledged.yaml").write_text(text)
+    return "--acknowledged=acknowledged.yaml"
+
+
+def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> None:
+    site()
+    assert re.search(NEWS, read())
+    assert "<td>stands</td>" in page()
+    site(accept())
+    assert not re.search(NEWS, read())
+    assert "<p>1 acknowledged change left out</p>" in read()
+    assert re.search(r"<td>acknowledged by A\. Person until \d{4}-\d\d-\d\d: driver &lt;555&gt;</td>", page())
+    assert re.search(r"\+8\.\d % known", page())  # in the chart
+    assert rows()[ID].startswith(f"✕ REGRESSION {ID} +8")  # it counts in the sum, and says nothing of the night
+
+
+def test_the_ini_file_of_pytest_may_name_the_acknowledged_changes(site: Site) -> None:
+    accept()
+    Path("pytest.ini").write_text("[pytest]\nllmb_acknowledged = acknowledged.yaml\n")
+    site()
+    assert "acknowledged by A. Person" in page()
+
+
+def test_an_acknowledgement_that_expired_leaves_the_change_in_the_news(site: Site) -> None:
+    site(accept(days=-1))
+    assert re.search(f"{NEWS}.*the acknowledgement expired on", read())
+    assert "<td>stands; was acknowledged by A. Person until" in page()
+
+
+def test_an_entry_for_a_configuration_that_the_history_does_not_hold_is_no_error(site: Site) -> None:
+    site(accept("another-*"))
+    assert "<td>stands</td>" in page()
+
+
+def test_a_file_of_acknowledged_changes_that_is_wrong_is_a_usage_error(site: Site) -> None:
+    Path("acknowledged.yaml").write_text("schema: 1\nacknowledged: [{}]\n")
+    assert "acknowledged.yaml:2" in site("--acknowledged=acknowledged.yaml", code=2)
+    assert not Path("site").exists()
+
+
 def test_a_history_without_a_verdict_is_told(
     site: Site, history: StoreLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:

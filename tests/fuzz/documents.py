@@ -238,7 +238,7 @@ def check_acknowledged(data: bytes) -> None:
         path = folder / "acknowledged.yaml"
         path.write_bytes(data)
         with refusals(SettingsError, naming="acknowledged.yaml"):
-            for entry in read_acknowledged(path, [builders.KEY], TODAY):
+            for entry in read_acknowledged(path, [builders.KEY.id], TODAY):
                 require_types(entry, Acknowledgement)
                 require(-1 < entry.fraction < 1, "a change of any size")
                 require(entry.since <= entry.expires and (entry.expires - TODAY).days <= 366, "a change of any time")

@@ -27,7 +27,7 @@ HEAD = "schema: 1\nacknowledged:"
 def read(tmp_path: Path, text: str) -> tuple[Acknowledgement, ...]:
     path = tmp_path / "acknowledged.yaml"
     path.write_text(text, encoding="utf-8")
-    return read_acknowledged(path, [KEY], TODAY)
+    return read_acknowledged(path, [KEY.id], TODAY)
 
 
 def refused(tmp_path: Path, text: str) -> str:
@@ -110,7 +110,7 @@ def test_one_change_is_accepted_once(tmp_path: Path) -> None:
 def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
     assert "acknowledged.yaml:1: found an empty file" in refused(tmp_path, "")
     with pytest.raises(SettingsError, match="expected a readable file of acknowledged changes"):
-        read_acknowledged(tmp_path / "none.yaml", [KEY], TODAY)
+        read_acknowledged(tmp_path / "none.yaml", [KEY.id], TODAY)
 
 
 # --- repairs of nodes -----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ REPAIR = """
 def read_repair(tmp_path: Path, text: str) -> date | None:
     path = tmp_path / "acknowledged.yaml"
     path.write_text(text, encoding="utf-8")
-    read_acknowledged(path, [KEY], TODAY)
+    read_acknowledged(path, [KEY.id], TODAY)
     return read_last_repair(path, TODAY)
 
 

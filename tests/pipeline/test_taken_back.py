@@ -71,7 +71,7 @@ def seen(levels: Sequence[float], entries: Sequence[Acknowledgement], factor: fl
     runs = [measurement(one.statistic_seconds, run=run(started=one.started)) for one in reversed(series)]
     tonight = measurement(series[-1].statistic_seconds * factor, run=run(started=NOW))
     of = apply_acknowledgements(evidence(tonight, *runs[1:], prior=KNOWN), entries)
-    found = find_changes(series, KNOWN, select_covering(KEY, entries), TODAY)
+    found = find_changes(series, KNOWN, select_covering(KEY.id, entries), TODAY)
     judgement = judge(of)
     judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), _with(judgement, found)), (of,))})
     checks = tuple(check_trends(judged, Settings(trend="fail"), Catalog((), {}, tuple(entries))))
@@ -95,7 +95,7 @@ def followed(check: Check, entries: Sequence[Acknowledgement], folder: Path) -> 
     file = folder / "added.yaml"
     file.write_text(f"schema: 1\nacknowledged:\n{text}\n", encoding="utf-8")
     kept = [one for one in entries if one.place not in lines[begin]]
-    return [*kept, *read_acknowledged(file, [KEY], TODAY)]
+    return [*kept, *read_acknowledged(file, [KEY.id], TODAY)]
 
 
 def total(entries: Sequence[Acknowledgement]) -> float:

@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import FleetNights, FleetRow, LevelChange, StoredVerdict
+from pytest_llmbench.core.models import Acknowledgement, FleetNights, FleetRow, LevelChange, StoredVerdict
 from pytest_llmbench.report.advice import ADVICE, NOTHING_TO_DO, advise
 from pytest_llmbench.report.html import (
     COLOURS,
@@ -134,7 +134,7 @@ def _describe_fleet(fleet: FleetNights, shown: Sequence[_Shown], facts: SiteFact
         "words": [f"{number} {word}" for word, number in Counter(entry.badge.word for entry in ordered).items()],
         "cautions": list(_list_cautions(fleet, facts.now)),
         "next_steps": _list_advice(ordered),
-        "changes": _list_news(shown, fleet.session.started),
+        **_list_news(shown, fleet.session.started),
         "columns": COLUMNS,
         "mfu": MFU_LOGGED if any(night.mfu_logged for row in fleet.rows for night in row.nights[-1:]) else "",
         "days": last_days,
@@ -263,16 +263,21 @@ def _advise(row: FleetRow, slower: str) -> str:
     return advise({**described, **evidence})
 
 
-def _list_news(shown: Sequence[_Shown], newest: datetime) -> list[dict[str, Any]]:
-    """Return the changes of the last days that stand, newest first."""
+def _list_news(shown: Sequence[_Shown], newest: datetime) -> dict[str, Any]:
+    """Return the changes of the last days that stand, newest first, and how many of them are no news: acknowledged."""
     changes = [
         (change, entry)
         for entry in shown
         for change in entry.row.changes
         if change.stands and newest - change.started < timedelta(days=NEWS)
     ]
-    changes.sort(key=lambda pair: (pair[0].started.date(), abs(pair[0].difference)), reverse=True)
-    return [{**_describe_entry(entry), "text": change.text} for change, entry in changes[:MOST_NEWS]]
+    news = [(change, entry) for change, entry in changes if change.acknowledged is None]
+    news.sort(key=lambda pair: (pair[0].started.date(), abs(pair[0].difference)), reverse=True)
+    count = len(changes) - len(news)
+    return {
+        "changes": [{**_describe_entry(entry), "text": change.text} for change, entry in news[:MOST_NEWS]],
+        "acknowledged": f"{formatting.count_noun(count, 'acknowledged change')} left out" if count else "",
+    }
 
 
 # --- the page of a configuration -------------------------------------------------------------------------
@@ -323,7 +328,12 @@ def _draw(row: FleetRow) -> Chart | None:
     ]
     counted = [at for at, seconds in enumerate(row.seconds) if seconds is not None]
     changes = [
-        {"night": counted[change.first_run], "difference": change.difference, "started": f"{change.started:%Y-%m-%d}"}
+        {
+            "night": counted[change.first_run],
+            "difference": change.difference,
+            "started": f"{change.started:%Y-%m-%d}",
+            "acknowledged": change.acknowledged is not None,
+        }
         for change in row.changes
         if change.first_run < len(counted)
     ]
@@ -338,8 +348,20 @@ def _list_change(change: LevelChange) -> tuple[str, ...]:
         f"{format_change(change.low)} to {format_change(change.high)}",
         "; ".join(f"{name}: {before} to {after}" for name, before, after in change.environment)
         or "nothing that is known",
-        "stands" if change.stands else "taken back since",
+        _describe_state(change),
     )
+
+
+def _describe_state(change: LevelChange) -> str:
+    if not change.stands:
+        return "taken back since"
+    if change.acknowledged is not None:
+        return f"acknowledged {_describe_acknowledged(change.acknowledged)}"
+    return f"stands; was acknowledged {_describe_acknowledged(change.expired)}" if change.expired else "stands"
+
+
+def _describe_acknowledged(entry: Acknowledgement) -> str:
+    return f"by {entry.by} until {entry.expires}: {entry.reason}"
 
 
 def _describe_night(night: StoredVerdict, colour: str) -> dict[str, Any]:
