@@ -212,11 +212,12 @@ def judge_nodes(
     evidence: Evidence,
     nodes: Mapping[str, Sequence[str]],
     confirmations: Sequence[Measurement] = (),
+    named: frozenset[str] = frozenset(),
 ) -> NodeFinding:
     """Return what the runs behind a verdict say of their nodes, which `nodes` gives by the id of a run.
 
-    `confirmations` are runs that were made on suspect nodes, and count for no verdict. Nothing where the verdict
-    compared nothing.
+    `confirmations` are runs that were made on suspect nodes, and count for no verdict, `named` nodes that earlier
+    nights show. Nothing where the verdict compared nothing.
     """
     if judgement.measurement is None or judgement.estimate is None:
         return NodeFinding()
@@ -225,17 +226,19 @@ def judge_nodes(
     sigma = estimate_sigma(runs, estimate_noise(evidence, list_previous_daily_runs(runs, evidence)))
     placed = (*runs, *(run for run in confirmations if run.valid))
     node_runs = [(run.run.id, run.statistic_seconds or math.nan, tuple(nodes.get(run.run.id, ()))) for run in placed]
-    return find_slow_nodes(node_runs, sigma, judgement.bound_seconds)
+    return find_slow_nodes(node_runs, sigma, judgement.bound_seconds, named)
 
 
-def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float) -> NodeFinding:
+def find_slow_nodes(
+    runs: Sequence[RunOnNodes], sigma: float, bound_seconds: float, named: frozenset[str] = frozenset()
+) -> NodeFinding:
     """Return which nodes are slow, given runs of one configuration.
 
     `sigma` is the standard deviation of log(step time) from run to run, `bound_seconds` the largest step time that
     passes. Nodes are named only where a run is slower than one on other nodes by more than 3 sigma sqrt(2), and only
-    those that no fast run had: to be left out are those of two slow runs, suspect those of one. Where all are slow and
-    no node was in all of them, it is not the nodes. With a run on unknown nodes, or without a step time, nothing is
-    said.
+    those that no fast run had: to be left out are those of two slow runs, suspect those of one. A slow run with
+    `named` nodes, which were slow on earlier nights, is theirs, and their second. Where all are slow and no node was in
+    all of them, it is not the nodes. With a run on unknown nodes, or without a step time, nothing is said.
     """
     is_known = all(nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs)
     if len(runs) < 2 or not is_known or not (math.isfinite(sigma) and sigma > 0):
@@ -248,7 +251,7 @@ def find_slow_nodes(runs: Sequence[RunOnNodes], sigma: float, bound_seconds: flo
     fast = [run for run in runs if run not in slow]
     if min(math.log(run[1] / other[1]) for run in slow for other in fast) <= limit:
         return NodeFinding()  # one in between: where the border lies is a guess
-    return _explain_apart(slow, fast, bound_seconds)
+    return _explain_apart(slow, fast, bound_seconds, named)
 
 
 def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
@@ -264,12 +267,15 @@ def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFind
     return NodeFinding(f"slow each time, each time with {formatting.fold_nodes(in_all)}: the software, or these nodes")
 
 
-def _explain_apart(slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
+def _explain_apart(
+    slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float, named: frozenset[str]
+) -> NodeFinding:
     sound = set(_list_nodes(fast))
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
         times = f"{_list_times(slow)}, {_list_times(fast)}"
         return NodeFinding(f"slow and fast on the same nodes ({times}): not the nodes alone, nothing to leave out")
-    counts = Counter(node for _, _, nodes in slow for node in nodes if node not in sound)
+    blamed = [named.intersection(nodes) - sound or nodes for _, _, nodes in slow]
+    counts = Counter(node for nodes in (*blamed, named & set().union(*blamed)) for node in nodes if node not in sound)
     exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
     slowest = max((run for run in slow if not counts.keys().isdisjoint(run[2])), key=lambda run: run[1])

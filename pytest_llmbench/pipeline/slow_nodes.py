@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models import MeasuredRun, NodeSearch, Window
-from pytest_llmbench.core.models.jobs import Purpose
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
@@ -29,12 +28,27 @@ def search_history(place: StoreLocation, since: date | None = None, current: Ite
 
 def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[MeasuredRun]:
     """Yield the runs that this session launched and timed, with their nodes."""
+    from pytest_llmbench.history.details import TIMED
+
     for result in results:
         for job in result.jobs:
-            if job.purpose is Purpose.MEASURE and job.step_seconds and job.started is not None:
+            if job.purpose in TIMED and job.step_seconds and job.started is not None:
                 window, requeued = result.judgement.baseline.window, job.cost.requeued > 0
                 nodes = frozenset() if requeued else frozenset(job.nodes)
                 yield MeasuredRun(0, result.case.key.id, window, job.started, job.job_id, job.step_seconds, nodes)
+
+
+def compare_with_history(
+    place: StoreLocation, since: date | None, run: MeasuredRun, nodes: Collection[str]
+) -> tuple[float, bool] | None:
+    """Return how much slower a run on nodes that the history names was than its configuration is, a fraction, and
+    whether they are named with it, too, and were slow in it; None where no nights compare. HistoryError as above."""
+    search = search_history(place, since, [run])
+    difference = (search.evidence.differences or {}).get(run.id)
+    if difference is None:
+        return None
+    named = [suspect for suspect in search.evidence.named if not set(nodes).isdisjoint(suspect.nodes)]
+    return difference, any(run.id in suspect.slow_runs for suspect in named)
 
 
 def search_runs(runs: Iterable[MeasuredRun], history: str, since: date | None = None) -> NodeSearch:

@@ -154,6 +154,9 @@ def _list_facts(suspect: Mapping[str, Any], described: Mapping[str, Any]) -> Ite
     yield "shown by", _count_slow(suspect)
     for run in _pick_runs(suspect):
         yield "", _format_run(run)
+    for run in suspect["fast_runs"]:
+        if not run["number"]:  # of this session: it may have been mended, or be slow on some nights only
+            yield "but fast", _format_run(run)
     cleared = formatting.count_noun(described["cleared"], "node")
     yield "cleared", f"{cleared} of {described['node_count']}, by fast runs with them"
     yield "leave out", f"{suspect['exclude']}, of Slurm --exclude={','.join(suspect['nodes'])}"

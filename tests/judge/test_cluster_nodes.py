@@ -157,3 +157,19 @@ def test_the_noise_is_that_of_other_runs() -> None:
     finding = judge_nodes(judge(found), found, nodes)
     assert (finding.suspects, finding.exclude, finding.again) == (("n1",), (), ("n1",))
     assert judge_nodes(judge(evidence()), evidence(), {}) == NodeFinding()
+
+
+def test_a_slow_run_with_a_node_that_the_history_names_is_its_second_and_suspects_no_other() -> None:
+    named = frozenset({"n2", "n9"})
+    finding = find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), SIGMA, BOUND, named)
+    assert (finding.exclude, finding.suspects) == (("n2",), ())
+    assert finding.text == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): --llmb-exclude=n2"
+    elsewhere = find_slow_nodes(on((10.9, "n1 n5"), (10.0, "n3 n4")), SIGMA, BOUND, named)
+    assert (elsewhere.exclude, elsewhere.suspects) == ((), ("n1", "n5"))
+
+
+@pytest.mark.parametrize("runs", [[(10.9, "n1 n2"), (10.8, "n3 n4")], [(10.9, "n1 n2"), (10.0, "n2 n3")]])
+def test_a_named_node_is_not_left_out_where_others_are_as_slow_or_a_fast_run_had_it(
+    runs: list[tuple[float, str]],
+) -> None:
+    assert "n2" not in find_slow_nodes(on(*runs), SIGMA, BOUND, frozenset({"n2"})).exclude

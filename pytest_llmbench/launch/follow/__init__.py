@@ -30,6 +30,8 @@ PAUSES = 10  # how many times as long as a poll took the pause after it is at le
 # gets every job that ended or could not be submitted; returns the jobs that follow from it
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
 
+Begin = Callable[[], Sequence["NextJob"]]
+
 
 @dataclass(frozen=True, slots=True)
 class NextJob:
@@ -83,17 +85,18 @@ class Engine:
         self._pause = limits.first_poll
         self._polled = now() - timedelta(days=1)
 
-    def run(self, specs: Sequence[JobSpec], finished: Finished) -> None:
-        """Submit jobs and what follows from them, and return when all have ended.
+    def run(self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None) -> None:
+        """Submit jobs and what follows from them, and return when all have ended; `begin` says what starts first, where
+        that is not all of them.
 
         LaunchError: Slurm did not answer for too long; the jobs are left as they are. `finished` may be called with a
         job whose status is UNKNOWN: nothing knows it, and only its log can tell.
         """
         self._finished = finished
-        self._enqueue(NextJob(spec) for spec in specs)
+        self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
-    def resume(self, specs: Sequence[JobSpec], finished: Finished) -> None:
+    def resume(self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None) -> None:
         """Go on with the session that the journal has resumed, as `run` would have: jobs that ended are handed on
         again, live ones followed, and submitted is only what certainly was not. `specs` hold the secrets that the
         journal does not, and configurations that the session had not come to."""
@@ -101,7 +104,7 @@ class Engine:
         ended = self._take_up(specs)
         for job in ended:
             self._enqueue(finished(job, explain_end(job)))
-        self._enqueue(NextJob(spec) for spec in specs)
+        self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
     def submit_only(self, specs: Sequence[JobSpec], *, goes_on: bool = False) -> tuple[JobSpec, ...]:

@@ -31,6 +31,7 @@ class Reruns:
     retries: int = 0
     profiles: float = 0.0  # GPU-hours, where a profile follows a regression: one of each configuration
     node_checks: bool = False  # whether nodes that were slow are checked
+    named: float = 0.0  # GPU-hours of runs on nodes that the history names
 
 
 Runs = Mapping[str, int]  # by configuration id how many runs are asked for, where that is more than one
@@ -201,12 +202,14 @@ def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:
         yield "checks of nodes"
     if reruns.profiles:
         yield "1 profile of each"
+    if reruns.named:
+        yield "1 on each node that the history names"
 
 
 def estimate_most(specs: Iterable[JobSpec], reruns: Reruns) -> float:
     """Return the GPU-hours if every configuration is run as often as the settings allow, each of these runs fails as
     often as it may, and all that may follow a verdict does."""
-    return reruns.profiles + sum(_estimate_most_of(spec, reruns) for spec in specs)
+    return reruns.profiles + reruns.named + sum(_estimate_most_of(spec, reruns) for spec in specs)
 
 
 def _estimate_most_of(spec: JobSpec, reruns: Reruns) -> float:

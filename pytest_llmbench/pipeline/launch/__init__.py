@@ -14,6 +14,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose, Variant
 from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
 from pytest_llmbench.pipeline.launch_settings import COMMITS, LaunchSettings
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Plan:
     # by id, where a suite file asks for more than one; of an A/B or a search the most that there can be
     runs: Mapping[str, int] = field(default_factory=dict)
     variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)  # by id, those of an A/B or a search
+    named: tuple[NamedNodes, ...] = ()  # nodes that the history names, on which a run comes first
 
     @property
     def every_job(self) -> tuple[PlannedJob, ...]:
@@ -238,7 +240,9 @@ class Planner:
         launch = self.launch
         profiled = plan.jobs if launch.profile_on_regression else ()
         profiles = sum(self._estimate_profile(job.spec.key) for job in profiled)
-        return Reruns(launch.repeats, launch.retries, profiles, node_checks=bool(launch.node_checks))
+        hours = {job.spec.case_id: job.spec.gpu_hours for job in plan.jobs}
+        named = sum(hours[each.case] for each in plan.named)
+        return Reruns(launch.repeats, launch.retries, profiles, node_checks=bool(launch.node_checks), named=named)
 
     def _estimate_profile(self, key: Key) -> float:
         """Return the GPU-hours of a profile; 0 where its recipe has none."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Judgement, Run
 from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobSpec, LaunchedJob, Loss, Purpose
+from pytest_llmbench.core.models.stalls import StallPlace
 from pytest_llmbench.pipeline.launch.costs import measure_cost
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
@@ -30,9 +31,11 @@ class ConfigurationProgress:
     files: list[Path] = field(default_factory=list)
     notes: str = ""
     profiled: bool = False
+    planned_exclude: tuple[str, ...] = ()  # the nodes that the session leaves out from its beginning
     nowhere_else: bool = False  # the cluster had no other nodes for a repeat
     held_back: set[tuple[int, int]] = field(default_factory=set)  # (repeat, attempt) that only collecting left out
     confirmations: list[Run] = field(default_factory=list)  # runs on suspect nodes, beside the verdict
+    confirmed_seconds: dict[str, float | None] = field(default_factory=dict)  # of those that the history asked for
     nodes_checked: bool = False  # such a run was asked for, and the site's check
     finding: NodeFinding | None = None  # what all runs tell of their nodes
     unjudged: bool = False  # its jobs ended well, and yet there is no verdict on them
@@ -55,6 +58,12 @@ def join_texts(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
 
+def has_stepped(job: Job) -> bool:
+    """Whether a job that stood still had come to a step, which its end names."""
+    stall = job.status.stall if job.status else None
+    return stall is not None and stall.place is not StallPlace.START
+
+
 def get_nodes(job: Job) -> tuple[str, ...]:
     """Return the nodes of a job, none before it started."""
     return job.status.nodes if job.status else ()
@@ -62,7 +71,8 @@ def get_nodes(job: Job) -> tuple[str, ...]:
 
 def describe_job(progress: ConfigurationProgress, job: Job, end: JobEnd, result: ConfigurationResult) -> LaunchedJob:
     """Return a job behind a verdict, for the reports."""
-    seconds = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
+    judged = {measurement.run.found.job_id: measurement.statistic_seconds for measurement in result.judgement.runs}
+    seconds = {**progress.confirmed_seconds, **judged}
     status = job.status
     return LaunchedJob(
         job_id=job.job_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import (
     Baseline,
     Case,
@@ -18,6 +19,7 @@ from pytest_llmbench.core.models import (
     Judgement,
     Key,
     Look,
+    MeasuredRun,
     Measurement,
     Quote,
     Reason,
@@ -28,6 +30,8 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.models.jobs import TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
+from pytest_llmbench.pipeline.launch.configuration_progress import get_nodes
+from pytest_llmbench.pipeline.launch.node_checks import Confirmation
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -179,16 +183,46 @@ class LaunchedRuns:
         return (None, problem.text) if problem else (measurement.statistic_seconds, "")
 
     def judge_nodes(
-        self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
+        self,
+        result: ConfigurationResult,
+        nodes: Mapping[str, tuple[str, ...]],
+        confirmations: Sequence[Run] = (),
+        named: Collection[str] = (),
     ) -> NodeFinding:
         """Return what the runs behind a verdict tell of their nodes, which are given by run id; `confirmations` are
-        runs on suspect nodes, which count for nothing else."""
+        runs on suspect nodes, which count for nothing else, `named` nodes that the history and such a run show."""
         from pytest_llmbench.judge.cluster import judge_nodes
         from pytest_llmbench.measure import measure
 
         evidence = result.pick_deciding(self._evidence[result.case.key])
         measured = [measure(run, evidence.baseline, self.now()) for run in confirmations]
-        return judge_nodes(result.judgement, evidence, nodes, measured)
+        return judge_nodes(result.judgement, evidence, nodes, measured, frozenset(named))
+
+    def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
+        """Return what the history says with a run on these nodes, which it names."""
+        from pytest_llmbench.judge.run_selection import find_unusable
+        from pytest_llmbench.measure import measure
+        from pytest_llmbench.pipeline.slow_nodes import compare_with_history
+
+        where = f"job {job.job_id} there"
+        started = job.status.started if job.status else None
+        if self.settings.history is None or started is None:
+            return Confirmation(False, f"{where} is compared with nothing")
+        of_job, on_nodes = (started, job.job_id), frozenset(get_nodes(job))
+        for baseline in self.catalog.baselines[job.spec.key]:  # the nights are over the steps of one of them
+            measurement = measure(run, baseline, self.now())
+            problem, seconds = find_unusable(measurement), measurement.statistic_seconds
+            if problem or not seconds:
+                return Confirmation(False, f"{where}: {problem.text if problem else 'no step time'}")
+            placed = MeasuredRun(0, job.spec.case_id, baseline.window, *of_job, seconds, on_nodes)
+            try:
+                compared = compare_with_history(self.settings.history, self.catalog.last_repair, placed, nodes)
+            except HistoryError as error:
+                return Confirmation(False, str(error), seconds)
+            if compared:
+                shown = f"{formatting.format_difference(1 + compared[0])} in {where}"
+                return Confirmation(compared[1], shown, seconds)
+        return Confirmation(False, f"{where} is compared with no night of the history")
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import TRIALS, JobSpec, PlannedHours, Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import BESIDE, TRIALS, JobSpec, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
@@ -22,6 +22,7 @@ from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
+from pytest_llmbench.pipeline.launch.named_nodes import find_named_nodes, restore_named, select_named
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -107,7 +108,7 @@ class LaunchSession:
     def _run(self, selected: Sequence[Key]) -> bool:
         self.planner = Planner(self.launch, self.settings.gpu, self.catalog, self.host, selected)
         if self.launch.dry_run:
-            return self._tell_plan(self.planner.plan(selected))
+            return self._tell_plan(self._plan(selected))
         plan = None if self.launch.goes_on else self._plan_checked(selected)
         with self._open_journal() as journal:
             try:
@@ -124,11 +125,16 @@ class LaunchSession:
                 raise Interrupted(stop_jobs(engine, journal, self.launch, self.host)) from None
         return self.launch.submit_only
 
+    def _plan(self, selected: Sequence[Key]) -> Plan:
+        plan = self.planner.plan(selected)
+        named = find_named_nodes(plan.jobs, self.launch, self.settings, self.catalog, self.host.tell)
+        return dataclasses.replace(plan, named=named)
+
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
         from pytest_llmbench.launch.preflight.plan import describe_problems
 
-        plan = self.planner.plan(selected)
+        plan = self._plan(selected)
         problems = self.planner.find_problems(plan)
         if problems:
             raise LaunchError(describe_problems(problems))
@@ -149,7 +155,8 @@ class LaunchSession:
             raise LaunchError(
                 f"session {self.session}: no baseline file has (any more) {names}: give --llmb-baselines=DIR"
             )
-        before = {job.spec.case_id: job.spec for job in reversed(journal.list_jobs())}
+        made = [job.spec for job in reversed(journal.list_jobs())]
+        before = {spec.case_id: spec for spec in made if spec.purpose not in BESIDE}
         jobs, skipped = [], {}
         for key in selected:
             if key.id not in (before if self.launch.collect else cases):
@@ -166,7 +173,8 @@ class LaunchSession:
         limit = 0.0 if self.launch.collect else self.planner.limit
         variants = self.planner.plan_variants(jobs)
         self._refuse_changed(variants, noted.get("variants", {}))
-        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants)
+        named = select_named(noted["named"], jobs, made if self.launch.collect else None)
+        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants, named)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what none did."""
@@ -175,6 +183,7 @@ class LaunchSession:
             self.launch = self.planner.launch = self.launch.restore_begun(noted)
             self.planner.gpu = self.planner.gpu or str(noted.get("gpu", ""))
             self._cases = set(map(str, noted.get("cases", ())))
+            noted["named"] = restore_named(noted.get("named", ()))
             self.overruled = tuple(map(str, noted.get("overruled", ())))
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise LaunchError(
@@ -232,6 +241,7 @@ class LaunchSession:
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
         noted = {"cases": sorted(self._cases), "variants": _digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted["named"] = list(map(dataclasses.asdict, plan.named))
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
 
@@ -282,6 +292,7 @@ class LaunchSession:
             always=self.settings.record is not None,
             asked=plan.runs,
             build_check=self.planner.plan_node_check if self.launch.node_checks else None,
+            named=plan.named,
         )
         try:
             self._drive(engine, plan, journal, progress)
@@ -303,8 +314,7 @@ class LaunchSession:
             collect = format_collect(self.session, self.host.folder, self.settings.baselines, self.host.command)
             self.host.tell(f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}")
             return
-        follow = engine.resume if self.launch.goes_on else engine.run
-        follow(specs, progress.take_ended)
+        (engine.resume if self.launch.goes_on else engine.run)(specs, progress.take_ended, progress.begin)
         judged = {key.id for key in progress.list_results()}
         unjudged = bool(self._cases - judged) and not journal.was_finished  # where it was, the others were judged then
         if unjudged or not journal.finish(self.host.now()):
@@ -377,7 +387,6 @@ class LaunchSession:
 def _digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
     """Return by configuration and name what tells a variant from another one of its name: directory, command and the
     variables of a job of it, but for those of the caller's shell."""
-
     from pytest_llmbench.launch.recipe import PASSED
 
     def digest(spec: JobSpec) -> str:

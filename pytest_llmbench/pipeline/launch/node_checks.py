@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Run
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Purpose
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobIdentity, JobSpec, Purpose
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
+from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes, build_confirmation
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.cluster import NodeFinding
     from pytest_llmbench.launch.follow import NextJob
 
-NODELIST = "--nodelist="
-
 WORDS = {Purpose.CONFIRM_NODES: "confirmed", Purpose.CHECK_NODES: "checked"}
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What a run on nodes that the history names says of them."""
+
+    confirmed: bool  # slow again; False also where nothing could be compared
+    text: str
+    step_seconds: float | None = None
 
 
 class NodeJudge(Protocol):
     """What `NodeChecks` asks about the runs of jobs that have ended."""
 
     def judge_nodes(
-        self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
+        self,
+        result: ConfigurationResult,
+        nodes: Mapping[str, tuple[str, ...]],
+        confirmations: Sequence[Run] = (),
+        named: Collection[str] = (),
     ) -> NodeFinding:
         """Return what the runs behind a verdict tell of their nodes, which are given by run id; `confirmations` are
-        runs on suspect nodes, which count for nothing else."""
+        runs on suspect nodes, which count for nothing else, `named` nodes that the history and such a run show."""
+
+    def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
+        """Return what the history says with a run on these nodes, which it names."""
 
     def find_driver_errors(self, job: Job, run: Run) -> str:
         """Return the last lines in which the driver of a GPU complains in the log of a run, with their numbers."""
@@ -42,15 +58,57 @@ class NodeChecks:
 
     def __init__(
         self,
+        configurations: Mapping[str, ConfigurationProgress],
         judge: NodeJudge,
         reserve: Callable[[Sequence[NextJob], str], bool],
         build_check: Callable[[JobSpec, Sequence[str]], JobSpec] | None,
+        named: Sequence[NamedNodes],
     ) -> None:
-        """Take what judges runs, whether GPU-hours are left for jobs (with what is said where not), and what makes the
-        job of the site's own check of some nodes, None where there is none."""
+        """Take the configurations by id, what judges runs, whether GPU-hours are left for jobs (with what is said where
+        not), what makes the job of the site's own check of some nodes, None where there is none, and the nodes that
+        the history names."""
+        from pytest_llmbench.launch.follow import NextJob
+
+        self._configurations = configurations
         self._judge = judge
         self._reserve = reserve
         self._build_check = build_check
+        self._awaited: dict[JobIdentity, tuple[NextJob, NamedNodes]] = {}
+        for number, each in enumerate(named, 1):
+            spec = build_confirmation(configurations[each.case].spec, (*each.nodes, *each.others))
+            job = NextJob(spec, 1, number)
+            self._awaited[job.identity] = job, each
+        self._repeat = len(named) + 1  # of a run on nodes that this launch itself makes suspect
+        self._confirmed: tuple[str, ...] = ()
+        self._begun = False
+
+    def begin(self) -> list[NextJob]:
+        """Return what starts before all else: a run on each node that the history names, and where none is awaited, or
+        any more, the first job of each configuration, once."""
+        if not self._begun:
+            for identity, (job, named) in list(self._awaited.items()):
+                if not self._reserve([job], f"{named.text}; not confirmed"):
+                    del self._awaited[identity]
+        return [job for job, _ in self._awaited.values()] or self._begin_configurations()
+
+    def _begin_configurations(self) -> list[NextJob]:
+        """Return the first job of each configuration, without the nodes that were confirmed."""
+        from pytest_llmbench.launch.follow import NextJob
+
+        if self._begun:
+            return []
+        self._begun = True
+        for progress in self._configurations.values():
+            progress.planned_exclude = progress.spec.exclude
+            progress.spec = avoid_nodes(progress.spec, self._confirmed)
+        return [NextJob(progress.spec) for progress in self._configurations.values()]
+
+    def give_back(self, progress: ConfigurationProgress) -> None:
+        """Let a configuration have the nodes that were confirmed, since there are too few without them."""
+        if progress.planned_exclude != progress.spec.exclude:
+            progress.spec = dataclasses.replace(progress.spec, exclude=progress.planned_exclude)
+            nodes = formatting.fold_nodes(self._confirmed)
+            progress.notes = join_texts(progress.notes, f"{nodes} not left out here: there are too few others")
 
     def plan(self, progress: ConfigurationProgress) -> list[NextJob]:
         """Return one more run on nodes that were slow once, and the site's check of all that are named."""
@@ -63,34 +121,49 @@ class NodeChecks:
         progress.nodes_checked = True
         confirmation = plan_confirmation(progress.spec, finding)
         check = self._build_check(progress.spec, named) if self._build_check else None
-        jobs = [NextJob(spec) for spec in (confirmation, check) if spec]
+        jobs = [NextJob(spec, 1, self._repeat) for spec in (confirmation, check) if spec]
         return [job for job in jobs if self._reserve([job], f"not {WORDS[job.spec.purpose]}")]
 
     def judge(self, progress: ConfigurationProgress) -> None:
         """Keep what all runs of a configuration that was judged tell of their nodes."""
         if progress.result is not None and progress.runs:
-            progress.finding = self._judge.judge_nodes(progress.result, progress.nodes, progress.confirmations)
+            judged = progress.result, progress.nodes, progress.confirmations
+            progress.finding = self._judge.judge_nodes(*judged, self._confirmed)
 
-    def take(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None, problem: str) -> None:
-        """Take a job on suspect nodes that ended; `problem` says why it has no run that could be judged."""
+    def take(
+        self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None, problem: str
+    ) -> list[NextJob]:
+        """Take a job on suspect nodes that ended, and return what waited for it; `problem` says why it has no run that
+        could be judged."""
+        awaited = self._awaited.pop(job.identity, None)
+        named = awaited[1] if awaited else None
         if job.spec.purpose is Purpose.CHECK_NODES:
             note = _describe_check(job, end, "" if job.refused else self._judge.read_check(job))
             progress.notes = join_texts(progress.notes, note)
         elif problem or run is None:
-            progress.notes = join_texts(progress.notes, f"not confirmed: {problem or 'no log'}")
+            text = f"not confirmed: {problem or 'no log'}"
+            progress.notes = join_texts(progress.notes, named.text if named else "", text)
         else:
             progress.confirmations.append(run)
             progress.nodes[run.id] = get_nodes(job)
+            if named is not None:
+                self._take_named(progress, job, run, named)
             self.judge(progress)
+        return self._begin_configurations() if named and not self._awaited else []
 
-    def add_remarks(
-        self,
-        configurations: Iterable[ConfigurationProgress],
-        list_reasons: Callable[[Collection[str]], Mapping[str, str]],
-    ) -> None:
+    def _take_named(self, progress: ConfigurationProgress, job: Job, run: Run, named: NamedNodes) -> None:
+        """Leave nodes out of what follows where they were slow again, and say so either way."""
+        confirmation = self._judge.judge_named(job, run, named.nodes)
+        follows = "left out of what follows" if confirmation.confirmed else "not confirmed, and not left out"
+        progress.notes = join_texts(progress.notes, named.text, f"{confirmation.text}: {follows}")
+        progress.confirmed_seconds[job.job_id] = confirmation.step_seconds
+        if confirmation.confirmed:
+            self._confirmed += named.nodes
+
+    def add_remarks(self, list_reasons: Callable[[Collection[str]], Mapping[str, str]]) -> None:
         """Add what Slurm says of the nodes that are named, or failed, and what the drivers of their GPUs say in the
         logs of the runs there."""
-        named = [(progress, _list_named(progress)) for progress in configurations]
+        named = [(progress, _list_named(progress)) for progress in self._configurations.values()]
         every = sorted({node for _, nodes in named for node in nodes})
         reasons = list_reasons(every) if every else {}
         for progress, nodes in named:
@@ -104,15 +177,14 @@ class NodeChecks:
 
 
 def plan_confirmation(spec: JobSpec, finding: NodeFinding) -> JobSpec | None:
-    """Return one more run of a configuration on exactly the nodes of its slowest run; None where no node is suspect.
+    """Return one more run of a configuration on exactly the nodes of its slowest run; None where no node is suspect."""
+    suspect = finding.suspects and len(finding.again) == spec.nodes
+    return build_confirmation(spec, finding.again) if suspect else None
 
-    It counts for no verdict on the configuration: one that is repeated until it is fast would be green in the end.
-    """
-    if not finding.suspects or len(finding.again) != spec.nodes:
-        return None
-    options = [option for option in spec.sbatch_options if not option.startswith(NODELIST)]
-    pinned = (*options, f"{NODELIST}{','.join(finding.again)}")
-    return dataclasses.replace(spec, purpose=Purpose.CONFIRM_NODES, sbatch_options=pinned)
+
+def avoid_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
+    """Return a job that gets none of these nodes."""
+    return dataclasses.replace(spec, exclude=tuple(dict.fromkeys((*spec.exclude, *nodes))))
 
 
 def _list_named(progress: ConfigurationProgress) -> set[str]:

@@ -24,17 +24,18 @@ from pytest_llmbench.core.models.jobs import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.models.stalls import StallPlace
 from pytest_llmbench.judge.stop_rule import GREEN, count_next_runs
 from pytest_llmbench.pipeline.launch.configuration_progress import (
     ConfigurationProgress,
     describe_hung,
     describe_job,
     get_nodes,
+    has_stepped,
     join_texts,
 )
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
-from pytest_llmbench.pipeline.launch.node_checks import NodeChecks, NodeJudge
+from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
+from pytest_llmbench.pipeline.launch.node_checks import NodeChecks, NodeJudge, avoid_nodes
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
@@ -91,10 +92,12 @@ class LaunchProgress:
         always: bool = False,
         asked: Mapping[str, int] = MappingProxyType({}),
         build_check: Callable[[JobSpec, Sequence[str]], JobSpec] | None = None,
+        named: Sequence[NamedNodes] = (),
     ) -> None:
         """Take the jobs that start, what judges them, the GPU-hours that are left, and how to profile a configuration;
         with `always` all runs are made whatever the first says, as recording needs it, with `asked` (by configuration
-        id) so many; `build_check` makes the job of the site's own check of nodes."""
+        id) so many; `build_check` makes the job of the site's own check of nodes, and `named` are nodes that the
+        history names."""
         self.configurations = {spec.case_id: ConfigurationProgress(spec, {1}) for spec in specs}
         self._always = always
         self._asked = asked
@@ -102,7 +105,11 @@ class LaunchProgress:
         self._settings = settings
         self._budget = budget
         self._profile = profile
-        self._node_checks = NodeChecks(judge, self._reserve, build_check)
+        self._node_checks = NodeChecks(self.configurations, judge, self._reserve, build_check, named)
+
+    def begin(self) -> list[NextJob]:
+        """Return what starts first."""
+        return self._node_checks.begin()
 
     def take_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
         """Take a job that ended, and return what has to be started now."""
@@ -110,17 +117,17 @@ class LaunchProgress:
         progress = self.configurations.get(job.spec.case_id)
         if progress is None:
             return []
-        if job.submission is SubmissionState.UNAFFORDABLE and (job.attempt, job.repeat) != (1, 1):
+        beside = job.spec.purpose in BESIDE
+        if job.submission is SubmissionState.UNAFFORDABLE and (job.attempt, job.repeat) != (1, 1) and not beside:
             return self._take_unaffordable(progress, job)
         has_run = job.job_id and job.spec.purpose is not Purpose.CHECK_NODES
         run = self._judge.find_run(job) if has_run else None
         end = self._explain(job, end, run)
         progress.jobs.append((job, end))
         progress.files += self._judge.list_files(job)
-        if job.spec.purpose in BESIDE:
+        if beside:
             problem = self._find_problem(job, end, run)
-            self._node_checks.take(progress, job, end, run, problem[1] if problem else "")
-            return []
+            return self._node_checks.take(progress, job, end, run, problem[1] if problem else "")
         if job.spec.purpose is not progress.spec.purpose:  # the profile of a configuration that regressed
             return []
         again = self._start_again(job, end, run)
@@ -135,7 +142,7 @@ class LaunchProgress:
             return end
         blame, text = self._judge.read_ending(job, run)
         # by us, for that; or its last line is a step that is told
-        told = blame is Blame.CANCELLED or (blame is Blame.NONE and _has_stepped(job))
+        told = blame is Blame.CANCELLED or (blame is Blame.NONE and has_stepped(job))
         if end.blame is Blame.HUNG and told:
             return end
         blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
@@ -150,8 +157,10 @@ class LaunchProgress:
         if job.submission is SubmissionState.UNCERTAIN:
             return None
         progress = self.configurations[job.spec.case_id]
-        own = progress.spec.exclude
         refused = job.refused or (job.status is not None and (is_refused(job.status) or _is_given_up(job.status)))
+        if refused and job.spec.exclude == progress.spec.exclude:  # without those that were confirmed
+            self._node_checks.give_back(progress)
+        own = progress.spec.exclude
         elsewhere = refused and job.spec.exclude != own
         may = elsewhere or self._may_retry(job, end)
         if not may or self._holds_back(job.spec, {(job.repeat, job.attempt + 1)}):
@@ -160,7 +169,7 @@ class LaunchProgress:
             progress.nowhere_else = True
             return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
         named = self._judge.name_failed_nodes(job, run) if run and end.blame is Blame.INFRASTRUCTURE else ()
-        again = NextJob(_avoid_nodes(job.spec, named or get_nodes(job)), job.attempt + 1, job.repeat)
+        again = NextJob(avoid_nodes(job.spec, named or get_nodes(job)), job.attempt + 1, job.repeat)
         return again if self._reserve([again], "not started again") else None
 
     def _reserve(self, following: Sequence[NextJob], otherwise: str) -> bool:
@@ -275,10 +284,10 @@ class LaunchProgress:
         wanted = range(done + 1, done + self._count_next_runs(progress, result, done) + 1)
         if progress.failures or self._holds_back(progress.spec, {(repeat, 1) for repeat in wanted}) or not wanted:
             return []
-        used = [node for nodes in progress.nodes.values() for node in nodes]
+        used = [node for run in progress.runs.values() for node in progress.nodes[run.id]]
         nothing_to_learn = self._always or result.judgement.verdict in GREEN  # of its nodes
         anywhere = nothing_to_learn or progress.nowhere_else
-        spec = progress.spec if anywhere else _avoid_nodes(progress.spec, used)
+        spec = progress.spec if anywhere else avoid_nodes(progress.spec, used)
         made = progress.runs.keys() | progress.failures.keys()
         free = (number for number in count(1) if number not in made)  # one that was not submitted left a gap
         repeats = [NextJob(spec, 1, number) for number in islice(free, len(wanted))]
@@ -313,7 +322,7 @@ class LaunchProgress:
 
     def add_node_remarks(self, list_reasons: Callable[[Collection[str]], Mapping[str, str]]) -> None:
         """Add what is known of the nodes that are named; `list_reasons` is asked once, for all of them."""
-        self._node_checks.add_remarks(self.configurations.values(), list_reasons)
+        self._node_checks.add_remarks(list_reasons)
 
     def list_held_back(self) -> frozenset[str]:
         """Return the ids of the configurations for which a session that goes on with this one would start a job."""
@@ -358,12 +367,6 @@ def _is_over_budget(result: ConfigurationResult) -> bool:
     return result.judgement.reason is Reason.OVER_BUDGET
 
 
-def _has_stepped(job: Job) -> bool:
-    """Whether a job that stood still had come to a step, which its end names."""
-    stall = job.status.stall if job.status else None
-    return stall is not None and stall.place is not StallPlace.START
-
-
 def _is_purged(job: Job) -> bool:
     """Whether the record of a job is gone, which does not mean that the job failed: its log tells."""
     return job.status is not None and job.status.phase is Phase.UNKNOWN
@@ -372,10 +375,6 @@ def _is_purged(job: Job) -> bool:
 def _is_given_up(status: JobStatus) -> bool:
     """Whether a job was cancelled by this session before it started."""
     return status.ended_by is EndedBy.PYTEST and status.state == "CANCELLED" and not status.nodes
-
-
-def _avoid_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-    return dataclasses.replace(spec, exclude=tuple(dict.fromkeys((*spec.exclude, *nodes))))
 
 
 def _date_run(run: Run, job: Job) -> Run:

@@ -13,7 +13,7 @@ from pytest_llmbench.core.models import Case, NextTrial, Reason, Run, Trial, Tri
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec
 from pytest_llmbench.ingest.discover.names import VARIANT_MARK
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
-from pytest_llmbench.pipeline.launch.node_checks import NODELIST
+from pytest_llmbench.pipeline.launch.named_nodes import pin_nodes
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
@@ -150,8 +150,7 @@ def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """Return a job that gets exactly these nodes; as it is without any, and on this machine."""
     if not nodes or spec.via == "local":
         return spec
-    options = [option for option in spec.sbatch_options if not option.startswith(NODELIST)]
-    return dataclasses.replace(spec, exclude=(), sbatch_options=(*options, f"{NODELIST}{','.join(nodes)}"))
+    return dataclasses.replace(pin_nodes(spec, nodes), exclude=())
 
 
 def _mark(run: Run) -> None:

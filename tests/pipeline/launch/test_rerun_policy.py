@@ -26,7 +26,8 @@ from pytest_llmbench.core.models.jobs import (
 from pytest_llmbench.core.models.stalls import Stall, StallPlace
 from pytest_llmbench.judge.cluster import NodeFinding
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
-from pytest_llmbench.pipeline.launch.node_checks import plan_confirmation
+from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
+from pytest_llmbench.pipeline.launch.node_checks import Confirmation, plan_confirmation
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
@@ -67,6 +68,8 @@ class Course:
         always: bool = False,
         asked: int = 1,
         checks: bool = False,
+        named: Sequence[NamedNodes] = (),
+        slow_again: bool = True,
         **settings: Any,
     ) -> None:
         self.verdicts = list(verdicts)
@@ -75,6 +78,7 @@ class Course:
         self.reason = Reason.CANNOT_TELL
         self.ending = Blame.NONE, ""
         self.finding = NodeFinding()
+        self.slow_again = slow_again
         self.budget = HoursBudget(SPEC.gpu_hours + budget)
         self.budget.plan([SPEC])
         self.failed_nodes: tuple[str, ...] = ()
@@ -89,6 +93,7 @@ class Course:
             always=always,
             asked={KEY.id: asked},
             build_check=plan_check if checks else None,
+            named=named,
         )
         self.count = 0
 
@@ -109,10 +114,17 @@ class Course:
         return replace(judgement(Verdict.INVALID, reason), sentences=(text,))
 
     def judge_nodes(
-        self, result: ConfigurationResult, nodes: Mapping[str, tuple[str, ...]], confirmations: Sequence[Run] = ()
+        self,
+        result: ConfigurationResult,
+        nodes: Mapping[str, tuple[str, ...]],
+        confirmations: Sequence[Run] = (),
+        named: Collection[str] = (),
     ) -> NodeFinding:
-        self.asked_nodes = [nodes[one.id] for one in confirmations]
+        self.asked_nodes, self.asked_named = [nodes[one.id] for one in confirmations], tuple(named)
         return NodeFinding("slow twice", exclude=self.finding.suspects) if confirmations else self.finding
+
+    def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
+        return Confirmation(self.slow_again, f"+9.0 % in job {job.job_id} there", 1.09)
 
     def measure_trial(self, _key: Key, _run: Run) -> tuple[float | None, str]:
         raise NotImplementedError
@@ -790,3 +802,84 @@ def test_what_slurm_and_the_drivers_say_of_named_nodes_is_quoted() -> None:
     fast.end()
     fast.sequences.add_node_remarks(list_reasons)
     assert (fast.result.nodes, len(asked)) == ("", 1)
+
+
+# --- nodes that the history names ---------------------------------------------------------------------------
+
+NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
+
+
+def end_confirmation(course: Course, first: Any, **fields: Any) -> list[Any]:
+    return course.end(spec=first.spec, attempt=first.attempt, repeat=first.repeat, **fields)
+
+
+def test_without_a_named_node_all_configurations_begin() -> None:
+    assert [(one.spec, one.repeat) for one in Course(Verdict.PASS).sequences.begin()] == [(SPEC, 1)]
+
+
+def test_a_named_node_has_a_run_first_and_is_left_out_once_that_was_slow() -> None:
+    course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, named=[NAMED])
+    (first,) = course.sequences.begin()
+    assert (first.spec.purpose, first.spec.sbatch_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
+    (measured,) = end_confirmation(course, first)
+    assert (measured.spec, measured.repeat) == (replace(SPEC, exclude=("n7",)), 1)
+    (repeat,) = course.end(spec=measured.spec)
+    assert repeat.spec.exclude == ("n7", "n2")
+    assert course.end(spec=repeat.spec, repeat=2) == []
+    assert course.asked_named == ("n7",)
+    assert "n7 is slow; +9.0 % in job 1 there: left out of what follows" in course.result.nodes
+    assert next((str(job.purpose), job.step_seconds) for job in course.result.jobs) == ("node-confirmation", 1.09)
+
+
+def test_a_named_node_whose_run_was_fast_is_not_left_out() -> None:
+    course = Course(Verdict.PASS, named=[NAMED], slow_again=False)
+    (measured,) = end_confirmation(course, course.sequences.begin()[0])
+    assert measured.spec == SPEC
+    course.end(spec=measured.spec)
+    assert course.asked_named == ()
+    assert "there: not confirmed, and not left out" in course.result.nodes
+
+
+@pytest.mark.parametrize("end", [CRASHED, BROKEN])
+def test_a_run_on_a_named_node_that_fails_confirms_nothing_and_holds_nothing_up(end: JobEnd) -> None:
+    course = Course(Verdict.PASS, named=[NAMED])
+    (measured,) = end_confirmation(course, course.sequences.begin()[0], end=end)
+    assert measured.spec == SPEC
+    course.end(spec=measured.spec)
+    assert f"n7 is slow; not confirmed: {end.text}" in course.result.nodes
+
+
+def test_without_gpu_hours_for_it_a_named_node_is_only_told() -> None:
+    course = Course(Verdict.PASS, budget=5.0, named=[NAMED])
+    assert [one.spec for one in course.sequences.begin()] == [SPEC]
+    course.end()
+    assert "n7 is slow; not confirmed: 1 run takes 10.0 GPU-hours" in course.result.nodes
+
+
+def test_all_begins_once_however_many_nodes_are_named_and_whichever_run_ends_last() -> None:
+    course = Course(Verdict.PASS, named=[NAMED, replace(NAMED, nodes=("n9",))])
+    first, second = course.sequences.begin()
+    assert end_confirmation(course, second) == []
+    (measured,) = end_confirmation(course, first)
+    assert measured.spec.exclude == ("n9", "n7")
+    assert course.sequences.begin() == []
+
+
+def test_a_session_that_goes_on_awaits_the_run_that_it_had_begun_and_begins_the_rest_once() -> None:
+    course = Course(Verdict.PASS, named=[NAMED])
+    (first,) = course.sequences.begin()
+    again = Course(Verdict.PASS, named=[NAMED])
+    assert [one.identity for one in again.sequences.begin()] == [first.identity]
+    ended = Course(Verdict.PASS, named=[NAMED])
+    assert [one.spec.exclude for one in end_confirmation(ended, first)] == [("n7",)]
+    assert ended.sequences.begin() == []
+
+
+def test_a_cluster_with_too_few_nodes_without_a_confirmed_one_gets_it_and_says_so() -> None:
+    course = Course(Verdict.PASS, named=[NAMED])
+    (measured,) = end_confirmation(course, course.sequences.begin()[0])
+    refused: dict[str, Any] = {"submission": SubmissionState.NOT_SUBMITTED, "job_id": "", "problem": "too few nodes"}
+    (again,) = course.end(JobEnd(Blame.RUN, "too few nodes"), spec=measured.spec, status=None, **refused)
+    assert (again.spec, again.attempt) == (SPEC, 2)
+    course.end(spec=again.spec, attempt=2)
+    assert "n7 not left out here: there are too few others" in course.result.nodes
