@@ -83,7 +83,7 @@ def read_acknowledged(
 
     root = read_document(path, what="file of acknowledged changes", raises=SettingsError)
     entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
-    return tuple(_make_acknowledgement(one, path) for one in entry["acknowledged"])
+    return tuple(_make_acknowledgement(acknowledged, path) for acknowledged in entry["acknowledged"])
 
 
 def read_last_repair(path: Path, today: date) -> date | None:

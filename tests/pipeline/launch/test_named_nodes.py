@@ -1,0 +1,127 @@
+"""Which nodes that a history names a launch confirms first, and on which nodes; where it may not, it only says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_nights import KEYS, make_nights, store
+from planned import FACTS
+
+from pytest_llmbench.core.models.jobs import JobSpec, Purpose
+from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.launch.preflight.plan import PlannedJob
+from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes, find_named_nodes, restore_named, select_named
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.pipeline.settings import Settings
+
+SPECS = tuple(
+    JobSpec(
+        case_id=key.id,
+        key=key,
+        purpose=Purpose.MEASURE,
+        via="sbatch",
+        command=("sbatch", "./launch.sh"),
+        directory=Path("/recipe"),
+        environment=(),
+        secrets=(),
+        nodes=8,
+        gpus=64,
+        gpu_hours=hours,
+    )
+    for key, hours in zip(KEYS, (20.0, 10.0), strict=True)
+)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
+    """Thirty nights of two configurations, of which n07 makes both 10 % slower."""
+    path = store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1}))
+    return StoreLocation("h.db", path)
+
+
+def find(
+    history: StoreLocation | None, specs: Sequence[JobSpec] = SPECS, *, record: Path | None = None, **launch: Any
+) -> tuple[tuple[NamedNodes, ...], str]:
+    """Return the nodes that are confirmed first, and what is said."""
+    said: list[str] = []
+    settings = replace(Settings(), history=history, record=record)
+    jobs = [PlannedJob(spec, FACTS) for spec in specs]
+    named = find_named_nodes(jobs, LaunchSettings(**launch), settings, Catalog((), {}), said.append)
+    return named, " ".join(" ".join(said).split())
+
+
+def test_the_cheapest_configuration_that_was_slow_runs_there_with_nodes_that_were_fast(history: StoreLocation) -> None:
+    (named,), text = find(history)
+    assert (named.case, named.nodes) == (KEYS[1].id, ("n07",))
+    assert len(named.others) == 7
+    assert "n07" not in named.others
+    assert text.startswith("llmbench: by the history n07 is slow: +10.0 %")
+    assert text.endswith(f"one run of {KEYS[1].id} there comes first")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"repeats": 1}, "--llmb-repeats=1 allows one run of each configuration"),
+        ({"submit_only": True}, "nothing follows from jobs that are only submitted"),
+        ({"record": Path("recorded")}, "a session that records makes no such run"),
+    ],
+)
+def test_a_launch_that_may_not_only_says_it(history: StoreLocation, options: dict[str, Any], why: str) -> None:
+    named, text = find(history, **options)
+    assert named == ()
+    assert text.endswith(f"not confirmed: {why}")
+
+
+def test_without_a_configuration_that_was_slow_or_nodes_that_were_fast_it_is_only_said(history: StoreLocation) -> None:
+    other = replace(SPECS[0], case_id="another")
+    for specs in ([other], [replace(spec, nodes=40) for spec in SPECS]):
+        named, text = find(history, specs)
+        assert named == ()
+        assert "not confirmed: no selected configuration that was slow there" in text
+
+
+@pytest.mark.parametrize(
+    "fields", [{"exclude": ("n[05-08]",)}, {"sbatch_options": ("--nodelist=n01",)}, {"via": "local"}]
+)
+def test_a_node_that_no_job_may_get_is_no_suspect(history: StoreLocation, fields: dict[str, Any]) -> None:
+    assert find(history, [replace(spec, **fields) for spec in SPECS]) == ((), "")
+
+
+def test_nodes_that_are_left_out_fill_up_no_job(history: StoreLocation) -> None:
+    before = find(history)[0][0].others
+    (named,), _ = find(history, [replace(spec, exclude=before[:1]) for spec in SPECS])
+    assert not {"n07", before[0]} & set(named.others)
+
+
+def test_without_a_history_or_a_verdict_nothing_is_asked(history: StoreLocation, tmp_path: Path) -> None:
+    assert find(None) == ((), "")
+    assert find(history, purpose=Purpose.PROFILE) == ((), "")
+    sound = StoreLocation("s.db", store(tmp_path / "s.db", make_nights({}, nights=10)))
+    assert find(sound) == ((), "")
+
+
+def test_a_history_that_cannot_be_read_is_told_and_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "h.db").write_text("no database")
+    named, text = find(StoreLocation("h.db", tmp_path / "h.db"))
+    assert named == ()
+    assert "h.db" in text
+
+
+def test_what_a_session_noted_is_restored_for_what_is_selected_and_was_begun() -> None:
+    noted = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
+    named = restore_named(noted)
+    assert named == (NamedNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)
+    jobs = [PlannedJob(spec, FACTS) for spec in SPECS]
+    assert select_named(named, jobs, None) == named
+    assert select_named(named, jobs[1:], None) == ()
+    assert select_named(named, jobs, [SPECS[0]]) == ()
+    assert select_named(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)]) == named
+    for wrong in ([{}], ["x"], [None]):
+        with pytest.raises((LookupError, TypeError)):
+            restore_named(wrong)  # type: ignore[arg-type]
