@@ -33,6 +33,7 @@ from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.files import FileState
 from pytest_llmbench.launch.journal import Journal, database, places
 from pytest_llmbench.launch.submit.process import Process
+from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes, restore_named
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.session_history import SessionHistory
 
@@ -267,16 +268,23 @@ def status_seeds() -> list[bytes]:
 def plan_seeds() -> list[bytes]:
     """Return what a session notes of its launch."""
     changed = LaunchSettings(repeats=3, gpu_hours=9.0, stall_limit=StallLimits(2700.0), recipes=(("a", Path("/a")),))
-    return [json.dumps(settings.to_note()).encode() for settings in (LaunchSettings(), changed)]
+    named = [{"case": "a", "nodes": ["n7"], "others": ["n1", "n2"], "text": "by the history n7 is slow"}]
+    notes = [
+        {**settings.to_note(), "named": named[:number]} for number, settings in enumerate((LaunchSettings(), changed))
+    ]
+    return [json.dumps(note).encode() for note in notes]
 
 
 def check_plan(data: bytes) -> None:
     """What a session noted is taken over by the one that goes on with it, or refused as it says."""
     try:
-        settings = LaunchSettings(collect=True).restore_begun(json.loads(data))
+        noted = json.loads(data)
+        settings = LaunchSettings(collect=True).restore_begun(noted)
+        named = restore_named(noted.get("named", ()))
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return
     require_types(settings, LaunchSettings)
+    require_types(named, tuple[NamedNodes, ...])
     again = LaunchSettings(collect=True).restore_begun(json.loads(json.dumps(settings.to_note())))
     require(again.to_note() == settings.to_note(), "a plan that is not kept")
 
