@@ -122,6 +122,7 @@ def test_what_a_session_noted_is_restored_for_what_is_selected_and_was_begun() -
     assert select_named(named, jobs[1:], None) == ()
     assert select_named(named, jobs, [SPECS[0]]) == ()
     assert select_named(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)]) == named
-    for wrong in ([{}], ["x"], [None]):
+    wrong: tuple[Any, ...] = ([{}], ["x"], [None])
+    for each in wrong:
         with pytest.raises((LookupError, TypeError)):
-            restore_named(wrong)  # type: ignore[arg-type]
+            restore_named(each)
