@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fuzz import documents, log_seeds, outputs, runs, stores
+from fuzz import comparisons, documents, log_seeds, outputs, runs, stores
 from fuzz.mutate import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +61,7 @@ TARGETS = {
         Target("companions", runs.check_companions, runs.companion_seeds, "what stands beside a log", Shape.YAML),
         Target("archive", runs.check_archive, runs.archive_seeds, "archives, compressed logs", marks=PACKED_WORDS),
         Target("names", runs.check_names, runs.name_seeds, "names of files and folders"),
+        Target("compare", comparisons.check_compare, comparisons.compare_seeds, "two sides", marks=LOG_WORDS),
         Target("secret", runs.check_secret, runs.secret_seeds, "text with secrets"),
         Target("nccl", documents.check_trace, documents.trace_seeds, "NCCL traces, also saved ones", Shape.JSON),
         Target("session", documents.check_session, documents.session_seeds, "JSON for `llmbench chat`", Shape.JSON),

@@ -21,7 +21,7 @@ from pytest_llmbench.core.models import Key
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
 NAMES = list(TARGETS)
-SLOW = ("store", "unsaved", "journal", "session", "document", "archive", "growing", "option")
+SLOW = ("store", "unsaved", "journal", "session", "document", "archive", "growing", "option", "compare")
 """Targets of whose seeds only the first ones are cut off here: each input takes some hundredths of a second."""
 
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,6 +191,7 @@ def _identify(outcome: dict[str, Any]) -> tuple[str, str]:
     return str(outcome.get("check", outcome["kind"])), outcome["id"]
 
 
+@cache
 def make_environment() -> Environment:
     """Return what renders templates of this folder: every value is text of the page, and escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -1,0 +1,106 @@
+"""The target of `llmbench compare`: two sides of hostile logs, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from fuzz.laws import empty_folder, require, require_printable
+from fuzz.log_seeds import logs
+from generator import write_run
+from generator.__main__ import shipped
+from jsonschema import Draft202012Validator, FormatChecker
+
+from pytest_llmbench.cli import redact_values
+from pytest_llmbench.core.models import SidesCompared
+from pytest_llmbench.core.redaction import IDENTIFYING
+from pytest_llmbench.pipeline.catalog import Catalog, load
+from pytest_llmbench.pipeline.compare import compare_sides
+from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.sides import SideRequest, read_paths
+from pytest_llmbench.report import document
+from pytest_llmbench.report.comparison import describe, format_text
+from pytest_llmbench.report.html.sides import render_sides
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+PARTED = b"\n--- "
+"""Stands before each file: the side, its path below it, and what it holds."""
+
+LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+SCHEMA = Draft202012Validator(
+    json.loads(resources.files("pytest_llmbench.report").joinpath("comparison.schema.json").read_text("utf-8")),
+    format_checker=FormatChecker(),
+)
+
+
+@cache
+def _load() -> Catalog:
+    return load(Settings())
+
+
+def _write_side(folder: Path, factors: Sequence[float], first: int) -> bytes:
+    """Return the files of a run a night, as a launcher leaves them."""
+    baseline = shipped()[LLAMA]
+    for night, factor in enumerate(factors, first):
+        write_run(folder, baseline, factor=factor, job_id=f"{1000 + night}", started=NOW - timedelta(days=99 - night))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return b"".join(PARTED + f"{path.relative_to(folder.parent)}\n".encode() + path.read_bytes() for path in files)
+
+
+@cache
+def compare_seeds() -> list[bytes]:
+    """Return sides of one run and of several, of other steps, of none, and of logs of any framework."""
+    seeds = []
+    for a, b in (((1.0,), (1.1,)), ((1.0, 1.002), (1.05, 1.051)), ((1.0,), ())):
+        with empty_folder() as folder:
+            seeds.append(_write_side(folder / "A", a, 0) + _write_side(folder / "B", b, 10))
+    some = logs()
+    pairs = zip(some[::4], some[1::4], strict=False)
+    return [*seeds, *(PARTED + b"A/x/log_1.out\n" + a + PARTED + b"B/x/log_2.out\n" + b for a, b in pairs)]
+
+
+def check_compare(data: bytes) -> None:
+    """Whatever lies on two sides, it is compared or it is said why not, in words that print; the document is what its
+    schema says, and no markup or sign of a log comes into the page."""
+    with empty_folder() as folder:
+        for label in "AB":
+            (folder / label).mkdir()
+        for part in data.split(PARTED)[:20]:
+            name, _, content = part.partition(b"\n")
+            if path := _place(folder, name):
+                path.write_bytes(content)
+        compared = _compare(folder)
+    described = redact_values(describe(compared, NOW, strict=bool(len(data) % 2)), IDENTIFYING)
+    SCHEMA.validate(json.loads(document.render(described)))
+    require_printable(format_text(described), "a comparison")
+    page = render_sides(described, NOW)
+    require(page.count("<script") == 1, "a page with markup of a log")
+    require(not CONTROL.search(page), "a page with a sign that moves a cursor")
+
+
+def _place(folder: Path, name: bytes) -> Path | None:
+    """Return where a file may lie, with its folder made; None where it may not."""
+    parts = [part for part in name.split(b"/") if part not in (b"", b".", b"..") and b"\0" not in part][:12]
+    if len(parts) < 2 or parts[0] not in (b"A", b"B") or any(len(part) > 255 for part in parts):
+        return None
+    path = folder.joinpath(*(part.decode("utf-8", "surrogateescape") for part in parts))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError:  # another file is in the way
+        return None
+    return path
+
+
+def _compare(folder: Path) -> SidesCompared:
+    requests = [SideRequest(label, label, path=folder / label) for label in "AB"]
+    a, b = read_paths(requests, Settings(), _load(), NOW)
+    return compare_sides(a, b, Settings(), None, 0.01)
