@@ -125,6 +125,23 @@ def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> 
     assert "A/B" in outcome["text"]
 
 
+def test_the_noise_of_the_first_is_used_by_the_next(gate: Gate, prepare: Prepare) -> None:
+    prepare(1.0, 1.02)
+    with_history = (*AB, "--llmb-history=h.db")
+    assert gate.run(*with_history) == 1, gate.output
+    first = read_outcome(gate)
+    assert "noise: of" not in first["text"]
+    assert first["trials"]["earlier_noise"] is None
+    assert first["trials"]["cluster"]
+    (gate.folder / "stage" / "started").unlink()
+    assert gate.run(*with_history) == 1, gate.output
+    second = read_outcome(gate)
+    degrees = round(first["trials"]["noise"]["degrees_of_freedom"])
+    assert f"pairs; noise: of 1 earlier A/B, {degrees} degrees (on n" in second["text"]
+    assert second["trials"]["earlier_noise"] == first["trials"]["noise"]
+    assert second["trials"]["answers"][0]["pairs"] <= first["trials"]["answers"][0]["pairs"]
+
+
 def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(gate: Gate, prepare: Prepare) -> None:
     prepare(1.0, 1.0, before='[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }')
     assert gate.run(*AB) == 1, gate.output

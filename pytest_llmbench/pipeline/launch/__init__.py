@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import socket
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models import Key, Noise
 from pytest_llmbench.core.models.jobs import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose, Variant
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch_settings import COMMITS, LaunchSettings
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, Reruns
     from pytest_llmbench.launch.slurm import Runner, Slurm
+
+
+ReadNoise = Callable[[str, Collection[str]], Mapping[str, Noise]]
+"""Gives by id what earlier A/Bs of configurations on a cluster say of the noise from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class Host:
     directory: Path = Path()  # where pytest was started
     index: Path | None = None  # the file that says in which folders sessions lie
     command: tuple[str, ...] = ()  # the arguments of pytest
+    read_noise: ReadNoise = lambda _cluster, _ids: {}  # what a history knows of earlier A/Bs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class Plan:
     # by id, where a suite file asks for more than one; of an A/B or a search the most that there can be
     runs: Mapping[str, int] = field(default_factory=dict)
     variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)  # by id, those of an A/B or a search
+    noise: Mapping[str, Noise] = field(default_factory=dict)  # by id, what earlier A/Bs say of it
 
     @property
     def every_job(self) -> tuple[PlannedJob, ...]:
@@ -157,7 +165,8 @@ class Planner:
         hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
-        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants)
+        noise = self.host.read_noise(self.find_cluster_name(jobs), variants.keys()) if variants else {}
+        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants, noise)
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
@@ -300,12 +309,39 @@ class Planner:
             lines |= dict.fromkeys(explain_ineffective(job.facts, job.spec.purpose, names))
         return map(_wrap, lines)
 
+    def find_cluster_name(self, jobs: Sequence[PlannedJob]) -> str:
+        """Return how the cluster of jobs is called, by which noise is kept: as Slurm calls it, or this host; empty
+        where nothing tells."""
+        if all(job.spec.via == "local" for job in jobs):
+            return socket.gethostname()
+        try:
+            return self.slurm.find_cluster_name()
+        except LaunchError:
+            return ""
+
     @cached_property
     def slurm(self) -> Slurm:
         """Slurm, as this machine reaches it."""
         from pytest_llmbench.launch.slurm import Slurm
 
         return Slurm(self.host.run, self.host.environment)
+
+
+def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
+    """Return what a session notes of the noise that it uses: one that goes on uses the same, or its next run would be
+    another one where an A/B has ended since."""
+    return {case: [each.sigma, each.degrees_of_freedom, each.source] for case, each in noise.items()}
+
+
+def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
+    """Return the noise that a session noted; ValueError, TypeError or AttributeError for what none did."""
+    noise = {
+        case: Noise(float(sigma), float(freedom), str(source), measured=True)
+        for case, (sigma, freedom, source) in noted.items()
+    }
+    if not all(0 < number < math.inf for each in noise.values() for number in (each.sigma, each.degrees_of_freedom)):
+        raise ValueError(f"the noise is {noted!r:.40}")
+    return noise
 
 
 def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
+from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Noise, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import TRIALS, JobSpec, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.launch import Host, Plan, Planner
+from pytest_llmbench.pipeline.launch import Host, Plan, Planner, note_noise, restore_noise
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
@@ -90,6 +90,7 @@ class LaunchSession:
         self.overruled: tuple[str, ...] = ()
         self.secrets: frozenset[str] = frozenset()
         self._cases: set[str] = set()
+        self._noise: Mapping[str, Noise] = {}
         self._engine: Engine | None = None
 
     def run(self, selected: Sequence[Key]) -> bool:
@@ -166,7 +167,7 @@ class LaunchSession:
         limit = 0.0 if self.launch.collect else self.planner.limit
         variants = self.planner.plan_variants(jobs)
         self._refuse_changed(variants, noted.get("variants", {}))
-        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants)
+        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants, self._noise)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what none did."""
@@ -175,6 +176,7 @@ class LaunchSession:
             self.launch = self.planner.launch = self.launch.restore_begun(noted)
             self.planner.gpu = self.planner.gpu or str(noted.get("gpu", ""))
             self._cases = set(map(str, noted.get("cases", ())))
+            self._noise = restore_noise(noted.get("noise", {}))
             self.overruled = tuple(map(str, noted.get("overruled", ())))
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise LaunchError(
@@ -232,6 +234,7 @@ class LaunchSession:
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
         noted = {"cases": sorted(self._cases), "variants": _digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted["noise"] = note_noise(plan.noise)
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
 
@@ -273,7 +276,12 @@ class LaunchSession:
         make_progress: Callable[..., LaunchProgress] = partial(LaunchProgress, plan.first_specs)
         if plan.variants:
             specs = {case: [job.spec for job in jobs] for case, jobs in plan.variants.items()}
-            make_progress = partial(PairedProgress if self.launch.ab else BisectProgress, specs)
+            make_progress = partial(
+                PairedProgress if self.launch.ab else BisectProgress,
+                specs,
+                cluster=self.planner.find_cluster_name(plan.jobs),
+                earlier=plan.noise,
+            )
         progress = make_progress(
             runs,
             self.launch,
