@@ -11,7 +11,7 @@ from pytest_llmbench.core.models import BisectAnswer, Noise, PairedAnswer, Paire
 
 def describe(report: TrialReport) -> dict[str, Any]:
     """Return the answers of an A/B, or that of a search, with the names of the variants and the nodes of all runs."""
-    found = {"answers": [_describe_answer(answer, report) for answer in report.answers]}
+    answers = {"answers": [_describe_answer(answer, report) for answer in report.answers]}
     search = report.search
     return {
         "variants": list(report.names),
@@ -19,7 +19,7 @@ def describe(report: TrialReport) -> dict[str, Any]:
         "cluster": report.cluster,
         "noise": _describe_noise(report.noise),
         "earlier_noise": _describe_noise(report.earlier),
-        **(found if search is None else {"search": _describe_search(search, report)}),
+        **(answers if search is None else {"search": _describe_search(search, report)}),
     }
 
 

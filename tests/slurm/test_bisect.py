@@ -131,6 +131,36 @@ def test_killed_in_the_middle_it_takes_the_same_next_steps(gate: Gate, prepare: 
     assert builds[:4] == ["b00", "b31", "b31", "b00"]
 
 
+def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(gate: Gate, prepare: Prepare) -> None:
+    """All runs are kept; what it may cost is told again, and refused where it is more than allowed."""
+    prepare({19: 0.02})
+    file = gate.folder / "builds.yaml"
+    plain = file.read_text()
+
+    def allow(runs: int) -> None:
+        file.write_text(plain.replace("schema: 1", f"schema: 1\nmost_runs: {runs}"))
+
+    allow(9)
+    assert gate.run(*SEARCH) == 1, gate.output
+    before, outcome = read_started(gate), read_outcome(gate)
+    assert (len(before), outcome["reason"], outcome["trials"]["search"]["runs"]) == (9, "range", 9)
+    assert "9 jobs, 2.0 GPU-hours of steps" in gate.plain
+    (lock,) = (gate.folder / ".llmbench" / "sessions").iterdir()
+    resume = ("--llmb-resume", f"--llmb-session={lock.stem}", "--llmb-json=session.json")
+    allow(9999)
+    assert gate.run(*resume) == 4, gate.output
+    assert "9999 runs" in gate.plain
+    assert len(read_started(gate)) == 9
+    allow(40)
+    assert gate.run(*resume) == 0, gate.output
+    outcome, started = read_outcome(gate), read_started(gate)
+    assert "40 jobs, 8.9 GPU-hours of steps" in gate.plain
+    assert outcome["text"].startswith("first slow: b19: +"), outcome["text"]
+    assert started[:9] == before
+    assert outcome["trials"]["search"]["runs"] == len(started)
+    assert len({nodes for _, nodes, _ in started}) == 1
+
+
 def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:
     """Each runs the script of its own commit."""
     prepare({})

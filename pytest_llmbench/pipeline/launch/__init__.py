@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, Reruns
+    from pytest_llmbench.launch.recipe.variants import Builds
     from pytest_llmbench.launch.slurm import Runner, Slurm
 
 
@@ -128,13 +128,22 @@ class Planner:
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
         """Return the arms of an A/B, the reference first, or the builds of a search in their order; none for any other
         launch. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import MOST_ARMS, MOST_BUILDS, list_commits, read_variants
+        from pytest_llmbench.launch.recipe.variants import list_commits, read_variants
 
-        text = self.launch.ab or self.launch.bisect
-        if text.startswith(COMMITS):
-            return list_commits(text.removeprefix(COMMITS), job.spec.directory, self.host.run)
-        most = MOST_ARMS if self.launch.ab else MOST_BUILDS
-        return read_variants(self.host.directory / text, most) if text else ()
+        if self.launch.ab:
+            return read_variants(self.host.directory / self.launch.ab)
+        commits = self.builds.commits
+        return list_commits(commits, job.spec.directory, self.host.run) if commits else self.builds.variants
+
+    @cached_property
+    def builds(self) -> Builds:
+        """What a search is over; nothing for any other launch. Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import Builds, read_builds
+
+        text = self.launch.bisect
+        if not text or text.startswith(COMMITS):
+            return Builds(commits=text.removeprefix(COMMITS))
+        return read_builds(self.host.directory / text)
 
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
@@ -161,7 +170,7 @@ class Planner:
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         variants = self.plan_variants(jobs)
-        runs = self._count_trials(variants) if variants else self._find_requested_runs(selected)
+        runs = self.count_trials(variants) if variants else self._find_requested_runs(selected)
         hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
@@ -176,13 +185,27 @@ class Planner:
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
 
-    def _count_trials(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, int]:
+    def count_trials(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, int]:
         """Return by id how many runs there are at most."""
         from pytest_llmbench.judge import bisect, paired
 
         if self.launch.ab:
             return {case: paired.count_runs(paired.PairedSettings(len(jobs))).most for case, jobs in variants.items()}
-        return {case: bisect.count_runs(bisect.BisectSettings(len(jobs))).most for case, jobs in variants.items()}
+        cap = self.builds.most_runs
+        return {case: bisect.get_cap(bisect.BisectSettings(len(jobs), cap)) for case, jobs in variants.items()}
+
+    def recount_trials(
+        self, variants: Mapping[str, Sequence[PlannedJob]], noted: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return by id how many runs there are at most in a session that goes on, which noted how many when it began.
+        LaunchError where these are more by now, and take more than the GPU-hours that are allowed."""
+        from pytest_llmbench.launch.recipe.fit import refuse_hours
+
+        runs = self.count_trials(variants) if variants else noted
+        if any(most > noted.get(case, 0) for case, most in runs.items()):
+            hours = (_estimate_hours(variants[case][0].spec, most) for case, most in runs.items())
+            refuse_hours(dict(hours), self.cluster.gpu_hours)
+        return runs
 
     @property
     def limit(self) -> float:
@@ -325,23 +348,6 @@ class Planner:
         from pytest_llmbench.launch.slurm import Slurm
 
         return Slurm(self.host.run, self.host.environment)
-
-
-def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
-    """Return what a session notes of the noise that it uses: one that goes on uses the same, or its next run would be
-    another one where an A/B has ended since."""
-    return {case: [each.sigma, each.degrees_of_freedom, each.source] for case, each in noise.items()}
-
-
-def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
-    """Return the noise that a session noted; ValueError, TypeError or AttributeError for what none did."""
-    noise = {
-        case: Noise(float(sigma), float(freedom), str(source), measured=True)
-        for case, (sigma, freedom, source) in noted.items()
-    }
-    if not all(0 < number < math.inf for each in noise.values() for number in (each.sigma, each.degrees_of_freedom)):
-        raise ValueError(f"the noise is {noted!r:.40}")
-    return noise
 
 
 def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
@@ -42,13 +43,18 @@ class BisectProgress(TrialProgress):
 
     what = "search"
 
+    def __init__(self, *further: Any, cap: int | None = None, **settings: Any) -> None:
+        """Take what all trials take, and the most runs where the file says them."""
+        super().__init__(*further, **settings)
+        self._cap = cap
+
     def choose_step(
         self, trials: Sequence[Trial], names: Sequence[str], earlier: Noise | None = None
     ) -> NextTrial | TrialAnswer:
         """Return which build runs next, or where the change is."""
         from pytest_llmbench.judge.bisect import BisectSettings, next_step
 
-        step = next_step(trials, BisectSettings(len(names), noise=earlier))
+        step = next_step(trials, BisectSettings(len(names), self._cap, earlier))
         if isinstance(step, NextTrial):
             return step
         reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)

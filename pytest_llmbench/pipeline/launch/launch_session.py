@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Noise, Reason, StoredRun, Verdict
 from pytest_llmbench.core.models.jobs import TRIALS, JobSpec, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.launch import Host, Plan, Planner, note_noise, restore_noise
+from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
@@ -24,6 +24,7 @@ from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_u
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
+from pytest_llmbench.pipeline.launch.trial_runs import note_noise, restore_noise
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
@@ -46,10 +47,9 @@ NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resu
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     """Return what is known before anything was launched: a result for each configuration, and no run."""
-    text = "not launched"
     return SessionResults(
         configurations={
-            key.id: _build_missing(key, Reason.NOT_LAUNCHED, text, settings, catalog)
+            key.id: _build_missing(key, Reason.NOT_LAUNCHED, "not launched", settings, catalog)
             for key in catalog.select((), settings).baselines
         },
         unmatched=(),
@@ -167,7 +167,8 @@ class LaunchSession:
         limit = 0.0 if self.launch.collect else self.planner.limit
         variants = self.planner.plan_variants(jobs)
         self._refuse_changed(variants, noted.get("variants", {}))
-        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants, self._noise)
+        runs = self.planner.recount_trials(variants, noted.get("runs", {}))
+        return Plan(tuple(jobs), skipped, hours, limit, runs, variants, self._noise)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what none did."""
@@ -277,7 +278,7 @@ class LaunchSession:
         if plan.variants:
             specs = {case: [job.spec for job in jobs] for case, jobs in plan.variants.items()}
             make_progress = partial(
-                PairedProgress if self.launch.ab else BisectProgress,
+                PairedProgress if self.launch.ab else partial(BisectProgress, cap=self.planner.builds.most_runs),
                 specs,
                 cluster=self.planner.find_cluster_name(plan.jobs),
                 earlier=plan.noise,

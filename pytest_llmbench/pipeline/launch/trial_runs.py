@@ -148,6 +148,23 @@ class TrialProgress(LaunchProgress, ABC):
         return dataclasses.replace(result, jobs=tuple(jobs))
 
 
+def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
+    """Return what a session notes of the noise that it uses: one that goes on uses the same, or its next run would be
+    another one where an A/B has ended since."""
+    return {case: [each.sigma, each.degrees_of_freedom, each.source] for case, each in noise.items()}
+
+
+def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
+    """Return the noise that a session noted; ValueError, TypeError or AttributeError for what none did."""
+    noise = {
+        case: Noise(float(sigma), float(freedom), str(source), measured=True)
+        for case, (sigma, freedom, source) in noted.items()
+    }
+    if not all(0 < number < math.inf for each in noise.values() for number in (each.sigma, each.degrees_of_freedom)):
+        raise ValueError(f"the noise is {noted!r:.40}")
+    return noise
+
+
 def describe_noise(noise: Noise | None) -> list[str]:
     """Return what is said of the noise of earlier A/Bs, if there was any: `noise: of 3 earlier A/Bs, 10 degrees`."""
     if noise is None:
