@@ -62,7 +62,7 @@ def _make_cells() -> tuple[Cell, ...]:
     ]
     # Nothing is promised of these but what two arms keep: each A/B of three arms, and a drift of 0.1 % a run.
     more = [Cell(cv, 0.0, slower, None, arms=3) for cv in (0.003, 0.01)]
-    earlier = [Cell(cv, 0.0, kind, 5.0, earlier=10) for cv in CVS[1:4] for kind in (slower, faster)]
+    earlier = [Cell(cv, 0.0, kind, None, earlier=10) for cv in CVS[1:4] for kind in (slower, faster)]
     shown = zip(CVS[1:4], (99.4, 79.3, 32.0), (2.3, 3.1, 3.7), strict=True)
     earlier += [Cell(cv, 0.01, slower, value, earlier=10, pairs=pairs) for cv, value, pairs in shown]
     earlier += [Cell(cv, 0.0, slower, None, earlier=WHOLE) for cv in CVS[1:4]]

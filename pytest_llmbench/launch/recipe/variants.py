@@ -52,6 +52,7 @@ class Builds:
 
     variants: tuple[Variant, ...] = ()  # in their order
     commits: str = ""  # in their place: those of the recipe's folder between two, GOOD..BAD
+    build: tuple[str, ...] = ()  # the command that builds in the checkout of a commit
     most_runs: int | None = None  # None: as many as their number asks for
 
 
@@ -66,10 +67,13 @@ def read_builds(path: Path) -> Builds:
     keys: dict[str, Spec] = {
         "variants": Items(_VARIANT, least=2, most=MOST_BUILDS),
         "commits": Text("two commits such as v1.0..HEAD", rf"{_COMMIT}(?<!\.)\.\.{_COMMIT}"),
+        "build": Items(Text("one word of a command", r"[^\0]+")),
         "most_runs": Number(*MOST_RUNS, whole=True),
     }
     entry = _read(path, {}, keys)
-    return Builds(_read_variants(entry, path), entry.get("commits") or "", entry.get("most_runs"))
+    return Builds(
+        _read_variants(entry, path), entry.get("commits") or "", tuple(entry.get("build") or ()), entry.get("most_runs")
+    )
 
 
 def _read(path: Path, required: Mapping[str, Spec], optional: Mapping[str, Spec]) -> YamlMapping:
@@ -87,6 +91,8 @@ def _read_variants(entry: YamlMapping, path: Path) -> tuple[Variant, ...]:
 def _check(entry: YamlMapping, report: Report) -> None:
     if ("variants" in entry.lines) == ("commits" in entry.lines):
         report(entry.line, "expected `variants` or `commits`, and not both")
+    if "build" in entry.lines and "commits" not in entry.lines:
+        report(entry.lines["build"], "found a command that builds, which is for `commits`")
     variants = entry.get("variants") or ()
     seen: dict[str, int] = {}
     settings: dict[str, str] = {}
@@ -155,6 +161,12 @@ def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
             f"variant {variant.name}: image: the document of {facts.recipe} {facts.release} names no variable for an "
             "image: give the one that its launch.sh reads below `environment`"
         )
+
+
+def find_checkout(folder: Path, journal: Path) -> Path:
+    """Return the checkout that a folder lies in."""
+    checkouts = journal.absolute() / CHECKOUTS
+    return checkouts / folder.relative_to(checkouts).parts[0]
 
 
 def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:

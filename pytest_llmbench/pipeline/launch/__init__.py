@@ -253,12 +253,15 @@ class Planner:
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
-        from pytest_llmbench.launch.recipe.variants import install_variant
+        from pytest_llmbench.launch.recipe.variants import find_checkout, install_variant
 
         cluster = self.cluster
         try:
             self.cluster = install_variant(variant, job, cluster, journal=self.host.folder, run=self.host.run)
             spec = self.plan_job(job.spec.key, self.launch.purpose).spec
+            folder = self.cluster.installed[0].folder
+            if self.builds.build and folder:
+                spec = replace(spec, build=self.builds.build, checkout=find_checkout(folder, self.host.folder))
         finally:
             self.cluster = cluster
         return replace(job, spec=replace(spec, variant=variant.name, command=(*spec.command, *variant.arguments)))

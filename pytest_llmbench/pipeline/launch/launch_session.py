@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Noise, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import TRIALS, JobSpec, PlannedHours, Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import TRIALS, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
@@ -24,7 +23,7 @@ from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_u
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
-from pytest_llmbench.pipeline.launch.trial_runs import note_noise, restore_noise
+from pytest_llmbench.pipeline.launch.trial_runs import digest_variants, note_noise, restore_noise
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
@@ -234,7 +233,7 @@ class LaunchSession:
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
-        noted = {"cases": sorted(self._cases), "variants": _digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted = {"cases": sorted(self._cases), "variants": digest_variants(plan.variants), "runs": plan.runs, **asked}
         noted["noise"] = note_noise(plan.noise)
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
@@ -242,7 +241,7 @@ class LaunchSession:
     def _refuse_changed(self, variants: Variants, noted: Mapping[str, Mapping[str, str]]) -> None:
         """Refuse variants that are others than when the session began: their runs would count for these. The builds of
         a search may come and go; what one of them is may not change."""
-        for case, now in _digest_variants(variants).items():
+        for case, now in digest_variants(variants).items():
             before = noted.get(case, {})
             changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
             if changed or (self.launch.ab and before.keys() != now.keys()):
@@ -324,16 +323,18 @@ class LaunchSession:
         from pytest_llmbench.launch.follow.progress import Progress
         from pytest_llmbench.launch.follow.watch import Limits
         from pytest_llmbench.launch.submit import Tools, build_launchers
+        from pytest_llmbench.launch.submit.builds import with_builds
         from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
+        tools = Tools(journal, self.planner.slurm, host.sleep)
         limits = Limits(
             max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending, stalls=self.launch.stall_limit
         )
         logs = RunningLogs(self.catalog, host.now)
         return Engine(
             journal,
-            build_launchers(Tools(journal, self.planner.slurm, host.sleep)),
+            with_builds(build_launchers(tools), tools, host.tell),
             host.tell,
             host.now,
             host.sleep,
@@ -381,19 +382,6 @@ class LaunchSession:
             measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
             checks=checks,
         )
-
-
-def _digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
-    """Return by configuration and name what tells a variant from another one of its name: directory, command and the
-    variables of a job of it, but for those of the caller's shell."""
-
-    from pytest_llmbench.launch.recipe import PASSED
-
-    def digest(spec: JobSpec) -> str:
-        environment = [(name, value) for name, value in spec.environment if name not in (*PASSED, *spec.secrets)]
-        return hashlib.sha256(repr((spec.directory, spec.command, environment)).encode()).hexdigest()
-
-    return {case: {job.spec.variant: digest(job.spec) for job in jobs} for case, jobs in variants.items()}
 
 
 def _list_cases(cases: Collection[str]) -> str:

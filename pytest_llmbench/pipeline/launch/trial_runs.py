@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
+    from pytest_llmbench.launch.preflight.plan import PlannedJob
 
 # whose failure it was that a job left no run: the variant's own, and every other is made again
 OWN = (Blame.RUN, Blame.HUNG)
@@ -146,6 +148,20 @@ class TrialProgress(LaunchProgress, ABC):
             text = join_texts(job.spec.variant, self._problems[case].get(job.repeat, "") or described.text)
             jobs.append(dataclasses.replace(described, step_seconds=seconds, text=text))
         return dataclasses.replace(result, jobs=tuple(jobs))
+
+
+def digest_variants(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, dict[str, str]]:
+    """Return by configuration and name what tells a variant from another one of its name: directory, command and the
+    variables of a job of it, but for those of the caller's shell."""
+    from pytest_llmbench.launch.recipe import PASSED
+
+    def digest(spec: JobSpec) -> str:
+        environment = [(name, value) for name, value in spec.environment if name not in (*PASSED, *spec.secrets)]
+        return hashlib.sha256(
+            repr((spec.directory, spec.command, environment, *filter(None, [spec.build]))).encode()
+        ).hexdigest()
+
+    return {case: {job.spec.variant: digest(job.spec) for job in jobs} for case, jobs in variants.items()}
 
 
 def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:

@@ -166,6 +166,15 @@ def test_the_noise_of_earlier_ones_is_used_and_told(tmp_path: Path) -> None:
     assert report.noise.sigma == pytest.approx(0.001, rel=0.5)
 
 
+def test_one_that_was_stopped_before_it_was_submitted_says_nothing_of_its_variant(course: Course) -> None:
+    stopped = {"submission": SubmissionState.STOPPED, "job_id": "", "problem": "its build was killed"}
+    for _ in range(2):
+        course.end(1.0)
+        course.end(None, JobEnd(Blame.CANCELLED, "its build was killed"), **stopped)
+    assert course.made == ["good", "new", "new", "new"]
+    assert course.next[0].variant == "good"  # and nothing is said of the variant
+
+
 def test_one_that_is_faster_is_not_red(course: Course) -> None:
     for seconds in (1.0, 0.95, 0.95, 1.0):
         course.end(seconds)
