@@ -171,6 +171,21 @@ def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(gate: Gate, p
     assert [variant for _, _, variant in read_started(gate)] == ["v0", "v1", "v1", "v0"]
 
 
+def test_killed_none_of_its_runs_is_a_night_later(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+    """Nor the last one, which ended when nobody looked."""
+    prepare(1.0, 1.05, after=WAIT_IN_SECOND)
+    stop_in_second(gate, signal.SIGKILL)
+    gate.go()
+    gate.wait_for(lambda: not cluster.jobs())
+    assert len(list((gate.folder / "stage").rglob("log-*.out"))) == 2
+    assert gate.run("--llmb-logs=stage", "--llmb-json=session.json") != 0, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["verdict"] in ("MISSING", "NOT_COMPARABLE"), outcome
+    assert "A/B" in outcome["text"]
+    assert gate.run("--llmb-resume", "--llmb-json=session.json") == 1, gate.output
+    assert read_outcome(gate)["text"].startswith("v1 is slower than v0: +5")
+
+
 def test_interrupted_it_leaves_no_job(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGINT)

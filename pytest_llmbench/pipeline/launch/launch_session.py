@@ -324,6 +324,7 @@ class LaunchSession:
         from pytest_llmbench.launch.follow.watch import Limits
         from pytest_llmbench.launch.submit import Tools, build_launchers
         from pytest_llmbench.launch.submit.builds import with_builds
+        from pytest_llmbench.launch.submit.trial_marks import with_marks
         from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
@@ -334,7 +335,7 @@ class LaunchSession:
         logs = RunningLogs(self.catalog, host.now)
         return Engine(
             journal,
-            with_builds(build_launchers(tools), tools, host.tell),
+            with_builds(with_marks(build_launchers(tools)), tools, host.tell),
             host.tell,
             host.now,
             host.sleep,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Case, NextTrial, Noise, Reason, Run, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec
-from pytest_llmbench.ingest.discover.names import VARIANT_MARK
+from pytest_llmbench.core.models.trials import VARIANT_MARK
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
 from pytest_llmbench.pipeline.launch.node_checks import NODELIST
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
