@@ -178,7 +178,8 @@ def _make_run(
     logs = [names.strip_compression(files.log.name) for files in attempts]
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
-    if mark := walk.marks.find([files.log for files in attempts], job, draft.modified):
+    # what else excludes a run counts in its A/B, too, and stays
+    if excluded is None and (mark := walk.marks.find([files.log for files in attempts], job, draft.modified)):
         excluded, because = Reason.VARIANT, mark
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmbench.core.models.jobs import TRIALS, Job
@@ -52,7 +53,7 @@ class MarkFirst:
             return self._launcher.submit(job)
         except SubmitError as error:
             if not error.uncertain:
-                _note(job, NO_JOB)
+                _note_after(job, NO_JOB)
             raise
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
@@ -62,13 +63,19 @@ class MarkFirst:
             return submission
         if submission:
             return self._settle(job, submission)
-        _note(job, NO_JOB)
+        _note_after(job, NO_JOB)
         return None
 
     def _settle(self, job: Job, submission: Submission) -> Submission:
         """Note which job it became, in the folder that its launcher printed, too."""
-        _note(job, submission.job_id, submission.folder)
+        _note_after(job, submission.job_id, submission.folder)
         return submission
+
+
+def _note_after(job: Job, became: str, printed: Path | None = None) -> None:
+    """Note what became of a job. Where that cannot be written it stays open, and the job is what it is."""
+    with suppress(SubmitError):
+        _note(job, became, printed)
 
 
 def _note(job: Job, became: str = "", printed: Path | None = None) -> None:

@@ -99,3 +99,13 @@ def test_one_that_cannot_be_read_may_speak_of_any_log(stage: Path) -> None:
 def test_a_folder_in_its_place_may_be_of_any_log(stage: Path) -> None:
     (stage / "results" / ".llmbench-ab").mkdir()
     assert find_excluded(stage) == {"1", "2"}
+
+
+def test_what_else_excludes_a_run_stays(tmp_path: Path) -> None:
+    """Or a profiled run would count in its A/B."""
+    for name in ("log-grok1_314b_128_1_0.out", "log-grok1_314b_128_1_0.out.ab"):
+        (tmp_path / name).touch()
+    metadata = "job_info: {job_id: '1'}\njob_config: {profile_enabled: true}\n"
+    (tmp_path / "llmb-config_1.yaml").write_text(metadata)
+    (run,) = find_runs([tmp_path]).runs
+    assert run.excluded is Reason.PROFILED

@@ -104,3 +104,10 @@ def test_where_it_cannot_be_written_nothing_is_submitted(tmp_path: Path) -> None
     with pytest.raises(SubmitError, match="which says that a log is none of a night"):
         MarkFirst(inner).submit(make_job(tmp_path))
     assert inner.seen == []
+
+
+def test_a_job_that_was_submitted_is_followed_although_its_mark_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    printed = Submission("4711", tmp_path / "file" / "folder")
+    assert MarkFirst(Inner(lambda: None, printed)).submit(make_job(tmp_path)) == printed
+    assert read(tmp_path / "stage" / "results")[0] == ["token1"]
