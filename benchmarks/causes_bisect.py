@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.core.models import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
+from pytest_llmbench.core.models import BisectAnswer, BisectOutcome, NextTrial, Noise, Trial, TrialOutcome
 from pytest_llmbench.judge.bisect import BisectSettings, next_step
 
 
@@ -37,6 +37,7 @@ class Cell(NamedTuple):
     builds: int = 32
     broken: float = 0.0  # the share of builds that do not run
     drift: float = 0.0  # standard deviation of a slow drift over 50 runs
+    earlier: float = 0.0  # degrees of freedom of the noise of earlier A/Bs; 0: there were none
 
 
 CELLS = (
@@ -72,6 +73,11 @@ CELLS = (
     Cell(0.01, (0.03, 0.01), None),
     Cell(0.005, (0.02,), 99.5, drift=0.003),
     Cell(0.003, (0.01,), 90, drift=0.003),
+    Cell(0.003, (0.01,), 97.6, earlier=10),
+    Cell(0.005, (0.02,), 99.7, earlier=10),
+    Cell(0.01, (0.02,), 60.8, earlier=10),
+    Cell(0.003, (), 95.5, earlier=10),
+    Cell(0.01, (), 95.5, earlier=10),
 )
 
 MOST_WRONG = 2.5  # percent, in any cell
@@ -94,7 +100,9 @@ class Count(NamedTuple):
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
     """Return what so many searches of a cell end with."""
-    random = np.random.default_rng([seed, zlib.crc32(repr(cell[:2] + cell[4:]).encode())])
+    random = np.random.default_rng(
+        [seed, zlib.crc32(repr(cell[:2] + cell[4:] if cell.earlier else cell[:2] + cell[4:7]).encode())]
+    )
     counts: Counter[str] = Counter()
     runs = []
     for _ in range(total):
@@ -126,7 +134,9 @@ def search(cell: Cell, changes: dict[int, float], random: np.random.Generator) -
     broken = random.random(cell.builds) < cell.broken
     broken[[0, -1]] = False
     noise = cell.cv * random.standard_normal(200) + _make_drift(cell.drift, random)
-    trials, settings = list[Trial](), BisectSettings(cell.builds)
+    spread = math.sqrt(random.chisquare(cell.earlier) / cell.earlier) if cell.earlier else 0.0
+    noise_before = Noise(cell.cv * spread, cell.earlier, "", measured=True) if cell.earlier else None
+    trials, settings = list[Trial](), BisectSettings(cell.builds, noise=noise_before)
     while isinstance(step := next_step(trials, settings), NextTrial):
         if broken[step.variant]:
             trials.append(Trial(step.variant, TrialOutcome.DOES_NOT_RUN, None))
@@ -164,6 +174,7 @@ def _make_row(cell: Cell, count: Count) -> str:
     changes = " and ".join(f"{100 * size:+g}" for size in cell.changes) + " %" if cell.changes else "no change"
     kind = f"N {cell.builds}, cv {100 * cell.cv:g} %, {changes}"
     kind += ", 10 % do not run" * bool(cell.broken) + ", drift 0.3 %" * bool(cell.drift)
+    kind += f", noise of {cell.earlier:g} degrees" * bool(cell.earlier)
     interval = binomtest(count.right, count.total).proportion_ci(0.95, "exact")
     shares = [100 * value / count.total for value in (count.right, count.wrong, count.ranges, count.no_change)]
     right, wrong, ranges, no_change = (f"{share:.3g}" for share in shares)

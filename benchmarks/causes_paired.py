@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.core.models import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome
+from pytest_llmbench.core.models import NextTrial, Noise, PairedAnswer, PairedOutcome, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.judge.noise import pool
 from pytest_llmbench.judge.paired import PairedSettings, next_step
 
 
@@ -33,7 +34,11 @@ class Cell(NamedTuple):
     promised: float | None
     arms: int = 2
     drift: float = 0.0  # of the logarithm from one run to the next
+    earlier: float = 0.0  # the degrees of freedom of the noise of earlier A/Bs; WHOLE: that of three whole ones
+    pairs: float | None = None  # so many are promised on average
 
+
+WHOLE = -1.0
 
 CVS = (0.002, 0.003, 0.005, 0.01, 0.015, 0.02)
 
@@ -57,7 +62,18 @@ def _make_cells() -> tuple[Cell, ...]:
     ]
     # Nothing is promised of these but what two arms keep: each A/B of three arms, and a drift of 0.1 % a run.
     more = [Cell(cv, 0.0, slower, None, arms=3) for cv in (0.003, 0.01)]
-    return (*tables, *more, Cell(0.003, 0.0, slower, None, drift=0.001), Cell(0.003, 0.0, faster, None, drift=0.001))
+    earlier = [Cell(cv, 0.0, kind, None, earlier=10) for cv in CVS[1:4] for kind in (slower, faster)]
+    shown = zip(CVS[1:4], (99.4, 79.3, 32.0), (2.3, 3.1, 3.7), strict=True)
+    earlier += [Cell(cv, 0.01, slower, value, earlier=10, pairs=pairs) for cv, value, pairs in shown]
+    earlier += [Cell(cv, 0.0, slower, None, earlier=WHOLE) for cv in CVS[1:4]]
+    earlier += [Cell(cv, 0.01, slower, None, earlier=WHOLE) for cv in CVS[1:4]]
+    return (
+        *tables,
+        *more,
+        *earlier,
+        Cell(0.003, 0.0, slower, None, drift=0.001),
+        Cell(0.003, 0.0, faster, None, drift=0.001),
+    )
 
 
 class Count(NamedTuple):
@@ -71,7 +87,7 @@ class Count(NamedTuple):
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
     """Return what so many A/Bs of a cell say; with several arms in how many any of them is said to be so."""
-    key = repr((cell.cv, cell.difference, cell.arms, cell.drift))
+    key = repr((cell.cv, cell.difference, cell.arms, cell.drift, *filter(None, [cell.earlier])))
     random = np.random.default_rng([seed, zlib.crc32(key.encode())])
     counts: Counter[str] = Counter()
     truth = math.log1p(cell.difference)
@@ -86,9 +102,20 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
     return Count(counts["outcomes"], counts["pairs"], counts["below"], counts["above"])
 
 
+def _draw_noise(cell: Cell, random: np.random.Generator) -> Noise | None:
+    """Return what earlier A/Bs say of the noise: those of the cell's own kind, or any with so many degrees."""
+    if cell.earlier == WHOLE:
+        answers = [run(cell._replace(earlier=0), random) for _ in range(3)]
+        return pool([TrialReport(("a", "b"), each).noise for each in answers])
+    if not cell.earlier:
+        return None
+    return Noise(cell.cv * math.sqrt(random.chisquare(cell.earlier) / cell.earlier), cell.earlier, "", measured=True)
+
+
 def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
     """Return the answers of one A/B in a shared allocation."""
-    settings, trials = PairedSettings(arms=cell.arms, allocation=0), list[Trial]()
+    noise, trials = _draw_noise(cell, random), list[Trial]()
+    settings = PairedSettings(arms=cell.arms, allocation=0, noise=noise)
     while isinstance(step := next_step(trials, settings), NextTrial):
         level = math.log1p(cell.difference) * (step.variant > 0) + cell.drift * len(trials)
         milliseconds = 1000 * math.exp(level + cell.cv * random.standard_normal())
@@ -98,6 +125,8 @@ def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
 
 def is_kept(cell: Cell, count: Count, total: int) -> bool:
     """Whether a rate is what is promised: within what chance and the printed digits allow."""
+    if cell.pairs is not None and abs(count.pairs / total - cell.pairs) > 0.1:
+        return False
     if cell.promised is None:
         return True
     rate = min(max(cell.promised, 0.05), 99.95)
@@ -108,6 +137,9 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
     interval = binomtest(count.outcomes, total).proportion_ci(0.95, "exact")
     kind = f"cv {100 * cell.cv:g} %, {100 * cell.difference:+g} %"
     kind += f", {cell.arms} arms" * (cell.arms > 2) + f", drift {100 * cell.drift:g} % a run" * bool(cell.drift)
+    kind += (
+        ", three earlier A/Bs" if cell.earlier == WHOLE else f", noise of {cell.earlier:g} degrees" * bool(cell.earlier)
+    )
     bounds = f"{100 * interval.low:.3g} to {100 * interval.high:.3g}"
     promised = "-" if cell.promised is None else f"{cell.promised:g}"
     values = f"{100 * count.outcomes / total:.3g} | {bounds} | {promised} | {count.pairs / total:.2f}"

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Select, delete, func, or_, select
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.core.models import StoredRun, Window
+from pytest_llmbench.history.paired_noise import list_noises, remove_noises
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
 from pytest_llmbench.history.tables import (
     RUN,
@@ -100,7 +101,9 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
 
 def list_everything(place: StoreLocation) -> Rows:
     """Return every verdict with its run and session, those without a run too: columns for a table, oldest first."""
-    return fetch_rows(place, _join_tables(), _decode)
+    rows = fetch_rows(place, _join_tables(), _decode)
+    noises = list_noises(place)
+    return [{**row, **noises.get((row["session"], row["configuration"]), {})} for row in rows]
 
 
 def list_days(place: StoreLocation, first: datetime, end: datetime) -> Rows:
@@ -134,6 +137,7 @@ def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str,
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
         drop_digests(connection)
+        remove_noises(connection, old)
         for name, table, which in steps:
             removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
             connection.execute(delete(table).where(which))

@@ -15,6 +15,7 @@ from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import JUDGED, NoteCode, join_fingerprints, make_run_keys
 from pytest_llmbench.core.redaction import hide_password_of, hide_passwords
+from pytest_llmbench.history.paired_noise import store_noises
 from pytest_llmbench.history.store import StoreLocation, connect, refuse_damaged
 from pytest_llmbench.history.tables import (
     METADATA,
@@ -85,7 +86,20 @@ def _list_verdict_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "step_seconds", outcome["window_seconds"]
     yield "mean_of", outcome.get("window_mean_of") or []
     yield "log_sha256", outcome.get("log_sha256", [])
+    if noise := _find_noise(outcome):
+        yield "noise", noise
     yield "run", _describe_run(outcome) if outcome["run"] and own != "MISSING" else None
+
+
+def _find_noise(outcome: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the runs of an A/B say of the noise on its cluster; None of any other outcome, and where they say
+    nothing: no cluster is known, too few runs were made, or step times are too coarse to differ at all."""
+    trials = outcome.get("trials") or {}
+    noise = trials.get("noise") or {}
+    if not (trials.get("cluster") and noise.get("run_to_run")):
+        return None
+    numbers = {"sigma": noise["run_to_run"], "degrees_of_freedom": noise["degrees_of_freedom"]}
+    return {"cluster": trials["cluster"], **numbers}
 
 
 def _is_of_another_release(outcome: dict[str, Any]) -> bool:
@@ -143,6 +157,7 @@ def write(place: StoreLocation, document: dict[str, Any]) -> int:
         rows = [_make_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
         if rows:
             connection.execute(insert(VERDICT), rows)
+        store_noises(connection, session["id"], verdicts)
     return len(rows)
 
 

@@ -150,6 +150,7 @@ TEXT = Value("a text", _is_text)
 NAMED = Value("a text that is not empty", lambda value: _is_text(value) and bool(value.strip()))
 WHOLE = Value("a whole number", _is_whole)
 NUMBER = Value("a number or null", _is_number_or_null)
+POSITIVE = Value("a number above 0", lambda value: _is_number(value) and value > 0)
 MOMENT = Value("a time with its zone", _is_moment)
 PLAIN = Value(f"plain values of at most {DEEPEST} levels", _is_plain)
 
@@ -176,6 +177,7 @@ VERDICT: Schema = {
     "step_seconds": Each(NUMBER),
     "mean_of": Each(WHOLE),
     "log_sha256": Optional(Each(Value("a sha256 or null", _is_hash))),
+    "noise": Optional({"cluster": NAMED, "sigma": POSITIVE, "degrees_of_freedom": POSITIVE}),
     "run": Optional(RUN, nullable=True),
 }
 SESSION: Schema = {

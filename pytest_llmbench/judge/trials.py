@@ -134,7 +134,7 @@ def estimate_difference(fit: Fit, level: float, earlier: Noise | None) -> Paired
     `earlier` is what earlier A/Bs of the configuration say of the noise, and is pooled in; without it the assumed noise
     is, where the residuals have fewer than 2.8 degrees of freedom.
     """
-    run_noise = pool_noise(fit.squares, fit.freedom, earlier)
+    run_noise, own = pool_noise(fit.squares, fit.freedom, earlier), _measure_noise(fit.squares, fit.freedom)
     error = run_noise.sigma * math.sqrt(fit.factor)
     freedom = run_noise.degrees_of_freedom
     width = find_quantile(1 - level, freedom)
@@ -148,12 +148,13 @@ def estimate_difference(fit: Fit, level: float, earlier: Noise | None) -> Paired
         degrees_of_freedom=freedom,
         noise=run_noise,
         runs=fit.runs,
+        own_noise=own,
     )
 
 
 def pool_noise(squares: float, freedom: float, earlier: Noise | None) -> Noise:
     """Return the noise that residuals tell (their sum of squares), with what is pooled in."""
-    own = Noise(math.sqrt(squares / freedom) if freedom else 0.0, freedom, "these runs", measured=True)
+    own = _measure_noise(squares, freedom)
     if earlier is not None:
         return noise.pool([own, earlier]) or earlier
     assumed = noise.assume_noise(ASSUMED_CV)
@@ -161,6 +162,10 @@ def pool_noise(squares: float, freedom: float, earlier: Noise | None) -> Noise:
         return noise.pool([own]) or assumed
     both = noise.pool([own, assumed]) or assumed
     return Noise(both.sigma, both.degrees_of_freedom, "these runs, and 1 % assumed", measured=False)
+
+
+def _measure_noise(squares: float, freedom: float) -> Noise:
+    return Noise(math.sqrt(squares / freedom) if freedom else 0.0, freedom, "these runs", measured=True)
 
 
 @lru_cache(maxsize=1024)

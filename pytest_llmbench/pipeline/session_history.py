@@ -10,6 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from operator import attrgetter
@@ -20,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, LogError
-from pytest_llmbench.core.models import Key, StoredRun, Window, exclude_same_runs, join_fingerprints, make_run_keys
+from pytest_llmbench.core.models import (
+    Key,
+    Noise,
+    StoredRun,
+    Window,
+    exclude_same_runs,
+    join_fingerprints,
+    make_run_keys,
+)
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.ingest.sources.compressed import Stream
@@ -84,6 +93,19 @@ class SessionHistory:
         from_outcome = {night["started"][:10]: night for night in outcome.get("history", ())}
         from_store = {day: describe_stored_run(stored) for day, stored in nights.items()}
         return {**outcome, **join_daily_runs(list((from_outcome | from_store).values()), outcome.get("changes", ()))}
+
+    def read_noise(self, cluster: str, configurations: Collection[str]) -> dict[str, Noise]:
+        """Return by configuration (ids) what its earlier A/Bs on a cluster say of the noise from run to run."""
+        from pytest_llmbench.history.paired_noise import read_noises
+        from pytest_llmbench.judge.noise import pool
+
+        noises: dict[str, Noise] = {}
+        for name, stored in read_noises(self.place, cluster, configurations).items():
+            source = formatting.count_noun(len(stored), "earlier A/B")
+            pooled = pool([Noise(*noise, source, measured=True) for noise in stored])
+            if pooled:
+                noises[name] = replace(pooled, source=source)
+        return noises
 
     def with_details(self, results: SessionResults) -> SessionResults:
         """Return results, those with a last good run with what the store holds of it: nodes, launcher, step times."""

@@ -194,17 +194,17 @@ class Session:
         from pytest_llmbench.pipeline.launch import Host
 
         launch = self.settings.launch
-        environment = {"PYTHON": sys.executable, **os.environ}  # for recipes that ask for an interpreter
         return Host(
             self._clock,
             time.sleep,
             run,
-            environment,
+            {"PYTHON": sys.executable, **os.environ},  # for recipes that ask for an interpreter
             tell,
             (launch and launch.journal) or self.directory / FOLDER,
             self.directory,
             self.settings.cache / "sessions.jsonl" if self.settings.cache else None,
             self.command,
+            lambda cluster, ids: self.history.read_noise(cluster, ids) if self.history else {},
         )
 
     def decide_outcomes(self, selected: Collection[str], *, guarded: bool = False) -> None:

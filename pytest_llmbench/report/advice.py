@@ -136,7 +136,8 @@ ADVICE = {
     "variant": "nothing: it counts for its A/B alone",
     "no-change-between-ends": "look at what else differs since the last good night: nodes, driver, file system; "
     "`llmbench compare` lists what the runs tell",
-    "range": "look at these builds, or run some of them beside each other with --llmb-ab",
+    "range": "go on with its session (--llmb-resume --llmb-session=ID) and a higher `most_runs` in the file of builds, "
+    "or run some of them beside each other with --llmb-ab",
     "slower-variant": "look at what differs between the variants, which is all that their runs differ in",
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }

@@ -6,18 +6,27 @@ import math
 from typing import Any
 
 from pytest_llmbench.core.formatting import make_finite
-from pytest_llmbench.core.models import BisectAnswer, PairedAnswer, PairedEstimate, TrialReport
+from pytest_llmbench.core.models import BisectAnswer, Noise, PairedAnswer, PairedEstimate, TrialReport
 
 
 def describe(report: TrialReport) -> dict[str, Any]:
     """Return the answers of an A/B, or that of a search, with the names of the variants and the nodes of all runs."""
-    found = {"answers": [_describe_answer(answer, report) for answer in report.answers]}
+    answers = {"answers": [_describe_answer(answer, report) for answer in report.answers]}
     search = report.search
     return {
         "variants": list(report.names),
         "nodes": list(report.nodes),
-        **(found if search is None else {"search": _describe_search(search, report)}),
+        "cluster": report.cluster,
+        "noise": _describe_noise(report.noise),
+        "earlier_noise": _describe_noise(report.earlier),
+        **(answers if search is None else {"search": _describe_search(search, report)}),
     }
+
+
+def _describe_noise(noise: Noise | None) -> dict[str, Any] | None:
+    if noise is None:
+        return None
+    return {"run_to_run": make_finite(noise.sigma), "degrees_of_freedom": make_finite(noise.degrees_of_freedom)}
 
 
 def _describe_answer(answer: PairedAnswer, report: TrialReport) -> dict[str, Any]:

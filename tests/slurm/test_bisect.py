@@ -131,6 +131,118 @@ def test_killed_in_the_middle_it_takes_the_same_next_steps(gate: Gate, prepare: 
     assert builds[:4] == ["b00", "b31", "b31", "b00"]
 
 
+def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(gate: Gate, prepare: Prepare) -> None:
+    """All runs are kept; what it may cost is told again, and refused where it is more than allowed."""
+    prepare({19: 0.02})
+    file = gate.folder / "builds.yaml"
+    plain = file.read_text()
+
+    def allow(runs: int) -> None:
+        file.write_text(plain.replace("schema: 1", f"schema: 1\nmost_runs: {runs}"))
+
+    allow(9)
+    assert gate.run(*SEARCH) == 1, gate.output
+    before, outcome = read_started(gate), read_outcome(gate)
+    assert (len(before), outcome["reason"], outcome["trials"]["search"]["runs"]) == (9, "range", 9)
+    assert "9 jobs, 2.0 GPU-hours of steps" in gate.plain
+    (lock,) = (gate.folder / ".llmbench" / "sessions").iterdir()
+    resume = ("--llmb-resume", f"--llmb-session={lock.stem}", "--llmb-json=session.json")
+    allow(9999)
+    assert gate.run(*resume) == 4, gate.output
+    assert "9999 runs" in gate.plain
+    assert len(read_started(gate)) == 9
+    allow(40)
+    assert gate.run(*resume) == 0, gate.output
+    outcome, started = read_outcome(gate), read_started(gate)
+    assert "40 jobs, 8.9 GPU-hours of steps" in gate.plain
+    assert outcome["text"].startswith("first slow: b19: +"), outcome["text"]
+    assert started[:9] == before
+    assert outcome["trials"]["search"]["runs"] == len(started)
+    assert len({nodes for _, nodes, _ in started}) == 1
+
+
+@pytest.fixture
+def commit(gate: Gate, prepare: Prepare) -> Callable[[int, str], list[str]]:
+    """Write a recipe whose runs take the seconds that its build left, and commits of which these lines are built."""
+
+    def git(*words: str) -> str:
+        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        done = subprocess.run(line, cwd=gate.folder / "recipe", capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def write(commits: int, build: str) -> list[str]:
+        prepare({})
+        script = gate.folder / "recipe" / "launch.sh"
+        script.write_text(script.read_text().replace("$BUILD", "x").replace("$EACH", "$(cat seconds)"))
+        git("init", "-q")
+        for number in range(commits):
+            (gate.folder / "recipe" / "build.sh").write_text(f"number={number}\n{build}\n")
+            git("add", ".")
+            git("commit", "-qm", f"commit {number}")
+        (gate.folder / "builds.yaml").write_text(
+            f"schema: 1\ncommits: HEAD~{commits - 1}..HEAD\nbuild: [sh, build.sh, $(touch injected)]\n"
+        )
+        return git("rev-list", "--reverse", "HEAD").split()
+
+    return write
+
+
+NOTE_BUILD = """\
+echo $number >> $STAGE_PATH/built
+[ $number != 2 ] || { echo "no rule to make target"; exit 2; }
+[ $number -ge 4 ] && echo 1.05 > seconds || echo 1.0 > seconds"""
+
+
+def test_each_commit_is_built_once_before_its_first_run(gate: Gate, commit: Callable[[int, str], list[str]]) -> None:
+    """One that cannot be built is skipped; the dry run shows the command, and builds nothing."""
+    commits = commit(7, NOTE_BUILD)
+    built = gate.folder / "stage" / "built"
+    assert gate.run("--llmb-launch", "--llmb-bisect=builds.yaml", "--llmb-dry-run") == 0, gate.output
+    assert "&& sh build.sh '$(touch injected)')" in gate.plain
+    assert not built.exists()
+    assert gate.run(*SEARCH) == 0, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["text"].startswith(f"first slow: {commits[4][:12]}: +"), outcome["text"]
+    numbers = built.read_text().split()
+    assert numbers[:2] == ["0", "6"]
+    assert len(numbers) == len(set(numbers))
+    assert outcome["trials"]["search"]["do_not_run"] == ([commits[2][:12]] if "2" in numbers else [])
+    assert not list(gate.folder.rglob("injected"))
+    before = len(read_started(gate))
+    assert gate.run(*SEARCH) == 0, gate.output
+    assert len(read_started(gate)) == 2 * before
+    assert [number for number in built.read_text().split() if number != "2"] == [
+        each for each in numbers if each != "2"
+    ]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_in_a_build_it_goes_on_with_it(
+    gate: Gate, commit: Callable[[int, str], list[str]], how: signal.Signals
+) -> None:
+    """After SIGKILL the build goes on and is waited for; one that was interrupted is made again. Neither failed."""
+    commit(
+        3,
+        "echo $number >> $STAGE_PATH/built\n"
+        "[ $(wc -l < $STAGE_PATH/built) != 2 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done\n"
+        "[ $number -ge 1 ] && echo 1.05 > seconds || echo 1.0 > seconds",
+    )
+    built = gate.folder / "stage" / "built"
+    process = gate.start(*SEARCH)
+    gate.wait_for(lambda: built.exists() and len(built.read_text().split()) == 2, seconds=60)
+    process.send_signal(how)
+    process.wait(timeout=60)
+    gate.go()
+    (lock,) = (gate.folder / ".llmbench" / "sessions").iterdir()
+    session = f"--llmb-session={lock.stem}"
+    assert how is signal.SIGKILL or "it goes on with pytest -p no:cacheprovider -k fake" in gate.plain
+    assert gate.run("--llmb-resume", session, "--llmb-json=session.json") == 0, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["text"].startswith("first slow: "), outcome["text"]
+    assert "do not run" not in outcome["text"]
+    assert built.read_text().split()[:3] == (["0", "2", "1"] if how is signal.SIGKILL else ["0", "2", "2"])
+
+
 def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:
     """Each runs the script of its own commit."""
     prepare({})

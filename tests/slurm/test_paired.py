@@ -125,6 +125,23 @@ def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> 
     assert "A/B" in outcome["text"]
 
 
+def test_the_noise_of_the_first_is_used_by_the_next(gate: Gate, prepare: Prepare) -> None:
+    prepare(1.0, 1.02)
+    with_history = (*AB, "--llmb-history=h.db")
+    assert gate.run(*with_history) == 1, gate.output
+    first = read_outcome(gate)
+    assert "noise: of" not in first["text"]
+    assert first["trials"]["earlier_noise"] is None
+    assert first["trials"]["cluster"]
+    (gate.folder / "stage" / "started").unlink()
+    assert gate.run(*with_history) == 1, gate.output
+    second = read_outcome(gate)
+    degrees = round(first["trials"]["noise"]["degrees_of_freedom"])
+    assert f"pairs; noise: of 1 earlier A/B, {degrees} degrees (on n" in second["text"]
+    assert second["trials"]["earlier_noise"] == first["trials"]["noise"]
+    assert second["trials"]["answers"][0]["pairs"] <= first["trials"]["answers"][0]["pairs"]
+
+
 def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(gate: Gate, prepare: Prepare) -> None:
     prepare(1.0, 1.0, before='[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }')
     assert gate.run(*AB) == 1, gate.output
@@ -152,6 +169,21 @@ def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(gate: Gate, p
     assert gate.run("--llmb-resume", "--llmb-json=session.json") == 1, gate.output
     assert read_outcome(gate)["text"].startswith("v1 is slower than v0: +5")
     assert [variant for _, _, variant in read_started(gate)] == ["v0", "v1", "v1", "v0"]
+
+
+def test_killed_none_of_its_runs_is_a_night_later(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+    """Nor the last one, which ended when nobody looked."""
+    prepare(1.0, 1.05, after=WAIT_IN_SECOND)
+    stop_in_second(gate, signal.SIGKILL)
+    gate.go()
+    gate.wait_for(lambda: not cluster.jobs())
+    assert len(list((gate.folder / "stage").rglob("log-*.out"))) == 2
+    assert gate.run("--llmb-logs=stage", "--llmb-json=session.json") != 0, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["verdict"] in ("MISSING", "NOT_COMPARABLE"), outcome
+    assert "A/B" in outcome["text"]
+    assert gate.run("--llmb-resume", "--llmb-json=session.json") == 1, gate.output
+    assert read_outcome(gate)["text"].startswith("v1 is slower than v0: +5")
 
 
 def test_interrupted_it_leaves_no_job(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:

@@ -72,10 +72,8 @@ NEVER_IGNORED = {
 }
 """The checks that nobody can overrule, with the reason."""
 
-
 TRIALS = (Purpose.COMPARE_VARIANTS, Purpose.BISECT)
 """What jobs are for of which each run decides which one follows."""
-
 
 BESIDE = (Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
 """What jobs are for that no verdict waits for."""
@@ -109,6 +107,11 @@ class SubmissionState(StrEnum):
     UNCERTAIN = "uncertain"  # nothing tells, so it may run and is not submitted again
     UNAFFORDABLE = "unaffordable"  # the GPU-hours of its session are used up
     SUPERSEDED = "superseded"  # it came to nothing, and another job of the session took its place
+    STOPPED = "stopped"  # somebody ended it, or its build, before it was submitted: a session that goes on makes it
+
+
+# a session that goes on plans these anew
+NEVER_MADE = (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE, SubmissionState.STOPPED)
 
 
 class Loss(StrEnum):
@@ -276,6 +279,8 @@ class JobSpec:
     sbatch_options: tuple[str, ...] = ()  # what sbatch gets besides what the command says: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
     variant: str = ""  # the name of what it is a run of, in an A/B or a search over builds
+    build: tuple[str, ...] = ()  # a command that has to end well in `checkout` before it is submitted
+    checkout: Path | None = None  # of the commit that it is a run of
     # of the secrets of a job of the journal: they tell another value, and no value
     digests: Pairs = field(default=(), compare=False)
 

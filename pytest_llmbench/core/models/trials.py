@@ -23,6 +23,16 @@ __all__ = [
 ]
 
 
+VARIANT_MARK = ".ab"
+"""A file of the name of a log with this at its end says that the log is of an arm of an A/B."""
+
+TRIALS_FILE = ".llmbench-ab"
+"""A file that says the same of logs below its folder: a line `TOKEN TIME` for each job that is about to be submitted,
+then `TOKEN TIME JOB` with its id, or NO_JOB where none came of it."""
+
+NO_JOB = "-"
+
+
 class TrialOutcome(StrEnum):
     """What became of a run: a stable code."""
 
@@ -75,6 +85,7 @@ class PairedEstimate:
     degrees_of_freedom: float
     noise: Noise  # from run to run; not measured where 1 % was assumed beside what was
     runs: tuple[int, int]  # of both that it rests on
+    own_noise: Noise | None = None  # the same of these runs alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +168,12 @@ class TrialReport:
     answers: tuple[PairedAnswer, ...] = ()
     search: BisectAnswer | None = None
     nodes: tuple[str, ...] = ()  # on which all of them ran
+    cluster: str = ""  # empty: nothing tells
+    earlier: Noise | None = None  # of earlier A/Bs of the configuration on the cluster, which was pooled in
+
+    @property
+    def noise(self) -> Noise | None:
+        """What the runs of an A/B themselves say of the noise; None where they are too few."""
+        estimates = (answer.estimate.own_noise for answer in self.answers if answer.estimate)
+        measured = [noise for noise in estimates if noise and noise.degrees_of_freedom > 0]
+        return max(measured, key=lambda noise: noise.degrees_of_freedom, default=None)

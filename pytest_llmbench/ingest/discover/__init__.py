@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -109,7 +108,7 @@ def _make_runs(place: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Wal
         if draft.attempts:
             path = assigned.of_draft.get(position)
             record = _read_record(path, walk)
-            yield _make_run(draft, place, record, path if record else None)
+            yield _make_run(draft, place, record, path if record else None, walk)
         elif draft.remains and not folder.only_chosen:
             yield from _make_leftover(draft, place, assigned.of_draft.get(position), logged, walk)
     if not folder.only_chosen:
@@ -126,7 +125,7 @@ def _make_leftover(
         walk.ignored.append((draft.remains_at or place.folder.path, f"the log of job {draft.job} stands in {home}"))
         return
     record = _read_record(metadata, walk)
-    run = _make_run(draft, place, record, metadata if record else None)
+    run = _make_run(draft, place, record, metadata if record else None, walk)
     if {"recipe", "size"} <= {hint.field for hint in run.hints}:
         yield run
     elif draft.remains is Remains.STANDARD_ERROR:
@@ -143,7 +142,7 @@ def _make_logless(
         return
     modified = next(file.modified for file in place.folder.files if file.name == path.name)
     draft = JobDraft(job, "llmb-config", modified=modified, remains=Remains.METADATA, remains_at=path)
-    yield _make_run(draft, place, _read_record(path, walk), path)
+    yield _make_run(draft, place, _read_record(path, walk), path, walk)
 
 
 def _note_undecided(assigned: Assignment, jobs: FolderJobs, walk: Walk) -> None:
@@ -168,7 +167,9 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
-def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metadata: Path | None) -> RunFiles:
+def _make_run(
+    draft: JobDraft, place: JobFolder, record: Metadata | None, metadata: Path | None, walk: Walk
+) -> RunFiles:
     folder, where = place.folder, place.where
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     spoken_for = draft.spoken_for and (draft.launched or _is_run_folder(folder.name, where))
@@ -177,8 +178,9 @@ def _make_run(draft: JobDraft, place: JobFolder, record: Metadata | None, metada
     logs = [names.strip_compression(files.log.name) for files in attempts]
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
-    if any(os.path.exists(f"{files.log}{names.VARIANT_MARK}") for files in attempts):
-        excluded, because = Reason.VARIANT, f"{logs[0]}{names.VARIANT_MARK} lies beside its log: a run of an A/B"
+    # what else excludes a run counts in its A/B, too, and stays
+    if excluded is None and (mark := walk.marks.find([files.log for files in attempts], job, draft.modified)):
+        excluded, because = Reason.VARIANT, mark
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))
     by_clock = {dating.clock: dating for dating in datings}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_llmbench.core.models import AttemptFiles, Remains
+from pytest_llmbench.core.models.trials import VARIANT_MARK
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import Layout, find_layout, read_stamp
 from pytest_llmbench.ingest.discover.metadata import FILE_NAME
@@ -139,7 +140,7 @@ def _is_compressed(file: WalkedFile) -> bool:
 
 def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
     """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
-    if name.endswith((".yaml", ".yml", ".err", names.VARIANT_MARK)) or is_metrics(name):
+    if name.endswith((".yaml", ".yml", ".err", VARIANT_MARK)) or is_metrics(name):
         return ""
     if not names.is_called_log(name):
         return "not read, by its name; give the file itself to read it as a log"

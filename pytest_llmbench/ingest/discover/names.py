@@ -18,9 +18,6 @@ PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
 GPU = r"a100|h20|h100(?:pcie|nvl)?|h200(?:nvl)?|h800|gh200|b100|b200|b300|gb200|gb300|mi300x|mi325x|mi355x"
 _IGNORE = re.IGNORECASE | re.DOTALL
 LONGEST_NAME = 255
-
-VARIANT_MARK = ".ab"
-"""A file of the name of a log with this at its end says that the log is of an arm of an A/B."""
 """Characters that file systems allow a name to have; the longer ones of an archive are no experiment's."""
 
 _TYPE_WORD = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _IGNORE)

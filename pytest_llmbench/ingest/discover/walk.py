@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metrics_files import is_metrics
+from pytest_llmbench.ingest.discover.trial_marks import TrialMarks
 from pytest_llmbench.ingest.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.ingest.sources.packed import SCRIPT
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
@@ -111,12 +112,16 @@ class Walk:
     unreadable: Notes = field(default_factory=list)
     # The profiler's reports by their whole paths, and when each was last written (epoch seconds).
     reports: dict[str, float] = field(default_factory=dict)
+    marks: TrialMarks = field(init=False)
     _chosen: dict[FileId, tuple[Path, set[str]]] = field(default_factory=dict)
     _seen: set[FileId] = field(default_factory=set)
     _inside_runs: set[str] = field(default_factory=set)
     _archives: dict[Path, Path] = field(default_factory=dict)
     _opened: set[FileId] = field(default_factory=set)
     _full: bool = False  # not all folders were read
+
+    def __post_init__(self) -> None:
+        self.marks = TrialMarks(self.stores.read_small)
 
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""

@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobEnd, JobIdentity, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import (
+    NEVER_MADE,
+    Job,
+    JobEnd,
+    JobIdentity,
+    JobSpec,
+    JobStatus,
+    Phase,
+    SubmissionState,
+)
 from pytest_llmbench.core.models.stalls import LogProgress
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.launch import find_secret_values
@@ -129,11 +138,7 @@ class Engine:
             self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
         live = {job.number for job in self._journal.list_live()}
-        jobs = [
-            self._restore_secrets(job)
-            for job in self._journal.list_jobs()
-            if job.submission not in (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE)
-        ]
+        jobs = [self._restore_secrets(job) for job in self._journal.list_jobs() if job.submission not in NEVER_MADE]
         self._identities = {job.identity for job in jobs}
         self._resumed_identities = frozenset(self._identities)
         self._jobs = {job.number: job for job in jobs}
@@ -255,8 +260,7 @@ class Engine:
         return done
 
     def _note_refusal(self, job: Job, error: SubmitError) -> None:
-        state = SubmissionState.UNCERTAIN if error.uncertain else SubmissionState.NOT_SUBMITTED
-        self._hand_on(replace(self._record_failure(job, state, str(error)), spec=job.spec))
+        self._hand_on(replace(self._record_failure(job, error.state, str(error)), spec=job.spec))
 
     def _record_failure(self, job: Job, state: SubmissionState, text: str = "") -> Job:
         return self._journal.record_failure(job.number, describe_problem(state, text), self._now(), state)
@@ -353,7 +357,7 @@ class Engine:
         submission = self._find_launcher(job.spec).recover(job, RECOVER_SECONDS)
         if submission:
             return self._note_submission(job, submission)
-        self._record_failure(job, SubmissionState.NOT_SUBMITTED, "cancelled before it was submitted")
+        self._record_failure(job, SubmissionState.STOPPED, "cancelled before it was submitted")
         return None
 
     # --- small things -------------------------------------------------------------------------------------

@@ -9,7 +9,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import BESIDE, Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
+from pytest_llmbench.core.models.jobs import (
+    BESIDE,
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.models.stalls import LogProgress, Stall, StallLimits
 from pytest_llmbench.launch.follow.progress import LastStep, find_no_step, format_duration
 from pytest_llmbench.launch.follow.stalls import StallWatch, describe_stall, limit_running
@@ -212,6 +222,8 @@ class Absence:
 
 def explain_end(job: Job) -> JobEnd:
     """Return how a job of the journal ended: refused, ended by us, lost, or what Slurm says."""
+    if job.submission is SubmissionState.STOPPED:
+        return JobEnd(Blame.CANCELLED, job.problem)
     if job.refused:
         return JobEnd(Blame.RUN, job.problem)
     if job.status is None:

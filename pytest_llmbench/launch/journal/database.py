@@ -251,7 +251,8 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
     ]
     command = [redact(argument, long) for argument in spec.command]
     digests = [(name, make_digest(value)) for name, value in spec.environment if name in spec.secrets and value]
-    changed = {"environment": environment, "command": command, "digests": digests}
+    build = [redact(argument, long) for argument in spec.build]
+    changed = {"environment": environment, "command": command, "build": build, "digests": digests}
     return json.dumps({**asdict(spec), **changed}, default=_write_value)
 
 
@@ -267,6 +268,8 @@ def decode_spec(text: str) -> JobSpec:
         **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
         "digests": tuple((name, text) for name, text in fields.get("digests", ())),  # nor has it these
         "sbatch_options": tuple(fields.get("sbatch_options", ())),  # a journal of an earlier version has none
+        "build": tuple(fields.get("build", ())),
+        "checkout": Path(fields["checkout"]) if fields.get("checkout") else None,
     }
     return JobSpec(**{**fields, **decoded})
 

@@ -230,6 +230,14 @@ def _format_hours(specs: Sequence[JobSpec]) -> str:
     return f"{jobs}, {sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{rest}"
 
 
+def _format_build(spec: JobSpec) -> list[str]:
+    """Return the line with the command that is run before a job is submitted, if there is one."""
+    if not spec.build:
+        return []
+    where = quote_word(str(spec.checkout))
+    return [f"  first, where it was not built before: (cd {where} && {redact(shlex.join(spec.build), spec)})"]
+
+
 def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, str] | None) -> str:
     purpose = "" if spec.purpose is Purpose.MEASURE else f", {spec.purpose}: not judged for speed"
     hours = f"{spec.gpu_hours:,.2f} GPU-hours" if spec.gpu_hours else "GPU-hours unknown"
@@ -237,6 +245,7 @@ def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, st
     lines = [
         f"{spec.case_id}  ({' '.join(filter(None, (spec.via, spec.variant)))})",
         f"  {size}",
+        *_format_build(spec),
         f"  cd {quote_word(redact(str(spec.directory), spec))}",
         f"  {format_command(spec)}",
         *([f"  sbatch also gets {' '.join(map(quote_word, spec.sbatch_options))}"] if spec.sbatch_options else []),

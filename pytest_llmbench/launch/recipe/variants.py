@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Variant
 from pytest_llmbench.core.userfile import expand_home
-from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Text, YamlMapping
+from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
 from pytest_llmbench.launch.recipe import IMAGE
 from pytest_llmbench.launch.recipe.fit import find_installed
 from pytest_llmbench.launch.recipe.purpose import list_switches
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MOST_ARMS = 8  # of one A/B
 
 MOST_BUILDS = 512  # of one search
+
+MOST_RUNS = (8, 10_000)  # as the cap of a search: the ends alone may take eight
 
 CHECKOUTS = "checkouts"
 """The folder of the journal in which commits are checked out."""
@@ -43,18 +46,53 @@ _VARIANT = Fields(
 )
 
 
-def read_variants(path: Path, most: int) -> tuple[Variant, ...]:
-    """Return the variants that a file describes, in its order; LaunchError, with the line, for what is none, and for
-    more than `most`."""
+@dataclass(frozen=True, slots=True)
+class Builds:
+    """What is searched, and how far."""
+
+    variants: tuple[Variant, ...] = ()  # in their order
+    commits: str = ""  # in their place: those of the recipe's folder between two, GOOD..BAD
+    build: tuple[str, ...] = ()  # the command that builds in the checkout of a commit
+    most_runs: int | None = None  # None: as many as their number asks for
+
+
+def read_variants(path: Path) -> tuple[Variant, ...]:
+    """Return the arms that the file of an A/B describes, in its order; LaunchError, with the line, for what is none,
+    and for too many."""
+    return _read_variants(_read(path, {"variants": Items(_VARIANT, least=2, most=MOST_ARMS)}, {}), path)
+
+
+def read_builds(path: Path) -> Builds:
+    """Return what the file of a search describes; LaunchError, with the line, for what is none."""
+    keys: dict[str, Spec] = {
+        "variants": Items(_VARIANT, least=2, most=MOST_BUILDS),
+        "commits": Text("two commits such as v1.0..HEAD", rf"{_COMMIT}(?<!\.)\.\.{_COMMIT}"),
+        "build": Items(Text("one word of a command", r"[^\0]+")),
+        "most_runs": Number(*MOST_RUNS, whole=True),
+    }
+    entry = _read(path, {}, keys)
+    return Builds(
+        _read_variants(entry, path), entry.get("commits") or "", tuple(entry.get("build") or ()), entry.get("most_runs")
+    )
+
+
+def _read(path: Path, required: Mapping[str, Spec], optional: Mapping[str, Spec]) -> YamlMapping:
     from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     root = read_document(path, what="file of variants", raises=LaunchError)
-    fields = Fields({"schema": Number(1, 1, whole=True), "variants": Items(_VARIANT, least=2, most=most)})
-    entry = read_entry(path, root, fields, check=_check, raises=LaunchError)
-    return tuple(_make_variant(each, path.absolute().parent) for each in entry["variants"])
+    fields = Fields({"schema": Number(1, 1, whole=True), **required}, optional)
+    return read_entry(path, root, fields, check=_check, raises=LaunchError)
+
+
+def _read_variants(entry: YamlMapping, path: Path) -> tuple[Variant, ...]:
+    return tuple(_make_variant(each, path.absolute().parent) for each in entry.get("variants") or ())
 
 
 def _check(entry: YamlMapping, report: Report) -> None:
+    if ("variants" in entry.lines) == ("commits" in entry.lines):
+        report(entry.line, "expected `variants` or `commits`, and not both")
+    if "build" in entry.lines and "commits" not in entry.lines:
+        report(entry.lines["build"], "found a command that builds, which is for `commits`")
     variants = entry.get("variants") or ()
     seen: dict[str, int] = {}
     settings: dict[str, str] = {}
@@ -123,6 +161,12 @@ def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
             f"variant {variant.name}: image: the document of {facts.recipe} {facts.release} names no variable for an "
             "image: give the one that its launch.sh reads below `environment`"
         )
+
+
+def find_checkout(folder: Path, journal: Path) -> Path:
+    """Return the checkout that a folder lies in."""
+    checkouts = journal.absolute() / CHECKOUTS
+    return checkouts / folder.relative_to(checkouts).parts[0]
 
 
 def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:

@@ -172,6 +172,11 @@ class Slurm:
             )
         return tuple(partitions.values())
 
+    def find_cluster_name(self) -> str:
+        """Return how the cluster is called; empty where Slurm does not say it. SlurmAway if it does not answer."""
+        named = re.search(r"^ClusterName\s*=\s*(\S+)", self._answer("scontrol", "show", "config"), re.MULTILINE)
+        return named[1] if named else ""
+
     def list_node_reasons(self, nodes: Collection[str]) -> dict[str, str]:
         """Return what `sinfo -R` says of nodes, with who set it and when; of most it says nothing. SlurmAway if Slurm
         does not answer."""

@@ -83,9 +83,10 @@ class Submission:
 class SubmitError(LaunchError):
     """A job that was not submitted; `uncertain` if it may have been, so that it must not be submitted again."""
 
-    def __init__(self, message: str, *, uncertain: bool = False) -> None:
+    def __init__(self, message: str, *, uncertain: bool = False, state: SubmissionState | None = None) -> None:
         super().__init__(message)
         self.uncertain = uncertain
+        self.state = state or (SubmissionState.UNCERTAIN if uncertain else SubmissionState.NOT_SUBMITTED)
 
 
 def describe_problem(state: SubmissionState, text: str) -> str:
@@ -164,12 +165,13 @@ def describe_refusal(job: Job, code: int | None, text: str, output: Path) -> str
     """Say why a submission failed: its own last words, where they lie, and what to do. `text` holds no secret."""
     ended = "did not end in time" if code is None else f"ended with exit code {code} and no job id"
     return (
-        f"{job.spec.case_id}: the submission {ended}: {find_remedy(text)}. It said: {_quote_end(job, text)} (all of "
+        f"{job.spec.case_id}: the submission {ended}: {find_remedy(text)}. It said: {quote_end(job, text)} (all of "
         f"its output: {output}; command: {job.spec.command[0]} in {job.spec.directory})"
     )
 
 
-def _quote_end(job: Job, text: str) -> str:
+def quote_end(job: Job, text: str) -> str:
+    """Return the last lines of what a command printed, without secrets."""
     plain = _BOX.sub(" ", remove_colours(text)).splitlines()
     lines = [escape(line.strip()) for line in plain if line.strip()]
     if has_unknown_secrets(job.spec):
@@ -195,7 +197,7 @@ def describe_doubt(job: Job, output: Path, *, marked: bool = False, text: str = 
     """Say that nothing tells whether a job was submitted, what `text` says, and how to find out."""
     look = "squeue --me -t all -o '%i %T %j %k'" if marked else "squeue --me -t all -o '%i %T %j %V'"
     sign = f" (its comment would be llmb:{job.token})" if marked else ""
-    answer = f"The submission said: {_quote_end(job, text)}. " if text.strip() else ""
+    answer = f"The submission said: {quote_end(job, text)}. " if text.strip() else ""
     return (
         f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not submitted again. {answer}See "
         f"{shlex.quote(str(output))} and `{look}`{sign}; cancel it there if it runs, and start a new session for it"

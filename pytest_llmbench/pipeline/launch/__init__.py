@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.models import Key, Noise
 from pytest_llmbench.core.models.jobs import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose, Variant
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, Reruns
+    from pytest_llmbench.launch.recipe.variants import Builds
     from pytest_llmbench.launch.slurm import Runner, Slurm
+
+
+ReadNoise = Callable[[str, Collection[str]], Mapping[str, Noise]]
+"""Gives by id what earlier A/Bs of configurations on a cluster say of the noise from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class Host:
     directory: Path = Path()  # where pytest was started
     index: Path | None = None  # the file that says in which folders sessions lie
     command: tuple[str, ...] = ()  # the arguments of pytest
+    read_noise: ReadNoise = lambda _cluster, _ids: {}  # what a history knows of earlier A/Bs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Plan:
     runs: Mapping[str, int] = field(default_factory=dict)
     variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)  # by id, those of an A/B or a search
     named: tuple[NamedNodes, ...] = ()  # nodes that the history names, on which a run comes first
+    noise: Mapping[str, Noise] = field(default_factory=dict)  # by id, what earlier A/Bs say of it
 
     @property
     def every_job(self) -> tuple[PlannedJob, ...]:
@@ -122,13 +130,22 @@ class Planner:
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
         """Return the arms of an A/B, the reference first, or the builds of a search in their order; none for any other
         launch. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import MOST_ARMS, MOST_BUILDS, list_commits, read_variants
+        from pytest_llmbench.launch.recipe.variants import list_commits, read_variants
 
-        text = self.launch.ab or self.launch.bisect
-        if text.startswith(COMMITS):
-            return list_commits(text.removeprefix(COMMITS), job.spec.directory, self.host.run)
-        most = MOST_ARMS if self.launch.ab else MOST_BUILDS
-        return read_variants(self.host.directory / text, most) if text else ()
+        if self.launch.ab:
+            return read_variants(self.host.directory / self.launch.ab)
+        commits = self.builds.commits
+        return list_commits(commits, job.spec.directory, self.host.run) if commits else self.builds.variants
+
+    @cached_property
+    def builds(self) -> Builds:
+        """What a search is over; nothing for any other launch. Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import Builds, read_builds
+
+        text = self.launch.bisect
+        if not text or text.startswith(COMMITS):
+            return Builds(commits=text.removeprefix(COMMITS))
+        return read_builds(self.host.directory / text)
 
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
@@ -155,11 +172,12 @@ class Planner:
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         variants = self.plan_variants(jobs)
-        runs = self._count_trials(variants) if variants else self._find_requested_runs(selected)
+        runs = self.count_trials(variants) if variants else self._find_requested_runs(selected)
         hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
-        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants)
+        noise = self.host.read_noise(self.find_cluster_name(jobs), variants.keys()) if variants else {}
+        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants, noise=noise)
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
@@ -169,13 +187,27 @@ class Planner:
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
 
-    def _count_trials(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, int]:
+    def count_trials(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, int]:
         """Return by id how many runs there are at most."""
         from pytest_llmbench.judge import bisect, paired
 
         if self.launch.ab:
             return {case: paired.count_runs(paired.PairedSettings(len(jobs))).most for case, jobs in variants.items()}
-        return {case: bisect.count_runs(bisect.BisectSettings(len(jobs))).most for case, jobs in variants.items()}
+        cap = self.builds.most_runs
+        return {case: bisect.get_cap(bisect.BisectSettings(len(jobs), cap)) for case, jobs in variants.items()}
+
+    def recount_trials(
+        self, variants: Mapping[str, Sequence[PlannedJob]], noted: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return by id how many runs there are at most in a session that goes on, which noted how many when it began.
+        LaunchError where these are more by now, and take more than the GPU-hours that are allowed."""
+        from pytest_llmbench.launch.recipe.fit import refuse_hours
+
+        runs = self.count_trials(variants) if variants else noted
+        if any(most > noted.get(case, 0) for case, most in runs.items()):
+            hours = (_estimate_hours(variants[case][0].spec, most) for case, most in runs.items())
+            refuse_hours(dict(hours), self.cluster.gpu_hours)
+        return runs
 
     @property
     def limit(self) -> float:
@@ -223,12 +255,15 @@ class Planner:
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
-        from pytest_llmbench.launch.recipe.variants import install_variant
+        from pytest_llmbench.launch.recipe.variants import find_checkout, install_variant
 
         cluster = self.cluster
         try:
             self.cluster = install_variant(variant, job, cluster, journal=self.host.folder, run=self.host.run)
             spec = self.plan_job(job.spec.key, self.launch.purpose).spec
+            folder = self.cluster.installed[0].folder
+            if self.builds.build and folder:
+                spec = replace(spec, build=self.builds.build, checkout=find_checkout(folder, self.host.folder))
         finally:
             self.cluster = cluster
         return replace(job, spec=replace(spec, variant=variant.name, command=(*spec.command, *variant.arguments)))
@@ -303,6 +338,16 @@ class Planner:
             names = dict.fromkeys((*self.host.environment, *(name for name, _ in pairs)))
             lines |= dict.fromkeys(explain_ineffective(job.facts, job.spec.purpose, names))
         return map(_wrap, lines)
+
+    def find_cluster_name(self, jobs: Sequence[PlannedJob]) -> str:
+        """Return how the cluster of jobs is called, by which noise is kept: as Slurm calls it, or this host; empty
+        where nothing tells."""
+        if all(job.spec.via == "local" for job in jobs):
+            return socket.gethostname()
+        try:
+            return self.slurm.find_cluster_name()
+        except LaunchError:
+            return ""
 
     @cached_property
     def slurm(self) -> Slurm:

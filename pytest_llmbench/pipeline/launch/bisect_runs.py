@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
@@ -12,12 +13,13 @@ from pytest_llmbench.core.models import (
     BuildRange,
     FoundChange,
     NextTrial,
+    Noise,
     PairedEstimate,
     Reason,
     Trial,
     TrialReport,
 )
-from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer, TrialProgress, format_change
+from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer, TrialProgress, describe_noise, format_change
 
 REASONS = {
     BisectOutcome.FOUND: Reason.PURPOSE_DONE,
@@ -41,17 +43,25 @@ class BisectProgress(TrialProgress):
 
     what = "search"
 
-    def choose_step(self, trials: Sequence[Trial], names: Sequence[str]) -> NextTrial | TrialAnswer:
+    def __init__(self, *further: Any, cap: int | None = None, **settings: Any) -> None:
+        """Take what all trials take, and the most runs where the file says them."""
+        super().__init__(*further, **settings)
+        self._cap = cap
+
+    def choose_step(
+        self, trials: Sequence[Trial], names: Sequence[str], earlier: Noise | None = None
+    ) -> NextTrial | TrialAnswer:
         """Return which build runs next, or where the change is."""
         from pytest_llmbench.judge.bisect import BisectSettings, next_step
 
-        step = next_step(trials, BisectSettings(len(names)))
+        step = next_step(trials, BisectSettings(len(names), self._cap, earlier))
         if isinstance(step, NextTrial):
             return step
         reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
         report = TrialReport(tuple(names), search=step)
         failed = reason is Reason.PURPOSE_MISSED
-        return TrialAnswer(describe_search(step, names), reason, failed=failed, report=report)
+        text = "; ".join([describe_search(step, names), *describe_noise(earlier)])
+        return TrialAnswer(text, reason, failed=failed, report=report)
 
 
 def describe_search(answer: BisectAnswer, names: Sequence[str]) -> str:

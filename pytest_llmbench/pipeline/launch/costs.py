@@ -6,7 +6,16 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models.jobs import EndedBy, Job, JobCost, JobIdentity, JobSpec, Phase, SubmissionState
+from pytest_llmbench.core.models.jobs import (
+    NEVER_MADE,
+    EndedBy,
+    Job,
+    JobCost,
+    JobIdentity,
+    JobSpec,
+    Phase,
+    SubmissionState,
+)
 from pytest_llmbench.launch.slurm.statuses import find_phase
 
 if TYPE_CHECKING:
@@ -105,7 +114,7 @@ class HoursBudget:
         """Count what a job that is over has used, in place of its estimate."""
         self._reserved.pop(job.identity, None)
         self._submitted.discard(job.identity)
-        if job.submission in (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE):
+        if job.submission in NEVER_MADE:
             return  # it may be planned once more
         cost = measure_cost(job)
         self._used[job.identity] = cost.used if cost.exact else max(cost.used, cost.estimated)

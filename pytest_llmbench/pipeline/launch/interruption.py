@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import TRIALS
 from pytest_llmbench.pipeline.launch import Host
 from pytest_llmbench.pipeline.launch.continuation import format_resume
 from pytest_llmbench.pipeline.launch.costs import describe_used
@@ -39,8 +40,10 @@ def stop_jobs(engine: Engine, journal: Journal, launch: LaunchSettings, host: Ho
     if left:
         return f"could not be cancelled: {formatting.join_first(left)}; {describe_left(journal, launch, host)}"
     if not before and journal.list_jobs():  # they ended while nobody looked, and what they brought is not lost
-        command = format_resume(journal.session, host.command, collect=True)
-        return f"no job of session {journal.session} was running; it is judged with\n  {command}"
+        chain = launch.purpose in TRIALS  # each run decides which one follows
+        command = format_resume(journal.session, host.command, collect=not chain)
+        does = "goes on" if chain else "is judged"
+        return f"no job of session {journal.session} was running; it {does} with\n  {command}"
     return f"{formatting.count_noun(before, 'job')} cancelled, {describe_used(journal.list_jobs())}"
 
 

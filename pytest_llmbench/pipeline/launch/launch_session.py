@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import BESIDE, TRIALS, JobSpec, PlannedHours, Purpose, SubmissionState
+from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Noise, Reason, StoredRun, Verdict
+from pytest_llmbench.core.models.jobs import BESIDE, TRIALS, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
@@ -25,6 +24,7 @@ from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judge
 from pytest_llmbench.pipeline.launch.named_nodes import find_named_nodes, restore_named, select_named
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
+from pytest_llmbench.pipeline.launch.trial_runs import digest_variants, note_noise, restore_noise
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
@@ -47,10 +47,9 @@ NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resu
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     """Return what is known before anything was launched: a result for each configuration, and no run."""
-    text = "not launched"
     return SessionResults(
         configurations={
-            key.id: _build_missing(key, Reason.NOT_LAUNCHED, text, settings, catalog)
+            key.id: _build_missing(key, Reason.NOT_LAUNCHED, "not launched", settings, catalog)
             for key in catalog.select((), settings).baselines
         },
         unmatched=(),
@@ -91,6 +90,7 @@ class LaunchSession:
         self.overruled: tuple[str, ...] = ()
         self.secrets: frozenset[str] = frozenset()
         self._cases: set[str] = set()
+        self._noise: Mapping[str, Noise] = {}
         self._engine: Engine | None = None
 
     def run(self, selected: Sequence[Key]) -> bool:
@@ -174,7 +174,8 @@ class LaunchSession:
         variants = self.planner.plan_variants(jobs)
         self._refuse_changed(variants, noted.get("variants", {}))
         named = select_named(noted["named"], jobs, made if self.launch.collect else None)
-        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants, named)
+        runs = self.planner.recount_trials(variants, noted.get("runs", {}))
+        return Plan(tuple(jobs), skipped, hours, limit, runs, variants, named, self._noise)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what none did."""
@@ -184,6 +185,7 @@ class LaunchSession:
             self.planner.gpu = self.planner.gpu or str(noted.get("gpu", ""))
             self._cases = set(map(str, noted.get("cases", ())))
             noted["named"] = restore_named(noted.get("named", ()))
+            self._noise = restore_noise(noted.get("noise", {}))
             self.overruled = tuple(map(str, noted.get("overruled", ())))
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise LaunchError(
@@ -240,7 +242,8 @@ class LaunchSession:
                 self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
-        noted = {"cases": sorted(self._cases), "variants": _digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted = {"cases": sorted(self._cases), "variants": digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted["noise"] = note_noise(plan.noise)
         noted["named"] = list(map(dataclasses.asdict, plan.named))
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
@@ -248,7 +251,7 @@ class LaunchSession:
     def _refuse_changed(self, variants: Variants, noted: Mapping[str, Mapping[str, str]]) -> None:
         """Refuse variants that are others than when the session began: their runs would count for these. The builds of
         a search may come and go; what one of them is may not change."""
-        for case, now in _digest_variants(variants).items():
+        for case, now in digest_variants(variants).items():
             before = noted.get(case, {})
             changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
             if changed or (self.launch.ab and before.keys() != now.keys()):
@@ -283,7 +286,12 @@ class LaunchSession:
         make_progress: Callable[..., LaunchProgress] = partial(LaunchProgress, plan.first_specs)
         if plan.variants:
             specs = {case: [job.spec for job in jobs] for case, jobs in plan.variants.items()}
-            make_progress = partial(PairedProgress if self.launch.ab else BisectProgress, specs)
+            make_progress = partial(
+                PairedProgress if self.launch.ab else partial(BisectProgress, cap=self.planner.builds.most_runs),
+                specs,
+                cluster=self.planner.find_cluster_name(plan.jobs),
+                earlier=plan.noise,
+            )
         progress = make_progress(
             runs,
             self.launch,
@@ -325,16 +333,19 @@ class LaunchSession:
         from pytest_llmbench.launch.follow.progress import Progress
         from pytest_llmbench.launch.follow.watch import Limits
         from pytest_llmbench.launch.submit import Tools, build_launchers
+        from pytest_llmbench.launch.submit.builds import with_builds
+        from pytest_llmbench.launch.submit.trial_marks import with_marks
         from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
+        tools = Tools(journal, self.planner.slurm, host.sleep)
         limits = Limits(
             max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending, stalls=self.launch.stall_limit
         )
         logs = RunningLogs(self.catalog, host.now)
         return Engine(
             journal,
-            build_launchers(Tools(journal, self.planner.slurm, host.sleep)),
+            with_builds(with_marks(build_launchers(tools)), tools, host.tell),
             host.tell,
             host.now,
             host.sleep,
@@ -382,18 +393,6 @@ class LaunchSession:
             measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
             checks=checks,
         )
-
-
-def _digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
-    """Return by configuration and name what tells a variant from another one of its name: directory, command and the
-    variables of a job of it, but for those of the caller's shell."""
-    from pytest_llmbench.launch.recipe import PASSED
-
-    def digest(spec: JobSpec) -> str:
-        environment = [(name, value) for name, value in spec.environment if name not in (*PASSED, *spec.secrets)]
-        return hashlib.sha256(repr((spec.directory, spec.command, environment)).encode()).hexdigest()
-
-    return {case: {job.spec.variant: digest(job.spec) for job in jobs} for case, jobs in variants.items()}
 
 
 def _list_cases(cases: Collection[str]) -> str:

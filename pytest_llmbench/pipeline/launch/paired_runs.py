@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import NextTrial, PairedAnswer, PairedOutcome, Reason, Trial, TrialReport
-from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer, TrialProgress, format_change
+from pytest_llmbench.core.models import NextTrial, Noise, PairedAnswer, PairedOutcome, Reason, Trial, TrialReport
+from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer, TrialProgress, describe_noise, format_change
 
 WORDS = {
     PairedOutcome.SLOWER: "is slower than {reference}",
@@ -26,15 +26,17 @@ class PairedProgress(TrialProgress):
 
     what = "A/B"
 
-    def choose_step(self, trials: Sequence[Trial], names: Sequence[str]) -> NextTrial | TrialAnswer:
+    def choose_step(
+        self, trials: Sequence[Trial], names: Sequence[str], earlier: Noise | None = None
+    ) -> NextTrial | TrialAnswer:
         """Return which arm runs next, or what is said of each but the reference."""
         from pytest_llmbench.judge.paired import PairedSettings, next_step
 
-        step = next_step(trials, PairedSettings(len(names)))
+        step = next_step(trials, PairedSettings(len(names), noise=earlier))
         if isinstance(step, NextTrial):
             return step
         outcomes = {answer.outcome for answer in step}
-        text = "; ".join(describe_answer(answer, names) for answer in step)
+        text = "; ".join([*(describe_answer(answer, names) for answer in step), *describe_noise(earlier)])
         report = TrialReport(tuple(names), answers=step)
         if not outcomes.isdisjoint(WITHOUT_ANSWER):
             return TrialAnswer(text, Reason.PURPOSE_MISSED, failed=True, report=report)

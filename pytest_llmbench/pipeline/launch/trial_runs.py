@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Case, NextTrial, Reason, Run, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.core.models import Case, NextTrial, Noise, Reason, Run, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec
-from pytest_llmbench.ingest.discover.names import VARIANT_MARK
+from pytest_llmbench.core.models.trials import VARIANT_MARK
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
 from pytest_llmbench.pipeline.launch.named_nodes import pin_nodes
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
@@ -19,6 +21,7 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
+    from pytest_llmbench.launch.preflight.plan import PlannedJob
 
 # whose failure it was that a job left no run: the variant's own, and every other is made again
 OWN = (Blame.RUN, Blame.HUNG)
@@ -43,16 +46,27 @@ class TrialProgress(LaunchProgress, ABC):
     what = ""
     """What it is called."""
 
-    def __init__(self, variants: Mapping[str, Sequence[JobSpec]], *further: Any, **settings: Any) -> None:
-        """Take the jobs of the variants by configuration id, in their order, and what every launch takes."""
+    def __init__(
+        self,
+        variants: Mapping[str, Sequence[JobSpec]],
+        *further: Any,
+        cluster: str = "",
+        earlier: Mapping[str, Noise] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
+        """Take the jobs of the variants by configuration id, in their order, and what every launch takes; the name of
+        the cluster, and by configuration id what earlier A/Bs say of the noise on it."""
         super().__init__([specs[0] for specs in variants.values()], *further, **settings)
+        self._cluster, self._earlier = cluster, earlier
         self._variants = variants
         self._trials: dict[str, dict[int, Trial]] = {case: {} for case in variants}
         self._problems: dict[str, dict[int, str]] = {case: {} for case in variants}
 
     @abstractmethod
-    def choose_step(self, trials: Sequence[Trial], names: Sequence[str]) -> NextTrial | TrialAnswer:
-        """Return which variant runs next, or what all of the trials say."""
+    def choose_step(
+        self, trials: Sequence[Trial], names: Sequence[str], earlier: Noise | None = None
+    ) -> NextTrial | TrialAnswer:
+        """Return which variant runs next, or what all of the trials say; `earlier` is the noise of earlier A/Bs."""
 
     def _start_again(self, job: Job, end: JobEnd, run: Run | None) -> NextJob | None:
         """Return nothing: what was lost is a trial, after which the order of the runs says what follows."""
@@ -87,7 +101,8 @@ class TrialProgress(LaunchProgress, ABC):
 
         case = progress.spec.case_id
         trials = self._trials[case]
-        step = self.choose_step([trials[number] for number in sorted(trials)], self._list_names(case))
+        in_order = [trials[number] for number in sorted(trials)]
+        step = self.choose_step(in_order, self._list_names(case), self._earlier.get(case))
         nodes = self._find_nodes(progress)
         if isinstance(step, TrialAnswer):
             self._conclude(progress, step, nodes)
@@ -117,7 +132,10 @@ class TrialProgress(LaunchProgress, ABC):
         missed = answer.reason is Reason.PURPOSE_MISSED
         judgement = self._judge.judge_invalid(key, Reason.PURPOSE_MISSED if missed else Reason.PURPOSE_DONE, text, None)
         judgement = dataclasses.replace(judgement, reason=answer.reason)
-        report = dataclasses.replace(answer.report, nodes=tuple(nodes)) if answer.report else None
+        report = answer.report
+        if report:
+            earlier = self._earlier.get(key.id)
+            report = dataclasses.replace(report, nodes=tuple(nodes), cluster=self._cluster, earlier=earlier)
         done = "" if missed else text
         progress.result = ConfigurationResult(Case(key.id, key), judgement, done=done, trials=report)
 
@@ -130,6 +148,44 @@ class TrialProgress(LaunchProgress, ABC):
             text = join_texts(job.spec.variant, self._problems[case].get(job.repeat, "") or described.text)
             jobs.append(dataclasses.replace(described, step_seconds=seconds, text=text))
         return dataclasses.replace(result, jobs=tuple(jobs))
+
+
+def digest_variants(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, dict[str, str]]:
+    """Return by configuration and name what tells a variant from another one of its name: directory, command and the
+    variables of a job of it, but for those of the caller's shell."""
+    from pytest_llmbench.launch.recipe import PASSED
+
+    def digest(spec: JobSpec) -> str:
+        environment = [(name, value) for name, value in spec.environment if name not in (*PASSED, *spec.secrets)]
+        return hashlib.sha256(
+            repr((spec.directory, spec.command, environment, *filter(None, [spec.build]))).encode()
+        ).hexdigest()
+
+    return {case: {job.spec.variant: digest(job.spec) for job in jobs} for case, jobs in variants.items()}
+
+
+def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
+    """Return what a session notes of the noise that it uses: one that goes on uses the same, or its next run would be
+    another one where an A/B has ended since."""
+    return {case: [each.sigma, each.degrees_of_freedom, each.source] for case, each in noise.items()}
+
+
+def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
+    """Return the noise that a session noted; ValueError, TypeError or AttributeError for what none did."""
+    noise = {
+        case: Noise(float(sigma), float(freedom), str(source), measured=True)
+        for case, (sigma, freedom, source) in noted.items()
+    }
+    if not all(0 < number < math.inf for each in noise.values() for number in (each.sigma, each.degrees_of_freedom)):
+        raise ValueError(f"the noise is {noted!r:.40}")
+    return noise
+
+
+def describe_noise(noise: Noise | None) -> list[str]:
+    """Return what is said of the noise of earlier A/Bs, if there was any: `noise: of 3 earlier A/Bs, 10 degrees`."""
+    if noise is None:
+        return []
+    return [f"noise: of {noise.source}, {formatting.count_noun(round(noise.degrees_of_freedom), 'degree')}"]
 
 
 def format_change(logarithm: float) -> str:

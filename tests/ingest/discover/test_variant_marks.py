@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
+
+import pytest
 
 from pytest_llmbench.core.models import Reason
 from pytest_llmbench.ingest.discover import find_runs
@@ -17,3 +21,91 @@ def test_a_log_with_a_mark_is_of_an_ab_and_others_are_not(tmp_path: Path) -> Non
     assert next(run for run in found.runs if run.excluded).excluded_because == (
         "log-grok1_314b_128_1_0.out.ab lies beside its log: a run of an A/B"
     )
+
+
+DEEP = "results/24.11/exp/exp_1764/task"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Path:
+    """Return a folder with logs of the jobs 1 and 2, some folders below it."""
+    (tmp_path / DEEP).mkdir(parents=True)
+    for number in (1, 2):
+        (tmp_path / DEEP / f"log-grok1_314b_128_{number}_0.out").touch()
+    return tmp_path
+
+
+def find_excluded(stage: Path) -> set[str]:
+    return {run.job_id for run in find_runs([stage]).runs if run.excluded is Reason.VARIANT}
+
+
+def write(stage: Path, *lines: str) -> Path:
+    file = stage / "results" / ".llmbench-ab"
+    file.write_text("".join(f"\n{line}\n" for line in lines))
+    return file
+
+
+NOW = f"{time.time():.0f}"
+LONG_AGO = f"{time.time() - 1e6:.0f}"
+LATER = f"{time.time() + 1e6:.0f}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "excluded"),
+    [
+        ([], set()),
+        ([f"t1 {NOW}", f"t1 {NOW} 1"], {"1"}),
+        ([f"t1 {NOW} 1", f"t1 {NOW} 1"], {"1"}),
+        ([f"t1 {NOW}"], {"1", "2"}),
+        ([f"t1 {LONG_AGO}", f"t1 {LONG_AGO} 1", f"t2 {NOW}"], {"1", "2"}),
+        ([f"t1 {LATER}"], set()),
+        ([f"t1 {NOW}", f"t1 {NOW} -"], set()),
+        ([f"t1 {LATER}", f"t1 {LATER} 1"], set()),
+        (["t1 17", f"t2 {NOW} 9"], {"1", "2"}),
+        (["t1"], {"1", "2"}),
+        ([f"t1 {NOW} 11"], set()),
+    ],
+    ids=[
+        "nothing",
+        "its job",
+        "its job, told twice",
+        "a job that nobody knows yet",
+        "one that is known, and one that is not",
+        "logs from before it",
+        "a job that never was",
+        "a job of another Slurm with its number",
+        "a time that was cut",
+        "a line that was cut",
+        "another job",
+    ],
+)
+def test_a_file_in_a_folder_above_says_which_jobs_are_of_an_ab(
+    stage: Path, lines: list[str], excluded: set[str]
+) -> None:
+    """Of a job that may have started, and whose id nobody knows, every log since then may be."""
+    write(stage, *lines)
+    assert find_excluded(stage) == excluded
+    found = find_runs([stage])
+    assert not found.ignored
+    assert not found.unreadable
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_one_that_cannot_be_read_may_speak_of_any_log(stage: Path) -> None:
+    write(stage, f"t1 {NOW} 9").chmod(0)
+    assert find_excluded(stage) == {"1", "2"}
+
+
+def test_a_folder_in_its_place_may_be_of_any_log(stage: Path) -> None:
+    (stage / "results" / ".llmbench-ab").mkdir()
+    assert find_excluded(stage) == {"1", "2"}
+
+
+def test_what_else_excludes_a_run_stays(tmp_path: Path) -> None:
+    """Or a profiled run would count in its A/B."""
+    for name in ("log-grok1_314b_128_1_0.out", "log-grok1_314b_128_1_0.out.ab"):
+        (tmp_path / name).touch()
+    metadata = "job_info: {job_id: '1'}\njob_config: {profile_enabled: true}\n"
+    (tmp_path / "llmb-config_1.yaml").write_text(metadata)
+    (run,) = find_runs([tmp_path]).runs
+    assert run.excluded is Reason.PROFILED

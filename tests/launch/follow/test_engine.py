@@ -693,6 +693,15 @@ def test_a_submission_under_way_is_waited_for_and_cancelled(session: Session) ->
     assert session.journal.list_live() == ()
 
 
+def test_what_was_cancelled_before_it_was_submitted_is_submitted_by_a_session_that_goes_on(session: Session) -> None:
+    """It says nothing of what it was to run."""
+    session.journal.intend(session.spec("b"), START)
+    assert session.engine.cancel() == ()
+    session.again().resume([session.spec("b")], session.finished)
+    assert [(job.spec.case_id, end.blame) for job, end in session.ends] == [("b", Blame.NONE)]
+    assert session.world.cases == ["b"]
+
+
 @pytest.mark.parametrize("why", ["denied", "away", "doubt"])
 def test_what_cannot_be_cancelled_is_named_in_bounded_time(session: Session, why: str) -> None:
     killed_at(session, 30.0, "a")

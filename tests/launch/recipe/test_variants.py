@@ -12,7 +12,7 @@ from job_specs import job_spec
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts, Variant
 from pytest_llmbench.launch.preflight.plan import PlannedJob
-from pytest_llmbench.launch.recipe.variants import MOST_ARMS, install_variant, list_commits, read_variants
+from pytest_llmbench.launch.recipe.variants import Builds, install_variant, list_commits, read_builds, read_variants
 from pytest_llmbench.launch.slurm import CommandOutput, run
 
 FACTS = LaunchFacts(
@@ -30,7 +30,7 @@ FACTS = LaunchFacts(
 def read(tmp_path: Path, *entries: str) -> tuple[Variant, ...]:
     path = tmp_path / "variants.yaml"
     path.write_text("schema: 1\nvariants:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries))
-    return read_variants(path, MOST_ARMS)
+    return read_variants(path)
 
 
 def test_an_arm_is_an_image_a_commit_a_folder_variables_or_arguments(tmp_path: Path) -> None:
@@ -78,9 +78,42 @@ def test_what_is_none_is_refused_with_its_line(tmp_path: Path, entries: Sequence
     assert message in str(error.value)
 
 
+def test_a_search_is_over_variants_or_commits_with_the_most_runs(tmp_path: Path) -> None:
+    path = tmp_path / "builds.yaml"
+    path.write_text("schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
+    assert read_builds(path) == Builds((Variant("a"), Variant("b", "x")), most_runs=60)
+    path.write_text("schema: 1\ncommits: v1.0~2..HEAD\n")
+    assert read_builds(path) == Builds(commits="v1.0~2..HEAD")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ":1: expected `variants` or `commits`, and not both"),
+        ("commits: a..b\nvariants: [{name: a}, {name: b, image: x}]", "`variants` or `commits`, and not both"),
+        ("commits: a...b", ":2: found 'a...b', expected two commits such as"),
+        ("commits: --all..b", ":2: found '--all..b', expected two commits"),
+        ("commits: a..b\nmost_runs: 7", ":3: found 7, expected a whole number from 8 to 10000"),
+    ],
+)
+def test_what_is_no_search_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "builds.yaml"
+    path.write_text(f"schema: 1\n{text}\n")
+    with pytest.raises(LaunchError, match=r"builds\.yaml") as error:
+        read_builds(path)
+    assert message in str(error.value)
+
+
+def test_an_ab_has_no_key_of_a_search(tmp_path: Path) -> None:
+    path = tmp_path / "variants.yaml"
+    path.write_text("schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
+    with pytest.raises(LaunchError, match="most_runs"):
+        read_variants(path)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"none\.yaml"):
-        read_variants(tmp_path / "none.yaml", MOST_ARMS)
+        read_variants(tmp_path / "none.yaml")
 
 
 def install(tmp_path: Path, variant: Variant, facts: LaunchFacts = FACTS, *recipes: InstalledRecipe) -> InstalledRecipe:

@@ -303,6 +303,14 @@ def test_why_nodes_are_out_of_service() -> None:
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_node_reasons(["n1"])
 
 
+def test_the_name_of_the_cluster() -> None:
+    config = "Configuration data\nCliFilterPlugins        = (null)\nClusterName             = eos\n"
+    assert Slurm(Fake(scontrol=config), {}).find_cluster_name() == "eos"
+    assert Slurm(Fake(scontrol="Configuration data\n"), {}).find_cluster_name() == ""
+    with pytest.raises(SlurmAway):
+        Slurm(Fake(scontrol=UNREACHABLE), {}).find_cluster_name()
+
+
 @pytest.mark.parametrize(
     ("enforced", "listed", "accounts"),
     [

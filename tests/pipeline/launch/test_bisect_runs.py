@@ -28,11 +28,13 @@ ENDS = PairedEstimate(0.0005, -0.002, 0.003, 0.036, 0.01, 0.001, 6.0, Noise(0.00
 CHANGE = FoundChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
 
 
-def search(trials: Sequence[Trial], names: Sequence[str] = NAMES) -> NextTrial | TrialAnswer:
+def search(
+    trials: Sequence[Trial], names: Sequence[str] = NAMES, earlier: Noise | None = None
+) -> NextTrial | TrialAnswer:
     progress = BisectProgress(
         {}, None, LaunchSettings(bisect="b.yaml"), budget=HoursBudget(1.0), profile=lambda spec: spec
     )
-    return progress.choose_step(trials, names)
+    return progress.choose_step(trials, names, earlier)
 
 
 def measured(variant: int, seconds: float) -> Trial:
@@ -46,6 +48,20 @@ def test_it_goes_on_until_the_first_slow_build_is_named() -> None:
     assert step.reason is Reason.PURPOSE_DONE
     assert step.text.startswith("first slow: c5: +5.00 % (95 %: ")
     assert step.text.endswith(f"; {len(trials)} runs")
+
+
+def test_the_noise_of_earlier_abs_is_used_and_told() -> None:
+    """Ends that differ by little are apart at once, and fewer runs name the build."""
+    noise = Noise(0.001, 10.0, "2 earlier A/Bs", measured=True)
+    lengths = []
+    for earlier in (None, noise):
+        trials: list[Trial] = []
+        while isinstance(step := search(trials, earlier=earlier), NextTrial):
+            trials.append(measured(step.variant, 1.01 if step.variant >= 5 else 1.0))
+        assert step.text.startswith("first slow: c5: +1.00 %")
+        lengths.append(len(trials))
+        assert step.text.endswith("runs; noise: of 2 earlier A/Bs, 10 degrees" if earlier else "runs")
+    assert lengths[1] < lengths[0]
 
 
 def test_ends_that_are_alike_are_red() -> None:

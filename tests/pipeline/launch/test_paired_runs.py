@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders import BASELINE, KEY, NOW, run
 
-from pytest_llmbench.core.models import Judgement, Key, Reason, Run, Tolerance, Verdict
+from pytest_llmbench.core.models import Judgement, Key, Noise, Reason, Run, Tolerance, Verdict
 from pytest_llmbench.core.models.jobs import (
     Blame,
     Job,
@@ -52,13 +52,20 @@ HUNG = JobEnd(Blame.HUNG, "it stood still")
 class Course:
     """An A/B whose jobs end one by one, on the nodes that they ask for."""
 
-    def __init__(self, tmp_path: Path, *, hours: float = 100.0, arms: Sequence[JobSpec] = ARMS) -> None:
+    def __init__(
+        self, tmp_path: Path, *, hours: float = 100.0, arms: Sequence[JobSpec] = ARMS, **settings: Any
+    ) -> None:
         self.folder = tmp_path
         self.seconds: float | None = None
         self.budget = HoursBudget(hours)
         self.budget.plan([arms[0]])
         self.progress = PairedProgress(
-            {KEY.id: list(arms)}, self, LaunchSettings(ab="v.yaml"), budget=self.budget, profile=lambda spec: spec
+            {KEY.id: list(arms)},
+            self,
+            LaunchSettings(ab="v.yaml"),
+            budget=self.budget,
+            profile=lambda spec: spec,
+            **settings,
         )
         self.next = (arms[0], 1)
         self.made: list[str] = []
@@ -139,6 +146,33 @@ def test_runs_come_in_the_order_of_the_procedure_on_the_nodes_of_the_first(cours
         (1.05, "new"),
         (1.0, "good"),
     ]
+
+
+def test_the_noise_of_earlier_ones_is_used_and_told(tmp_path: Path) -> None:
+    """A difference that four runs alone do not show is shown with it; what they say themselves is kept for later."""
+    seconds = (1.0, 1.011, 1.013, 1.0)
+    alone, noise = Course(tmp_path), Noise(0.002, 10.0, "3 earlier A/Bs", measured=True)
+    course = Course(tmp_path, cluster="eos", earlier={KEY.id: noise})
+    assert [alone.end(each) for each in seconds][-1] is not None
+    assert [course.end(each) for each in seconds][-1] is None
+    text = course.result.judgement.text
+    assert text.startswith("new is slower than good: +1.20 % (98 %: ")
+    assert "2 pairs; noise: of 3 earlier A/Bs, 10 degrees (on n[1-2])" in text
+    report = course.result.trials
+    assert report is not None
+    assert (report.cluster, report.earlier) == ("eos", noise)
+    assert report.noise is not None
+    assert report.noise.degrees_of_freedom == 1.0
+    assert report.noise.sigma == pytest.approx(0.001, rel=0.5)
+
+
+def test_one_that_was_stopped_before_it_was_submitted_says_nothing_of_its_variant(course: Course) -> None:
+    stopped = {"submission": SubmissionState.STOPPED, "job_id": "", "problem": "its build was killed"}
+    for _ in range(2):
+        course.end(1.0)
+        course.end(None, JobEnd(Blame.CANCELLED, "its build was killed"), **stopped)
+    assert course.made == ["good", "new", "new", "new"]
+    assert course.next[0].variant == "good"  # and nothing is said of the variant
 
 
 def test_one_that_is_faster_is_not_red(course: Course) -> None:

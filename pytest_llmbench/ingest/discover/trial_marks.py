@@ -1,0 +1,81 @@
+"""Marks that say that a log is of an A/B or a search over builds, and so of no night of its recipe."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models.trials import NO_JOB, TRIALS_FILE, VARIANT_MARK
+
+LEVELS = 6
+"""A launcher puts a log into folders that only it knows, so many below the last that is known before."""
+
+LARGEST_BYTES = 1 << 24
+
+CLOCKS_DIFFER = 3600.0  # seconds by which the clocks of a session and of a file system may be apart
+
+
+@dataclass(frozen=True, slots=True)
+class TrialsFile:
+    """What the file in a folder says of the jobs whose logs lie below it. Times are seconds since the epoch."""
+
+    jobs: Mapping[str, float] = field(default_factory=dict)  # their ids, and when each was submitted
+    pending: float = math.inf  # since when a job may run of which nothing says the id
+
+
+@dataclass(slots=True)
+class TrialMarks:
+    """The marks that one walk meets: each folder is looked at once."""
+
+    read_small: Callable[[Path, int], bytes]  # LogError where that is not possible
+    _folders: dict[Path, TrialsFile] = field(default_factory=dict)
+
+    def find(self, logs: Sequence[Path], job: str, modified: float) -> str:
+        """Return why logs are of an A/B; empty where nothing says so. `job` is their job id, `modified` when the newest
+        was written (seconds since the epoch)."""
+        for log in logs:
+            if os.path.exists(f"{log}{VARIANT_MARK}"):
+                return f"{log.name}{VARIANT_MARK} lies beside its log: a run of an A/B"
+        for folder in dict.fromkeys(folder for log in logs for folder in islice(log.parents, LEVELS)):
+            marks, file = self._read_once(folder), folder / TRIALS_FILE
+            # one of long before has the same number where Slurm was set up anew
+            if modified > marks.jobs.get(job, math.inf) - CLOCKS_DIFFER:
+                return f"{file} names its job: a run of an A/B"
+            if modified > marks.pending - CLOCKS_DIFFER:
+                return f"{file} has a run of an A/B without its job, which may be this: --llmb-resume finds it out"
+        return ""
+
+    def _read_once(self, folder: Path) -> TrialsFile:
+        if folder not in self._folders:
+            self._folders[folder] = self._read(folder / TRIALS_FILE)
+        return self._folders[folder]
+
+    def _read(self, file: Path) -> TrialsFile:
+        """Return what a file says; one that cannot be read may speak of any job."""
+        if not os.path.exists(file):
+            return TrialsFile()
+        try:
+            return _parse(self.read_small(file, LARGEST_BYTES).decode("utf-8", "replace"))
+        except LogError:
+            return TrialsFile(pending=0.0)
+
+
+def _parse(text: str) -> TrialsFile:
+    begun: dict[str, float] = {}
+    jobs: dict[str, float] = {}
+    for line in filter(None, text.splitlines()):
+        token, _, rest = line.partition(" ")
+        moment, _, became = rest.partition(" ")
+        seconds = float(moment) if moment.isdecimal() else 0.0  # a line that was cut is of any time
+        if not became:
+            begun[token] = seconds
+            continue
+        begun.pop(token, None)
+        if became != NO_JOB:
+            jobs[became] = seconds
+    return TrialsFile(jobs, min(begun.values(), default=math.inf))

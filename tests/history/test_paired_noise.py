@@ -1,0 +1,131 @@
+"""The noise of A/Bs in a store: what comes back, to whom, and what older stores and programs make of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from remembered import ID, document, outcome
+from sqlalchemy import inspect
+
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.history import queries
+from pytest_llmbench.history.paired_noise import NEWEST, read_noises
+from pytest_llmbench.history.record import prepare, write
+from pytest_llmbench.history.store import StoreLocation, connect, locate_store
+from pytest_llmbench.history.unsaved import read_unsaved, write_unsaved
+from pytest_llmbench.pipeline.session_history import SessionHistory
+
+
+def compared(
+    sigma: float | None, degrees: float = 3.0, *, cluster: str = "eos", days: int = 0, **of_outcome: Any
+) -> dict[str, Any]:
+    """Return what a session stores whose A/B measured this noise."""
+    noise = None if sigma is None else {"run_to_run": sigma, "degrees_of_freedom": degrees}
+    trials = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": cluster, "noise": noise, "answers": []}
+    told = {**outcome(None, **of_outcome), "trials": trials}
+    return document(told, began=builders.NOW + timedelta(days=days))
+
+
+def test_it_comes_back_for_its_configuration_on_its_cluster_newest_first(place: StoreLocation) -> None:
+    write(place, compared(0.002 * (1 + 2**-50), 5.0))
+    write(place, compared(0.003, days=1))
+    write(place, compared(0.01, cluster="other"))
+    assert read_noises(place, "eos", [ID]) == {ID: ((0.003, 3.0), (0.002 * (1 + 2**-50), 5.0))}
+    assert read_noises(place, "eos", ["another"]) == read_noises(place, "", [ID]) == {}
+
+
+def test_the_last_ten_count_and_one_that_was_stored_again_counts_once(place: StoreLocation) -> None:
+    for number in range(NEWEST + 2):
+        write(place, compared(0.001 * (1 + number), days=number))
+    write(place, compared(0.001 * (NEWEST + 2), days=NEWEST + 2))
+    noises = read_noises(place, "eos", [ID])[ID]
+    assert [noise.sigma for noise in noises] == [0.001 * number for number in range(NEWEST + 2, 2, -1)]
+
+
+@pytest.mark.parametrize("told", [compared(None), compared(0.0), compared(0.002, cluster="")])
+def test_what_says_nothing_is_not_kept_and_its_verdict_is(tmp_path: Path, told: dict[str, Any]) -> None:
+    """Step times that are printed too coarsely to differ are no noise of nothing."""
+    place = locate_store(str(tmp_path / "h.db"), tmp_path)
+    assert write(place, told) == 1
+    assert read_noises(place, "eos", [ID]) == {}
+    with connect(place, writes=False) as connection:
+        assert "llmb_noise" not in inspect(connection).get_table_names()
+
+
+def test_a_store_without_the_table_is_read_pruned_and_exported(place: StoreLocation) -> None:
+    """One of an earlier version has none, and gets it with its first A/B."""
+    assert read_noises(place, "eos", [ID]) == {}
+    prepare(place)
+    write(place, document(outcome(7.4)))
+    assert read_noises(place, "eos", [ID]) == {}
+    assert "ab_run_to_run" not in queries.list_everything(place)[0]
+    queries.prune(place, builders.NOW + timedelta(hours=1), dry_run=True)
+    write(place, compared(0.003, days=1))
+    assert read_noises(place, "eos", [ID])[ID] == ((0.003, 3.0),)
+
+
+def test_no_run_of_it_is_a_night(place: StoreLocation) -> None:
+    write(place, compared(0.003))
+    assert queries.read_stored_runs(place, [ID]) == {}
+
+
+def test_it_goes_with_its_session(place: StoreLocation) -> None:
+    write(place, compared(0.003))
+    write(place, compared(0.004, days=2))
+    queries.prune(place, builders.NOW + timedelta(days=1), dry_run=True)
+    assert len(read_noises(place, "eos", [ID])[ID]) == 2
+    queries.prune(place, builders.NOW + timedelta(days=1), dry_run=False)
+    assert read_noises(place, "eos", [ID])[ID] == ((0.004, 3.0),)
+
+
+def test_a_program_that_does_not_know_it_may_remove_its_session(place: StoreLocation) -> None:
+    write(place, compared(0.003))
+    with connect(place, writes=True) as connection:
+        connection.exec_driver_sql("DELETE FROM llmb_verdict")
+        connection.exec_driver_sql("DELETE FROM llmb_session")
+    assert read_noises(place, "eos", [ID]) == {}
+
+
+def test_an_export_has_it_beside_the_verdict_of_its_ab(place: StoreLocation) -> None:
+    write(place, document(outcome(7.4)))
+    write(place, compared(0.003, 5.0, days=1))
+    night, ab = queries.list_everything(place)
+    assert "ab_cluster" not in night
+    assert (ab["ab_cluster"], ab["ab_run_to_run"], ab["ab_degrees_of_freedom"]) == ("eos", 0.003, 5.0)
+
+
+def test_what_could_not_be_stored_is_stored_later_with_it(place: StoreLocation, tmp_path: Path) -> None:
+    path = write_unsaved(compared(0.003), [tmp_path])
+    write(place, read_unsaved(path))
+    assert read_noises(place, "eos", [ID])[ID] == ((0.003, 3.0),)
+    broken = compared(0.003)
+    broken["verdicts"][0]["noise"]["sigma"] = -1
+    path.write_text(json.dumps(broken))
+    with pytest.raises(HistoryError, match=r"verdicts\[0\].noise.sigma: found -1, expected a number above 0"):
+        read_unsaved(path)
+
+
+def test_noise_that_no_session_stored_is_no_noise(tmp_path: Path) -> None:
+    place = locate_store(str(tmp_path / "h.db"), tmp_path)
+    write(place, compared(0.003))
+    with connect(place, writes=True) as connection:
+        connection.exec_driver_sql("UPDATE llmb_noise SET sigma = -1.0")
+    with pytest.raises(HistoryError, match="holds what no session stored"):
+        read_noises(place, "eos", [ID])
+    with pytest.raises(HistoryError, match="holds what no session stored"):
+        queries.list_everything(place)
+
+
+def test_several_are_pooled_by_their_degrees(tmp_path: Path) -> None:
+    place = locate_store(str(tmp_path / "h.db"), tmp_path)
+    for sigma, degrees in ((0.002, 5.0), (0.004, 3.0), (0.001, 2.0)):
+        write(place, compared(sigma, degrees))
+    noise = SessionHistory(place, [builders.KEY]).read_noise("eos", [ID])[ID]
+    assert noise.sigma == pytest.approx(math.sqrt((5 * 0.002**2 + 3 * 0.004**2 + 2 * 0.001**2) / 10))
+    assert (noise.degrees_of_freedom, noise.source, noise.measured) == (10.0, "3 earlier A/Bs", True)

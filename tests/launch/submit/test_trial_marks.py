@@ -1,0 +1,113 @@
+"""Marks of the runs of variants: they lie there before a job is submitted, and say later which one it became."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from job_specs import job, job_spec
+
+from pytest_llmbench.core.models.jobs import Job, Purpose
+from pytest_llmbench.launch.submit import Scheduler
+from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
+from pytest_llmbench.launch.submit.trial_marks import MarkFirst
+
+
+class Inner:
+    """A launcher that looks at the marks when it submits."""
+
+    scheduler = cast("Scheduler", None)
+
+    def __init__(self, look: Callable[[], object], becomes: Submission | SubmitError | None) -> None:
+        self.look = look
+        self.becomes = becomes
+        self.seen: list[object] = []
+
+    def submit(self, _job: Job) -> Submission:
+        submission = self.recover(_job)
+        assert submission is not None
+        return submission
+
+    def recover(self, _job: Job, _seconds: float = 0.0) -> Submission | None:
+        self.seen.append(self.look())
+        if isinstance(self.becomes, SubmitError):
+            raise self.becomes
+        return self.becomes
+
+
+def read(folder: Path) -> list[list[str]]:
+    """Return the words of each line of a file of marks, without the time."""
+    file = folder / ".llmbench-ab"
+    lines = file.read_text().split("\n") if file.exists() else []
+    return [[word for place, word in enumerate(line.split()) if place != 1] for line in lines if line]
+
+
+def make_job(tmp_path: Path, **changes: Any) -> Job:
+    fields = {"via": "sbatch", "purpose": Purpose.BISECT, "log_folders": (tmp_path / "stage" / "results",), **changes}
+    return job(tmp_path, spec=job_spec(tmp_path, **fields), job_id="")
+
+
+def test_it_lies_there_before_the_job_and_names_it_afterwards(tmp_path: Path) -> None:
+    """In the folder that its launcher printed, too."""
+    results, printed = tmp_path / "stage" / "results", tmp_path / "elsewhere"
+    inner = Inner(lambda: read(results), Submission("4711", printed))
+    assert MarkFirst(inner).submit(make_job(tmp_path)).job_id == "4711"
+    assert inner.seen == [[["token1"]]]
+    assert read(results) == [["token1"], ["token1", "4711"]]
+    assert read(printed) == [["token1", "4711"]]
+
+
+def test_where_no_folder_of_logs_is_known_it_lies_where_the_job_was_submitted(tmp_path: Path) -> None:
+    MarkFirst(Inner(lambda: None, Submission("4711"))).submit(make_job(tmp_path, log_folders=()))
+    assert read(tmp_path) == [["token1"], ["token1", "4711"]]
+
+
+def test_of_one_that_was_refused_nothing_is_left_open(tmp_path: Path) -> None:
+    with pytest.raises(SubmitError):
+        MarkFirst(Inner(lambda: None, SubmitError("no"))).submit(make_job(tmp_path))
+    assert read(tmp_path / "stage" / "results")[-1] == ["token1", "-"]
+
+
+def test_of_one_that_may_run_it_stays_open(tmp_path: Path) -> None:
+    with pytest.raises(SubmitError):
+        MarkFirst(Inner(lambda: None, SubmitError("perhaps", uncertain=True))).submit(make_job(tmp_path))
+    assert read(tmp_path / "stage" / "results") == [["token1"]]
+
+
+@pytest.mark.parametrize(("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")])
+def test_a_session_that_goes_on_says_which_one_it_became(tmp_path: Path, becomes: Submission | None, last: str) -> None:
+    assert MarkFirst(Inner(lambda: None, becomes)).recover(make_job(tmp_path)) == becomes
+    assert read(tmp_path / "stage" / "results") == [["token1", last]]
+
+
+def test_the_log_of_a_job_on_this_machine_has_its_mark_before_it_starts(tmp_path: Path) -> None:
+    inner = Inner(lambda: [path.name for path in tmp_path.glob("*.ab")], Submission("1"))
+    local = make_job(tmp_path, via="local", experiment="exp", log_folders=())
+    MarkFirst(inner).submit(local)
+    MarkFirst(inner).recover(local)
+    assert inner.seen[0] == ["log-exp_1_0.out.ab"]
+    assert not (tmp_path / ".llmbench-ab").exists()
+
+
+def test_other_jobs_have_none(tmp_path: Path) -> None:
+    launcher = MarkFirst(Inner(lambda: None, Submission("4711")))
+    launcher.submit(make_job(tmp_path, purpose=Purpose.MEASURE))
+    launcher.recover(make_job(tmp_path, purpose=Purpose.MEASURE))
+    assert not list(tmp_path.rglob("*.ab")) + list(tmp_path.rglob(".llmbench-ab"))
+
+
+def test_where_it_cannot_be_written_nothing_is_submitted(tmp_path: Path) -> None:
+    (tmp_path / "stage").touch()
+    inner = Inner(lambda: None, Submission("4711"))
+    with pytest.raises(SubmitError, match="which says that a log is none of a night"):
+        MarkFirst(inner).submit(make_job(tmp_path))
+    assert inner.seen == []
+
+
+def test_a_job_that_was_submitted_is_followed_although_its_mark_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    printed = Submission("4711", tmp_path / "file" / "folder")
+    assert MarkFirst(Inner(lambda: None, printed)).submit(make_job(tmp_path)) == printed
+    assert read(tmp_path / "stage" / "results")[0] == ["token1"]
