@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Reason, Remains, RunFiles
 from pytest_llmbench.ingest.discover import names
-from pytest_llmbench.ingest.discover.evidence import OwnedRun, add_reports, find_exclusion, find_twin
+from pytest_llmbench.ingest.discover.evidence import TWINS, OwnedRun, add_reports, find_exclusion, find_twin
 from pytest_llmbench.ingest.discover.folders import (
     Layout,
     find_launcher,
@@ -56,7 +56,7 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None, own: Collecti
     job_folders = find_job_folders(walk.folders, own)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
     logged = find_log_folders(job_folders)
-    met = frozenset(folder.text for folder in walk.folders)
+    met = frozenset(folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS)))
     owned: list[OwnedRun] = [
         (_mark_twin(run, place, met), place.where.inside)
         for place in job_folders

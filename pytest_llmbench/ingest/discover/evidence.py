@@ -26,6 +26,9 @@ CERTAIN_DIGITS = 5
 # there, it must not silence every later run.
 SAME_LAUNCH = timedelta(days=1)
 
+# What the names of the folders end in that NeMo-Run launches beside others, and what becomes of their runs.
+TWINS = {"_nsys": Reason.PROFILED, "_nccltrace": Reason.TRACED}
+
 OwnedRun = tuple[RunFiles, Sequence[str]]
 """A run, and the names of the folders that are its own, outermost first."""
 
@@ -48,14 +51,14 @@ def find_exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[R
 def find_twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reason | None, str]:
     """Return why a run may be the short twin of one that is not comparable: NeMo-Run launches `E` beside `E_nsys`.
 
-    `parts` are the names of its path, of which the last `own` are its own folders; `folders` are the paths of all that
-    were met. Such a twin makes as few steps as the profiled run does; what it measures nobody asked for. Both stand in
-    the folder of one launch, which bears its time.
+    `parts` are the names of its path, of which the last `own` are its own folders; `folders` are the paths of all of
+    such a name that were met. Such a twin makes as few steps as the profiled run does; what it measures nobody asked
+    for. Both stand in the folder of one launch, which bears its time.
     """
-    for count in range(len(parts), len(parts) - own, -1):
+    for count in range(len(parts), len(parts) - own, -1) if folders else ():
         if count < 2 or read_stamp(parts[count - 2]) is None:
             continue
-        for ending, reason in (("_nsys", Reason.PROFILED), ("_nccltrace", Reason.TRACED)):
+        for ending, reason in TWINS.items():
             if str(Path(*parts[:count])) + ending in folders:
                 return reason, f"launched together with {parts[count - 1]}{ending}, and as short"
     return None, ""
@@ -70,13 +73,15 @@ def add_reports(
     an id (`profile_<process>`) marks the only run of its folder; where it has several, it is named in a remark of each,
     unless one of them is known to be profiled and explains it. `crowded` are folders with logs that nobody asked for.
     """
+    results = [run for run, _ in runs]
+    if not reports:
+        return results
     owners: dict[Path, list[int]] = defaultdict(list)
     of_job: dict[tuple[Path, str], list[int]] = defaultdict(list)
     for place, (run, inside) in enumerate(runs):
         for folder in (run.folder, *run.folder.parents)[: max(len(inside), 1)]:
             owners[folder].append(place)
             of_job[folder, run.job_id].append(place)
-    results = [run for run, _ in runs]
     nameless: dict[Path, list[Path]] = defaultdict(list)
     for path in map(Path, reports):
         above = [folder for folder in path.parents if folder in owners]

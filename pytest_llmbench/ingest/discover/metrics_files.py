@@ -24,6 +24,8 @@ _KINDS = tuple(
         ),
     )
 )
+_EVENTS = "events.out.tfevents."
+_ENDS = (".jsonl", ".json", ".csv")
 _CHECKPOINT = "checkpoint-"  # folders in which Trainer saves its state so far, without a time
 
 
@@ -54,4 +56,7 @@ def is_beside_logs(path: Path, logged: Collection[Path], own: Collection[str]) -
 
 
 def _rank(name: str) -> int | None:
-    return next((rank for rank, pattern in enumerate(_KINDS) if pattern.fullmatch(name.lower())), None)
+    known_as = name.lower()
+    if not (known_as.endswith(_ENDS) or known_as.startswith(_EVENTS)):  # as nearly every file: a tenth of the time
+        return None
+    return next((rank for rank, pattern in enumerate(_KINDS) if pattern.fullmatch(known_as)), None)

@@ -186,9 +186,9 @@ class LogCollector:
         reader = load_reader(name)
         if reader.read_columns is None:
             return places
+        marks = [each for each in places if each[1] in PROCESS_MARKERS]
         starts, ends = (
-            [place for place, marker in places if marker in marks]
-            for marks in (reader.dialect.starts, reader.dialect.ends)
+            [place for place, marker in marks if marker in of] for of in (reader.dialect.starts, reader.dialect.ends)
         )
         steps = [place for place, marker in places if marker in STEP_MARKERS]
         parts = dialect_reader.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
@@ -198,7 +198,7 @@ class LogCollector:
         records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
             records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
-        return [each for each in places if each[1] not in STEP_MARKERS]
+        return stated.drop_silent(chunk.text, (each for each in places if each[1] not in STEP_MARKERS))
 
     def pass_over(self, next_line: int, ended: bool) -> None:
         """Take a part without markers, which ends on a line of this number and perhaps with its line feed."""

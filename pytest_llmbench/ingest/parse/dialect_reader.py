@@ -200,8 +200,13 @@ def parse_numbers(printed: Sequence[bytes]) -> Numbers:
 
 
 def count_most_digits(printed: Sequence[bytes] | None) -> int:
-    """Return the largest number of digits of printed numbers, 0 for none; the longest of them has it, or nearly."""
-    return max(map(count_digits, set(printed))) if printed else 0
+    """Return the largest number of digits of printed numbers, 0 for none."""
+    if not printed:
+        return 0
+    digits = b" ".join(printed).translate(None, b".-")
+    if digits.translate(None, b" ").isdigit():  # no exponents: a tenth of the time
+        return max(map(len, digits.split(b" ")))
+    return max(map(count_digits, set(printed)))
 
 
 def match_rows(

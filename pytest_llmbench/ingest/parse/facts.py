@@ -151,6 +151,8 @@ class Versions:
 
     def result(self) -> tuple[tuple[str, str], ...]:
         """Return names with their values, sorted by name."""
+        if not self._values:
+            return ()
         values: dict[str, str] = {}
         for pattern in VERSION_PATTERNS:
             for name, value in zip(pattern.names, self._values.get(pattern) or (), strict=False):

@@ -20,6 +20,7 @@ from typing import TypeAlias
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import clip
 from pytest_llmbench.core.models import RegexDialect
+from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.ingest.sources.compressed import Stream
@@ -189,5 +190,6 @@ def serve() -> None:
     with suppress(EOFError):  # which is how the session says that it needs no more
         while True:
             batch = pickle.load(sys.stdin.buffer)  # noqa: S301
-            pickle.dump(pack([read_file(file, definitions, keep=keep) for file in batch]), answers)
+            with pause_garbage_collection():
+                pickle.dump(pack([read_file(file, definitions, keep=keep) for file in batch]), answers)
             answers.flush()

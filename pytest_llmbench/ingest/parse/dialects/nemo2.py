@@ -32,7 +32,8 @@ CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}+")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
-SAMPLES_PRINTED = re.compile(rb"\d{1,15}+(?:\.0{1,9}+)?")
+PLAIN = 15
+SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % PLAIN)
 OTHER = rb"[^|\r\n\x00\x1b]*"
 REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
 REST_LINES = 8
@@ -115,7 +116,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         batch=number.get(b"global_batch_size"),
         memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated")),
         rate=parse_numbers(value[RATE]) if RATE in value else None,
-        consumed=[_parse_samples(text) for text in value[SAMPLES]] if SAMPLES in value else None,
+        consumed=_parse_all_samples(value[SAMPLES]) if SAMPLES in value else None,
         loss_digits=count_most_digits(value.get(LOSS)),
     )
 
@@ -157,6 +158,13 @@ def _build_record(origin: RecordOrigin, step: int, total: int | None, values: di
     )
 
 
+def _parse_all_samples(printed: Sequence[bytes]) -> list[float]:
+    """Return the numbers of samples of all steps: nearly always plain digits, and none in the first step."""
+    if b"".join(printed).isdigit() and max(map(len, printed)) <= PLAIN:
+        return [float(text) if text else NAN for text in printed]
+    return list(map(_parse_samples, printed))
+
+
 def _parse_samples(printed: bytes) -> float:
     """Return a number of samples that is printed in full, NaN for any other."""
     return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
@@ -192,12 +200,16 @@ def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, by
 
 def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
     """Return the resolution of each time. Short numbers of one shape, such as 12.39 and 98.70, have the same."""
-    pairs = zip(printed, seconds, strict=True)
     if min(printed) < b"1" or max(map(len, printed)) > SHORT or b"e" in b"".join(printed):
-        return [_get_resolution(*pair) for pair in pairs]
-    shapes = list(zip(map(len, printed), map(POINT, printed), strict=True))
-    of_shape = {shape: _get_resolution(*pair) for shape, pair in dict(zip(shapes, pairs, strict=True)).items()}
-    return [of_shape[shape] for shape in shapes]
+        return list(map(_get_resolution, printed, seconds))
+    return list(map(_get_resolution_of_shape, map(len, printed), map(POINT, printed)))
+
+
+@cache
+def _get_resolution_of_shape(length: int, point: int) -> float:
+    """Return the resolution of a number of so many letters with its point at a place, -1 for none."""
+    printed = b"1" * length if point < 0 else b"%b.%b" % (b"1" * point, b"1" * (length - point - 1))
+    return _get_resolution(printed, float(printed))
 
 
 def _get_resolution(printed: bytes, seconds: float) -> float:
