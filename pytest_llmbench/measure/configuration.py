@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -73,8 +74,8 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
     configuration, steps = baseline.configuration, timed.steps
     yield from _check_claims(run, baseline)
     batches = steps.global_batch_size
-    other = np.isfinite(batches) & (batches != configuration.global_batch_size) & (configuration.global_batch_size > 0)
-    if other.any():
+    other = batches != configuration.global_batch_size
+    if configuration.global_batch_size > 0 and other.any() and (other := other & np.isfinite(batches)).any():
         wrong = batches[other].min()
         row = int(np.argmax(batches == wrong))
         text = f"global batch size {wrong:g} in the log, {configuration.global_batch_size} in the baseline"
@@ -192,13 +193,19 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
 
 def _find_experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
     named = (
-        (statement, EXPERIMENT.match(statement.value))
+        (statement, _match_experiment(statement.value))
         for statement in segment.stated
         if statement.field == StatedField.NAMED
     )
     return ((statement, match) for statement, match in named if match)
 
 
+@lru_cache(1024)
+def _match_experiment(text: str) -> re.Match[str] | None:
+    return EXPERIMENT.match(text)
+
+
+@lru_cache(1024)
 def _parse_name(text: str) -> ModelName:
     size = SIZE.search(text)
     families = frozenset((word.casefold(), version.replace(".", "")) for word, version in FAMILY.findall(text))

@@ -108,10 +108,12 @@ def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) 
     loss = _select_losses(choice, window)
     if not len(loss.values):
         return
-    if not is_rewarded(run, choice, baseline):
-        if (loss.values < 0).any():
+    negative = bool((loss.values < 0).any())
+    # Who is rewarded is asked last: it takes longer than all the rest, and few losses are odd.
+    if (negative or _is_certain(loss, choice, window)) and not is_rewarded(run, choice, baseline):
+        if negative:
             yield f"the loss is {loss.values.min():g}: a cross-entropy is never negative"
-        elif _is_certain(loss, choice, window):
+        else:
             yield f"the loss is {loss.values[0]:g} in every step of the window"
     if text := _find_explosion(loss.values, baseline):
         yield text
