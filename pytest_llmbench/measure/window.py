@@ -8,7 +8,6 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -354,7 +353,7 @@ def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
     """
     if len(printed) < 2 * width:
         return -math.inf
-    held = _count_held(len(printed), width)
+    held = np.minimum(np.arange(1, len(printed) + 1), width)
     totals = _sum_every(width, held * printed)
     single = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
     if single.min() <= 0:  # no step takes less than no time, so these are no means
@@ -364,12 +363,6 @@ def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
     as_single, as_mean = _predict_errors(printed), _predict_errors(single) / held[1:]
     scale = min(_take_median(as_single), _take_median(as_mean)) ** 2 + _sum_every(width, unit**2)[1:] + EXACT
     return float(np.log((as_single**2 + scale) / (as_mean**2 + scale)).sum())
-
-
-@lru_cache(256)
-def _count_held(count: int, width: int) -> Integers:
-    """Return of how many steps each of the first `count` means of `width` steps is, shape (n,)."""
-    return np.minimum(np.arange(1, count + 1), width)
 
 
 def _sum_every(width: int, values: Floats) -> Floats:
