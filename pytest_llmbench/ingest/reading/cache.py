@@ -23,7 +23,7 @@ from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadRe
 from pytest_llmbench.ingest.reading.consistency import is_consistent
 from pytest_llmbench.ingest.sources.files import read_state
 
-MAGIC = b"llmbench log cache 4\n"
+MAGIC = b"llmbench log cache 5\n"
 # Magic, and the signature of what it is of and of the rest.
 _HEADER = struct.Struct(f"={len(MAGIC)}s32s")
 

@@ -12,8 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
-from functools import cache
-from itertools import accumulate, chain, islice, repeat
+from functools import cache, lru_cache
+from itertools import chain, islice, repeat
 from operator import attrgetter, is_
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
@@ -54,11 +54,30 @@ _COLUMNS = dict(
         key=lambda column: -column[1].itemsize,
     )
 )
-_BEGINS = dict(zip(_COLUMNS, accumulate((kind.itemsize for kind in _COLUMNS.values()), initial=0), strict=False))
-"""By column how many bytes of each step stand before it."""
-_STEP_BYTES = sum(kind.itemsize for kind in _COLUMNS.values())
-_FLAGS_BEGIN = next(_BEGINS[name] for name, kind in _COLUMNS.items() if kind == np.bool_)
+_FLAGS = [name for name, kind in _COLUMNS.items() if kind == np.bool_]
 _ALIGNED = 8
+# Before the columns of a segment stands a bit for each that is kept as one value, because all steps have it: so have
+# two thirds of the columns of most logs, and what is kept of 100,000 logs stays in memory.
+_REPEATED = struct.Struct("=Q")
+# Never kept as one value: as many numbers of steps as are said are in the bytes, so that no column outgrows them.
+_COUNTED = "index"
+
+
+@lru_cache(1024)
+def _lay_out(count: int, repeated: int) -> tuple[Mapping[str, tuple[int, int]], int]:
+    """Return from where to where each column stands in a segment of so many steps, and how many bytes that has."""
+    places = {}
+    end = _REPEATED.size
+    for number, (name, kind) in enumerate(_COLUMNS.items()):
+        begin, end = end, end + kind.itemsize * (1 if repeated >> number & 1 else count)
+        places[name] = begin, end
+    return places, _pad(end)
+
+
+@lru_cache(1024)
+def _repeat(value: bytes, name: str, count: int) -> NDArray[Any]:
+    """Return a column of one value, read-only: the segments that have it share it."""
+    return np.frombuffer(value * count, _COLUMNS[name])
 
 
 class LazySteps(Steps):
@@ -68,14 +87,18 @@ class LazySteps(Steps):
     """
 
     __slots__ = ("_place",)
-    _place: tuple[bytes, int, int]  # the bytes, where the first column begins in them, and the number of steps
+    _place: tuple[bytes, int, int, int]  # the bytes, where the segment begins in them, its steps, its repeated columns
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         """Return a column that was not looked at before, read-only, and keep it as the field that it is."""
         if name not in _COLUMNS:
             raise AttributeError(f"steps have no {name}", name=name, obj=self)
-        data, begin, count = self._place
-        column = np.frombuffer(data, _COLUMNS[name], count, begin + _BEGINS[name] * count)
+        data, offset, count, repeated = self._place
+        begin, end = _lay_out(count, repeated)[0][name]
+        if end - begin == count * _COLUMNS[name].itemsize:
+            column = np.frombuffer(data, _COLUMNS[name], count, offset + begin)
+        else:
+            column = _repeat(data[offset + begin : offset + end], name, count)
         object.__setattr__(self, name, column)
         return column
 
@@ -92,24 +115,35 @@ class _StepReader:
 
     def take(self, count: int) -> Steps:
         """Return the next steps; ValueError where there are not as many."""
-        begin, self.place = self.place, self.place + _pad(count * _STEP_BYTES)
-        if count < 0 or self.place > len(self._data):
+        begin = self.place
+        (repeated,) = _REPEATED.unpack_from(self._data, begin)
+        places, size = _lay_out(count, repeated)
+        self.place = begin + size
+        whole = places[_COUNTED][1] - places[_COUNTED][0] == count * _COLUMNS[_COUNTED].itemsize
+        if count < 0 or self.place > len(self._data) or not whole:
             raise ValueError(f"no {count} steps in {len(self._data)} bytes")
-        flags = self._data[begin + _FLAGS_BEGIN * count : begin + _STEP_BYTES * count]
+        flags = self._data[begin + places[_FLAGS[0]][0] : begin + places[_FLAGS[-1]][1]]
         if flags.strip(b"\0\1"):
             raise ValueError("flags that are neither true nor false")
         steps = LazySteps.__new__(LazySteps)
-        object.__setattr__(steps, "_place", (self._data, begin, count))
+        object.__setattr__(steps, "_place", (self._data, begin, count, repeated))
         return steps
 
 
 def _pack_steps(steps: Steps) -> bytes | memoryview:
     if place := getattr(steps, "_place", None):  # what was unpacked stands in its bytes; copies of it have none
-        data, begin, count = place
-        return memoryview(data)[begin : begin + _pad(count * _STEP_BYTES)]
-    columns = [np.asarray(getattr(steps, name), kind).tobytes() for name, kind in _COLUMNS.items()]
-    size = len(steps) * _STEP_BYTES
-    return b"".join((*columns, bytes(_pad(size) - size)))
+        data, begin, count, repeated = place
+        return memoryview(data)[begin : begin + _lay_out(count, repeated)[1]]
+    columns, repeated, count = [], 0, len(steps)
+    for number, (name, kind) in enumerate(_COLUMNS.items()):
+        column = np.asarray(getattr(steps, name), kind).tobytes()
+        value = column[: kind.itemsize]
+        if count > 1 and name != _COUNTED and column == value * count:
+            repeated |= 1 << number
+            column = value
+        columns.append(column)
+    segment = b"".join((_REPEATED.pack(repeated), *columns))
+    return segment.ljust(_pad(len(segment)), b"\0")
 
 
 def _pad(size: int) -> int:
