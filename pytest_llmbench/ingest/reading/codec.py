@@ -74,10 +74,14 @@ def _lay_out(count: int, repeated: int) -> tuple[Mapping[str, tuple[int, int]], 
     return places, _pad(end)
 
 
-@lru_cache(1024)
-def _repeat(value: bytes, name: str, count: int) -> NDArray[Any]:
-    """Return a column of one value, read-only: the segments that have it share it."""
+def _fill(value: bytes, name: str, count: int) -> NDArray[Any]:
+    """Return a column of one value, read-only."""
     return np.frombuffer(value * count, _COLUMNS[name])
+
+
+_share = lru_cache(1024)(_fill)
+# Longer columns are not shared: so many of them would fill the memory, and few segments have as many steps.
+_LONGEST_SHARED = 1000
 
 
 class LazySteps(Steps):
@@ -98,7 +102,8 @@ class LazySteps(Steps):
         if end - begin == count * _COLUMNS[name].itemsize:
             column = np.frombuffer(data, _COLUMNS[name], count, offset + begin)
         else:
-            column = _repeat(data[offset + begin : offset + end], name, count)
+            fill = _share if count <= _LONGEST_SHARED else _fill
+            column = fill(data[offset + begin : offset + end], name, count)
         object.__setattr__(self, name, column)
         return column
 
