@@ -241,3 +241,15 @@ def test_a_line_of_nothing_but_markers_hides_no_statement() -> None:
     log = parse(f"{stated} {'GLOBAL_RANK: ' * 500}\n" + f"{stated.replace('4/8', '4/16')}\n" + nemo2_run(0, 2))
     (segment,) = log.segments
     assert [each.value for each in segment.stated if each.field == StatedField.GPUS] == ["8", "16"]
+
+
+@pytest.mark.parametrize(("last", "batch"), [("", ["128"]), (" | consumed_samples: 5", [])])
+def test_a_step_states_its_batch_at_the_end_of_its_line_only(last: str, batch: list[str]) -> None:
+    """Where the whole log is read at once, too, and its steps are not looked at one by one."""
+    lines = (
+        f"Training epoch 0, iteration {number}/4 | global_step: {number} | reduced_train_loss: 11.0{number} | "
+        f"train_step_timing in s: 7.3{number} | global_batch_size: 128{last}\n"
+        for number in range(4)
+    )
+    (segment,) = parse_blocks(["".join(lines).encode()]).segments
+    assert [statement.value for statement in segment.stated if statement.field is StatedField.BATCH] == batch
