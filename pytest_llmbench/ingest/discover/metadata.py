@@ -89,55 +89,6 @@ def read_metadata(path: Path, read: Callable[[Path, int], bytes] | None = None) 
 
 def parse(data: bytes) -> Tree:
     """Return a YAML mapping with all values as text; LogError for anything else."""
-    return _parse_plain(data) or _parse_any(data)
-
-
-# What launchers write: one key, or entry of a list, on a line, with a value that needs no quotes or has single ones.
-_PLAIN_LINE = re.compile(
-    r"( *)(?:-|([A-Za-z_][\w.-]{0,99}):)"
-    r"(?: (?:'([ -&(-~]*)'|([A-Za-z0-9_/~+](?:[\w./:+~@#=-]*[\w./+~@#=-])?)|(\{\}|\[\])))?",
-    re.ASCII,
-)
-PLAIN_LEVELS = 5
-
-
-def _parse_plain(data: bytes) -> Tree | None:
-    """Return the mapping of a file in which every line is plain, None for any other: PyYAML takes four times as long,
-    and there is such a file beside each run."""
-    root: dict[str, object] = {}
-    levels = [(0, root)]  # the open mappings, innermost last, and how far their keys are indented
-    unset = ""  # the last key, while it has no value
-    entries: tuple[int, list[object]] | None = None  # the list that goes on, and how far it is indented
-    for line in data.decode("latin-1").removesuffix("\n").split("\n"):
-        match = _PLAIN_LINE.fullmatch(line)
-        if match is None or len(levels) > PLAIN_LEVELS:
-            return None
-        spaces, key, quoted, plain, empty = match.groups()
-        indent, text = len(spaces), plain if quoted is None else quoted
-        if key is None:
-            if unset and indent >= levels[-1][0]:
-                entries = indent, []
-                levels[-1][1][unset], unset = entries[1], ""
-            if entries is None or entries[0] != indent or text is None:
-                return None
-            entries[1].append(text)
-            continue
-        if unset and indent > levels[-1][0]:
-            inner: dict[str, object] = {}
-            levels[-1][1][unset] = inner
-            levels.append((indent, inner))
-        while levels[-1][0] > indent:
-            levels.pop()
-        if levels[-1][0] != indent or key in levels[-1][1]:
-            return None
-        value: object = ({} if empty == "{}" else []) if empty else text or ""
-        levels[-1][1][key] = value
-        unset, entries = key if text is None and not empty else "", None
-    return root
-
-
-def _parse_any(data: bytes) -> Tree:
-    """Return what PyYAML reads."""
     import yaml
 
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)

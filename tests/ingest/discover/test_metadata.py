@@ -6,12 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Reason
-from pytest_llmbench.ingest.discover import metadata
 from pytest_llmbench.ingest.discover.metadata import SIZE_LIMIT, Metadata, interpret, parse, read_metadata
 
 
@@ -238,35 +235,3 @@ def test_a_file_that_cannot_be_read_or_is_huge_is_refused(tmp_path: Path) -> Non
     huge.write_bytes(b"#" * (SIZE_LIMIT + 1))
     with pytest.raises(LogError, match="larger than 256 KiB"):
         read_metadata(huge)
-
-
-WORDS = ("a", "b", "images", "7", "25.10", "'25'", "'a: b'", "''", "{}", "[]", "~", "x:y", "x:", "a#b", "a #b", "-", "")
-LINES = st.builds(
-    "{}{}{}{}".format,
-    st.sampled_from(("", " ", "  ", "    ", "      ")),
-    st.sampled_from(("a:", "b:", "c:", "-", "- -", "- a:", "a", "? a", "#", "---", "")),
-    st.sampled_from(("", " ", " ", " ")),
-    st.sampled_from((*WORDS, "\t", '"q"', "|", "&x 1", "\u00e9", "\r")),
-)
-
-
-@settings(max_examples=2000)
-@given(st.lists(LINES, min_size=1, max_size=8), st.sampled_from(("", "\n")))
-def test_plain_files_are_read_as_any_other(lines: list[str], end: str) -> None:
-    """What is read line by line, because it is quick, is what PyYAML reads, and nothing that it refuses."""
-    data = ("\n".join(lines) + end).encode()
-    if tree := metadata._parse_plain(data):
-        assert tree == metadata._parse_any(data)
-
-
-def test_what_launchers_write_is_plain() -> None:
-    """Else every run would take the slow way."""
-    text = (
-        "job_info:\n  job_id: '7'\n  experiment_id: null\ncontainer_info:\n  images:\n  - nvcr.io#nvidia/nemo:25.04\n"
-    )
-    text += "job_config:\n  env_overrides: {}\n  model_overrides:\n    a: b-1\n"
-    assert metadata._parse_plain(text.encode()) == {
-        "job_info": {"job_id": "7", "experiment_id": "null"},
-        "container_info": {"images": ["nvcr.io#nvidia/nemo:25.04"]},
-        "job_config": {"env_overrides": {}, "model_overrides": {"a": "b-1"}},
-    }
