@@ -190,10 +190,10 @@ def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
 def find_gaps(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield what makes the window incomplete, the steps with a time that cannot count first."""
     steps, window = timed.steps, baseline.window
-    wanted, counted = range(window.first, window.last + 1), timed.window.index
-    if len(counted) == len(wanted) and counted.tolist() == list(wanted) and (steps.mean_of == 1).all():
-        return  # each step of the window counts, as in nearly every run
     bad = is_inside(steps, window) & ~timed.usable
+    wanted, counted = range(window.first, window.last + 1), timed.window.index
+    if not bad.any() and (steps.mean_of == 1).all() and counted.tolist() == list(wanted):
+        return  # each step of the window counts, as in nearly every run
     uncounted = set(find_uncovered(steps, timed.counted, window))
     if not uncounted and not bad.any():
         return
