@@ -15,7 +15,7 @@ from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 from pytest_llmbench.core.models import Evidence, Judgement, Look, Noise, Verdict
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.estimate import compute_probability
+from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.judge.stop_rule import ONE_LOOK, RunPlan, choose_look, count_next_runs
 
 LEVEL = 0.05

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.core.robust import compute_median, compute_median_deviation
-from pytest_llmbench.judge.estimate import compute_quantile
+from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.noise import compute_hidden_spread, compute_inflation, compute_running_median
 
 if TYPE_CHECKING:

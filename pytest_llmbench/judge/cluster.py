@@ -14,7 +14,12 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import JUDGED, Baseline, Estimate, Evidence, Judgement, Key, Measurement, StoredRun
-from pytest_llmbench.judge.estimate import APART, compute_quantile, estimate_noise, estimate_sigma
+from pytest_llmbench.judge.distributions import (
+    compute_beta_probability,
+    compute_probability,
+    compute_quantile,
+)
+from pytest_llmbench.judge.estimate import APART, estimate_noise, estimate_sigma
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 
 if TYPE_CHECKING:
@@ -156,11 +161,14 @@ def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
     The level is that at which chance gives a majority with half the probability FALSE_ALARMS (two directions): the
     quantile of a beta distribution, which is the tail of the binomial one.
     """
-    from scipy.special import betaincinv, stdtr
-
     majority = len(statistics) // 2 + 1
-    level = min(LEVEL, betaincinv(majority, len(statistics) - majority + 1, FALSE_ALARMS / 2))
-    return np.asarray(stdtr(freedom, -statistics) < level)
+    tails = map(compute_probability, statistics.tolist(), freedom.tolist())
+
+    def is_beyond(tail: float) -> bool:
+        by_chance = compute_beta_probability(tail, majority, len(statistics) - majority + 1)
+        return tail < LEVEL and by_chance < FALSE_ALARMS / 2
+
+    return np.array([is_beyond(tail) for tail in tails])
 
 
 def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:

@@ -18,7 +18,8 @@ from pytest_llmbench.core.models import (
     Key,
     Verdict,
 )
-from pytest_llmbench.judge.estimate import EQUAL, Answer, answer, compute_quantile
+from pytest_llmbench.judge.distributions import compute_quantile
+from pytest_llmbench.judge.estimate import EQUAL, Answer, answer
 
 # Worst first.
 VERDICTS = {

@@ -14,6 +14,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Look, Measurement, Noise, StoredRun
 from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.distributions import compute_probability, compute_quantile
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
 if TYPE_CHECKING:
@@ -229,20 +230,6 @@ def _make_error(variance: float, freedom: float, level: float) -> DifferenceErro
     standard_error = math.sqrt(variance)
     half_width = compute_quantile(1 - level, freedom) * standard_error
     return DifferenceError(standard_error, freedom, half_width, half_width)
-
-
-def compute_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t distribution."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees_of_freedom, probability))
-
-
-def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
-    """Return the probability of a larger value of Student's t distribution."""
-    from scipy.special import stdtr
-
-    return float(stdtr(degrees_of_freedom, -statistic))
 
 
 def answer(low: float, high: float, margin: float) -> Answer:

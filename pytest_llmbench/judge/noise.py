@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_median_deviation, winsorise
+from pytest_llmbench.judge.distributions import compute_f_probability, compute_polygamma
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -80,14 +81,12 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
     by them; a quieter one stays pooled. Without runs of its own nothing tells which kind it is: it is not taken to be
     quieter, or better known, than what is assumed. An assumption only helps out where its own runs are too few.
     """
-    from scipy.special import fdtri
-
     if own is None:
         return assume_noise(assumed_cv) if prior.sigma < assumed_cv else prior
     if not prior.measured:
         return own if own.degrees_of_freedom >= ENOUGH else pool([own, prior]) or own
-    largest = fdtri(own.degrees_of_freedom, prior.degrees_of_freedom, 0.99)
-    differs = own.sigma**2 > largest * prior.sigma**2
+    ratio = (own.sigma / prior.sigma) ** 2
+    differs = compute_f_probability(ratio, own.degrees_of_freedom, prior.degrees_of_freedom) < 0.01
     return own if differs else pool([own, prior]) or prior
 
 
@@ -97,17 +96,16 @@ def estimate_from_others(estimates: Sequence[Noise]) -> Noise | None:
     Empirical Bayes: their variances are taken as drawn from a scaled inverse chi-squared distribution, fitted by the
     moments of the logarithms (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004).
     """
-    from scipy.special import digamma, polygamma
-
     if len(estimates) < CONFIGURATIONS:
         return None
     half = np.array([estimate.degrees_of_freedom for estimate in estimates]) / 2
-    logs = np.log(np.array([estimate.sigma for estimate in estimates]) ** 2) - digamma(half) + np.log(half)
+    digamma, trigamma, _ = np.array(list(map(compute_polygamma, half))).T
+    logs = np.log(np.array([estimate.sigma for estimate in estimates]) ** 2) - digamma + np.log(half)
     mean = float(np.mean(logs))
-    excess = float(np.var(logs, ddof=1) - np.mean(polygamma(1, half)))
+    excess = float(np.var(logs, ddof=1) - np.mean(trigamma))
     most = 2 * float(np.sum(half))
     freedom = min(2 * _invert_trigamma(excess), most) if excess > 0 else most
-    variance = math.exp(mean + float(digamma(freedom / 2)) - math.log(freedom / 2))
+    variance = math.exp(mean + compute_polygamma(freedom / 2)[0] - math.log(freedom / 2))
     return _make_noise(math.sqrt(variance), freedom, f"{len(estimates)} configurations")
 
 
@@ -117,14 +115,12 @@ def _make_noise(sigma: float, freedom: float, source: str) -> Noise:
 
 def _invert_trigamma(value: float) -> float:
     """Return x with trigamma(x) = value, by Newton's method on 1 / trigamma, which is nearly linear."""
-    from scipy.special import polygamma
-
     if value > 1e7:
         return 1 / math.sqrt(value)
     x = 0.5 + 1 / value
     for _ in range(50):
-        trigamma = float(polygamma(1, x))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        _, trigamma, tetragamma = compute_polygamma(x)
+        step = trigamma * (1 - trigamma / value) / tetragamma
         x += step
         if -step / x < 1e-8:
             break

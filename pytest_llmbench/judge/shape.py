@@ -13,7 +13,7 @@ import numpy as np
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Measurement, Note, NoteCode
 from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_trimmed_mean, winsorise
-from pytest_llmbench.judge.estimate import compute_probability
+from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.judge.noise import LARGEST_CORRELATION
 from pytest_llmbench.judge.pattern import (
     Pattern,

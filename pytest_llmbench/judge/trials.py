@@ -14,7 +14,8 @@ from typing import NamedTuple
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import NextTrial, Noise, PairedEstimate, Trial, TrialOutcome
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.estimate import POWER, compute_quantile
+from pytest_llmbench.judge.distributions import compute_quantile
+from pytest_llmbench.judge.estimate import POWER
 
 ASSUMED_CV = 0.01
 

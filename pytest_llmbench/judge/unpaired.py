@@ -20,7 +20,8 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.agreement import Occasion, group_occasions
-from pytest_llmbench.judge.estimate import POWER, compute_quantile
+from pytest_llmbench.judge.distributions import compute_quantile
+from pytest_llmbench.judge.estimate import POWER
 
 LEVEL = 0.05  # of the interval, two-sided; and of each of the two tests that show that sides are alike
 

@@ -15,8 +15,6 @@ from pytest_llmbench.judge.estimate import (
     answer,
     compute_detectable,
     compute_error,
-    compute_probability,
-    compute_quantile,
     count_repeats_needed,
 )
 from pytest_llmbench.judge.noise import WithinRun
@@ -47,11 +45,6 @@ def test_slower_is_beyond_and_what_is_near_the_bound_cannot_be_told(difference: 
 def test_an_interval_that_is_no_number_tells_nothing() -> None:
     assert answer(math.nan, math.nan, 0.05) is Answer.CANNOT_TELL
     assert answer(-math.inf, math.inf, 0.05) is Answer.CANNOT_TELL
-
-
-def test_quantiles_and_probabilities_are_those_of_student() -> None:
-    assert compute_quantile(0.95, 7.6) == pytest.approx(stats.t.ppf(0.95, 7.6))
-    assert compute_probability(1.3, 7.6) == pytest.approx(stats.t.sf(1.3, 7.6))
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 9])

@@ -32,7 +32,7 @@ from pytest_llmbench.judge.comparison import (
     compare_weak_scaling,
 )
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.estimate import compute_probability
+from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.measure.metrics import find_pairs, group_families
 
 MARGIN = math.log(1.05)

@@ -1,0 +1,102 @@
+"""The distributions are those of scipy, over all that a verdict may ask of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+from pytest_llmbench.judge import distributions
+
+FREEDOMS = st.floats(0.5, 30_000)
+"""One repeat has a degree of freedom, a year of nights of a fleet has twelve thousand."""
+
+STATISTICS = st.floats(-60, 60)
+PROBABILITIES = st.one_of(st.floats(1e-9, 1 - 1e-9), st.sampled_from([0.95, 0.8, 0.975, 1 - 0.0222, 1 - 0.0295]))
+
+
+def close_to(expected: float) -> object:
+    return pytest.approx(float(expected), rel=1e-11, abs=1e-300)
+
+
+@given(STATISTICS, FREEDOMS)
+def test_a_tail_of_t_is_that_of_scipy(statistic: float, freedom: float) -> None:
+    assert distributions.compute_probability(statistic, freedom) == close_to(special.stdtr(freedom, -statistic))
+
+
+@given(PROBABILITIES, FREEDOMS)
+def test_a_quantile_of_t_is_that_of_scipy(probability: float, freedom: float) -> None:
+    quantile = distributions.compute_quantile(probability, freedom)
+    assert quantile == pytest.approx(float(special.stdtrit(freedom, probability)), rel=1e-11, abs=1e-9)
+
+
+@given(st.floats(0.01, 60), FREEDOMS)
+def test_a_quantile_is_where_its_tail_begins(statistic: float, freedom: float) -> None:
+    tail = distributions.compute_probability(statistic, freedom)
+    if tail > 1e-12:
+        assert distributions.compute_quantile(1 - tail, freedom) == pytest.approx(statistic, rel=1e-3)
+        assert distributions.compute_quantile(tail, freedom) == pytest.approx(-statistic, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "freedom", "expected"),
+    [
+        (0.0, 4.0, 0.5),
+        (1e-200, 4.0, 0.5),
+        (math.inf, 4.0, 0.0),
+        (-math.inf, 4.0, 1.0),
+        (1.5, math.inf, 0.06680720126885809),
+        (math.nan, 4.0, math.nan),
+        (1.5, math.nan, math.nan),
+        (1.5, 0.0, math.nan),
+    ],
+)
+def test_the_ends_of_the_tails_of_t(statistic: float, freedom: float, expected: float) -> None:
+    assert distributions.compute_probability(statistic, freedom) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "expected"),
+    [
+        (0.5, 4.0, 0.0),
+        (1.0, 4.0, math.inf),
+        (0.0, 4.0, -math.inf),
+        (0.95, math.inf, 1.6448536269514722),
+        (1.1, 4.0, math.nan),
+        (math.nan, 4.0, math.nan),
+        (0.95, 0.0, math.nan),
+        (0.95, math.nan, math.nan),
+    ],
+)
+def test_the_ends_of_the_quantiles_of_t(probability: float, freedom: float, expected: float) -> None:
+    assert distributions.compute_quantile(probability, freedom) == pytest.approx(expected, nan_ok=True)
+
+
+@given(st.floats(0.01, 100), FREEDOMS, FREEDOMS)
+def test_a_tail_of_f_is_that_of_scipy(ratio: float, freedom: float, below: float) -> None:
+    expected = float(special.fdtrc(freedom, below, ratio))
+    assert distributions.compute_f_probability(ratio, freedom, below) == pytest.approx(expected, rel=1e-8, abs=1e-11)
+
+
+@given(st.floats(1e-6, 1 - 1e-6), st.integers(3, 400))
+def test_the_share_of_configurations_that_chance_moves_is_that_of_scipy(level: float, configurations: int) -> None:
+    majority = configurations // 2 + 1
+    shape = (majority, configurations - majority + 1)
+    expected = float(special.betainc(*shape, level))
+    assert distributions.compute_beta_probability(level, *shape) == pytest.approx(expected, rel=1e-9, abs=1e-250)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(-1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (2.0, 1.0), (math.nan, math.nan)])
+def test_the_ends_of_the_beta_distribution(value: float, expected: float) -> None:
+    assert distributions.compute_beta_probability(value, 3, 4) == pytest.approx(expected, nan_ok=True)
+
+
+@given(st.floats(0.05, 1e6))
+def test_the_derivatives_of_log_gamma_are_those_of_scipy(x: float) -> None:
+    digamma, trigamma, tetragamma = distributions.compute_polygamma(x)
+    assert digamma == pytest.approx(float(special.digamma(x)), rel=1e-12, abs=1e-13)
+    assert trigamma == pytest.approx(float(special.polygamma(1, x)), rel=1e-12)
+    assert tetragamma == pytest.approx(float(special.polygamma(2, x)), rel=1e-12)
