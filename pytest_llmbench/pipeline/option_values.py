@@ -289,11 +289,13 @@ def find_page(values: Mapping[str, Any], flag: str, directory: Path) -> Path | N
 def find_history(values: Mapping[str, Any], flag: str, directory: Path) -> StoreLocation | None:
     """Return where the history is, None where none is asked for or nothing is judged; SettingsError where it cannot be
     used."""
+    text = None if values.get("llmb_record") else get_text(values, flag)
+    if not text:
+        return None
     from pytest_llmbench.history.store import locate_store
 
-    text = None if values.get("llmb_record") else get_text(values, flag)
     try:
-        return locate_store(text, directory) if text else None
+        return locate_store(text, directory)
     except HistoryError as error:
         raise SettingsError(state_value(values, flag, error)) from None
 

@@ -285,9 +285,9 @@ STATUSES = {Finding.SLOW_NODE: Status.FAILED, Finding.NOTHING_TO_TELL: Status.SK
 
 def check_gate(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> Iterator[Check]:
     """Yield what became of damaged copies of each run that passed, where that was asked for."""
-    from pytest_llmbench.pipeline.selftest import run_selftests
-
     if settings.selftest:
+        from pytest_llmbench.pipeline.selftest import run_selftests
+
         yield from run_selftests(judged, settings)
 
 

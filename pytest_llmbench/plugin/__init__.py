@@ -64,6 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config) -> None:
+    from pytest_llmbench.core.runtime import PlainImports
+
+    imports = PlainImports("pytest_llmbench", "pytest_llmbench.suite")
+    imports.install()
+    config.add_cleanup(imports.remove)
     from pytest_llmbench.core.stop_signals import StopSignals
 
     stop = StopSignals()

@@ -215,6 +215,8 @@ def announce_reports(paths: Mapping[str, Path]) -> None:
 
     Whatever ends it, also what no program can handle, nobody takes the report of the night before for its own.
     """
+    if not paths:
+        return
     from pytest_llmbench.report import html, junit
     from pytest_llmbench.report.document import SessionEnding, make_document, render
     from pytest_llmbench.report.files import JUNIT, REPORTS, is_stream, write_whole
@@ -343,10 +345,10 @@ def tell_github(session: Session, exit_code: int) -> None:
 
 def list_workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
-    from pytest_llmbench.report import notifications
-
     if not session.settings.github:
         return []
+    from pytest_llmbench.report import notifications
+
     return notifications.list_workflow_commands(session.described, _list_failures(session))
 
 

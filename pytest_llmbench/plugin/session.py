@@ -211,13 +211,14 @@ class Session:
         """Decide what becomes of the selected items (ids), or record baselines from them; `guarded`: an item of its own
         says whether anything was judged."""
         from pytest_llmbench.pipeline.outcomes import decide_guard, decide_outcomes
-        from pytest_llmbench.pipeline.record_baselines import record
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.jobs import list_files
 
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings, guarded=guarded)
         else:
+            from pytest_llmbench.pipeline.record_baselines import record
+
             author, self._recording = self._find_author(), True
             now, recipes = self.now, (*self.catalog.recipes, *self.results.drafted)
             recorded = record(self.results, selected, self.settings, now, author, recipes=recipes, guarded=guarded)

@@ -26,7 +26,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.redaction import IDENTIFYING, Redactor
 from pytest_llmbench.core.robust import find_stragglers
-from pytest_llmbench.report import jobs, trials
+from pytest_llmbench.report import jobs
 from pytest_llmbench.report import judgement as of_judgement
 from pytest_llmbench.report.costs import sum_configuration
 
@@ -74,7 +74,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "nodes": outcome.nodes,
         "slow_nodes": list(outcome.slow_nodes),
         "resume": jobs.describe_resumption(outcome.resumption),
-        **({"trials": trials.describe(outcome.trials)} if outcome.trials else {}),
+        **_describe_trials(outcome),
         **_describe_steps_and_excerpt(outcome, directory),
         **of_judgement.describe_daily_runs(judgement),
     }
@@ -84,6 +84,14 @@ def _describe_jobs(outcome: Outcome, now: datetime, directory: Path) -> dict[str
     described = {"jobs": [jobs.describe(job, now, directory) for job in outcome.jobs]}
     cost = sum_configuration(described)
     return {**described, **({"gpu_hours": cost} if cost else {})}
+
+
+def _describe_trials(outcome: Outcome) -> dict[str, Any]:
+    if outcome.trials is None:
+        return {}
+    from pytest_llmbench.report import trials
+
+    return {"trials": trials.describe(outcome.trials)}
 
 
 def _describe_steps_and_excerpt(outcome: Outcome, directory: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import SupportsFloat
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ STATISTICS = st.floats(-60, 60)
 PROBABILITIES = st.one_of(st.floats(1e-9, 1 - 1e-9), st.sampled_from([0.95, 0.8, 0.975, 1 - 0.0222, 1 - 0.0295]))
 
 
-def close_to(expected: float) -> object:
+def close_to(expected: SupportsFloat) -> object:
     return pytest.approx(float(expected), rel=1e-11, abs=1e-300)
 
 
