@@ -222,7 +222,9 @@ def escape_values(values: Any) -> Any:
         return escape(values)
     if isinstance(values, dict):
         return {name: escape_values(value) for name, value in values.items()}
-    return [escape_values(value) for value in values] if isinstance(values, list) else values
+    if isinstance(values, list):  # most are the columns of steps
+        return [value if type(value) is float else escape_values(value) for value in values]
+    return values
 
 
 # --- paths and URLs ---------------------------------------------------------------------------------------

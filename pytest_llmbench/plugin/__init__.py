@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections.abc import Generator
 from typing import Any
@@ -64,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config) -> None:
-    from pytest_llmbench.core.runtime import PlainImports
+    from pytest_llmbench.core.runtime import PlainImports, pause_garbage_collection
 
     imports = PlainImports("pytest_llmbench", "pytest_llmbench.suite")
     imports.install()
@@ -76,11 +77,15 @@ def _start(config: pytest.Config) -> None:
         stop.install()
         config.add_cleanup(lambda: stop.end() if _is_program() else stop.restore())
     try:
-        with stop.keep_raised():
+        with stop.keep_raised(), pause_garbage_collection():
             from pytest_llmbench.core.redaction import redact_text
             from pytest_llmbench.plugin.configure import start
 
             start(config, stop)
+            # Modules, baselines and a year of nights stay to the end: the collector need not look at them even once.
+            gc.freeze()
+            if not _is_program():
+                config.add_cleanup(gc.unfreeze)
     except pytest.UsageError as error:
         raise pytest.UsageError(*map(redact_text, map(str, error.args))) from None
     except KeyboardInterrupt:

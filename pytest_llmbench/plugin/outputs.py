@@ -194,16 +194,18 @@ def write_reports(session: Session, exit_code: int) -> bool:
     `exit_code` is that of the session as far as it is known.
     """
     from pytest_llmbench.report.document import SessionEnding
-    from pytest_llmbench.report.junit import render
 
     def describe_ending() -> SessionEnding:
         return SessionEnding(exit_code or int(not well), _list_failures(session), session.cautions)
 
+    def render_junit() -> bytes:
+        from pytest_llmbench.report.junit import render
+
+        return render(session.described, session.now, describe_ending().problems)
+
     well = True
     complete = _complete_outcomes(session) if session.settings.html or session.settings.json else []
-    well &= _write(
-        session, "junit", "JUnit report", lambda: render(session.described, session.now, describe_ending().problems)
-    )
+    well &= _write(session, "junit", "JUnit report", render_junit)
     well &= _write(session, "html", "HTML report", lambda: _render_page(session, complete, describe_ending()))
     # The document holds the exit code, so it comes after those that may still change it.
     well &= _write(session, "json", "JSON document", lambda: _render_document(session, complete, describe_ending()))
@@ -331,12 +333,12 @@ def _render_document(session: Session, outcomes: list[dict[str, Any]], ending: S
 
 def tell_github(session: Session, exit_code: int) -> None:
     """Add to the job summary; what is wrong with that is told, and changes nothing."""
-    from pytest_llmbench.report.document import SessionEnding
-    from pytest_llmbench.report.notifications import append_job_summary
-
     path = session.settings.step_summary
     if path is None:
         return
+    from pytest_llmbench.report.document import SessionEnding
+    from pytest_llmbench.report.notifications import append_job_summary
+
     try:
         append_job_summary(path, session.described, SessionEnding(exit_code, _list_failures(session), session.cautions))
     except OSError as error:

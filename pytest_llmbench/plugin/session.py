@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 from collections.abc import Callable, Collection, Mapping
@@ -124,21 +125,16 @@ class Session:
         place = self.settings.history
         if place is None:
             return None
-        import gc
-
-        from pytest_llmbench.core.runtime import pause_garbage_collection
         from pytest_llmbench.pipeline.session_history import SessionHistory
 
-        with pause_garbage_collection():
-            history = SessionHistory(place, self.catalog.baselines)
-            gc.freeze()  # a year of nights stays to the end: the collector need not look at it even once
-        return history
+        return SessionHistory(place, self.catalog.baselines)
 
     @property
     def results(self) -> SessionResults:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
         if self._results is None:
             self._results = self._complete(self._gather())
+            gc.freeze()  # they stay to the end, too
         return self._results
 
     def _gather(self) -> SessionResults:

@@ -199,9 +199,8 @@ PATH_MASKED = "a path holds a secret, and is shown with *** in its place: the fi
 def redact(described: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
     """Return an outcome without secrets, and with a note of it where a path is not the one that it was."""
     own = IDENTIFYING if described["kind"] == "stray" else IDENTIFYING | {"id"}
-    redacted: dict[str, Any] = {
-        name: value if name in own else redactor.redact_values(value, IDENTIFYING) for name, value in described.items()
-    }
+    others = {name: value for name, value in described.items() if name not in own}
+    redacted: dict[str, Any] = {**described, **redactor.redact_values(others, IDENTIFYING)}
     if _list_places(described) == _list_places(redacted):
         return redacted
     if "notes" not in redacted:  # as a run has none that matches no baseline

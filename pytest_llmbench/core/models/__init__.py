@@ -1,6 +1,5 @@
 """What the stages hand to each other: frozen records, tuples and columns; no behaviour beyond names and ids."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models.baselines import *
@@ -17,13 +16,15 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models.fleets import *
     from pytest_llmbench.core.models.trials import *
 else:
-    # A record takes half a millisecond to make, and a session that judges needs none of these.
     LATER = ("comparisons", "fleets", "trials")
 
     def __getattr__(name: str) -> object:
-        """Return a record of the modules that are imported once something asks for one of theirs."""
-        modules = [import_module(f"{__name__}.{later}") for later in LATER] if not name.startswith("__") else []
-        for module in modules:
-            if hasattr(module, name):
-                return getattr(module, name)
+        """Return a record of the modules that are loaded once something asks for one of theirs."""
+        # A record takes half a millisecond to make, and a session that judges needs none of these.
+        if name not in LATER and not name.startswith("__"):
+            from pytest_llmbench.core.models import comparisons, fleets, trials
+
+            for module in (comparisons, fleets, trials):
+                if hasattr(module, name):
+                    return getattr(module, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
