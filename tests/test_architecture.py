@@ -20,6 +20,8 @@ FLOORS = {"core": 1, "pipeline": 4} | dict.fromkeys(("plugin", "suite", "cli"), 
 FLOORS |= dict.fromkeys(("ingest", "measure", "judge", "launch", "history", "baseline", "report"), 3)
 """docs/architecture.md draws them: an import goes to a lower floor or stays in its room."""
 
+EXAMPLES = Path(__file__).parents[1] / "examples" / "experiments"
+
 FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli",)}
 """Which rooms know a program that people start."""
 
@@ -198,6 +200,39 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
     ]
     assert seen["threads"] == 1
     assert seen["files"] == ["conftest.py", "test_one.py"]
+
+
+JUDGE = """
+import gc, json, sys
+import pytest
+
+code = int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", *sys.argv[1:]]))
+names = [name for name in sys.modules if name.startswith("pytest_llmbench.")]
+facts = {{
+    "code": code,
+    "heavy": sorted({heavy!r} & sys.modules.keys()),
+    "rewritten": [name for name in names if type(sys.modules[name].__spec__.loader).__module__.startswith("_pytest")],
+    "finders": [type(finder).__name__ for finder in sys.meta_path],
+    "frozen": gc.get_freeze_count(),
+}}
+print(json.dumps(facts))
+"""
+
+
+def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_they_were(tmp_path: Path) -> None:
+    """Whoever calls pytest within a program goes on with it; and no library is loaded for what another night needs."""
+    code = JUDGE.format(heavy=HEAVY | {"pytest_llmbench.core.models.trials"})
+    command = [sys.executable, "-c", code, f"--llmb-logs={EXAMPLES}", "--llmb-no-cache"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["code"] == 1, done.stdout + done.stderr
+    assert seen["heavy"] == ["ahocorasick_rs", "numpy", "yaml"]
+    # What an idle session loads comes before any option is known, and the tests of the suite are pytest's.
+    idle = ("plugin", "plugin.fixtures", "core", "core.option", "core.options", "core.runtime")
+    expected = {f"pytest_llmbench.{name}" for name in idle}
+    assert {name for name in seen["rewritten"] if not name.startswith("pytest_llmbench.suite")} == expected
+    assert "PlainImports" not in seen["finders"]
+    assert seen["frozen"] == 0
 
 
 def test_the_tests_run_against_what_they_claim() -> None:

@@ -133,8 +133,11 @@ class Session:
     def results(self) -> SessionResults:
         """Everything found and judged; the first use reads the logs. Before a launch nothing is."""
         if self._results is None:
-            self._results = self._complete(self._gather())
-            gc.freeze()  # they stay to the end, too
+            from pytest_llmbench.core.runtime import pause_garbage_collection
+
+            with pause_garbage_collection():  # of 100 runs hardly ten objects are in cycles
+                self._results = self._complete(self._gather())
+            gc.freeze()  # they stay to the end
         return self._results
 
     def _gather(self) -> SessionResults:

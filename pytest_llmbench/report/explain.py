@@ -323,7 +323,7 @@ def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
     filled = text if text.isascii() else "".join(sign + FILLER * (_count_sign_columns(sign) - 1) for sign in text)
     # `7.3` at the end of a line and `s` at the beginning of the next is read as two things.
     glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, filled)
-    if text.isprintable() and text == text.strip() != "" and len(first) + len(glued) <= WIDTH:
+    if text.isprintable() and "" != text.rstrip() == text and len(first) + len(glued) <= WIDTH:
         return [f"{first}{text}"]  # as most are: textwrap would take them to pieces
     lines = textwrap.wrap(glued, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]
