@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from functools import cache, partial
-from itertools import compress
-from operator import attrgetter, itemgetter, methodcaller
-from types import NoneType, UnionType
+from operator import attrgetter, itemgetter
+from types import UnionType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Date, Function, Select, delete, func, or_, select
@@ -274,11 +273,7 @@ LAST = 365  # the runs of so many of the last days of each configuration are rea
 # The verdicts of a night; a profiled run is none, and a recording gives none.
 SHOWN = frozenset(("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED"))
 
-_MARK_UTC = methodcaller("replace", tzinfo=UTC)
 _STARTED: Callable[[StoredRun], datetime] = attrgetter("started")
-
-_NUMBERS = ("statistic_seconds", "step_time_seconds", "expected_seconds", "log_difference")
-_TEXTS = ("job_id", "logs", "verdict", "reason", "status")
 
 # A year of nights of a cluster are 30,000 runs: its __new__ would take longer than the query.
 _make_stored_run = partial(tuple.__new__, StoredRun)
@@ -351,22 +346,18 @@ def _select_shown() -> Select[Any]:
     return joined.where(VERDICT.c.verdict.in_(SHOWN))
 
 
-def _make_stored_runs(rows: Sequence[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
+def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
     """Return each run once for each window, with the verdict of the session that began last, and its configuration."""
-    if not rows:
-        return ()
+    make_window, parse = cache(Window), cache(parse_environment)  # they repeat themselves night after night
+    last = {}
     # A session that was added late was stored after others that had begun after it.
-    columns = tuple(zip(*sorted(rows, key=itemgetter(0)), strict=True))
-    _, names, numbers, firsts, lasts, statistics, started, jobs, logs, environments, *judged = columns
-    # They repeat themselves night after night.
-    windows = tuple(map(cache(Window), firsts, lasts, statistics))
-    parsed = map(cache(parse_environment), environments)
-    fields = zip(map(_MARK_UTC, started), jobs, logs, windows, parsed, *judged, strict=True)
-    # By columns it takes half as long as row by row.
-    last = dict(
-        zip(zip(numbers, windows, strict=True), zip(names, map(_make_stored_run, fields), strict=True), strict=True)
-    )
-    _refuse_strange([run for _, run in last.values()])
+    for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in sorted(
+        rows, key=itemgetter(0)
+    ):
+        window = make_window(first, last_step, statistic)
+        fields = (started.replace(tzinfo=UTC), job_id, logs, window, parse(environment), *judged)
+        last[number, first, last_step, statistic] = name, _make_stored_run(fields)
+    _refuse_strange(run for _, run in last.values())
     return last.values()
 
 
@@ -378,33 +369,16 @@ def parse_environment(text: str) -> dict[str, str]:
     return environment
 
 
-def _refuse_strange(runs: Sequence[StoredRun]) -> None:
+def _refuse_strange(runs: Iterable[StoredRun]) -> None:
     """Raise ValueError for a run with which nobody can calculate: a column of SQLite holds anything."""
-    if _are_sound(runs):
-        return
     for run in runs:
-        numbers, texts = ([getattr(run, name) for name in names] for names in (_NUMBERS, _TEXTS))
+        numbers = (run.statistic_seconds, run.step_time_seconds, run.expected_seconds, run.log_difference)
+        texts = (run.job_id, run.logs, run.verdict, run.reason, run.status)
         if not all(number is None or (type(number) is float and math.isfinite(number)) for number in numbers):
             raise ValueError(f"run of {run.started}: {numbers}")
         if not all(type(text) is str for text in texts):
             raise ValueError(f"run of {run.started}: {texts}")
         refuse_no_time(run.valid, run.statistic_seconds)
-
-
-def _are_sound(runs: Sequence[StoredRun]) -> bool:
-    """Whether none of them is strange, as ever: looked at by columns it takes a fifth of the time."""
-
-    def take(name: str) -> list[Any]:
-        return list(map(attrgetter(name), runs))
-
-    numbers, texts = list(map(take, _NUMBERS)), map(take, _TEXTS)
-    if set().union(*(map(type, column) for column in texts)) - {str}:
-        return False
-    if set().union(*(map(type, column) for column in numbers)) - {float, NoneType}:
-        return False
-    timed = list(compress(take("statistic_seconds"), take("valid")))
-    finite = all(all(map(math.isfinite, filter(None, column))) for column in numbers)  # 0 is a number, too
-    return finite and None not in timed and min(timed, default=1.0) > 0
 
 
 def refuse_no_time(counts: bool, seconds: float | None) -> None:

@@ -48,6 +48,7 @@ def test_a_quantile_is_where_its_tail_begins(statistic: float, freedom: float) -
         (0.0, 4.0, 0.5),
         (1e-200, 4.0, 0.5),
         (math.inf, 4.0, 0.0),
+        (1e200, 4.0, 0.0),
         (-math.inf, 4.0, 1.0),
         (1.5, math.inf, 0.06680720126885809),
         (math.nan, 4.0, math.nan),
