@@ -43,6 +43,7 @@ HEAVY = {
     "fsspec",
     "re2",
     "ahocorasick_rs",
+    "hyperscan",
     "sqlalchemy",
     "psycopg",
     "pyarrow",
@@ -94,7 +95,7 @@ RUNS = {
 """What starts programs, or makes code of bytes or names, and the modules that use it: on no file of a user."""
 
 NEVER = {"eval", "exec", "compile", "__import__", "system", "popen", "fork", "marshal", "shelve", "runpy"}
-METHODS = {"re.compile", "re2.compile", "platform.system"}
+METHODS = {"re.compile", "re2.compile", "database.compile", "platform.system"}
 
 
 @EVERY_MODULE

@@ -85,7 +85,7 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
         return assume_noise(assumed_cv) if prior.sigma < assumed_cv else prior
     if not prior.measured:
         return own if own.degrees_of_freedom >= ENOUGH else pool([own, prior]) or own
-    ratio = (own.sigma / prior.sigma) ** 2
+    ratio = (own.sigma / prior.sigma) ** 2 if prior.sigma else math.inf * own.sigma
     differs = compute_f_probability(ratio, own.degrees_of_freedom, prior.degrees_of_freedom) < 0.01
     return own if differs else pool([own, prior]) or prior
 

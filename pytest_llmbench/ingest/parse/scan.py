@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, pairwise, takewhile
+from threading import Lock
 from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -24,6 +25,17 @@ AT_ONCE = 64
 # Bytes that markers have to share to be looked for as one. Shorter parts stand in many lines that say nothing:
 # `iteration ` (10) in every step of NeMo 2, `heckpoint` (9) in paths.
 LEAST_SHARED = 11
+
+# Bytes that a search goes over before Hyperscan takes it: loading that and compiling the texts takes as long as it then
+# gains with so many.
+WORTH = 64 << 20
+
+# Texts that Hyperscan is given at least: with fewer than some 260 it looks at every fourth byte only, and stops at most
+# lines to compare (2.4 GB/s where it has 3.3 with 300 or 2,000). Those that fill up stand in no log.
+LEAST_TEXTS = 320
+
+# Matches in one text from which on the automaton is faster: for each of them Hyperscan calls Python.
+MOST_MATCHES = 1024
 
 
 class ByteChunk(NamedTuple):
@@ -50,19 +62,27 @@ class Hit(NamedTuple):
 
 
 class MarkerSearch:
-    """Literal texts that are looked for all at once, wherever they stand and however they overlap."""
+    """Literal texts that are looked for all at once, wherever they stand and however they overlap.
+
+    Two engines find the same: an automaton at once, and Hyperscan, where it is installed, in what comes behind the
+    first WORTH bytes.
+    """
 
     def __init__(self, markers: Sequence[bytes]) -> None:
         """Take texts of at least one byte, each once."""
         self.longest = max(map(len, markers), default=1)
+        self._markers = markers
         groups = share_parts(markers)
         parts = list(groups)
         self._automata = [_Automaton(parts[begin : begin + AT_ONCE]) for begin in range(0, len(parts), AT_ONCE)]
         self._shared = {part: group for part, group in groups.items() if group != (part,)}
+        self._searched = 0
+        self._database: _Database | None = None
+        self._compiling = Lock()
 
     @property
     def passes(self) -> int:
-        """How often a text is searched for all the markers."""
+        """How often a text is searched for all the markers by automata."""
         return len(self._automata)
 
     def find_places(self, text: bytes, start: int, stop: int) -> list[tuple[int, bytes]]:
@@ -71,6 +91,23 @@ class MarkerSearch:
         They may end behind `stop`. The search lets other threads run meanwhile.
         """
         reach = stop + self.longest - 1
+        database = self._get_database(stop - start)
+        places = database.find_places(text, start, reach) if database else None
+        if places is None:
+            places = self._find_by_automata(text, start, reach)
+        places.sort()
+        while places and places[-1][0] >= stop:
+            places.pop()
+        return places
+
+    def _get_database(self, size: int) -> _Database | None:
+        """Return what Hyperscan searches with, None as long as it does not pay."""
+        self._searched += size
+        if self._searched > WORTH and self._compiling.acquire(blocking=False):  # never released: one thread, once
+            self._database = compile_database(self._markers)
+        return self._database
+
+    def _find_by_automata(self, text: bytes, start: int, reach: int) -> list[tuple[int, bytes]]:
         places = [place for each in self._automata for place in each.find_places(text, start, reach)]
         if self._shared:
             shared = [place for place in places if place[1] in self._shared]
@@ -78,9 +115,6 @@ class MarkerSearch:
             places += [
                 marker_place for place, part in shared for marker_place in self._find_around(part, text, place, start)
             ]
-        places.sort()
-        while places and places[-1][0] >= stop:
-            places.pop()
         return places
 
     def _find_around(self, part: bytes, text: bytes, place: int, start: int) -> Iterator[tuple[int, bytes]]:
@@ -136,7 +170,10 @@ class _Automaton:
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._texts = texts
         self._automaton = BytesAhoCorasick(texts, matchkind=MatchKind.LeftmostFirst)
-        within = [list(_find_beginning_within(text, texts)) for text in texts]
+        by_sign: dict[int, list[bytes]] = {}
+        for text in texts:
+            by_sign.setdefault(text[0], []).append(text)
+        within = [list(_find_beginning_within(text, by_sign)) for text in texts]
         self._within = {number: further for number, further in enumerate(within) if further}
 
     def find_places(self, text: bytes, start: int, reach: int) -> list[tuple[int, bytes]]:
@@ -151,6 +188,60 @@ class _Automaton:
                     if text.startswith(other, start + begin + further)
                 )
         return places
+
+
+class _Database:
+    """Texts that Hyperscan finds, however many they are. Several threads may search at a time."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        """Compile them; `hyperscan.error` where it cannot."""
+        import hyperscan
+
+        self._texts = texts
+        self._module = hyperscan
+        self._database = database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        fillers = [b"\x01\x02\x03\x04\x05\x06%c%c" % divmod(n, 16) for n in range(LEAST_TEXTS - len(texts))]
+        # each byte by its number: the literal mode ends a text at a NUL
+        expressions = [b"".join(b"\\x%02x" % sign for sign in text) for text in (*texts, *fillers)]
+        database.compile(expressions=expressions, ids=list(range(len(expressions))))
+        self._scratches: list[hyperscan.Scratch] = []  # the memory of one search each, those that none uses
+
+    def find_places(self, text: bytes, start: int, reach: int) -> list[tuple[int, bytes]] | None:
+        """Return where texts begin that lie between two places, in no order; None where they are too many."""
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            scratch = self._module.Scratch(self._database)
+        ends: list[tuple[int, int]] = []
+        try:
+            part = memoryview(text)[start:reach]
+            self._database.scan(part, _note_end, context=ends, scratch=scratch)  # type: ignore[type-var, arg-type]
+        except self._module.ScanTerminated as error:
+            if len(ends) < MOST_MATCHES:  # it was not `_note_end` that said so, but a signal while it ran
+                raise KeyboardInterrupt from error
+            return None
+        finally:
+            self._scratches.append(scratch)
+        matches = ((self._texts[number], end) for number, end in ends if number < len(self._texts))
+        return [(start + end - len(marker), marker) for marker, end in matches]
+
+
+def _note_end(number: int, _begin: int, end: int, _flags: int, ends: list[tuple[int, int]]) -> bool:
+    """Keep a match; tell whether to stop."""
+    ends.append((number, end))
+    return len(ends) >= MOST_MATCHES
+
+
+def compile_database(texts: Sequence[bytes]) -> _Database | None:
+    """Return what Hyperscan searches with; None where it is not installed, or cannot take a text."""
+    try:
+        import hyperscan
+    except ImportError:
+        return None
+    try:
+        return _Database(texts)
+    except hyperscan.error:
+        return None
 
 
 @cache
@@ -227,10 +318,11 @@ def _cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
     return (block[begin : begin + PIECE] for block in blocks for begin in range(0, len(block), PIECE))
 
 
-def _find_beginning_within(outer: bytes, markers: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the markers that can begin where `outer` stands, and how far from its beginning."""
-    for place in range(len(outer)):
-        for marker in markers:
+def _find_beginning_within(outer: bytes, by_sign: Mapping[int, Iterable[bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield the markers that can begin where `outer` stands, and how far from its beginning; they are given by their
+    first bytes."""
+    for place, sign in enumerate(outer):
+        for marker in by_sign.get(sign, ()):
             rest = outer[place : place + len(marker)]
             if marker.startswith(rest) and (place or marker != outer):
                 yield place, marker

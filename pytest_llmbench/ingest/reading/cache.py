@@ -40,7 +40,7 @@ UNPACKED = 2 << 30
 # All that a parser may import: a change of any file there may change what a log says.
 ROOMS = ("ingest", "core")
 # What finds, decompresses and holds what a log says.
-PACKAGES = ("ahocorasick_rs", "zstandard", "numpy")
+PACKAGES = ("ahocorasick_rs", "hyperscan", "zstandard", "numpy")
 # A cache file that was not used for so long is removed.
 OLDEST_SECONDS = 30 * 86400
 

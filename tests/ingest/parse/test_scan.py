@@ -6,10 +6,14 @@ import dataclasses
 import gzip
 import itertools
 import os
+import sys
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from compared import described
@@ -19,17 +23,34 @@ from written_logs import LOGS, LONG, bar, nemo2, nemo2_run, parse, steps
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog
+from pytest_llmbench.ingest.parse import scan
 from pytest_llmbench.ingest.parse.collect import LogCollector
 from pytest_llmbench.ingest.parse.read import LARGE, Fingerprint, parse_blocks, read_log, take_sample
 from pytest_llmbench.ingest.parse.scan import (
     AT_ONCE,
+    MOST_MATCHES,
     PIECE,
     REACH,
     REACH_BACK,
     MarkerSearch,
+    build_search,
     find_markers,
     iterate_chunks,
 )
+
+ENGINES = {"automaton": sys.maxsize, "hyperscan": -1}
+"""So many bytes are searched by the automaton first."""
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both engines, the second one from the first byte on."""
+    if request.param == "hyperscan":
+        pytest.importorskip("hyperscan")
+    monkeypatch.setattr(scan, "WORTH", ENGINES[request.param])
+    build_search.cache_clear()
+    yield request.param
+    build_search.cache_clear()
 
 
 def cut(data: bytes, *places: int) -> list[bytes]:
@@ -91,7 +112,30 @@ texts = st.text("ab", max_size=60) | st.text("abc", max_size=60)
 markers = st.lists(st.text("ab", min_size=1, max_size=6) | st.text("abc", min_size=1, max_size=6), unique=True)
 
 
-@settings(max_examples=500)
+def said_by(engine: str, data: bytes) -> object:
+    with patch.object(scan, "WORTH", ENGINES[engine]):
+        build_search.cache_clear()
+        said = described(parse_blocks([data]))
+    build_search.cache_clear()
+    return said
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_says_the_same_whichever_engine_searches_it(name: str) -> None:
+    data = LOGS[name].encode()
+    assert said_by("hyperscan", data) == said_by("automaton", data)
+
+
+def find_with_both(sought: list[str], data: bytes, start: int, stop: int) -> list[list[tuple[int, bytes]]]:
+    """What each engine finds; Hyperscan where it is installed."""
+    found = []
+    for worth in ENGINES.values():
+        with patch.object(scan, "WORTH", worth):
+            found.append(MarkerSearch([text.encode() for text in sought]).find_places(data, start, stop))
+    return found
+
+
+@settings(max_examples=300)
 @given(text=texts, wanted=markers, more=st.sampled_from([0, AT_ONCE]), start=st.integers(0, 60), new=st.integers(0, 60))
 def test_every_marker_is_found_however_they_overlap(
     text: str, wanted: list[str], more: int, start: int, new: int
@@ -103,7 +147,81 @@ def test_every_marker_is_found_however_they_overlap(
     expected = sorted(
         (place, one.encode()) for one in sought for place in range(start, stop) if data.startswith(one.encode(), place)
     )
-    assert MarkerSearch([one.encode() for one in sought]).find_places(data, start, stop) == expected
+    assert find_with_both(sought, data, start, stop) == [expected, expected]
+
+
+@pytest.mark.usefixtures("engine")
+def test_more_matches_than_hyperscan_is_left_with_are_found_too() -> None:
+    data = b"a marker " * (MOST_MATCHES // 2 + 1)
+    search = MarkerSearch([b"marker", b"a m", b"\xff\x00", b"never"])
+    for text in (data, b".\xff\x00." + data[: len(data) // 2]):
+        expected = sorted(
+            (place, marker)
+            for marker in (b"marker", b"a m", b"\xff\x00")
+            for place in range(len(text))
+            if text.startswith(marker, place)
+        )
+        assert search.find_places(text, 0, len(text)) == expected
+
+
+def test_hyperscan_takes_over_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hyperscan")
+    compiled = []
+    compile_database = scan.compile_database
+
+    def note_and_compile(texts: list[bytes]) -> object:
+        compiled.append(texts)
+        return compile_database(texts)
+
+    monkeypatch.setattr(scan, "WORTH", 10)
+    monkeypatch.setattr(scan, "compile_database", note_and_compile)
+    search = MarkerSearch([b"marker"])
+    for searched in (8, 16, 24):
+        assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
+        assert compiled == ([[b"marker"]] if searched > 10 else [])
+
+
+def test_without_hyperscan_all_is_searched_by_the_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "WORTH", -1)
+    monkeypatch.setitem(sys.modules, "hyperscan", None)
+    assert MarkerSearch([b"marker"]).find_places(b"a marker", 0, 8) == [(2, b"marker")]
+    assert scan.compile_database([b"marker"]) is None
+
+
+def test_a_text_that_hyperscan_cannot_take_is_found_by_the_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "WORTH", -1)
+    marker = bytes(range(1, 251)) * 80
+    assert scan.compile_database([marker]) is None
+    assert MarkerSearch([marker]).find_places(b"a " + marker, 0, 9) == [(2, marker)]
+
+
+def test_an_interrupt_while_hyperscan_searches_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hyperscan")
+    monkeypatch.setattr(scan, "WORTH", -1)
+    search = MarkerSearch([b"marker"])
+    search.find_places(b"", 0, 0)
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_note_end":
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            search.find_places(b"a marker", 0, 8)
+    finally:
+        sys.setprofile(None)
+    assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
+
+
+def test_several_threads_search_with_hyperscan_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "WORTH", -1)
+    search = MarkerSearch([b"marker", b"a mark"])
+    text = (b"." * 1000 + b"a marker") * 100
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: tuple(search.find_places(text, 0, len(text))), range(200)))
+    places = [[(begin + 1000, b"a mark"), (begin + 1002, b"marker")] for begin in range(0, len(text), 1008)]
+    assert found == {tuple(itertools.chain(*places))}
 
 
 SHARED = "abbabaabbabb"
@@ -126,17 +244,17 @@ def test_every_marker_is_found_where_many_share_a_part(
     start, stop = min(start, len(data)), len(data) * 2 // 3
     own = list(dict.fromkeys((*texts, *wanted)))
     sought = [*own, *(f"x{number}" for number in range(AT_ONCE - len(own) + excess))]
-    search = MarkerSearch([text.encode() for text in sought])
     expected = sorted(
         (place, text.encode())
         for text in sought
         for place in range(start, stop)
         if data.startswith(text.encode(), place)
     )
-    assert search.find_places(data, start, stop) == expected
-    assert search.passes == 1 or excess > 1
+    assert find_with_both(sought, data, start, stop) == [expected, expected]
+    assert MarkerSearch([text.encode() for text in sought]).passes == 1 or excess > 1
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(tmp_path: Path) -> None:
     """With everything that several threads could lose: markers across their blocks, a traceback over several of them, a
     start far behind the beginning, a trace that goes on after steps."""
