@@ -16,6 +16,8 @@ def describe(report: TrialReport) -> dict[str, Any]:
     return {
         "variants": list(report.names),
         "nodes": list(report.nodes),
+        "allocations": report.allocations,
+        "separate_because": report.separate_because or None,
         **(found if search is None else {"search": _describe_search(search, report)}),
     }
 

@@ -29,6 +29,7 @@ class Purpose(StrEnum):
     BISECT = "bisect"  # one of the runs of a search over builds
     CONFIRM_NODES = "node-confirmation"  # one more run on nodes that may be slow
     CHECK_NODES = "node-check"  # the site's own check of them
+    ALLOCATION = "allocation"  # nodes that are held for the runs of an A/B or a search
 
 
 PURPOSE_FLAGS = {
@@ -72,10 +73,8 @@ NEVER_IGNORED = {
 }
 """The checks that nobody can overrule, with the reason."""
 
-
 TRIALS = (Purpose.COMPARE_VARIANTS, Purpose.BISECT)
 """What jobs are for of which each run decides which one follows."""
-
 
 BESIDE = (Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
 """What jobs are for that no verdict waits for."""
@@ -261,7 +260,7 @@ class JobSpec:
     case_id: str  # the id of the configuration
     key: Key
     purpose: Purpose
-    via: str  # the class of launcher
+    via: str  # the class of launcher; allocation: in one that is held
     command: tuple[str, ...]  # an argument list
     directory: Path
     environment: Pairs
@@ -276,8 +275,9 @@ class JobSpec:
     sbatch_options: tuple[str, ...] = ()  # what sbatch gets besides what the command says: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
     variant: str = ""  # the name of what it is a run of, in an A/B or a search over builds
-    # of the secrets of a job of the journal: they tell another value, and no value
-    digests: Pairs = field(default=(), compare=False)
+    allocation: int = 0  # which of its configuration it runs in, counted from 1; 0: it is a job of its own
+    warm_up: bool = False  # a run that counts for nothing
+    digests: Pairs = field(default=(), compare=False)  # of secrets in the journal: they tell another value, no value
 
     @property
     def occupied_gpus(self) -> int:
@@ -332,6 +332,11 @@ class Job:
     def identity(self) -> JobIdentity:
         """What there is only one job for in a session."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
+
+    @property
+    def slurm_id(self) -> str:
+        """The id that Slurm knows: that of its allocation for a run in one, `4711` of `4711-2`."""
+        return self.job_id.partition("-")[0]
 
     @property
     def refused(self) -> bool:

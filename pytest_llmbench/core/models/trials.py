@@ -157,3 +157,5 @@ class TrialReport:
     answers: tuple[PairedAnswer, ...] = ()
     search: BisectAnswer | None = None
     nodes: tuple[str, ...] = ()  # on which all of them ran
+    allocations: int = 0  # how many held these nodes, one after another; 0: each run was a job of its own
+    separate_because: str = ""  # why there was none, or none any more

@@ -18,6 +18,7 @@ from pytest_llmbench.launch.follow.stalls import ReadProgress
 from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, cancel_jobs, differs, explain_end, has_moved_on
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import Launcher, Scheduler, find_launcher, group_by_scheduler
+from pytest_llmbench.launch.submit.allocation import holds_nodes
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_problem
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Engine:
             elif job.number in live:
                 self._intended.append(job)
         self._say(f"resumed: {summarize(jobs)}")
-        return [job for job in jobs if job.number not in live]
+        return sorted((job for job in jobs if job.number not in live), key=holds_nodes)  # behind the runs in them
 
     def cancel(self) -> tuple[str, ...]:
         """Cancel every job of this session that has not ended, and wait until they are gone, at most 30 s.
@@ -195,6 +196,9 @@ class Engine:
         return False
 
     def _has_room(self, spec: JobSpec) -> bool:
+        if spec.allocation:  # it is submitted before its runs
+            before: Iterable[NextJob | Job] = (*self._queue, *self._intended)
+            return all(each.spec.case_id != spec.case_id for each in before if holds_nodes(each))
         scheduler = self._find_launcher(spec).scheduler
         mine = sum(self._find_launcher(job.spec).scheduler is scheduler for job in self._live.values())
         if scheduler.at_once is not None and mine >= scheduler.at_once:

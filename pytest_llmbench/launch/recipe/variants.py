@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Variant
 from pytest_llmbench.core.userfile import expand_home
-from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Text, YamlMapping
+from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
 from pytest_llmbench.launch.recipe import IMAGE
 from pytest_llmbench.launch.recipe.fit import find_installed
 from pytest_llmbench.launch.recipe.purpose import list_switches
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_ARMS = 8  # of one A/B
 
 MOST_BUILDS = 512  # of one search
+
+ALLOCATIONS = ("shared", "separate")  # whether all runs share one, where they can: the first unless the file says so
 
 CHECKOUTS = "checkouts"
 """The folder of the journal in which commits are checked out."""
@@ -49,9 +51,19 @@ def read_variants(path: Path, most: int) -> tuple[Variant, ...]:
     from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     root = read_document(path, what="file of variants", raises=LaunchError)
-    fields = Fields({"schema": Number(1, 1, whole=True), "variants": Items(_VARIANT, least=2, most=most)})
+    required: dict[str, Spec] = {"schema": Number(1, 1, whole=True), "variants": Items(_VARIANT, least=2, most=most)}
+    fields = Fields(required, {"allocation": Text("shared or separate", choices=ALLOCATIONS)})
     entry = read_entry(path, root, fields, check=_check, raises=LaunchError)
     return tuple(_make_variant(each, path.absolute().parent) for each in entry["variants"])
+
+
+def wants_separate(path: Path) -> bool:
+    """Whether a file of variants, which was read before, wants a job of its own for each run."""
+    from pytest_llmbench.core.yamlfile import read_document, read_entry
+
+    root = read_document(path, what="file of variants", raises=LaunchError)
+    fields = Fields({}, {"allocation": Text(choices=ALLOCATIONS)}, closed=False)
+    return bool(read_entry(path, root, fields, raises=LaunchError).get("allocation") == ALLOCATIONS[1])
 
 
 def _check(entry: YamlMapping, report: Report) -> None:

@@ -21,6 +21,7 @@ from pytest_llmbench.launch.slurm.statuses import (
     list_gpus,
     merge_statuses,
     parse_duration,
+    parse_time,
     read_sacct,
     read_squeue,
 )
@@ -31,6 +32,7 @@ CLOCK_MARGIN = timedelta(hours=1)  # how far the clocks of this machine and of t
 
 # what sacct says, with exit code 1, where there is no slurmdbd
 _NO_ACCOUNTING = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
+_HARMLESS_STEPS = ("COMPLETED", "RUNNING", "PENDING", "CANCELLED")
 _OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
 
 
@@ -185,6 +187,23 @@ class Slurm:
                 reasons.update(dict.fromkeys(named, f"{reason} ({user}, {moment})"))
         return reasons
 
+    def keeps_accounts(self) -> bool:
+        """Whether sacct answers, which alone knows how each step of a job ended."""
+        return self._ask("sacct", "-X", "--noheader", "--starttime=now").code == 0
+
+    def find_failed_step(self, job_id: str, since: datetime) -> str:
+        """Return the exit code of a step that failed, of those that began at a moment or later; empty without any.
+        SlurmAway if accounting does not answer."""
+        options = ("--parsable2", "--noheader", "--format=JobIDRaw,State,ExitCode,Start", f"--jobs={job_id}")
+        answer = self._answer("sacct", *_format_times(since - CLOCK_MARGIN), *options)
+        for fields in (line.split("|") for line in answer.splitlines()):
+            started = parse_time(fields[-1])
+            is_step = len(fields) == 4 and re.fullmatch(r"[0-9]+\.[0-9]+", fields[0])
+            failed = is_step and fields[1].partition(" ")[0] not in _HARMLESS_STEPS
+            if failed and started and started >= since:
+                return fields[2]
+        return ""
+
     def list_accounts(self) -> tuple[str, ...] | None:
         """Return the accounts that the caller may use; None where Slurm does not insist on one, or cannot tell."""
         config = self._answer("scontrol", "show", "config")
@@ -245,12 +264,17 @@ def _is_without_accounting(done: CommandOutput) -> bool:
 
 
 def _format_period(moment: datetime) -> tuple[str, ...]:
-    """Return sacct's options for the jobs since a moment, in UTC as the commands run. It refuses a start behind the
+    """Return sacct's options for the jobs since a moment, without their steps."""
+    return "-X", "--parsable2", "--noheader", *_format_times(moment)
+
+
+def _format_times(moment: datetime) -> tuple[str, ...]:
+    """Return sacct's options for what was since a moment, in UTC as the commands run. It refuses a start behind the
     end, which is now by default: the clock of this machine may be ahead."""
     start, end = (
         each.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S") for each in (moment, moment + timedelta(days=3650))
     )
-    return "-X", "--parsable2", "--noheader", f"--starttime={start}", f"--endtime={end}"
+    return f"--starttime={start}", f"--endtime={end}"
 
 
 def _read_comments(output: str, tokens: Collection[str]) -> dict[str, set[str]]:

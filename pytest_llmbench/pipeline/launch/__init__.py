@@ -19,8 +19,13 @@ from pytest_llmbench.pipeline.launch_settings import COMMITS, LaunchSettings
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
     from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, Reruns
     from pytest_llmbench.launch.slurm import Runner, Slurm
+
+
+WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
+"""Of how many variants a run is discarded at most, where all runs share an allocation: each arm, the ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Plan:
     # by id, where a suite file asks for more than one; of an A/B or a search the most that there can be
     runs: Mapping[str, int] = field(default_factory=dict)
     variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)  # by id, those of an A/B or a search
+    allocations: Mapping[str, AllocationPlan] = field(default_factory=dict)  # by id, how these get their nodes
 
     @property
     def every_job(self) -> tuple[PlannedJob, ...]:
@@ -57,8 +63,23 @@ class Plan:
 
     @property
     def first_specs(self) -> list[JobSpec]:
-        """What is submitted first, of each configuration."""
-        return [self.variants.get(job.spec.case_id, (job,))[0].spec for job in self.jobs]
+        """What is submitted first, of each configuration: behind their allocation where the runs share one."""
+        from pytest_llmbench.launch.preflight.allocation import place_run
+
+        specs = []
+        for job in self.jobs:
+            case = job.spec.case_id
+            first, plan = self.variants.get(case, (job,))[0].spec, self.allocations.get(case)
+            held = plan.size(self.runs.get(case, 1)) if plan else None
+            specs += [held, place_run(first, 1, warm_up=True)] if held else [first]
+        return specs
+
+    def describe_allocations(self) -> Iterator[str]:
+        """Yield a line for each configuration whose runs share an allocation, or could not."""
+        for case, plan in self.allocations.items():
+            warm_ups = min(len(self.variants[case]), WARMED[self.jobs[0].spec.purpose])
+            if text := plan.describe(self.runs.get(case, 1), warm_ups):
+                yield _wrap(f"{case}: {text}")
 
 
 class Planner:
@@ -153,11 +174,12 @@ class Planner:
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         variants = self.plan_variants(jobs)
-        runs = self._count_trials(variants) if variants else self._find_requested_runs(selected)
+        allocations = self.plan_allocations(variants)
+        runs = self._count_trials(variants, allocations) if variants else self._find_requested_runs(selected)
         hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
-        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants)
+        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants, allocations)
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
@@ -167,13 +189,39 @@ class Planner:
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
 
-    def _count_trials(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, int]:
+    def plan_allocations(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, AllocationPlan]:
+        """Return by id how the runs of the variants get their nodes."""
+        from pytest_llmbench.launch.preflight.allocation import AllocationPlan, plan_allocation
+
+        if variants and self._wants_separate():
+            return {case: AllocationPlan(because="so the file wants it") for case in variants}
+        return {
+            case: plan_allocation(jobs, self._count_most(len(jobs), shared=True), self.slurm)
+            for case, jobs in variants.items()
+        }
+
+    def _wants_separate(self) -> bool:
+        from pytest_llmbench.launch.recipe.variants import wants_separate
+
+        text = self.launch.ab or self.launch.bisect
+        return not text.startswith(COMMITS) and wants_separate(self.host.directory / text)
+
+    def _count_trials(
+        self, variants: Mapping[str, Sequence[PlannedJob]], allocations: Mapping[str, AllocationPlan]
+    ) -> dict[str, int]:
         """Return by id how many runs there are at most."""
+        return {
+            case: self._count_most(len(jobs), shared=allocations[case].spec is not None)
+            for case, jobs in variants.items()
+        }
+
+    def _count_most(self, variants: int, *, shared: bool) -> int:
         from pytest_llmbench.judge import bisect, paired
 
         if self.launch.ab:
-            return {case: paired.count_runs(paired.PairedSettings(len(jobs))).most for case, jobs in variants.items()}
-        return {case: bisect.count_runs(bisect.BisectSettings(len(jobs))).most for case, jobs in variants.items()}
+            return paired.count_runs(paired.PairedSettings(variants, 1 if shared else None)).most
+        warm_ups = WARMED[self.launch.purpose] if shared else 0
+        return bisect.count_runs(bisect.BisectSettings(variants)).most + warm_ups
 
     @property
     def limit(self) -> float:

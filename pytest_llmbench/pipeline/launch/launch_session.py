@@ -166,7 +166,8 @@ class LaunchSession:
         limit = 0.0 if self.launch.collect else self.planner.limit
         variants = self.planner.plan_variants(jobs)
         self._refuse_changed(variants, noted.get("variants", {}))
-        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants)
+        allocations = self.planner.plan_allocations(variants)
+        return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants, allocations)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what none did."""
@@ -188,6 +189,8 @@ class LaunchSession:
 
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
+        for line in plan.describe_allocations():
+            self.host.tell(line)
         self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, reruns, plan.runs, shown=plan.every_job))
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
@@ -204,7 +207,7 @@ class LaunchSession:
         from pytest_llmbench.launch.preflight.plan import estimate_most, format_budget
 
         reruns = self.planner.list_reruns(plan)
-        for line in format_budget(plan.jobs, plan.limit, reruns, plan.runs):
+        for line in (*plan.describe_allocations(), *format_budget(plan.jobs, plan.limit, reruns, plan.runs)):
             self.host.tell(line)
         most = max(estimate_most((job.spec for job in plan.jobs), reruns), plan.hours)
         return PlannedHours(plan.hours, most, plan.limit)
@@ -254,6 +257,7 @@ class LaunchSession:
     def _follow(self, plan: Plan, journal: Journal) -> None:
         from pytest_llmbench.core.redaction import MASK
         from pytest_llmbench.launch import find_secret_values
+        from pytest_llmbench.launch.submit.allocation import release
 
         self.secrets = frozenset(value for job in plan.every_job for value in find_secret_values(job.spec))
         if not self.launch.collect:
@@ -273,7 +277,9 @@ class LaunchSession:
         make_progress: Callable[..., LaunchProgress] = partial(LaunchProgress, plan.first_specs)
         if plan.variants:
             specs = {case: [job.spec for job in jobs] for case, jobs in plan.variants.items()}
-            make_progress = partial(PairedProgress if self.launch.ab else BisectProgress, specs)
+            kind = PairedProgress if self.launch.ab else BisectProgress
+            give_back = partial(release, journal)
+            make_progress = partial(kind, specs, allocations=plan.allocations, most=plan.runs, release=give_back)
         progress = make_progress(
             runs,
             self.launch,

@@ -26,11 +26,13 @@ class PairedProgress(TrialProgress):
 
     what = "A/B"
 
-    def choose_step(self, trials: Sequence[Trial], names: Sequence[str]) -> NextTrial | TrialAnswer:
+    def choose_step(
+        self, trials: Sequence[Trial], names: Sequence[str], allocation: int | None = None
+    ) -> NextTrial | TrialAnswer:
         """Return which arm runs next, or what is said of each but the reference."""
         from pytest_llmbench.judge.paired import PairedSettings, next_step
 
-        step = next_step(trials, PairedSettings(len(names)))
+        step = next_step(trials, PairedSettings(len(names), allocation))
         if isinstance(step, NextTrial):
             return step
         outcomes = {answer.outcome for answer in step}

@@ -109,6 +109,6 @@ def _search_log(job: Job) -> Path | None:
         run.attempts[-1].log
         for run in runs
         # a Slurm that was set up anew begins with job id 1 again: what is older is of another job
-        if run.job_id == job.job_id and run.attempts and not (since and run.modified and run.modified < since)
+        if run.job_id == job.slurm_id and run.attempts and not (since and run.modified and run.modified < since)
     ]
     return logs[-1] if logs else None
