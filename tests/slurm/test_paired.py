@@ -46,16 +46,9 @@ Prepare = Callable[..., None]
 def prepare(gate: Gate) -> Prepare:
     """Write a recipe of two nodes, and variants of these step times."""
 
-    def write(
-        *seconds: float,
-        before: str = "",
-        after: str = "",
-        allocation: str = "separate",
-        lines: str = "",
-        gpus: int = 16,
-    ) -> None:
+    def write(*seconds: float, before: str = "", after: str = "", allocation: str = "separate", **recipe: Any) -> None:
         commands = "\n".join(filter(None, (before, RUNS, after)))
-        write_recipe(gate.folder, {"8b": commands}, gpus=gpus, cluster=lines)
+        write_recipe(gate.folder, {"8b": commands}, **{"gpus": 16, **recipe})
         variants = [
             f'  - {{name: v{number}, environment: {{VARIANT: v{number}, EACH: "{each}"}}}}\n'
             for number, each in enumerate(seconds)
@@ -318,7 +311,9 @@ def test_an_allocation_that_somebody_ends_costs_the_run_in_it(gate: Gate, prepar
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
     process = gate.start(*AB)
     gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 3)
-    cluster.run("scancel", *cluster.jobs())
+    (job,) = cluster.jobs()
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED")
     gate.go()
     assert process.wait(timeout=90) == 1, gate.output
     outcome = read_outcome(gate)

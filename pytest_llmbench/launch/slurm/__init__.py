@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import JobStatus
@@ -32,7 +32,6 @@ CLOCK_MARGIN = timedelta(hours=1)  # how far the clocks of this machine and of t
 
 # what sacct says, with exit code 1, where there is no slurmdbd
 _NO_ACCOUNTING = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
-_HARMLESS_STEPS = ("COMPLETED", "RUNNING", "PENDING", "CANCELLED")
 _OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
 
 
@@ -89,6 +88,14 @@ class Partition:
     up: bool  # whether it takes jobs
     is_default: bool = False  # whether a job gets it that names none
     gpu_nodes: tuple[tuple[str, int, int], ...] = ()  # a type of GPU as gres names it, how many a node has, and nodes
+
+
+class StepStatus(NamedTuple):
+    """A step of a job."""
+
+    state: str  # Slurm's word
+    exit_code: str  # reads `7:0`
+    started: datetime
 
 
 class Slurm:
@@ -191,18 +198,15 @@ class Slurm:
         """Whether sacct answers, which alone knows how each step of a job ended."""
         return self._ask("sacct", "-X", "--noheader", "--starttime=now").code == 0
 
-    def find_failed_step(self, job_id: str, since: datetime) -> str:
-        """Return the exit code of a step that failed, of those that began at a moment or later; empty without any.
-        SlurmAway if accounting does not answer."""
+    def list_steps(self, job_id: str, since: datetime) -> tuple[StepStatus, ...]:
+        """Return the steps of a job that began since then, as accounting has them; SlurmAway if it does not answer."""
         options = ("--parsable2", "--noheader", "--format=JobIDRaw,State,ExitCode,Start", f"--jobs={job_id}")
-        answer = self._answer("sacct", *_format_times(since - CLOCK_MARGIN), *options)
-        for fields in (line.split("|") for line in answer.splitlines()):
-            started = parse_time(fields[-1])
-            is_step = len(fields) == 4 and re.fullmatch(r"[0-9]+\.[0-9]+", fields[0])
-            failed = is_step and fields[1].partition(" ")[0] not in _HARMLESS_STEPS
-            if failed and started and started >= since:
-                return fields[2]
-        return ""
+        rows = (line.split("|") for line in self._answer("sacct", *_format_times(since), *options).splitlines())
+        return tuple(
+            StepStatus(state.partition(" ")[0], code, started)
+            for number, state, code, start in (row for row in rows if len(row) == 4)
+            if re.fullmatch(r"[0-9]+\.[0-9]+", number) and (started := parse_time(start))
+        )
 
     def list_accounts(self) -> tuple[str, ...] | None:
         """Return the accounts that the caller may use; None where Slurm does not insist on one, or cannot tell."""

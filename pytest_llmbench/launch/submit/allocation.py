@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import redact
-from pytest_llmbench.launch.slurm.statuses import SUCCESS
+from pytest_llmbench.launch.slurm import CLOCK_MARGIN
+from pytest_llmbench.launch.slurm.statuses import SUCCESS, find_phase
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
 if TYPE_CHECKING:
@@ -236,9 +237,9 @@ def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm)
     begun, ended, code = marks
     own = replace(allocation, limit_seconds=None, derived_exit_code="", exit_code="", started=begun, submitted=begun)
     if begun and ended and code is not None and (code == 0 or allocation.state == "RUNNING"):
-        # that of the allocation is the worst of all its steps so far: those of this run may have ended well
-        doubtful = code == 0 and allocation.derived_exit_code not in ("", SUCCESS)
-        failed_step = slurm.find_failed_step(job.slurm_id, begun) if doubtful else ""
+        failed_step = _find_failed_step(job, begun, allocation, slurm) if code == 0 else ""
+        if failed_step is None:
+            return replace(own, phase=Phase.RUNNING, elapsed_seconds=None)
         return replace(
             own,
             phase=Phase.ENDED,
@@ -258,6 +259,22 @@ def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm)
     if begun or allocation.phase is not Phase.RUNNING:
         return replace(own, elapsed_seconds=None)
     return replace(own, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None)
+
+
+def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm) -> str | None:
+    """Return the exit code of a step of a run that failed, empty where none did; None while nobody can tell.
+
+    That of the allocation is the worst of all its steps so far: those of this run may have ended well. Where accounting
+    has no steps, it counts.
+    """
+    if allocation.derived_exit_code in ("", SUCCESS):
+        return ""
+    steps = slurm.list_steps(job.slurm_id, begun - CLOCK_MARGIN)
+    own = [step for step in steps if step.started >= begun]
+    if any(find_phase(step.state) is not Phase.ENDED for step in own):
+        return None
+    failed = (step.exit_code for step in own if step.state not in ("COMPLETED", "CANCELLED"))
+    return next(failed, "") if steps else allocation.derived_exit_code
 
 
 def is_kept(job: Job) -> bool:

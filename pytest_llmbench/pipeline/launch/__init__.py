@@ -189,15 +189,20 @@ class Planner:
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
 
-    def plan_allocations(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, AllocationPlan]:
-        """Return by id how the runs of the variants get their nodes."""
+    def plan_allocations(
+        self, variants: Mapping[str, Sequence[PlannedJob]], before: Collection[JobSpec] = ()
+    ) -> dict[str, AllocationPlan]:
+        """Return by id how the runs of the variants get their nodes. Where a run `before`, in a session that goes on,
+        was a job of its own, the others are."""
         from pytest_llmbench.launch.preflight.allocation import AllocationPlan, plan_allocation
 
         if variants and self._wants_separate():
             return {case: AllocationPlan(because="so the file wants it") for case in variants}
+        alone = {spec.case_id for spec in before if spec.purpose in TRIALS and not spec.allocation}
         return {
             case: plan_allocation(jobs, self._count_most(len(jobs), shared=True), self.slurm)
             for case, jobs in variants.items()
+            if case not in alone
         }
 
     def _wants_separate(self) -> bool:

@@ -166,7 +166,7 @@ class LaunchSession:
         limit = 0.0 if self.launch.collect else self.planner.limit
         variants = self.planner.plan_variants(jobs)
         self._refuse_changed(variants, noted.get("variants", {}))
-        allocations = self.planner.plan_allocations(variants)
+        allocations = self.planner.plan_allocations(variants, [job.spec for job in journal.list_jobs()])
         return Plan(tuple(jobs), skipped, hours, limit, noted.get("runs", {}), variants, allocations)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:

@@ -93,8 +93,10 @@ class TrialProgress(LaunchProgress, ABC):
         if job.spec.purpose is not Purpose.ALLOCATION:
             return super().take_ended(job, end)
         self._budget.settle(job)
-        self.configurations[job.spec.case_id].jobs.append((job, end))
-        shared = self._shared[job.spec.case_id]
+        shared, progress = self._shared.get(job.spec.case_id), self.configurations.get(job.spec.case_id)
+        if shared is None or progress is None:
+            return []
+        progress.jobs.append((job, end))
         shared.ended.add(job.repeat)
         failed = end.blame is Blame.RUN and job.status is not None and job.status.state == "FAILED"
         if failed or not get_nodes(job):  # another one would not do either
@@ -166,6 +168,7 @@ class TrialProgress(LaunchProgress, ABC):
         self, progress: ConfigurationProgress, step: NextTrial, number: int, allocation: int | None
     ) -> list[NextJob]:
         """Return a run, behind its allocation where that is a new one."""
+        from pytest_llmbench.judge.trials import is_measured
         from pytest_llmbench.launch.follow import NextJob
         from pytest_llmbench.launch.preflight.allocation import place_run
 
@@ -175,7 +178,7 @@ class TrialProgress(LaunchProgress, ABC):
             self._release(case)
             return [NextJob(_pin(spec, nodes), 1, number)]
         run = NextJob(place_run(spec, allocation, warm_up=step.discarded), 1, number)
-        counted = sum(trial.outcome is TrialOutcome.MEASURED for trial in self._trials[case].values())
+        counted = sum(is_measured(trial, (trial.variant,)) for trial in self._trials[case].values())
         held = shared.plan.size(max(self._most.get(case, 1) - counted, 1))
         if allocation == shared.newest or held is None:
             return [run]
@@ -189,11 +192,15 @@ class TrialProgress(LaunchProgress, ABC):
         counted = (jobs[number] for number in sorted(trials) if trials[number].outcome is TrialOutcome.MEASURED)
         return next((get_nodes(job) for job in counted), ())
 
+    def _list_allocations(self, case: str) -> set[int]:
+        """Return the numbers of those in which a run was measured."""
+        measured = (trial for trial in self._trials[case].values() if trial.outcome is TrialOutcome.MEASURED)
+        return {trial.allocation for trial in measured} - {0}
+
     def _conclude(self, progress: ConfigurationProgress, answer: TrialAnswer, nodes: Sequence[str]) -> None:
         key, shared = progress.spec.key, self._shared[progress.spec.case_id]
         self._release(key.id)
-        measured = (trial for trial in self._trials[key.id].values() if trial.outcome is TrialOutcome.MEASURED)
-        allocations = len({trial.allocation for trial in measured} - {0})
+        allocations = len(self._list_allocations(key.id))
         where = [f"on {formatting.fold_nodes(nodes)}"] if nodes else []
         where += [f"in {formatting.count_noun(allocations, 'allocation')}"] if allocations else []
         text = f"{answer.text} ({', '.join(where)})" if where else answer.text
@@ -216,7 +223,9 @@ class TrialProgress(LaunchProgress, ABC):
         jobs, allocations = [], []
         for described, (job, _) in zip(result.jobs, progress.jobs, strict=True):
             if job.spec.purpose is Purpose.ALLOCATION:
-                allocations.append(described)
+                useful = job.repeat in self._list_allocations(case)
+                cost = dataclasses.replace(described.cost, loss=None) if useful else described.cost
+                allocations.append(dataclasses.replace(described, cost=cost))
                 continue
             trial = self._trials[case].get(job.repeat)
             seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None

@@ -336,7 +336,7 @@ def test_a_run_that_its_allocation_took_with_it_is_made_again_in_another_one(
     shared.end(None, end, status=status)
     (held,) = shared.allocations
     assert (held.identity, held.spec.sbatch_options[-1]) == ((KEY.id, "allocation", 1, 2), "--nodelist=n1,n2")
-    assert held.spec.command == ("sbatch", "--no-requeue", "--time=1:20:00", "./launch.sh")
+    assert held.spec.command == ("sbatch", "--no-requeue", "--time=1:40:00", "./launch.sh")
     assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)
     end_well(shared, 1.0, 1.05, 1.05, 1.0, 1.05, 1.0)
     assert shared.made == ["good", "new", "good", "good", "new", "new", "good", "new", "good"]
