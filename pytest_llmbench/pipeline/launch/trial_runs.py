@@ -129,6 +129,9 @@ class TrialProgress(LaunchProgress, ABC):
             milliseconds = seconds * 1000 if seconds else None
         elif _ended_with_allocation(job, end):
             problem = f"its allocation ended: {problem}"
+        elif job.spec.allocation and failure and failure.reason is Reason.LOG_MISSING:
+            # the next run in it has the same job id, and may go on in that log, where it is only not seen yet
+            self._shared[case].ended.add(job.spec.allocation)
         elif end.blame in OWN or (failure and failure.reason is Reason.WRONG_CONFIGURATION):
             outcome = TrialOutcome.DOES_NOT_RUN
         variant, spec = names.index(job.spec.variant), job.spec
@@ -183,6 +186,7 @@ class TrialProgress(LaunchProgress, ABC):
         if allocation == shared.newest or held is None:
             return [run]
         shared.newest = allocation
+        self._release(case)
         return [NextJob(_pin(held, nodes), 1, allocation), run]
 
     def _find_nodes(self, progress: ConfigurationProgress) -> tuple[str, ...]:

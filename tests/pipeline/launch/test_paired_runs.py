@@ -391,3 +391,12 @@ def test_a_run_whose_script_cannot_be_copied_is_its_variants_failure(shared: Cou
     shared.end(None, CRASHED, status=None, **refused)
     assert shared.end(None, CRASHED, status=None, **refused) is None
     assert shared.result.judgement.text.startswith("new does not run")
+
+
+def test_a_run_that_left_no_log_ends_its_allocation(shared: Course) -> None:
+    """The next run in it would write into the same file, if that is only not seen yet."""
+    end_well(shared, 1.0, 1.05)
+    shared.end(None, WELL, status=replace(GONE, state="COMPLETED", exit_code="0:0"))
+    assert shared.released == [KEY.id]
+    assert [each.repeat for each in shared.allocations] == [2]
+    assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)
