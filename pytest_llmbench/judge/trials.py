@@ -108,7 +108,10 @@ def choose_warm_up(trials: Sequence[Trial], variants: Sequence[int], allocation:
         for trial in trials
         if trial.discarded and trial.allocation == allocation and trial.outcome is TrialOutcome.MEASURED
     }
-    return next((NextTrial(variant, discarded=True) for variant in variants if variant not in warm), None)
+    # what does not come up is left to the runs that count, whose failures end it
+    given_up = {each for each in variants if count_failures(trials, each) >= MOST_FAILURES or is_lost(trials, each)}
+    cold = (variant for variant in variants if variant not in warm | given_up)
+    return next((NextTrial(variant, discarded=True) for variant in cold), None)
 
 
 # --- how far two variants are apart ------------------------------------------------------------------------------

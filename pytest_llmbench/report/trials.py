@@ -16,6 +16,8 @@ def describe(report: TrialReport) -> dict[str, Any]:
     return {
         "variants": list(report.names),
         "nodes": list(report.nodes),
+        "allocations": report.allocations,
+        "separate_because": report.separate_because or None,
         "cluster": report.cluster,
         "noise": _describe_noise(report.noise),
         "earlier_noise": _describe_noise(report.earlier),

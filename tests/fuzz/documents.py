@@ -21,7 +21,8 @@ from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_base
 from pytest_llmbench.baseline.write import write_recorded
 from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
 from pytest_llmbench.core.models import Acknowledgement, Baseline, Recipe, Recording
-from pytest_llmbench.core.models.jobs import Cluster, Variant
+from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.models.trials import Variant
 from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.ingest.nccl import Trace, read_saved

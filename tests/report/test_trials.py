@@ -54,6 +54,14 @@ def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
     assert estimate["runs"] == [2, 2]
 
 
+def test_it_says_how_the_runs_got_their_nodes() -> None:
+    report = TrialReport(("a", "b"), nodes=("n1",), allocations=2, separate_because="none could be held any more")
+    described = describe(report)
+    assert find_faults(described) == []
+    assert (described["allocations"], described["separate_because"]) == (2, "none could be held any more")
+    assert compare(1.0, 1.05)["separate_because"] is None
+
+
 def test_an_arm_without_a_run_has_no_estimate() -> None:
     failed = [Trial(0, TrialOutcome.MEASURED, 1000.0), *[Trial(1, TrialOutcome.DOES_NOT_RUN, None)] * 2]
     step = paired.next_step(failed, paired.PairedSettings())

@@ -48,9 +48,9 @@ def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
 def prepare(gate: Gate) -> Prepare:
     """Write a recipe of two nodes, and builds of which these steps are slower from a build on, or do not run."""
 
-    def write(changes: Mapping[int, float], *broken: int, after: str = "") -> None:
+    def write(changes: Mapping[int, float], *broken: int, after: str = "", allocation: str = "separate") -> None:
         write_recipe(gate.folder, {"8b": "\n".join(filter(None, (RUNS, after)))}, gpus=16)
-        lines = ["schema: 1\nvariants:\n"]
+        lines = [f"schema: 1\nallocation: {allocation}\nvariants:\n"]
         for number in range(BUILDS):
             seconds = 1.0
             for first, size in changes.items():
@@ -241,6 +241,24 @@ def test_stopped_in_a_build_it_goes_on_with_it(
     assert outcome["text"].startswith("first slow: "), outcome["text"]
     assert "do not run" not in outcome["text"]
     assert built.read_text().split()[:3] == (["0", "2", "1"] if how is signal.SIGKILL else ["0", "2", "2"])
+
+
+def test_one_allocation_holds_all_runs_of_a_search(gate: Gate, prepare: Prepare) -> None:
+    """Killed in the middle it goes on in the same one; a run of each end warms it up."""
+    wait = "[ $(wc -l < $STAGE_PATH/started) != 8 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
+    prepare({19: 0.02}, 15, 16, 18, after=wait, allocation="shared")
+    process = gate.start(*SEARCH)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 8, seconds=60)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    gate.go()
+    assert gate.run("--llmb-resume", "--llmb-json=session.json") == 0, gate.output
+    outcome, started = read_outcome(gate), read_started(gate)
+    assert outcome["text"].startswith("first slow: one of b18 to b19: +"), outcome["text"]
+    assert outcome["text"].endswith(", in 1 allocation)")
+    assert len({job for job, _, _ in started}) == 1
+    assert [build for _, _, build in started[:6]] == ["b00", "b31", "b00", "b31", "b31", "b00"]
+    assert "38 runs, 2 of them to warm up" in gate.plain
 
 
 def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:

@@ -46,13 +46,15 @@ Prepare = Callable[..., None]
 def prepare(gate: Gate) -> Prepare:
     """Write a recipe of two nodes, and variants of these step times."""
 
-    def write(*seconds: float, before: str = "", after: str = "") -> None:
-        write_recipe(gate.folder, {"8b": "\n".join(filter(None, (before, RUNS, after)))}, gpus=16)
-        lines = [
+    def write(*seconds: float, before: str = "", after: str = "", allocation: str = "separate", **recipe: Any) -> None:
+        commands = "\n".join(filter(None, (before, RUNS, after)))
+        write_recipe(gate.folder, {"8b": commands}, **{"gpus": 16, **recipe})
+        variants = [
             f'  - {{name: v{number}, environment: {{VARIANT: v{number}, EACH: "{each}"}}}}\n'
             for number, each in enumerate(seconds)
         ]
-        (gate.folder / "variants.yaml").write_text("schema: 1\nvariants:\n" + "".join(lines))
+        head = f"schema: 1\nallocation: {allocation}\nvariants:\n"
+        (gate.folder / "variants.yaml").write_text(head + "".join(variants))
 
     return write
 
@@ -153,10 +155,10 @@ def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(gate: Gate,
 WAIT_IN_SECOND = "[ $(wc -l < $STAGE_PATH/started) != 2 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
 
 
-def stop_in_second(gate: Gate, how: signal.Signals) -> None:
-    """Stop a session while its second run is under way."""
+def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
+    """Stop a session while its second run is under way, or another one."""
     process = gate.start(*AB)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 2)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == number)
     process.send_signal(how)
     process.wait(timeout=60)
 
@@ -237,3 +239,129 @@ def test_a_commit_is_checked_out_beside_the_journal(gate: Gate, prepare: Prepare
     assert read_outcome(gate)["text"].startswith("bad is slower than good: +5")
     assert {path.name for path in (gate.folder / ".llmbench" / "checkouts").iterdir()} == {good, bad}
     assert script.read_text() == slow
+
+
+# --- all runs in one allocation ------------------------------------------------------------------------------------
+
+
+def wait_in(number: int) -> str:
+    """Return a command that waits in the run of this number."""
+    return WAIT_IN_SECOND.replace("!= 2", f"!= {number}")
+
+
+def list_variants(gate: Gate) -> str:
+    """Return the variants of all runs that began, in order, as `01 10`; those of each job apart."""
+    runs: dict[str, str] = {}
+    for job, _, variant in read_started(gate):
+        runs[job] = runs.get(job, "") + variant[1]
+    return " ".join(runs.values())
+
+
+@pytest.mark.parametrize(
+    ("slower", "answer", "order"),
+    [
+        (1.05, r"v1 is slower than v0: \+[45]\.\d\d % \(97\.6 %: .*\), 2 pairs \(on n\S+, in 1 allocation\)", "010110"),
+        (1.0, r"v1 is within 1 % of v0: \S+ % \(92\.8 %: .*\), 4 pairs \(on n\S+, in 1 allocation\)", "0101101001"),
+    ],
+)
+def test_one_allocation_holds_all_runs(gate: Gate, prepare: Prepare, slower: float, answer: str, order: str) -> None:
+    """It is the only job of Slurm; the first run of each variant in it counts for nothing, and it is told before."""
+    prepare(1.0, slower, before="squeue --noheader --format=%A >> $STAGE_PATH/queue", allocation="shared")
+    assert gate.run(*AB) == (1 if slower > 1 else 0), gate.output
+    outcome = read_outcome(gate)
+    assert re.match(answer, outcome["text"]), outcome["text"]
+    assert list_variants(gate) == order
+    ids = {job for job, _, _ in read_started(gate)}
+    assert set((gate.folder / "stage" / "queue").read_text().split()) == ids
+    assert (outcome["trials"]["allocations"], outcome["trials"]["separate_because"]) == (1, None)
+    assert [job["text"] for job in outcome["jobs"][:3]] == ["v0, to warm up", "v1, to warm up", "v0"]
+    assert outcome["jobs"][-1]["purpose"] == "allocation"
+    assert outcome["gpu_hours"]["used"] == outcome["jobs"][-1]["gpu_hours"]["used"] > 0
+    runs = "one allocation holds all runs: 2 nodes for at most 1:53:00, 30.1 GPU-hours; 10 runs, 2 of them to warm up"
+    assert runs in gate.plain
+    assert not list((gate.folder / "stage" / "results").rglob("*.out"))
+
+
+def test_steps_of_a_run_have_all_nodes_and_a_failed_one_is_its_own(gate: Gate, prepare: Prepare) -> None:
+    """Also where its script ends well, and a run before it left a step behind; later runs are not blamed for it."""
+    steps = """\
+[ $(wc -l < $STAGE_PATH/started) != 1 ] || { srun --overlap -N1 -n1 sleep 300 & sleep 1; }
+srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
+[ $(wc -l < $STAGE_PATH/started) != 2 ] || srun -N2 -n2 false || true"""
+    prepare(1.0, 1.1, after=steps, allocation="shared")
+    assert gate.run(*AB) == 1, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["text"].startswith("v1 is slower than v0: +10.")
+    assert "a step of it failed with exit code 1" in outcome["jobs"][1]["text"]
+    assert list_variants(gate) == "0110110"
+    assert sorted((gate.folder / "stage" / "steps").read_text().split()) == ["n1"] * 7 + ["n2"] * 7
+
+
+def test_an_arm_that_does_not_run_ends_its_allocation(gate: Gate, prepare: Prepare) -> None:
+    broken = '[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }'
+    prepare(1.0, 1.0, after=broken, allocation="shared")
+    assert gate.run(*AB) == 1, gate.output
+    assert read_outcome(gate)["text"].startswith("v1 does not run, and is not compared with v0")
+    assert list_variants(gate) == "011"
+
+
+def test_interrupted_it_leaves_no_allocation(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+    prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
+    stop_in_second(gate, signal.SIGINT, 3)
+    gate.wait_for(lambda: not cluster.jobs())
+    assert "1 job cancelled" in gate.plain
+    assert list_variants(gate) == "010"
+
+
+def test_killed_it_goes_on_in_the_same_allocation(gate: Gate, prepare: Prepare) -> None:
+    """No run is made twice."""
+    prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
+    stop_in_second(gate, signal.SIGKILL, 4)
+    gate.go()
+    assert gate.run("--llmb-resume", "--llmb-json=session.json") == 1, gate.output
+    assert re.match(r"v1 is slower than v0: \+[45]", read_outcome(gate)["text"])
+    assert list_variants(gate) == "010110"
+
+
+def test_killed_it_goes_on_in_a_new_allocation_where_the_old_one_has_ended(
+    gate: Gate, prepare: Prepare, cluster: Cluster
+) -> None:
+    """Runs that ended count; the new one is warmed up again, on the same nodes."""
+    prepare(1.0, 1.05, after=wait_in(5), allocation="shared")
+    stop_in_second(gate, signal.SIGKILL, 5)
+    cluster.cancel_all()
+    gate.go()
+    assert gate.run("--llmb-resume", "--llmb-json=session.json") == 1, gate.output
+    outcome = read_outcome(gate)
+    assert re.match(r"v1 is slower than v0: \+[45].*in 2 allocations\)", outcome["text"]), outcome["text"]
+    assert list_variants(gate) == "01011 0101"
+    assert len({nodes for _, nodes, _ in read_started(gate)}) == 1
+
+
+def test_an_allocation_that_somebody_ends_costs_the_run_in_it(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+    """It is no failure of its variant, and is made again in a new one."""
+    prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
+    process = gate.start(*AB)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 3)
+    (job,) = cluster.jobs()
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED")
+    gate.go()
+    assert process.wait(timeout=90) == 1, gate.output
+    outcome = read_outcome(gate)
+    assert re.match(r"v1 is slower than v0: \+[45]", outcome["text"]), outcome["text"]
+    assert list_variants(gate) == "010 011010"
+    assert "its allocation ended: CANCELLED" in outcome["jobs"][2]["text"]
+
+
+@pytest.mark.parametrize(
+    ("partition", "launcher", "why"),
+    [
+        ("partition: short\n", "sbatch", "1:53:00 for all of them are more than the 0:10:00 of partition short"),
+        ("", "script", "its launcher submits by itself"),
+    ],
+)
+def test_what_cannot_share_one_says_why(gate: Gate, prepare: Prepare, partition: str, launcher: str, why: str) -> None:
+    prepare(1.0, 1.05, allocation="shared", cluster=partition, gpus=8)
+    assert gate.run(*AB, "--llmb-dry-run", f"--llmb-launcher={launcher}") == 0, gate.output
+    assert f"each run is a job of its own, on the nodes of the first: {why}" in gate.plain

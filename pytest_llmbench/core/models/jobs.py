@@ -29,6 +29,7 @@ class Purpose(StrEnum):
     BISECT = "bisect"  # one of the runs of a search over builds
     CONFIRM_NODES = "node-confirmation"  # one more run on nodes that may be slow
     CHECK_NODES = "node-check"  # the site's own check of them
+    ALLOCATION = "allocation"  # nodes that are held for the runs of an A/B or a search
 
 
 PURPOSE_FLAGS = {
@@ -242,18 +243,6 @@ class Cluster:
     source: Path | None = None  # the file it was read from
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One arm of an A/B, or build of a search: what it has in place of what the cluster file says, or besides."""
-
-    name: str
-    image: str = ""
-    commit: str = ""  # of the recipe's folder, which is a git repository, or in one
-    folder: Path | None = None  # in place of the recipe's
-    environment: Pairs = ()
-    arguments: tuple[str, ...] = ()  # behind the words of the launcher
-
-
 # --- jobs -------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +253,7 @@ class JobSpec:
     case_id: str  # the id of the configuration
     key: Key
     purpose: Purpose
-    via: str  # the class of launcher
+    via: str  # the class of launcher; allocation: in one that is held
     command: tuple[str, ...]  # an argument list
     directory: Path
     environment: Pairs
@@ -281,8 +270,9 @@ class JobSpec:
     variant: str = ""  # the name of what it is a run of, in an A/B or a search over builds
     build: tuple[str, ...] = ()  # a command that has to end well in `checkout` before it is submitted
     checkout: Path | None = None  # of the commit that it is a run of
-    # of the secrets of a job of the journal: they tell another value, and no value
-    digests: Pairs = field(default=(), compare=False)
+    allocation: int = 0  # which of its configuration it runs in, counted from 1; 0: it is a job of its own
+    warm_up: bool = False  # a run that counts for nothing
+    digests: Pairs = field(default=(), compare=False)  # of secrets in the journal: they tell another value, no value
 
     @property
     def occupied_gpus(self) -> int:
@@ -337,6 +327,11 @@ class Job:
     def identity(self) -> JobIdentity:
         """What there is only one job for in a session."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
+
+    @property
+    def slurm_id(self) -> str:
+        """The id that Slurm knows: that of its allocation for a run in one, `4711` of `4711-2`."""
+        return self.job_id.partition("-")[0]
 
     @property
     def refused(self) -> bool:

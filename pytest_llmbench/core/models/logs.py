@@ -25,6 +25,15 @@ value that a pattern took out of its line."""
 
 NO_QUOTE = Quote("")
 
+VARIANT_MARK = ".ab"
+"""A file of the name of a log with this at its end says that the log is of an arm of an A/B."""
+
+TRIALS_FILE = ".llmbench-ab"
+"""A file that says the same of logs below its folder: a line `TOKEN TIME` for each job that is about to be submitted,
+then `TOKEN TIME JOB` with its id, or NO_JOB where none came of it."""
+
+NO_JOB = "-"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.models.judgements import Noise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_llmbench.core.models.jobs import Pairs
 
 __all__ = [
     "BisectAnswer",
@@ -20,17 +26,20 @@ __all__ = [
     "Trial",
     "TrialOutcome",
     "TrialReport",
+    "Variant",
 ]
 
 
-VARIANT_MARK = ".ab"
-"""A file of the name of a log with this at its end says that the log is of an arm of an A/B."""
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One arm of an A/B, or build of a search: what it has in place of what the cluster file says, or besides."""
 
-TRIALS_FILE = ".llmbench-ab"
-"""A file that says the same of logs below its folder: a line `TOKEN TIME` for each job that is about to be submitted,
-then `TOKEN TIME JOB` with its id, or NO_JOB where none came of it."""
-
-NO_JOB = "-"
+    name: str
+    image: str = ""
+    commit: str = ""  # of the recipe's folder, which is a git repository, or in one
+    folder: Path | None = None  # in place of the recipe's
+    environment: Pairs = ()
+    arguments: tuple[str, ...] = ()  # behind the words of the launcher
 
 
 class TrialOutcome(StrEnum):
@@ -170,6 +179,8 @@ class TrialReport:
     nodes: tuple[str, ...] = ()  # on which all of them ran
     cluster: str = ""  # empty: nothing tells
     earlier: Noise | None = None  # of earlier A/Bs of the configuration on the cluster, which was pooled in
+    allocations: int = 0  # how many held these nodes, one after another; 0: each run was a job of its own
+    separate_because: str = ""  # why there was none, or none any more
 
     @property
     def noise(self) -> Noise | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_llmbench.core.models import AttemptFiles, Remains
-from pytest_llmbench.core.models.trials import VARIANT_MARK
+from pytest_llmbench.core.models.logs import VARIANT_MARK
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import Layout, find_layout, read_stamp
 from pytest_llmbench.ingest.discover.metadata import FILE_NAME

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models.trials import NO_JOB, TRIALS_FILE, VARIANT_MARK
+from pytest_llmbench.core.models.logs import NO_JOB, TRIALS_FILE, VARIANT_MARK
 
 LEVELS = 6
 """A launcher puts a log into folders that only it knows, so many below the last that is known before."""

@@ -27,6 +27,7 @@ from pytest_llmbench.launch.follow.stalls import ReadProgress
 from pytest_llmbench.launch.follow.watch import Absence, Limits, Watch, cancel_jobs, differs, explain_end, has_moved_on
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import Launcher, Scheduler, find_launcher, group_by_scheduler
+from pytest_llmbench.launch.submit.allocation import holds_nodes, waits_for_nodes
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError, describe_problem
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Engine:
             elif job.number in live:
                 self._intended.append(job)
         self._say(f"resumed: {summarize(jobs)}")
-        return [job for job in jobs if job.number not in live]
+        return sorted((job for job in jobs if job.number not in live), key=holds_nodes)  # behind the runs in them
 
     def cancel(self) -> tuple[str, ...]:
         """Cancel every job of this session that has not ended, and wait until they are gone, at most 30 s.
@@ -203,6 +204,8 @@ class Engine:
         return False
 
     def _has_room(self, spec: JobSpec) -> bool:
+        if spec.allocation:
+            return not waits_for_nodes(spec, (*self._queue, *self._intended))
         scheduler = self._find_launcher(spec).scheduler
         mine = sum(self._find_launcher(job.spec).scheduler is scheduler for job in self._live.values())
         if scheduler.at_once is not None and mine >= scheduler.at_once:
@@ -323,7 +326,7 @@ class Engine:
         return {
             job.number: self._read_progress(replace(job, status=status))
             for job in jobs
-            if (status := statuses.get(job.number)) and (_is_running(status) or status.state == "TIMEOUT")
+            if (status := statuses.get(job.number)) and (status.phase is Phase.RUNNING or status.state == "TIMEOUT")
         }
 
     def _take(self, job: Job, status: JobStatus | None, log: LogProgress | None) -> tuple[bool, Job | None]:
@@ -360,8 +363,6 @@ class Engine:
         self._record_failure(job, SubmissionState.STOPPED, "cancelled before it was submitted")
         return None
 
-    # --- small things -------------------------------------------------------------------------------------
-
     def _find_whole(self, job: Job) -> Job:
         """Return a job of the journal with the secrets that it was submitted with."""
         mine = self._jobs.get(job.number)
@@ -397,7 +398,3 @@ class Engine:
 
     def _say(self, text: str) -> None:
         self._progress.say(text, self._now())
-
-
-def _is_running(status: JobStatus | None) -> bool:
-    return status is not None and status.phase is Phase.RUNNING

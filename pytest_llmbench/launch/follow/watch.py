@@ -36,6 +36,8 @@ BLOCKED_SECONDS = 10.0  # a reason that never clears has to be seen for so long,
 CANCEL_AGAIN_SECONDS = 60.0
 TELL_AGAIN_SECONDS = 300.0
 
+STEPLESS = (Purpose.CHECK_NODES, Purpose.ALLOCATION)  # what makes no steps of its own, and has a time limit
+
 CANCEL_SECONDS = 30.0
 LONGEST_PAUSE = 3.0
 
@@ -97,7 +99,7 @@ class Watch:
         """Decide about a job from what a poll says of it, None where the poll says nothing, and from what its log
         shows, None where nobody looked."""
         memory = self._memories.setdefault(job.number, _JobMemory(Phase.UNKNOWN, now, now))
-        if job.spec.purpose is Purpose.CHECK_NODES:  # it makes no steps, and has a short time limit
+        if job.spec.purpose in STEPLESS:
             progress = None
         if status is None or status.phase is Phase.UNKNOWN:
             return self._decide_unknown(job, memory, now)

@@ -63,7 +63,7 @@ def _has_sbatch(planned: PlannedJob) -> bool:
 
 def check_account(planned: PlannedJob, cluster: Cluster, accounts: Sequence[str] | None) -> Iterator[JobProblem]:
     """Yield an account that Slurm does not have; nothing where there is no accounting or no account is named."""
-    account = _find_setting(planned, ("-A", "--account"), ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"))
+    account = find_setting(planned, ("-A", "--account"), ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"))
     account = account or (cluster.account if planned.spec.via != "sbatch" else "")
     if account and accounts is not None and account.lower() not in {name.lower() for name in accounts}:
         hint = did_you_mean(account, accounts)
@@ -73,7 +73,7 @@ def check_account(planned: PlannedJob, cluster: Cluster, accounts: Sequence[str]
 
 def check_partition(planned: PlannedJob, cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[JobProblem]:
     """Yield a partition that does not exist, and what the best of the named ones (else of all) has against a job."""
-    named = _find_setting(planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION"))
+    named = find_setting(planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION"))
     named = named or (cluster.partition if planned.spec.via != "sbatch" else "")
     names = [name for name in named.split(",") if name]
     by_name = {partition.name: partition for partition in partitions}
@@ -98,8 +98,8 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
     if not partition.up:
         what, remedy = f"{name} takes no jobs: it is down", "name another partition in the cluster file, or wait"
         yield JobProblem(what, remedy, check=PreflightCheck.PARTITION)
-    limit, time = partition.time_limit_seconds, _find_requested_time(planned)
-    if limit is not None and _read_time_limit(time) > limit:
+    limit, time = partition.time_limit_seconds, find_requested_time(planned)
+    if limit is not None and read_time_limit(time) > limit:
         what = f"{name} gives a job at most {limit / 60:.0f} minutes: one that asks for more never starts"
         remedy = "lower `time_limit` in the cluster file, or name another partition"
         yield JobProblem(what, remedy, time, PreflightCheck.TIME_LIMIT)
@@ -132,21 +132,22 @@ def _has_to_ask(planned: PlannedJob) -> bool:
 
 def _find_requested_gpus(planned: PlannedJob) -> tuple[str, int]:
     """Return how a job asks for GPUs as it is written (`gpu:8`), and how many of a node (0: it does not say)."""
-    gres = _find_setting(planned, ("--gres",), ("SBATCH_GRES",))
+    gres = find_setting(planned, ("--gres",), ("SBATCH_GRES",))
     on_node = next((part for part in gres.split(",") if part.split(":")[0] == "gpu"), "")
-    on_node = on_node or _find_setting(planned, ("--gpus-per-node",), ("SBATCH_GPUS_PER_NODE",))
+    on_node = on_node or find_setting(planned, ("--gpus-per-node",), ("SBATCH_GPUS_PER_NODE",))
     if on_node and on_node not in NOTHING:
         return on_node, _count_gpus(on_node)
-    in_all = _find_setting(planned, ("--gpus", "-G", "--gpus-per-task"), ("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK"))
+    in_all = find_setting(planned, ("--gpus", "-G", "--gpus-per-task"), ("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK"))
     return ("", 0) if in_all in NOTHING else (in_all, 0)
 
 
-def _find_requested_time(planned: PlannedJob) -> str:
+def find_requested_time(planned: PlannedJob) -> str:
+    """Return the time limit that a job asks for, as it is written; empty where it asks for none."""
     variable = "SBATCH_TIMELIMIT" if planned.spec.via == "sbatch" else "TIME_LIMIT"
-    return _find_setting(planned, ("-t", "--time"), (variable,))
+    return find_setting(planned, ("-t", "--time"), (variable,))
 
 
-def _read_time_limit(time: str) -> float:
+def read_time_limit(time: str) -> float:
     """Return a time limit as sbatch reads it, where a number alone is minutes; 0 for one that it does not read."""
     is_minutes = time.isdecimal() and len(time) < 10
     return 60.0 * int(time) if is_minutes else parse_duration(time) or 0.0
@@ -161,18 +162,18 @@ def _count_gpus(gres: str) -> int:
 # --- what is asked for: on the command line, by variables, by the script's own lines ------------------------
 
 
-def _find_setting(planned: PlannedJob, options: Sequence[str], variables: Sequence[str]) -> str:
+def find_setting(planned: PlannedJob, options: Sequence[str], variables: Sequence[str]) -> str:
     """Return what holds for sbatch: its option, else the variable, else the script's own line."""
     environment = dict(planned.spec.environment)
     values = (environment[name] for name in variables if environment.get(name))
     return (
-        _find_option(_list_sbatch_words(planned), options)
+        _find_option(list_sbatch_words(planned), options)
         or next(values, "")
         or _find_option(read_directives(planned), options)
     )
 
 
-def _list_sbatch_words(planned: PlannedJob) -> Sequence[str]:
+def list_sbatch_words(planned: PlannedJob) -> Sequence[str]:
     """Return the words of a command that are sbatch's own: what follows a script belongs to the script."""
     if planned.spec.via != "sbatch":
         return ()

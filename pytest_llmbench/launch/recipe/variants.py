@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Variant
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts
+from pytest_llmbench.core.models.trials import Variant
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
 from pytest_llmbench.launch.recipe import IMAGE
@@ -26,6 +27,7 @@ MOST_ARMS = 8  # of one A/B
 MOST_BUILDS = 512  # of one search
 
 MOST_RUNS = (8, 10_000)  # as the cap of a search: the ends alone may take eight
+ALLOCATIONS = ("shared", "separate")  # whether all runs share one, where they can: the first unless the file says so
 
 CHECKOUTS = "checkouts"
 """The folder of the journal in which commits are checked out."""
@@ -80,12 +82,22 @@ def _read(path: Path, required: Mapping[str, Spec], optional: Mapping[str, Spec]
     from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     root = read_document(path, what="file of variants", raises=LaunchError)
-    fields = Fields({"schema": Number(1, 1, whole=True), **required}, optional)
+    allocation = Text("shared or separate", choices=ALLOCATIONS)
+    fields = Fields({"schema": Number(1, 1, whole=True), **required}, {"allocation": allocation, **optional})
     return read_entry(path, root, fields, check=_check, raises=LaunchError)
 
 
 def _read_variants(entry: YamlMapping, path: Path) -> tuple[Variant, ...]:
     return tuple(_make_variant(each, path.absolute().parent) for each in entry.get("variants") or ())
+
+
+def wants_separate(path: Path) -> bool:
+    """Whether a file of variants, which was read before, wants a job of its own for each run."""
+    from pytest_llmbench.core.yamlfile import read_document, read_entry
+
+    root = read_document(path, what="file of variants", raises=LaunchError)
+    fields = Fields({}, {"allocation": Text(choices=ALLOCATIONS)}, closed=False)
+    return bool(read_entry(path, root, fields, raises=LaunchError).get("allocation") == ALLOCATIONS[1])
 
 
 def _check(entry: YamlMapping, report: Report) -> None:

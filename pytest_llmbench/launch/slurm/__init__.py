@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import JobStatus
@@ -21,6 +21,7 @@ from pytest_llmbench.launch.slurm.statuses import (
     list_gpus,
     merge_statuses,
     parse_duration,
+    parse_time,
     read_sacct,
     read_squeue,
 )
@@ -87,6 +88,14 @@ class Partition:
     up: bool  # whether it takes jobs
     is_default: bool = False  # whether a job gets it that names none
     gpu_nodes: tuple[tuple[str, int, int], ...] = ()  # a type of GPU as gres names it, how many a node has, and nodes
+
+
+class StepStatus(NamedTuple):
+    """A step of a job."""
+
+    state: str  # Slurm's word
+    exit_code: str  # reads `7:0`
+    started: datetime
 
 
 class Slurm:
@@ -190,6 +199,20 @@ class Slurm:
                 reasons.update(dict.fromkeys(named, f"{reason} ({user}, {moment})"))
         return reasons
 
+    def keeps_accounts(self) -> bool:
+        """Whether sacct answers, which alone knows how each step of a job ended."""
+        return self._ask("sacct", "-X", "--noheader", "--starttime=now").code == 0
+
+    def list_steps(self, job_id: str, since: datetime) -> tuple[StepStatus, ...]:
+        """Return the steps of a job that began since then, as accounting has them; SlurmAway if it does not answer."""
+        options = ("--parsable2", "--noheader", "--format=JobIDRaw,State,ExitCode,Start", f"--jobs={job_id}")
+        rows = (line.split("|") for line in self._answer("sacct", *_format_times(since), *options).splitlines())
+        return tuple(
+            StepStatus(state.partition(" ")[0], code, started)
+            for number, state, code, start in (row for row in rows if len(row) == 4)
+            if re.fullmatch(r"[0-9]+\.[0-9]+", number) and (started := parse_time(start))
+        )
+
     def list_accounts(self) -> tuple[str, ...] | None:
         """Return the accounts that the caller may use; None where Slurm does not insist on one, or cannot tell."""
         config = self._answer("scontrol", "show", "config")
@@ -250,12 +273,17 @@ def _is_without_accounting(done: CommandOutput) -> bool:
 
 
 def _format_period(moment: datetime) -> tuple[str, ...]:
-    """Return sacct's options for the jobs since a moment, in UTC as the commands run. It refuses a start behind the
+    """Return sacct's options for the jobs since a moment, without their steps."""
+    return "-X", "--parsable2", "--noheader", *_format_times(moment)
+
+
+def _format_times(moment: datetime) -> tuple[str, ...]:
+    """Return sacct's options for what was since a moment, in UTC as the commands run. It refuses a start behind the
     end, which is now by default: the clock of this machine may be ahead."""
     start, end = (
         each.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S") for each in (moment, moment + timedelta(days=3650))
     )
-    return "-X", "--parsable2", "--noheader", f"--starttime={start}", f"--endtime={end}"
+    return f"--starttime={start}", f"--endtime={end}"
 
 
 def _read_comments(output: str, tokens: Collection[str]) -> dict[str, set[str]]:

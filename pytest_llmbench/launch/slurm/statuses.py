@@ -229,9 +229,9 @@ def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
         exit_code=codes[0],
         derived_exit_code=codes[1],
         elapsed_seconds=float(elapsed) if is_number(elapsed) else None,
-        submitted=_parse_time(submitted),
-        started=_parse_time(started),
-        ended=_parse_time(ended),
+        submitted=parse_time(submitted),
+        started=parse_time(started),
+        ended=parse_time(ended),
         cancelled_by=state["uid"] or "",
         seen_by="sacct",
     )
@@ -254,9 +254,9 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
         exit_code=codes[0],
         derived_exit_code=codes[1],
         elapsed_seconds=parse_duration(elapsed),
-        submitted=_parse_time(submitted),
-        started=_parse_time(started),
-        ended=_parse_time(ended) if phase is Phase.ENDED else None,
+        submitted=parse_time(submitted),
+        started=parse_time(started),
+        ended=parse_time(ended) if phase is Phase.ENDED else None,
         restarts=int(restarts) if is_number(restarts) else 0,
         seen_by="squeue",
         limit_seconds=parse_duration(limit),
@@ -274,7 +274,8 @@ def _choose_worse(code: str, other: str) -> str:
     return other if code == SUCCESS else code
 
 
-def _parse_time(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
+    """Return a time as Slurm prints it in UTC; None for what is none."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
     except ValueError:  # Unknown, None, N/A

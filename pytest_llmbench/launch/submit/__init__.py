@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus
+from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Purpose
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.slurm import SlurmAway
-from pytest_llmbench.launch.submit import process, sbatch_wrapper, submissions
+from pytest_llmbench.launch.submit import allocation, process, sbatch_wrapper, submissions
+from pytest_llmbench.launch.submit.allocation import OUTPUT
 from pytest_llmbench.launch.submit.local import LocalLauncher, start_command
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.slurm import Slurm
 
 SUBMIT_SECONDS = 600.0
-OUTPUT = "submit.out"
 EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
 KILLED = 128  # a shell's exit code above this is a signal: what the command had done by then, nothing tells
@@ -82,12 +82,19 @@ class SlurmJobs:
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Ask Slurm for all jobs at once; one that it does not mention is unknown."""
-        statuses = self._slurm.poll({job.job_id: estimate_submission(job) for job in jobs})
-        return {job.number: statuses[job.job_id] for job in jobs if job.job_id in statuses}
+        # before Slurm: what it says of an allocation is then not older than the end of a run in it
+        marks = {job.number: allocation.read_marks(job) for job in jobs if job.spec.allocation}
+        statuses = self._slurm.poll({job.slurm_id: estimate_submission(job) for job in jobs})
+        answers = {job.number: statuses[job.slurm_id] for job in jobs if job.slurm_id in statuses}
+        return answers | {
+            job.number: allocation.describe_run(job, marks[job.number], answers[job.number], self._slurm)
+            for job in jobs
+            if job.number in marks and job.number in answers
+        }
 
     def cancel(self, jobs: Sequence[Job]) -> str:
-        """Cancel all jobs with one scancel."""
-        return self._slurm.cancel([job.job_id for job in jobs])
+        """Cancel all jobs with one scancel; a run in an allocation ends with that."""
+        return self._slurm.cancel(list(dict.fromkeys(job.slurm_id for job in jobs)))
 
 
 class SlurmLauncher:
@@ -219,10 +226,18 @@ class Sbatch(SlurmLauncher):
     def build_arguments(self, job: Job) -> tuple[str, ...]:
         """Return the command with our own options right behind the program, where they win over none of its own."""
         program, *others = job.spec.command
+        if job.spec.purpose is Purpose.ALLOCATION:
+            held = job.folder.absolute() / allocation.HELD
+            others[-1:] = [f"--output={held}", f"--error={held}", str(allocation.find_holder(job))]
         return (program, *sbatch_wrapper.list_options(job), *others)
 
     def prepare_environment(self, job: Job) -> Mapping[str, str]:
         """Return the variables of the command, as they are."""
+        if job.spec.purpose is Purpose.ALLOCATION:
+            try:
+                allocation.write_holder(job)
+            except OSError as error:
+                raise LaunchError(f"{error.filename}: {error.strerror}") from error
         return dict(job.spec.environment)
 
     def is_marked(self, _job: Job) -> bool:
@@ -245,6 +260,7 @@ def build_launchers(tools: Tools) -> dict[str, Launcher]:
         "script": SlurmLauncher(tools, slurm, submissions.read_script),
         "llmb-run": SlurmLauncher(tools, slurm, submissions.read_llmb_run),
         "local": LocalLauncher(tools.journal, tools.sleep),
+        "allocation": allocation.AllocationLauncher(tools.journal, slurm),
     }
 
 

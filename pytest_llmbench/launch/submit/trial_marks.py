@@ -11,10 +11,11 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.core.models.jobs import TRIALS, Job
-from pytest_llmbench.core.models.trials import NO_JOB, TRIALS_FILE, VARIANT_MARK
+from pytest_llmbench.core.models.logs import NO_JOB, TRIALS_FILE, VARIANT_MARK
 from pytest_llmbench.launch.submit import SUBMIT_SECONDS, Launcher, Scheduler
 from pytest_llmbench.launch.submit.local import find_log
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
@@ -67,8 +68,9 @@ class MarkFirst:
         return None
 
     def _settle(self, job: Job, submission: Submission) -> Submission:
-        """Note which job it became, in the folder that its launcher printed, too."""
-        _note_after(job, submission.job_id, submission.folder)
+        """Note which job it became, in the folder that its launcher printed, too; in an allocation it is that one, by
+        whose id the log is called."""
+        _note_after(job, replace(job, job_id=submission.job_id).slurm_id, submission.folder)
         return submission
 
 
@@ -82,6 +84,8 @@ def _note(job: Job, became: str = "", printed: Path | None = None) -> None:
     """Write a line for a job wherever its log may lie: its token, the time, and what became of it. It stands apart from
     a line before it that was cut."""
     folders = job.spec.log_folders or (job.spec.directory,)
+    if job.spec.allocation:  # to which its log is moved when it has ended
+        folders = (*folders, job.folder)
     for folder in dict.fromkeys([*folders, *filter(None, [printed])]):
         _write(folder / TRIALS_FILE, "\n" + f"{job.token} {time.time():.0f} {became}".rstrip() + "\n", job)
 

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key, Noise
-from pytest_llmbench.core.models.jobs import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose, Variant
+from pytest_llmbench.core.models.jobs import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.models.trials import Variant
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
+from pytest_llmbench.pipeline.launch.trial_plans import WARMED, count_trials, estimate_hours, plan_allocations
 from pytest_llmbench.pipeline.launch_settings import COMMITS, LaunchSettings
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
     from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, Reruns
     from pytest_llmbench.launch.recipe.variants import Builds
     from pytest_llmbench.launch.slurm import Runner, Slurm
@@ -59,6 +62,7 @@ class Plan:
     variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)  # by id, those of an A/B or a search
     named: tuple[NamedNodes, ...] = ()  # nodes that the history names, on which a run comes first
     noise: Mapping[str, Noise] = field(default_factory=dict)  # by id, what earlier A/Bs say of it
+    allocations: Mapping[str, AllocationPlan] = field(default_factory=dict)  # by id, how these get their nodes
 
     @property
     def every_job(self) -> tuple[PlannedJob, ...]:
@@ -67,8 +71,23 @@ class Plan:
 
     @property
     def first_specs(self) -> list[JobSpec]:
-        """What is submitted first, of each configuration."""
-        return [self.variants.get(job.spec.case_id, (job,))[0].spec for job in self.jobs]
+        """What is submitted first, of each configuration: behind their allocation where the runs share one."""
+        from pytest_llmbench.launch.preflight.allocation import place_run
+
+        specs = []
+        for job in self.jobs:
+            case = job.spec.case_id
+            first, plan = self.variants.get(case, (job,))[0].spec, self.allocations.get(case)
+            held = plan.size(self.runs.get(case, 1)) if plan else None
+            specs += [held, place_run(first, 1, warm_up=True)] if held else [first]
+        return specs
+
+    def describe_allocations(self) -> Iterator[str]:
+        """Yield a line for each configuration whose runs share an allocation, or could not."""
+        for case, plan in self.allocations.items():
+            warm_ups = min(len(self.variants[case]), WARMED[self.jobs[0].spec.purpose])
+            if text := plan.describe(self.runs.get(case, 1), warm_ups):
+                yield _wrap(f"{case}: {text}")
 
 
 class Planner:
@@ -172,12 +191,15 @@ class Planner:
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         variants = self.plan_variants(jobs)
-        runs = self.count_trials(variants) if variants else self._find_requested_runs(selected)
-        hours = dict(_estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
+        allocations = plan_allocations(self, variants)
+        runs = count_trials(self, variants, allocations) if variants else self._find_requested_runs(selected)
+        hours = dict(estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
         noise = self.host.read_noise(self.find_cluster_name(jobs), variants.keys()) if variants else {}
-        return Plan(tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants, noise=noise)
+        return Plan(
+            tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants, noise=noise, allocations=allocations
+        )
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
         """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
@@ -186,28 +208,6 @@ class Planner:
         asked = {key: self.catalog.required_runs[key].runs for key in selected if key in self.catalog.required_runs}
         runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
         return {name: number for name, number in runs.items() if number > 1}
-
-    def count_trials(self, variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, int]:
-        """Return by id how many runs there are at most."""
-        from pytest_llmbench.judge import bisect, paired
-
-        if self.launch.ab:
-            return {case: paired.count_runs(paired.PairedSettings(len(jobs))).most for case, jobs in variants.items()}
-        cap = self.builds.most_runs
-        return {case: bisect.get_cap(bisect.BisectSettings(len(jobs), cap)) for case, jobs in variants.items()}
-
-    def recount_trials(
-        self, variants: Mapping[str, Sequence[PlannedJob]], noted: Mapping[str, int]
-    ) -> Mapping[str, int]:
-        """Return by id how many runs there are at most in a session that goes on, which noted how many when it began.
-        LaunchError where these are more by now, and take more than the GPU-hours that are allowed."""
-        from pytest_llmbench.launch.recipe.fit import refuse_hours
-
-        runs = self.count_trials(variants) if variants else noted
-        if any(most > noted.get(case, 0) for case, most in runs.items()):
-            hours = (_estimate_hours(variants[case][0].spec, most) for case, most in runs.items())
-            refuse_hours(dict(hours), self.cluster.gpu_hours)
-        return runs
 
     @property
     def limit(self) -> float:
@@ -355,11 +355,6 @@ class Planner:
         from pytest_llmbench.launch.slurm import Slurm
 
         return Slurm(self.host.run, self.host.environment)
-
-
-def _estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
-    """Return what is run, in words, and its GPU-hours."""
-    return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
 
 
 def _read_installed(name: str, folder: Path) -> InstalledRecipe:

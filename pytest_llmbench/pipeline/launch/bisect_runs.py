@@ -49,14 +49,19 @@ class BisectProgress(TrialProgress):
         self._cap = cap
 
     def choose_step(
-        self, trials: Sequence[Trial], names: Sequence[str], earlier: Noise | None = None
+        self,
+        trials: Sequence[Trial],
+        names: Sequence[str],
+        allocation: int | None = None,
+        earlier: Noise | None = None,
     ) -> NextTrial | TrialAnswer:
         """Return which build runs next, or where the change is."""
         from pytest_llmbench.judge.bisect import BisectSettings, next_step
+        from pytest_llmbench.judge.trials import choose_warm_up
 
         step = next_step(trials, BisectSettings(len(names), self._cap, earlier))
         if isinstance(step, NextTrial):
-            return step
+            return choose_warm_up(trials, (0, len(names) - 1), allocation) or step
         reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
         report = TrialReport(tuple(names), search=step)
         failed = reason is Reason.PURPOSE_MISSED

@@ -29,9 +29,12 @@ ROUNDING = 1e-9  # sums of GPU-hours that differ by less are equal
 def measure_cost(job: Job) -> JobCost:
     """Return what a job that is over has used, without a word on what was lost of it.
 
-    Nothing is made up: a start of which nobody knows how long it took counts nothing, and the cost is not exact.
+    Nothing is made up: a start of which nobody knows how long it took counts nothing, and the cost is not exact. A run
+    in an allocation costs nothing besides that.
     """
     spec, status = job.spec, job.status
+    if spec.allocation:
+        return JobCost()
     if job.refused or status is None:
         certain = job.refused and job.submission is not SubmissionState.UNCERTAIN
         return JobCost(spec.gpu_hours, exact=certain)
@@ -77,7 +80,7 @@ class HoursBudget:
         """Count the jobs of a session that goes on; `live` are the numbers of those that are not over."""
         for job in jobs:
             if job.number in live:
-                self._reserved[job.identity] = job.spec.gpu_hours
+                self._reserved[job.identity] = _count_hours(job.spec)
                 self._submitted.add(job.identity)
             else:
                 self.settle(job)
@@ -87,12 +90,12 @@ class HoursBudget:
         for spec in specs:
             identity = (spec.case_id, spec.purpose.value, 1, 1)
             if identity not in self._used:
-                self._reserved.setdefault(identity, spec.gpu_hours)
+                self._reserved.setdefault(identity, _count_hours(spec))
 
     def reserve(self, jobs: Sequence[NextJob]) -> str:
         """Reserve the estimates of jobs that are to follow; or return why they do not fit, with the numbers. What was
         planned or made before, in a session that goes on, is not counted twice."""
-        new = {job.identity: job.spec.gpu_hours for job in jobs if not self._has(job)}
+        new = {job.identity: _count_hours(job.spec) for job in jobs if not self._has(job)}
         reserved = sum(self._reserved.values())
         if new and self._exceeds(reserved + sum(new.values())):
             return self._explain(formatting.count_noun(len(new), "run"), sum(new.values()), reserved)
@@ -103,10 +106,10 @@ class HoursBudget:
         """Return why a job that is about to be submitted may not start (any more); empty where it may."""
         identity = job.identity
         others = sum(hours for other, hours in self._reserved.items() if other in self._submitted - {identity})
-        if self._exceeds(others + job.spec.gpu_hours):
+        if self._exceeds(others + _count_hours(job.spec)):
             self._reserved.pop(identity, None)
-            return self._explain("it", job.spec.gpu_hours, others)
-        self._reserved[identity] = job.spec.gpu_hours
+            return self._explain("it", _count_hours(job.spec), others)
+        self._reserved[identity] = _count_hours(job.spec)
         self._submitted.add(identity)
         return ""
 
@@ -130,3 +133,8 @@ class HoursBudget:
         needed, used, under_way = map(formatting.format_hours, (hours, self.used, reserved))
         rest = f" and {under_way} reserved" if reserved else ""
         return f"{what} {takes} {needed} GPU-hours, and of the {self.limit:,.10g} allowed {used} are used{rest}"
+
+
+def _count_hours(spec: JobSpec) -> float:
+    """Return the estimate of a job; that of an allocation is the estimate of its runs."""
+    return 0.0 if spec.allocation else spec.gpu_hours

@@ -25,7 +25,7 @@ class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the sess
 def stop_jobs(engine: Engine, journal: Journal, launch: LaunchSettings, host: Host) -> str:
     """Cancel the jobs of this session, or leave them (`--llmb-keep-jobs`), and say so."""
     try:
-        before = sum(bool(job.job_id) for job in journal.list_live())
+        before = sum(bool(job.job_id) and not job.spec.allocation for job in journal.list_live())
         if launch.keep_jobs:
             kept = f"{formatting.count_noun(before, 'job')} left running"
             return f"{kept}: --llmb-resume goes on with {journal.session}; {describe_left(journal, launch, host)}"
@@ -57,7 +57,7 @@ def tell_left(journal: Journal, launch: LaunchSettings, host: Host) -> None:
 def describe_left(journal: Journal, launch: LaunchSettings, host: Host) -> str:
     """Say which jobs of a session may run on, how to end them, and with which command the session goes on."""
     live = journal.list_live()
-    slurm = [job.job_id for job in live if job.job_id and job.spec.via != "local"]
+    slurm = list(dict.fromkeys(job.slurm_id for job in live if job.job_id and job.spec.via != "local"))
     here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
     unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]
     ends = f"`scancel {' '.join(slurm)}` ends them, " if slurm else ""

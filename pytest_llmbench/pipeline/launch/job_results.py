@@ -29,6 +29,7 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
 from pytest_llmbench.pipeline.launch.configuration_progress import get_nodes
 from pytest_llmbench.pipeline.launch.node_checks import Confirmation
@@ -89,7 +90,10 @@ class LaunchedRuns:
         from pytest_llmbench.pipeline.find_runs import ingest_job
 
         since = estimate_submission(job)
-        run = ingest_job(list_places(job), job.job_id, job.spec.key, self.catalog, self.now(), since=since)
+        if job.spec.allocation:
+            _keep_logs(job, self.facts[job.spec.case_id].log, since)
+        places = [job.folder] if job.spec.allocation else list_places(job)
+        run = ingest_job(places, job.slurm_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
         self._own |= run.same_run_keys
@@ -279,6 +283,19 @@ class LaunchedRuns:
 
         lines = read_last_lines(job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED)
         return " | ".join(hide_in_quote(line, job.spec) for line in lines)
+
+
+def _keep_logs(job: Job, template: str, since: datetime) -> None:
+    """Put the logs of a run in an allocation where no later run of it writes; `template` says how their paths end."""
+    from pytest_llmbench.ingest.discover import find_runs
+    from pytest_llmbench.launch.submit.allocation import is_kept, keep_logs
+
+    if is_kept(job):
+        return
+    runs = find_runs([place for place in job.spec.log_folders if is_there(place)]).runs
+    own = [run for run in runs if run.job_id == job.slurm_id and not (run.modified and run.modified < since)]
+    files = (path for run in own for attempt in run.attempts for path in (attempt.log, attempt.err) if path)
+    keep_logs(job, dict.fromkeys(files), template.count("/") + 1)
 
 
 def _hide_quotes(run: Run, spec: JobSpec) -> Run:

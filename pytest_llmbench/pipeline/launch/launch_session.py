@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
@@ -16,14 +15,13 @@ from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Noise, 
 from pytest_llmbench.core.models.jobs import BESIDE, TRIALS, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
-from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.named_nodes import find_named_nodes, restore_named, select_named
-from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
+from pytest_llmbench.pipeline.launch.trial_plans import choose_progress, plan_allocations, recount_trials
 from pytest_llmbench.pipeline.launch.trial_runs import digest_variants, note_noise, restore_noise
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
@@ -174,8 +172,9 @@ class LaunchSession:
         variants = self.planner.plan_variants(jobs)
         self._refuse_changed(variants, noted.get("variants", {}))
         named = select_named(noted["named"], jobs, made if self.launch.collect else None)
-        runs = self.planner.recount_trials(variants, noted.get("runs", {}))
-        return Plan(tuple(jobs), skipped, hours, limit, runs, variants, named, self._noise)
+        allocations = plan_allocations(self.planner, variants, [job.spec for job in journal.list_jobs()])
+        runs = recount_trials(self.planner, variants, allocations, noted.get("runs", {}))
+        return Plan(tuple(jobs), skipped, hours, limit, runs, variants, named, self._noise, allocations)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what none did."""
@@ -199,6 +198,8 @@ class LaunchSession:
 
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
+        for line in plan.describe_allocations():
+            self.host.tell(line)
         self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, reruns, plan.runs, shown=plan.every_job))
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
@@ -215,7 +216,7 @@ class LaunchSession:
         from pytest_llmbench.launch.preflight.plan import estimate_most, format_budget
 
         reruns = self.planner.list_reruns(plan)
-        for line in format_budget(plan.jobs, plan.limit, reruns, plan.runs):
+        for line in (*plan.describe_allocations(), *format_budget(plan.jobs, plan.limit, reruns, plan.runs)):
             self.host.tell(line)
         most = max(estimate_most((job.spec for job in plan.jobs), reruns), plan.hours)
         return PlannedHours(plan.hours, most, plan.limit)
@@ -283,16 +284,7 @@ class LaunchSession:
         )
         budget = self._count_budget(plan, journal)
         engine = self._engine = self._build_engine(journal, budget)
-        make_progress: Callable[..., LaunchProgress] = partial(LaunchProgress, plan.first_specs)
-        if plan.variants:
-            specs = {case: [job.spec for job in jobs] for case, jobs in plan.variants.items()}
-            make_progress = partial(
-                PairedProgress if self.launch.ab else partial(BisectProgress, cap=self.planner.builds.most_runs),
-                specs,
-                cluster=self.planner.find_cluster_name(plan.jobs),
-                earlier=plan.noise,
-            )
-        progress = make_progress(
+        progress = choose_progress(self.planner, plan, journal)(
             runs,
             self.launch,
             budget=budget,
@@ -322,7 +314,8 @@ class LaunchSession:
             collect = format_collect(self.session, self.host.folder, self.settings.baselines, self.host.command)
             self.host.tell(f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}")
             return
-        (engine.resume if self.launch.goes_on else engine.run)(specs, progress.take_ended, progress.begin)
+        follow = engine.resume if self.launch.goes_on else engine.run
+        follow(specs, progress.take_ended, progress.begin if plan.named else None)
         judged = {key.id for key in progress.list_results()}
         unjudged = bool(self._cases - judged) and not journal.was_finished  # where it was, the others were judged then
         if unjudged or not journal.finish(self.host.now()):

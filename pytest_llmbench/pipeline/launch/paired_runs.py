@@ -27,12 +27,16 @@ class PairedProgress(TrialProgress):
     what = "A/B"
 
     def choose_step(
-        self, trials: Sequence[Trial], names: Sequence[str], earlier: Noise | None = None
+        self,
+        trials: Sequence[Trial],
+        names: Sequence[str],
+        allocation: int | None = None,
+        earlier: Noise | None = None,
     ) -> NextTrial | TrialAnswer:
         """Return which arm runs next, or what is said of each but the reference."""
         from pytest_llmbench.judge.paired import PairedSettings, next_step
 
-        step = next_step(trials, PairedSettings(len(names), noise=earlier))
+        step = next_step(trials, PairedSettings(len(names), allocation, noise=earlier))
         if isinstance(step, NextTrial):
             return step
         outcomes = {answer.outcome for answer in step}

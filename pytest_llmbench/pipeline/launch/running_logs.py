@@ -109,6 +109,8 @@ def _search_log(job: Job) -> Path | None:
         run.attempts[-1].log
         for run in runs
         # a Slurm that was set up anew begins with job id 1 again: what is older is of another job
-        if run.job_id == job.job_id and run.attempts and not (since and run.modified and run.modified < since)
+        if run.job_id == job.slurm_id and run.attempts and not (since and run.modified and run.modified < since)
     ]
+    # beside the log of a run in an allocation stands what its script printed, which is the log only of some
+    logs = [log for log in logs if job.folder not in log.parents] or logs
     return logs[-1] if logs else None

@@ -6,14 +6,15 @@ import dataclasses
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Case, NextTrial, Noise, Reason, Run, Trial, TrialOutcome, TrialReport
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec
-from pytest_llmbench.core.models.trials import VARIANT_MARK
+from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Purpose
+from pytest_llmbench.core.models.logs import VARIANT_MARK
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
 from pytest_llmbench.pipeline.launch.named_nodes import pin_nodes
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
@@ -21,7 +22,10 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
+    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
     from pytest_llmbench.launch.preflight.plan import PlannedJob
+
+MOST_ALLOCATIONS = 3  # that ended before their runs did; each further run is a job of its own
 
 # whose failure it was that a job left no run: the variant's own, and every other is made again
 OWN = (Blame.RUN, Blame.HUNG)
@@ -34,6 +38,22 @@ class TrialAnswer(NamedTuple):
     reason: Reason  # PURPOSE_DONE where nothing is red
     failed: bool = False  # the last run that failed says why
     report: TrialReport | None = None
+
+
+@dataclass(slots=True)
+class SharedNodes:
+    """The allocations of a configuration's runs."""
+
+    plan: AllocationPlan | None = None  # None: each run is a job of its own, from the first one or from now on
+    because: str = ""  # why
+    newest: int = 0  # its number
+    ended: set[int] = field(default_factory=set)
+
+    def choose(self) -> int | None:
+        """Return the number of the allocation of the next run, which may be a new one."""
+        if self.plan is None or len(self.ended) >= MOST_ALLOCATIONS:
+            return None
+        return self.newest + 1 if self.newest in self.ended else self.newest
 
 
 class TrialProgress(LaunchProgress, ABC):
@@ -50,23 +70,51 @@ class TrialProgress(LaunchProgress, ABC):
         self,
         variants: Mapping[str, Sequence[JobSpec]],
         *further: Any,
+        allocations: Mapping[str, AllocationPlan] = MappingProxyType({}),
+        most: Mapping[str, int] = MappingProxyType({}),
+        release: Callable[[str], None] = lambda _case: None,
         cluster: str = "",
         earlier: Mapping[str, Noise] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
-        """Take the jobs of the variants by configuration id, in their order, and what every launch takes; the name of
-        the cluster, and by configuration id what earlier A/Bs say of the noise on it."""
+        """Take the jobs of the variants by configuration id, in their order, what every launch takes, how the runs get
+        their nodes, how many there are at most, and what gives back the allocation of a configuration; the name of the
+        cluster, and by configuration id what earlier A/Bs say of the noise on it."""
         super().__init__([specs[0] for specs in variants.values()], *further, **settings)
         self._cluster, self._earlier = cluster, earlier
         self._variants = variants
+        self._most, self._release = most, release
+        self._shared = {case: _share_nodes(allocations.get(case)) for case in variants}
         self._trials: dict[str, dict[int, Trial]] = {case: {} for case in variants}
         self._problems: dict[str, dict[int, str]] = {case: {} for case in variants}
 
     @abstractmethod
     def choose_step(
-        self, trials: Sequence[Trial], names: Sequence[str], earlier: Noise | None = None
+        self,
+        trials: Sequence[Trial],
+        names: Sequence[str],
+        allocation: int | None = None,
+        earlier: Noise | None = None,
     ) -> NextTrial | TrialAnswer:
-        """Return which variant runs next, or what all of the trials say; `earlier` is the noise of earlier A/Bs."""
+        """Return which variant runs next, in an allocation or without, or what all of the trials say; `earlier` is the
+        noise of earlier A/Bs."""
+
+    def take_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
+        """Take a run that ended, and return which one follows; or an allocation, which the next run asks for anew."""
+        if job.spec.purpose is not Purpose.ALLOCATION:
+            return super().take_ended(job, end)
+        self._budget.settle(job)
+        shared, progress = self._shared.get(job.spec.case_id), self.configurations.get(job.spec.case_id)
+        if shared is None or progress is None:
+            return []
+        progress.jobs.append((job, end))
+        shared.ended.add(job.repeat)
+        failed = end.blame is Blame.RUN and job.status is not None and job.status.state == "FAILED"
+        if failed or not get_nodes(job):  # another one would not do either
+            shared.plan, shared.because = None, f"no nodes could be held: {job.problem or end.text}"
+        elif len(shared.ended) >= MOST_ALLOCATIONS:
+            shared.because = f"{len(shared.ended)} allocations ended too early; {end.text}"
+        return []
 
     def _start_again(self, job: Job, end: JobEnd, run: Run | None) -> NextJob | None:
         """Return nothing: what was lost is a trial, after which the order of the runs says what follows."""
@@ -79,6 +127,9 @@ class TrialProgress(LaunchProgress, ABC):
         case, names = job.spec.case_id, self._list_names(job.spec.case_id)
         if job.spec.variant not in names:  # a build that was taken out of the list since
             return
+        if job.refused and job.spec.allocation in self._shared[case].ended:  # it came too late, and is no run at all
+            return
+        self._follow_nodes(job)
         outcome, milliseconds, problem = TrialOutcome.LOST, None, failure.text if failure else ""
         if kept is not None:
             _mark(kept)
@@ -87,67 +138,137 @@ class TrialProgress(LaunchProgress, ABC):
             if seconds and (elsewhere := _describe_other_nodes(get_nodes(job), self._find_nodes(progress))):
                 outcome, seconds, problem = TrialOutcome.LOST, None, elsewhere
             milliseconds = seconds * 1000 if seconds else None
+        elif _ended_with_allocation(job, end):
+            problem = f"its allocation ended: {problem}"
+        elif job.spec.allocation and failure and failure.reason is Reason.LOG_MISSING:
+            # the next run in it has the same job id, and may go on in that log, where it is only not seen yet
+            self._shared[case].ended.add(job.spec.allocation)
         elif end.blame in OWN or (failure and failure.reason is Reason.WRONG_CONFIGURATION):
             outcome = TrialOutcome.DOES_NOT_RUN
-        self._trials[case][job.repeat] = Trial(names.index(job.spec.variant), outcome, milliseconds)
+        variant, spec = names.index(job.spec.variant), job.spec
+        self._trials[case][job.repeat] = Trial(variant, outcome, milliseconds, spec.warm_up, spec.allocation)
         self._problems[case][job.repeat] = problem
+
+    def _follow_nodes(self, job: Job) -> None:
+        """Note how a run got its nodes: a session that goes on learns of allocations by their runs."""
+        shared = self._shared[job.spec.case_id]
+        shared.newest = max(shared.newest, job.spec.allocation)
+        if not job.spec.allocation:
+            shared.plan = None
 
     def _list_names(self, case: str) -> list[str]:
         return [spec.variant for spec in self._variants[case]]
 
     def _decide(self, progress: ConfigurationProgress) -> list[NextJob]:
         """Return the run that is due; where none is, keep what all of them say."""
-        from pytest_llmbench.launch.follow import NextJob
-
         case = progress.spec.case_id
-        trials = self._trials[case]
-        in_order = [trials[number] for number in sorted(trials)]
-        step = self.choose_step(in_order, self._list_names(case), self._earlier.get(case))
+        trials, allocation = self._trials[case], self._shared[case].choose()
+        made = [trials[number] for number in sorted(trials)]
+        step = self.choose_step(made, self._list_names(case), allocation, self._earlier.get(case))
         nodes = self._find_nodes(progress)
         if isinstance(step, TrialAnswer):
             self._conclude(progress, step, nodes)
             return []
-        number = max(job.repeat for job, _ in progress.jobs) + 1
-        following = NextJob(_pin(self._variants[case][step.variant], nodes), 1, number)
-        if not self._reserve([following], f"the {self.what} has no end"):
+        number = max(job.repeat for job in _list_runs(progress)) + 1
+        following = self._plan_run(progress, step, number, allocation)
+        if not self._reserve(following, f"the {self.what} has no end"):
             text = f"the {self.what} has no end: a further run was not started"
             self._conclude(progress, TrialAnswer(text, Reason.PURPOSE_MISSED), nodes)
             return []
         progress.waiting = {number}
-        return [following]
+        return following
+
+    def _plan_run(
+        self, progress: ConfigurationProgress, step: NextTrial, number: int, allocation: int | None
+    ) -> list[NextJob]:
+        """Return a run, behind its allocation where that is a new one."""
+        from pytest_llmbench.judge.trials import is_measured
+        from pytest_llmbench.launch.follow import NextJob
+        from pytest_llmbench.launch.preflight.allocation import place_run
+
+        case, nodes = progress.spec.case_id, self._find_nodes(progress)
+        spec, shared = self._variants[case][step.variant], self._shared[case]
+        if allocation is None or shared.plan is None:
+            self._release(case)
+            return [NextJob(_pin(spec, nodes), 1, number)]
+        run = NextJob(place_run(spec, allocation, warm_up=step.discarded), 1, number)
+        counted = sum(is_measured(trial, (trial.variant,)) for trial in self._trials[case].values())
+        held = shared.plan.size(max(self._most.get(case, 1) - counted, 1))
+        if allocation == shared.newest or held is None:
+            return [run]
+        shared.newest = allocation
+        self._release(case)
+        return [NextJob(_pin(held, nodes), 1, allocation), run]
 
     def _find_nodes(self, progress: ConfigurationProgress) -> tuple[str, ...]:
         """Return the nodes of the first run that counts; none before it."""
         trials = self._trials[progress.spec.case_id]
-        jobs = {job.repeat: job for job, _ in progress.jobs}
+        jobs = {job.repeat: job for job in _list_runs(progress)}
         counted = (jobs[number] for number in sorted(trials) if trials[number].outcome is TrialOutcome.MEASURED)
         return next((get_nodes(job) for job in counted), ())
 
+    def _list_allocations(self, case: str) -> set[int]:
+        """Return the numbers of those in which a run was measured."""
+        measured = (trial for trial in self._trials[case].values() if trial.outcome is TrialOutcome.MEASURED)
+        return {trial.allocation for trial in measured} - {0}
+
     def _conclude(self, progress: ConfigurationProgress, answer: TrialAnswer, nodes: Sequence[str]) -> None:
-        key = progress.spec.key
-        text = f"{answer.text} (on {formatting.fold_nodes(nodes)})" if nodes else answer.text
+        key, shared = progress.spec.key, self._shared[progress.spec.case_id]
+        self._release(key.id)
+        allocations = len(self._list_allocations(key.id))
+        where = [f"on {formatting.fold_nodes(nodes)}"] if nodes else []
+        where += [f"in {formatting.count_noun(allocations, 'allocation')}"] if allocations else []
+        text = f"{answer.text} ({', '.join(where)})" if where else answer.text
+        if shared.newest and shared.because:
+            progress.notes = join_texts(progress.notes, f"the last runs were jobs of their own: {shared.because}")
         if answer.failed:
             problems = [problem for problem in self._problems[key.id].values() if problem]
             text = join_texts(text, *problems[-1:])
         missed = answer.reason is Reason.PURPOSE_MISSED
         judgement = self._judge.judge_invalid(key, Reason.PURPOSE_MISSED if missed else Reason.PURPOSE_DONE, text, None)
         judgement = dataclasses.replace(judgement, reason=answer.reason)
-        report = answer.report
-        if report:
-            earlier = self._earlier.get(key.id)
-            report = dataclasses.replace(report, nodes=tuple(nodes), cluster=self._cluster, earlier=earlier)
+        report = answer.report and dataclasses.replace(
+            answer.report,
+            nodes=tuple(nodes),
+            allocations=allocations,
+            separate_because=shared.because,
+            cluster=self._cluster,
+            earlier=self._earlier.get(key.id),
+        )
         done = "" if missed else text
         progress.result = ConfigurationResult(Case(key.id, key), judgement, done=done, trials=report)
 
     def _add_jobs(self, progress: ConfigurationProgress) -> ConfigurationResult:
         result, case = super()._add_jobs(progress), progress.spec.case_id
-        jobs = []
+        jobs, allocations = [], []
         for described, (job, _) in zip(result.jobs, progress.jobs, strict=True):
+            if job.spec.purpose is Purpose.ALLOCATION:
+                useful = job.repeat in self._list_allocations(case)
+                cost = dataclasses.replace(described.cost, loss=None) if useful else described.cost
+                allocations.append(dataclasses.replace(described, cost=cost))
+                continue
             trial = self._trials[case].get(job.repeat)
             seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None
-            text = join_texts(job.spec.variant, self._problems[case].get(job.repeat, "") or described.text)
+            name = f"{job.spec.variant}, to warm up" if job.spec.warm_up else job.spec.variant
+            text = join_texts(name, self._problems[case].get(job.repeat, "") or described.text)
             jobs.append(dataclasses.replace(described, step_seconds=seconds, text=text))
-        return dataclasses.replace(result, jobs=tuple(jobs))
+        return dataclasses.replace(result, jobs=(*jobs, *allocations))
+
+
+def _share_nodes(plan: AllocationPlan | None) -> SharedNodes:
+    if plan is None or plan.spec is None:
+        return SharedNodes(because=plan.because if plan else "")
+    return SharedNodes(plan, newest=1)
+
+
+def _list_runs(progress: ConfigurationProgress) -> list[Job]:
+    """Return the jobs of a configuration that are runs."""
+    return [job for job, _ in progress.jobs if job.spec.purpose is not Purpose.ALLOCATION]
+
+
+def _ended_with_allocation(job: Job, end: JobEnd) -> bool:
+    """Whether a run has no exit code of its own, and did not stand still either."""
+    return bool(job.spec.allocation and job.status and not job.status.exit_code) and end.blame is not Blame.HUNG
 
 
 def digest_variants(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, dict[str, str]]:

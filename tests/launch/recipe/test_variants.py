@@ -10,9 +10,17 @@ import pytest
 from job_specs import job_spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts, Variant
+from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts
+from pytest_llmbench.core.models.trials import Variant
 from pytest_llmbench.launch.preflight.plan import PlannedJob
-from pytest_llmbench.launch.recipe.variants import Builds, install_variant, list_commits, read_builds, read_variants
+from pytest_llmbench.launch.recipe.variants import (
+    Builds,
+    install_variant,
+    list_commits,
+    read_builds,
+    read_variants,
+    wants_separate,
+)
 from pytest_llmbench.launch.slurm import CommandOutput, run
 
 FACTS = LaunchFacts(
@@ -108,6 +116,23 @@ def test_an_ab_has_no_key_of_a_search(tmp_path: Path) -> None:
     path = tmp_path / "variants.yaml"
     path.write_text("schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
     with pytest.raises(LaunchError, match="most_runs"):
+        read_variants(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "separate"), [("", False), ("allocation: shared\n", False), ("allocation: separate\n", True)]
+)
+def test_a_file_may_want_jobs_of_their_own(tmp_path: Path, line: str, separate: bool) -> None:
+    path = tmp_path / "variants.yaml"
+    path.write_text(f"schema: 1\n{line}variants:\n  - {{name: a}}\n  - {{name: b, image: x}}\n")
+    assert len(read_variants(path)) == 2
+    assert wants_separate(path) is separate
+
+
+def test_another_word_for_the_allocation_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "variants.yaml"
+    path.write_text("schema: 1\nallocation: common\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
+    with pytest.raises(LaunchError, match=":2: found 'common', expected shared or separate"):
         read_variants(path)
 
 

@@ -111,7 +111,8 @@ def bench(tmp_path: Path, journal: Journal) -> Bench:
 
 
 def test_there_is_a_launcher_for_every_via(bench: Bench) -> None:
-    assert tuple(bench.launchers) == LAUNCHERS
+    """And one for the runs in an allocation, which no command names."""
+    assert tuple(bench.launchers) == (*LAUNCHERS, "allocation")
     assert len({bench.launchers[name].scheduler for name in ("sbatch", "script", "llmb-run")}) == 1, "one poll for all"
 
 

@@ -29,12 +29,15 @@ CHANGE = FoundChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
 
 
 def search(
-    trials: Sequence[Trial], names: Sequence[str] = NAMES, earlier: Noise | None = None
+    trials: Sequence[Trial],
+    names: Sequence[str] = NAMES,
+    allocation: int | None = None,
+    earlier: Noise | None = None,
 ) -> NextTrial | TrialAnswer:
     progress = BisectProgress(
         {}, None, LaunchSettings(bisect="b.yaml"), budget=HoursBudget(1.0), profile=lambda spec: spec
     )
-    return progress.choose_step(trials, names, earlier)
+    return progress.choose_step(trials, names, allocation, earlier)
 
 
 def measured(variant: int, seconds: float) -> Trial:
@@ -115,3 +118,27 @@ def test_two_changes_come_in_the_order_of_their_builds() -> None:
     later = FoundChange(7, 7, 0.99, 0.05, 0.04, 0.06, 0.5)
     text = describe_search(BisectAnswer(BisectOutcome.FOUND, ENDS, 20, changes=(later, CHANGE)), NAMES)
     assert text.index("c5") < text.index("c7")
+
+
+def test_in_an_allocation_a_run_of_each_end_is_discarded_first() -> None:
+    """And again in a further one, in the middle of the search; what they measure moves nothing."""
+    trials: list[Trial] = []
+    while isinstance(step := search(trials, allocation=1 if len(trials) < 9 else 2), NextTrial):
+        seconds = 9.0 if step.discarded else 1.05 if step.variant >= 5 else 1.0
+        outcome = TrialOutcome.MEASURED
+        trials.append(Trial(step.variant, outcome, seconds * 1000, step.discarded, 1 if len(trials) < 9 else 2))
+    assert [trial.variant for trial in trials[:6]] == [0, 8, 0, 8, 8, 0]
+    assert [place for place, trial in enumerate(trials) if trial.discarded] == [0, 1, 9, 10]
+    assert step.text.startswith("first slow: c5: +5.00 % (95 %: ")
+
+
+@pytest.mark.parametrize("outcome", [TrialOutcome.LOST, TrialOutcome.DOES_NOT_RUN])
+def test_an_end_that_does_not_come_up_in_a_further_allocation_holds_nothing_up(outcome: TrialOutcome) -> None:
+    trials = [measured(variant, 1.05 if variant else 1.0) for variant in (0, 8, 8, 0)]
+    for _ in range(40):
+        step = search(trials, allocation=2)
+        if isinstance(step, TrialAnswer):
+            break
+        failed = step.variant == 8
+        trials.append(Trial(step.variant, outcome if failed else TrialOutcome.MEASURED, 1000.0, step.discarded, 2))
+    assert isinstance(step, TrialAnswer)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from builders import log, run, segment, steps
 from job_specs import KEY, START, job, job_spec, running
+from planned import FACTS
 from written_logs import parse
 
 from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Look, Run
@@ -103,6 +104,35 @@ def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, R
     found = runs.find_run(one)
     assert found is not None
     return runs, one, found
+
+
+def test_runs_in_an_allocation_have_one_job_id_and_each_its_own_log(tmp_path: Path) -> None:
+    """Each is taken away when its run has ended, so that it is none of the next one, which may write the same file."""
+    settings = Settings()
+    facts = {KEY.id: replace(FACTS, log="results/{dtype}/{gpus}/log-x_{job}.out")}
+    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START, facts=facts)
+    shared = tmp_path / "results" / "bf16" / "8"
+    shared.mkdir(parents=True)
+    log = shared / "log-nemo_fake_8b_8_4711.out"
+
+    def run_in_allocation(number: int) -> Job:
+        folder = tmp_path / "jobs" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "slurm-4711.out").touch()
+        made = job(folder, number, job_id=f"4711-{number}", log_folder=folder, status=running())
+        return replace(made, spec=replace(made.spec, allocation=1, log_folders=(shared,)))
+
+    for number in (1, 2):
+        log.write_text(LINE.format(0) * number)
+        run = runs.find_run(run_in_allocation(number))
+        assert run is not None
+        (attempt,) = run.attempts
+        assert attempt.files.log == tmp_path / "jobs" / str(number) / "results" / "bf16" / "8" / log.name
+        assert not log.exists()
+    log.write_text(LINE.format(0))  # of a run that goes on, while the session is taken up again
+    again = runs.find_run(run_in_allocation(1))
+    assert again is not None
+    assert log.exists()
 
 
 def test_a_session_that_does_not_know_the_token_says_the_cause_and_quotes_nothing(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from pytest_llmbench.core.models.jobs import (
     Purpose,
     SubmissionState,
 )
+from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.preflight.allocation import AllocationPlan, place_run
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
@@ -43,6 +45,10 @@ SPEC = JobSpec(
 )
 ARMS = [replace(SPEC, variant=name) for name in ("good", "new")]
 
+HELD = AllocationPlan(
+    replace(SPEC, purpose=Purpose.ALLOCATION, command=("sbatch", "--no-requeue", "./launch.sh")), "", 600.0
+)
+
 WELL = JobEnd(Blame.NONE)
 BROKEN = JobEnd(Blame.INFRASTRUCTURE, "node n1 failed")
 CRASHED = JobEnd(Blame.RUN, "exit code 1")
@@ -53,21 +59,32 @@ class Course:
     """An A/B whose jobs end one by one, on the nodes that they ask for."""
 
     def __init__(
-        self, tmp_path: Path, *, hours: float = 100.0, arms: Sequence[JobSpec] = ARMS, **settings: Any
+        self,
+        tmp_path: Path,
+        *,
+        hours: float = 100.0,
+        arms: Sequence[JobSpec] = ARMS,
+        held: AllocationPlan | None = None,
+        **settings: Any,
     ) -> None:
         self.folder = tmp_path
         self.seconds: float | None = None
         self.budget = HoursBudget(hours)
         self.budget.plan([arms[0]])
+        self.released: list[str] = []
         self.progress = PairedProgress(
             {KEY.id: list(arms)},
             self,
             LaunchSettings(ab="v.yaml"),
             budget=self.budget,
             profile=lambda spec: spec,
+            allocations={KEY.id: held} if held else {},
+            most={KEY.id: 10},
+            release=self.released.append,
             **settings,
         )
-        self.next = (arms[0], 1)
+        self.next = (place_run(arms[0], 1, warm_up=True) if held else arms[0], 1)
+        self.allocations: list[NextJob] = []
         self.made: list[str] = []
         self.nodes: tuple[str, ...] = ("n1", "n2")
 
@@ -81,10 +98,18 @@ class Course:
         following = self.progress.take_ended(replace(job, **fields), end)
         if not following:
             return None
-        (due,) = following
+        *allocations, due = following
+        self.allocations += allocations
         assert (due.attempt, due.repeat) == (1, number + 1)
         self.next = (due.spec, due.repeat)
         return due.spec
+
+    def end_allocation(self, number: int, end: JobEnd, **fields: Any) -> None:
+        """Let an allocation end; the run in it is told of apart."""
+        assert HELD.spec is not None
+        status = JobStatus(Phase.ENDED, "CANCELLED", nodes=self.nodes, started=NOW, elapsed_seconds=3600.0)
+        held = Job(99, "token", HELD.spec, Path("/jobs"), repeat=number, job_id="4711", status=status)
+        assert not self.progress.take_ended(replace(held, **fields), end)
 
     def run_on(self, ends: Mapping[str, tuple[float | None, JobEnd]]) -> None:
         """Let each job that is due end as its variant does, until there is none."""
@@ -284,3 +309,123 @@ def test_a_run_on_other_nodes_stands_beside_none(course: Course, nodes: tuple[st
     assert course.result.judgement.text.startswith("new is within 1 % of good: 0.00 %".replace("0.00", "+0.00"))
     assert course.result.jobs[1].text.startswith(problem)
     assert course.result.jobs[1].step_seconds is None
+
+
+# --- in one allocation ---------------------------------------------------------------------------------------------
+
+GONE = JobStatus(Phase.ENDED, "CANCELLED", nodes=("n1", "n2"), started=NOW)
+"""Of a run that its allocation took with it: it has no exit code."""
+
+CANCELLED = JobEnd(Blame.CANCELLED, "CANCELLED: by the user with uid 0")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Course:
+    return Course(tmp_path, held=HELD)
+
+
+def end_well(course: Course, *seconds: float) -> None:
+    for each in seconds:
+        course.end(each, status=replace(GONE, state="COMPLETED", exit_code="0:0"))
+
+
+def test_the_first_run_of_each_arm_in_an_allocation_counts_for_nothing(shared: Course) -> None:
+    end_well(shared, 3.0, 2.0, 1.0, 1.05, 1.05, 1.0)
+    assert shared.made == ["good", "new", "good", "new", "new", "good"]
+    assert shared.result.judgement.text.startswith("new is slower than good: +5.00 %")
+    assert shared.result.judgement.text.endswith("(on n[1-2], in 1 allocation)")
+    assert [job.text for job in shared.result.jobs][:3] == ["good, to warm up", "new, to warm up", "good"]
+    assert (shared.released, shared.allocations) == ([KEY.id], [])
+    assert shared.result.trials is not None
+    assert (shared.result.trials.allocations, shared.result.trials.separate_because) == (1, "")
+
+
+def test_a_run_costs_nothing_besides_its_allocation(shared: Course) -> None:
+    end_well(shared, 1.0, 1.05, 1.0, 1.05, 1.05, 1.0)
+    assert shared.budget.used == 0.0
+    shared.end_allocation(1, WELL, status=replace(GONE, state="COMPLETED", elapsed_seconds=3600.0))
+    assert shared.budget.used == SPEC.gpus
+    assert shared.result.jobs[-1].purpose is Purpose.ALLOCATION
+
+
+@pytest.mark.parametrize(
+    ("state", "blame"),
+    [("CANCELLED", Blame.CANCELLED), ("TIMEOUT", Blame.RUN), ("NODE_FAIL", Blame.INFRASTRUCTURE)],
+)
+def test_a_run_that_its_allocation_took_with_it_is_made_again_in_another_one(
+    shared: Course, state: str, blame: Blame
+) -> None:
+    """On the same nodes, after new warm-ups, and for as many runs as there are left at most."""
+    end_well(shared, 1.0, 1.05)
+    end = (
+        CANCELLED if state == "CANCELLED" else JobEnd(Blame.RUN if state == "TIMEOUT" else Blame.INFRASTRUCTURE, state)
+    )
+    status = replace(GONE, state=state)
+    shared.end_allocation(1, end, status=status)
+    shared.end(None, end, status=status)
+    (held,) = shared.allocations
+    assert (held.identity, held.spec.sbatch_options[-1]) == ((KEY.id, "allocation", 1, 2), "--nodelist=n1,n2")
+    assert held.spec.command == ("sbatch", "--no-requeue", "--time=1:40:00", "./launch.sh")
+    assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)
+    end_well(shared, 1.0, 1.05, 1.05, 1.0, 1.05, 1.0)
+    assert shared.made == ["good", "new", "good", "good", "new", "new", "good", "new", "good"]
+    assert shared.result.judgement.text.endswith("in 2 allocations)")
+    assert shared.result.jobs[2].text.startswith("good; its allocation ended: ")
+
+
+def test_an_arm_that_fails_in_its_allocation_does_not_run(shared: Course) -> None:
+    end_well(shared, 1.0)
+    failed = replace(GONE, state="FAILED", exit_code="1:0")
+    shared.end(None, CRASHED, status=failed)
+    shared.end(None, CRASHED, status=failed)
+    assert shared.result.judgement.text.startswith("new does not run, and is not compared with good")
+    assert shared.released == [KEY.id]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"status": JobStatus(Phase.ENDED, "FAILED", nodes=("n1",), started=NOW)},
+        {"status": JobStatus(Phase.ENDED, "CANCELLED")},
+        {"status": None, "job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "refused"},
+    ],
+)
+def test_where_no_nodes_can_be_held_each_run_is_a_job_of_its_own(shared: Course, fields: dict[str, Any]) -> None:
+    shared.end_allocation(1, CRASHED, **fields)
+    refused = {"job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "its allocation has ended"}
+    spec = shared.end(None, CRASHED, status=None, **refused)
+    assert spec == ARMS[0]
+    end_well(shared, 1.0, 1.05, 1.05, 1.0)
+    assert shared.made[1:] == ["good", "new", "new", "good"]
+    assert shared.result.judgement.text.endswith("2 pairs (on n[1-2])")
+    assert "the last runs were jobs of their own: no nodes could be held: " in shared.result.nodes
+    assert shared.result.trials is not None
+    assert shared.result.trials.allocations == 0
+    assert shared.result.trials.separate_because.startswith("no nodes could be held: ")
+
+
+def test_allocations_that_end_again_and_again_are_given_up(shared: Course) -> None:
+    for number in (1, 2, 3):
+        assert shared.next[0].allocation == number
+        end_well(shared, 1.0, 1.05)
+        shared.end_allocation(number, CANCELLED)
+        shared.end(None, CANCELLED, status=GONE)
+    assert (shared.next[0].via, shared.next[0].allocation) == ("sbatch", 0)
+
+
+def test_a_run_whose_script_cannot_be_copied_is_its_variants_failure(shared: Course) -> None:
+    """And is not tried for ever."""
+    refused = {"job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "launch.sh: no such file"}
+    end_well(shared, 1.0)
+    shared.end(None, CRASHED, status=None, **refused)
+    assert shared.end(None, CRASHED, status=None, **refused) is None
+    assert shared.result.judgement.text.startswith("new does not run")
+
+
+def test_a_run_that_left_no_log_ends_its_allocation(shared: Course) -> None:
+    """The next run in it would write into the same file, if that is only not seen yet."""
+    end_well(shared, 1.0, 1.05)
+    shared.end(None, WELL, status=replace(GONE, state="COMPLETED", exit_code="0:0"))
+    assert shared.released == [KEY.id]
+    assert [each.repeat for each in shared.allocations] == [2]
+    assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)

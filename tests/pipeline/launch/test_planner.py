@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from job_specs import job_spec
+from planned import FACTS
 
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.slurm import CommandOutput
 from pytest_llmbench.pipeline import catalog
 from pytest_llmbench.pipeline.launch import Host, Planner
+from pytest_llmbench.pipeline.launch.trial_plans import plan_allocations
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.settings import resolve
 
@@ -85,3 +89,16 @@ def test_the_installed_llmb_run_says_how_it_submits(code: int, expected: str, tm
     commands = {planner.plan_job(key, Purpose.MEASURE).spec.command[:4] for key in keys}
     assert (len(keys), commands) == (2, {("llmb-run", expected, "-w", "pretrain_grok1")})
     assert asked == [("llmb-run", "submit", "--help")]
+
+
+@pytest.mark.parametrize(("allocation", "cases"), [(0, []), (1, [GPUS.id])])
+def test_a_session_that_began_with_jobs_of_their_own_goes_on_with_them(
+    tmp_path: Path, allocation: int, cases: list[str]
+) -> None:
+    """Those would wait for the nodes that an allocation holds."""
+    file = tmp_path / "variants.yaml"
+    file.write_text("schema: 1\nvariants: [{name: a}, {name: b, image: x}]\n")
+    planner, _ = plan([GPUS], {}, ab=str(file), purpose=Purpose.COMPARE_VARIANTS)
+    changes = {"case_id": GPUS.id, "purpose": Purpose.COMPARE_VARIANTS, "via": "sbatch", "allocation": allocation}
+    job = PlannedJob(job_spec(tmp_path, **changes), FACTS)
+    assert list(plan_allocations(planner, {GPUS.id: [job, job]}, [job.spec])) == cases

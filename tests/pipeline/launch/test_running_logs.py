@@ -56,6 +56,20 @@ def test_a_running_jobs_log_is_looked_for_until_it_has_steps_and_again_after_a_r
     assert len(searched) == 4
 
 
+def test_of_a_run_in_an_allocation_the_recipes_log_is_followed_and_not_what_its_script_printed(tmp_path: Path) -> None:
+    """Both bear the job id of the allocation; where there is no other, what it printed is the log."""
+    recipe, own = tmp_path / "a", tmp_path / "z"
+    for folder in (recipe, own):
+        folder.mkdir()
+    (own / "slurm-4711.out").write_text(LINE.format(0) * 5)
+    run = job(own, job_id="4711-2", log_folder=own, status=running())
+    run = replace(run, spec=replace(run.spec, via="allocation", allocation=1, log_folders=(recipe,)))
+    assert RunningLogs(load(Settings()), Clock().now).read_progress(run).steps > 0
+    log = recipe / "log-nemo_fake_8b_8_4711.out"
+    log.write_text("no step yet\n")
+    assert RunningLogs(load(Settings()), Clock().now).read_progress(run).path == log
+
+
 def test_a_log_without_steps_is_looked_for_ever_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched = 0
 
