@@ -59,6 +59,13 @@ def test_it_lies_there_before_the_job_and_names_it_afterwards(tmp_path: Path) ->
     assert read(printed) == [["token1", "4711"]]
 
 
+def test_in_an_allocation_it_names_that_and_lies_where_its_log_is_moved_to(tmp_path: Path) -> None:
+    """Slurm, and so the name of the log, knows no other number."""
+    results, shared = tmp_path / "stage" / "results", make_job(tmp_path, allocation=1)
+    assert MarkFirst(Inner(lambda: None, Submission("4711-3"))).submit(shared).job_id == "4711-3"
+    assert read(results) == read(shared.folder) == [["token1"], ["token1", "4711"]]
+
+
 def test_where_no_folder_of_logs_is_known_it_lies_where_the_job_was_submitted(tmp_path: Path) -> None:
     MarkFirst(Inner(lambda: None, Submission("4711"))).submit(make_job(tmp_path, log_folders=()))
     assert read(tmp_path) == [["token1"], ["token1", "4711"]]

@@ -17,7 +17,7 @@ from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.slurm import CommandOutput
 from pytest_llmbench.pipeline import catalog
 from pytest_llmbench.pipeline.launch import Host, Planner
-from pytest_llmbench.pipeline.launch.trial_plans import plan_allocations
+from pytest_llmbench.pipeline.launch.trial_plans import count_trials, plan_allocations
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.settings import resolve
 
@@ -102,3 +102,14 @@ def test_a_session_that_began_with_jobs_of_their_own_goes_on_with_them(
     changes = {"case_id": GPUS.id, "purpose": Purpose.COMPARE_VARIANTS, "via": "sbatch", "allocation": allocation}
     job = PlannedJob(job_spec(tmp_path, **changes), FACTS)
     assert list(plan_allocations(planner, {GPUS.id: [job, job]}, [job.spec])) == cases
+
+
+def test_a_search_that_builds_holds_no_nodes_meanwhile(tmp_path: Path) -> None:
+    file = tmp_path / "builds.yaml"
+    file.write_text("schema: 1\ncommits: a..b\nbuild: [make]\n")
+    planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)
+    job = PlannedJob(job_spec(tmp_path, case_id=GPUS.id, purpose=Purpose.BISECT, via="sbatch"), FACTS)
+    (allocation,) = plan_allocations(planner, {GPUS.id: [job, job]}).values()
+    assert allocation.spec is None
+    assert "each commit is built before its run" in allocation.describe(9, 2)
+    assert count_trials(planner, {GPUS.id: [job, job]}, {GPUS.id: allocation}) == {GPUS.id: 20}
