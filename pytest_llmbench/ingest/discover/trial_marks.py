@@ -75,7 +75,8 @@ def _parse(text: str) -> TrialsFile:
         if not became:
             begun[token] = seconds
             continue
-        begun.pop(token, None)
+        # Its log may be older than what became of it, and that of another run in the same allocation is.
+        seconds = min(seconds, begun.pop(token, seconds))
         if became != NO_JOB:
-            jobs[became] = seconds
+            jobs[became] = min(seconds, jobs.get(became, seconds))
     return TrialsFile(jobs, min(begun.values(), default=math.inf))

@@ -64,6 +64,8 @@ LATER = f"{time.time() + 1e6:.0f}"
         (["t1 17", f"t2 {NOW} 9"], {"1", "2"}),
         (["t1"], {"1", "2"}),
         ([f"t1 {NOW} 11"], set()),
+        ([f"t1 {NOW}", f"t1 {LATER} 1"], {"1"}),
+        ([f"t1 {NOW}", f"t1 {NOW} 1", f"t2 {LATER}", f"t2 {LATER} 1"], {"1"}),
     ],
     ids=[
         "nothing",
@@ -77,6 +79,8 @@ LATER = f"{time.time() + 1e6:.0f}"
         "a time that was cut",
         "a line that was cut",
         "another job",
+        "its job, found out long after its log was written",
+        "a later run in the same allocation",
     ],
 )
 def test_a_file_in_a_folder_above_says_which_jobs_are_of_an_ab(
