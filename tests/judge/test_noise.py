@@ -117,3 +117,10 @@ def test_two_repeats_alone_do_not_make_the_interval_useless() -> None:
     together = noise.with_prior(pair, noise.assume_noise(0.01), 0.01)
     assert together.degrees_of_freedom == 5
     assert together.sigma == pytest.approx(math.sqrt((4 * 0.01**2 + pair.sigma**2) / 5))
+
+
+@pytest.mark.parametrize(("own", "expected"), [(0.002, 0.002), (0.0, noise.SMALLEST)])
+def test_beside_others_without_any_noise_a_configuration_has_its_own(own: float, expected: float) -> None:
+    """Step times that are printed coarsely may all be the same."""
+    quiet = Noise(0.0, 100.0, "10 configurations", measured=True)
+    assert noise.with_prior(Noise(own, 4.0, "5 nights", measured=True), quiet, 0.01).sigma == expected
