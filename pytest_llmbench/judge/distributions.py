@@ -1,7 +1,7 @@
 """Tails and quantiles of Student's t, the F and the beta distribution, and the derivatives of the gamma function.
 
-As those of scipy.special to 11 digits (tests/judge/test_distributions.py), which takes longer to import than a session
-takes to judge its runs.
+As those of scipy.special, to 9 digits or more (tests/judge/test_distributions.py); that takes longer to import than a
+session takes to judge its runs.
 """
 
 from __future__ import annotations

