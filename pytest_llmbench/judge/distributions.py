@@ -36,10 +36,12 @@ def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
         return math.erfc(statistic / math.sqrt(2)) / 2
     square = statistic * statistic
     outside = degrees_of_freedom / (degrees_of_freedom + square)
-    if square == 0 or outside == 0:
-        return 0.0 if square else 0.5
-    front = math.log(_compute_gamma_ratio(degrees_of_freedom / 2) / math.sqrt(math.pi))
+    if outside == 0:
+        return 0.0
     inside = square / (degrees_of_freedom + square)
+    if inside == 0:  # also where the square is not
+        return 0.5
+    front = math.log(_compute_gamma_ratio(degrees_of_freedom / 2) / math.sqrt(math.pi))
     return _integrate_beta(degrees_of_freedom / 2, 0.5, outside, inside, front) / 2
 
 
