@@ -476,11 +476,24 @@ def test_a_long_list_of_problems_is_cut_and_counted(valid_file: Path, valid: str
         (b"\x7fELF\x02\x01\x01\x00\x00", "FILE: found"),
         (b"schema: 1\nkind: \x00\n", "FILE: found"),
         (b"a: " * 50_000, "found a syntax error"),
-        (b"schema: " + b"[" * 100_000, "FILE:1: found more than 8 levels of nesting"),
+        (b"schema: " + b"[" * 100, "FILE:1: found more than 8 levels of nesting"),
+        (b"schema: " + b"[" * 100_000, "nesting"),  # by PyYAML 6.0.4 itself, which counts a thousand before we see one
         (b"".join(b" " * n + b"a:\n" for n in range(300)), "FILE:9: found more than 8 levels"),
         (b"x" * (5 << 20), "FILE: found more than 4 MiB"),
     ],
-    ids=["empty", "comment", "list", "latin", "binary", "nul", "torn", "brackets", "nested", "huge"],
+    ids=[
+        "empty",
+        "comment",
+        "list",
+        "latin",
+        "binary",
+        "nul",
+        "torn",
+        "brackets",
+        "a thousand brackets",
+        "nested",
+        "huge",
+    ],
 )
 def test_what_is_no_baseline_file_is_refused(valid_file: Path, content: bytes, message: str) -> None:
     assert message in refused(valid_file, content)

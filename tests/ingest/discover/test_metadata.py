@@ -216,7 +216,7 @@ def test_an_odd_value_behind_evidence_is_reported_too() -> None:
         (b"a: [1", "not valid YAML"),
         (b"a: \x00", "not valid YAML"),
         (b"a: \xff\xfe", "not valid YAML"),
-        (b"[" * 60000, "nested too deeply"),
+        (b"[" * 60000, "nested too deeply|maximum nesting depth"),  # as PyYAML 6.0.4 itself says
         (b"- " * 60000, "nested too deeply"),
         (b"{a: " * 20000, "nested too deeply"),
         (b"job_info: {job_id: 8}", "says job_id '8' inside"),
