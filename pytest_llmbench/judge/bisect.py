@@ -25,7 +25,8 @@ from pytest_llmbench.core.models import (
     TrialOutcome,
 )
 from pytest_llmbench.judge import trials as runs
-from pytest_llmbench.judge.trials import ASSUMED_CV, FIRST_LOOK, MOST_PAIRS, Fit, RunBounds, find_quantile
+from pytest_llmbench.judge.distributions import compute_quantile
+from pytest_llmbench.judge.trials import ASSUMED_CV, FIRST_LOOK, MOST_PAIRS, Fit, RunBounds
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
@@ -333,7 +334,7 @@ def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> fl
     rise = float(table.sums[after].sum()) / counts[1] - float(table.sums[before].sum()) / counts[0]
     run_noise = _estimate_noise(table, 0, len(table.counts))
     error = run_noise.sigma * math.sqrt(1 / counts[0] + 1 / counts[1])
-    return rise if rise > find_quantile(1 - level, run_noise.degrees_of_freedom) * error else 0.0
+    return rise if rise > compute_quantile(1 - level, run_noise.degrees_of_freedom) * error else 0.0
 
 
 def _describe_change(table: RunTable, places: tuple[int, int, int, int], probability: float) -> FoundChange:
@@ -348,7 +349,7 @@ def _describe_change(table: RunTable, places: tuple[int, int, int, int], probabi
     )
     freedom = PRIOR_FREEDOM + sum(counts) - 2
     sigma = math.sqrt((table.prior_squares + max(rest, 0)) / freedom)
-    width = find_quantile(0.975, freedom) * sigma * math.sqrt(1 / counts[0] + 1 / counts[1])
+    width = compute_quantile(0.975, freedom) * sigma * math.sqrt(1 / counts[0] + 1 / counts[1])
     size = means[1] - means[0]
     builds = np.arange(len(table.counts))
     return FoundChange(

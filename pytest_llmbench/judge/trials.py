@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
@@ -141,13 +140,13 @@ def estimate_difference(fit: Fit, level: float, earlier: Noise | None) -> Paired
     run_noise, own = pool_noise(fit.squares, fit.freedom, earlier), _measure_noise(fit.squares, fit.freedom)
     error = run_noise.sigma * math.sqrt(fit.factor)
     freedom = run_noise.degrees_of_freedom
-    width = find_quantile(1 - level, freedom)
+    width = compute_quantile(1 - level, freedom)
     return PairedEstimate(
         difference=fit.difference,
         low=fit.difference - width * error,
         high=fit.difference + width * error,
         level=level,
-        smallest=formatting.compute_bounded_exp((width + find_quantile(POWER, freedom)) * error) - 1,
+        smallest=formatting.compute_bounded_exp((width + compute_quantile(POWER, freedom)) * error) - 1,
         standard_error=error,
         degrees_of_freedom=freedom,
         noise=run_noise,
@@ -170,9 +169,3 @@ def pool_noise(squares: float, freedom: float, earlier: Noise | None) -> Noise:
 
 def _measure_noise(squares: float, freedom: float) -> Noise:
     return Noise(math.sqrt(squares / freedom) if freedom else 0.0, freedom, "these runs", measured=True)
-
-
-@lru_cache(maxsize=1024)
-def find_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t distribution, computed once for each pair of arguments."""
-    return compute_quantile(probability, degrees_of_freedom)
