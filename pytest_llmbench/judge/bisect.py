@@ -37,6 +37,7 @@ PRIOR_FREEDOM = 1.0  # of the noise
 FALLS = 20.0  # taken from the log posterior of a change behind which runs are faster
 TWO_CHANGES = math.log(20)
 SHOWN_MIDDLE = 0.01  # one-sided: that a middle level is apart from both ends
+SHOWN_NEIGHBOUR = 0.005  # one-sided: that a build beside a change is; looked at whether or not two changes fit better
 SHOWN_REST = 0.025  # one-sided, on each side of a change
 TIE = 9  # digits in which shares of the posterior are compared
 
@@ -201,21 +202,32 @@ def _search(table: RunTable, first: int, stop: int, *, may_run: bool) -> Iterato
             if may_run:
                 yield NextTrial(middle)
                 return
-        elif _is_apart(table, first, middle) and _is_apart(table, middle, stop - 1):
-            yield from _search(table, first, middle + 1, may_run=may_run)
-            yield from _search(table, middle, stop, may_run=may_run)
+        elif _is_between(table, (first, middle, stop - 1), SHOWN_MIDDLE):
+            yield from _search_both(table, first, middle, stop, may_run=may_run)
             return
     posterior = compute_posterior(table, first, stop)
     before, after, probability = _find_likeliest(table, posterior, first, stop)
     if probability >= NAMED:
         short = [build for build in (before, after) if table.counts[build] < NEIGHBOURS and not table.failed[build]]
         if not short:
-            yield _describe_change(table, (first, before, after, stop), probability)
+            apart = [each for each in (before, after) if _is_between(table, (first, each, stop - 1), SHOWN_NEIGHBOUR)]
+            if apart:
+                yield from _search_both(table, first, apart[0], stop, may_run=may_run)
+            else:
+                yield _describe_change(table, (first, before, after, stop), probability)
             return
         if may_run:
             yield NextTrial(min(short, key=lambda build: (table.counts[build], build)))
             return
     yield _choose_build(table, posterior, first, stop) if may_run else _find_range(posterior, first)
+
+
+def _search_both(
+    table: RunTable, first: int, middle: int, stop: int, *, may_run: bool
+) -> Iterator[NextTrial | FoundChange | BuildRange]:
+    """Yield the same of both parts of a list: the build between them is the last of one, and the first of the other."""
+    yield from _search(table, first, middle + 1, may_run=may_run)
+    yield from _search(table, middle, stop, may_run=may_run)
 
 
 def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
@@ -320,10 +332,10 @@ def _estimate_noise(table: RunTable, first: int, stop: int) -> Noise:
     return runs.pool_noise(rest, float((counts - 1).sum()), table.noise)
 
 
-def _is_apart(table: RunTable, before: int, after: int) -> bool:
-    """Whether one build is shown to be slower than an earlier one."""
-    builds = np.arange(len(table.counts))
-    return _show_rise(table, builds == before, builds == after, SHOWN_MIDDLE) > 0
+def _is_between(table: RunTable, builds: tuple[int, int, int], level: float) -> bool:
+    """Whether the second of three builds is shown to be slower than the first, and faster than the third."""
+    first, middle, last = (np.arange(len(table.counts)) == build for build in builds)
+    return _show_rise(table, first, middle, level) > 0 and _show_rise(table, middle, last, level) > 0
 
 
 def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> float:

@@ -142,6 +142,9 @@ ADVICE = {
     "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
 }
 
+NO_ANSWER = "its jobs say why: correct that, or wait until their nodes are back, and start it again"
+"""For an A/B or a search that ended without an answer."""
+
 ANY_CHECK = "look at the configurations that it is about"
 """For a kind of check of which nothing more is known here."""
 
@@ -163,6 +166,8 @@ def advise(described: dict[str, Any]) -> str:
         return _advise_resumption(described["resume"])
     if described.get("slow_nodes") and described["verdict"] == "INCONCLUSIVE":
         return SLOW_NODES
+    if described.get("trials") and described["reason"] == "nothing-left":
+        return NO_ANSWER
     if "next" in described:
         return str(described["next"])
     command = make_record_command(described.get("logs", ()))

@@ -354,6 +354,68 @@ def test_an_allocation_that_somebody_ends_costs_the_run_in_it(gate: Gate, prepar
     assert "its allocation ended: CANCELLED" in outcome["jobs"][2]["text"]
 
 
+@pytest.fixture
+def failing_node(cluster: Cluster) -> Iterator[str]:
+    yield "n2"
+    cluster.ask("scontrol", "update", "NodeName=n2", "State=RESUME")  # refused where it is back already
+
+
+def end_in_time(cluster: Cluster, job: str) -> None:
+    cluster.run("scontrol", "update", f"JobId={job}", "EndTime=now+1seconds")
+    cluster.wait(job, "TIMEOUT", seconds=90)
+
+
+def lose_node(cluster: Cluster, job: str) -> None:
+    cluster.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+    cluster.wait(job, "NODE_FAIL", seconds=60)
+
+
+@pytest.mark.usefixtures("failing_node")
+@pytest.mark.parametrize(("end", "state"), [(end_in_time, "TIMEOUT"), (lose_node, "NODE_FAIL")])
+def test_an_allocation_that_ends_early_costs_the_run_in_it(
+    gate: Gate, prepare: Prepare, end: Callable[[Cluster, str], None], state: str
+) -> None:
+    """At its time limit, which was asked for all runs and so tells nothing of one, or where a node fails."""
+    prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
+    process = gate.start(*AB)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 4)
+    (job,) = gate.cluster.jobs()
+    end(gate.cluster, job)
+    gate.go()
+    assert process.wait(timeout=90) == 1, gate.output
+    outcome = read_outcome(gate)
+    assert re.match(r"v1 is slower than v0: \+[45].*in 2 allocations\)", outcome["text"]), outcome["text"]
+    assert list_variants(gate) == "0101 01110"
+    assert len({nodes for _, nodes, _ in read_started(gate)}) == 1
+    assert f"its allocation ended: {state}" in outcome["jobs"][3]["text"]
+    assert outcome["jobs"][3]["step_seconds"] is None
+
+
+GONE = """\
+from pytest_llmbench.launch.follow import watch
+
+watch.GONE_SECONDS = 4.0
+"""
+
+
+def test_nodes_that_are_gone_end_it(gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str) -> None:
+    """They are waited for a while, for they may come back."""
+    prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
+    (gate.folder / "gone.py").write_text(GONE)
+    process = gate.start(*AB, "-p", "gone", "-o", "pythonpath=.")
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 4)
+    (job,) = cluster.jobs()
+    cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DRAIN", "Reason=test")
+    cluster.run("scancel", job)
+    gate.go()
+    assert process.wait(timeout=90) == 1, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["verdict"] == "INVALID"
+    assert re.search(r"two starts in a row were lost .* UnavailableNodes:n2: its nodes are down", outcome["text"])
+    assert "wait until their nodes are back" in gate.plain
+    assert list_variants(gate) == "0101"
+
+
 @pytest.mark.parametrize(
     ("partition", "launcher", "why"),
     [

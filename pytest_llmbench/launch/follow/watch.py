@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import (
     BESIDE,
+    TRIALS,
     Blame,
     EndedBy,
     Job,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 BLOCKED_SECONDS = 10.0  # a reason that never clears has to be seen for so long, in poll after poll
+GONE_SECONDS = 600.0  # the same of nodes that an A/B or a search holds on to: a node may come back
 
 CANCEL_AGAIN_SECONDS = 60.0
 TELL_AGAIN_SECONDS = 300.0
@@ -151,7 +153,7 @@ class Watch:
         """Return why a job is not to be waited for any longer, or nothing."""
         seconds = (now - memory.since).total_seconds()
         pending, running = self._limits.pending_seconds, self._limits.running_seconds
-        beside = job.spec.purpose in BESIDE
+        beside, pinned = job.spec.purpose in BESIDE, job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
         if beside:
             pending = min(self._limits.beside_seconds, pending or math.inf)
         if running is None and self._limits.stalls.cancels:
@@ -163,9 +165,10 @@ class Watch:
             )
         if status.phase is not Phase.WAITING:
             return ""
-        why = explain_stuck(status) or (explain_unavailable(status) if beside else "")
+        why = explain_stuck(status) or (explain_unavailable(status) if beside or pinned else "")
         memory.blocked = (memory.blocked or now) if why else None
-        if memory.blocked and (now - memory.blocked).total_seconds() >= BLOCKED_SECONDS:
+        longest = GONE_SECONDS if pinned and not explain_stuck(status) else BLOCKED_SECONDS
+        if memory.blocked and (now - memory.blocked).total_seconds() >= longest:
             return f"never started: {why}"
         if pending is not None and seconds > pending:
             reason = f" ({status.reason})" if status.reason else ""
