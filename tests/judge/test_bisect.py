@@ -113,6 +113,13 @@ def test_two_changes_are_both_found() -> None:
     assert len(trials) <= get_cap(THIRTY_TWO)
 
 
+@pytest.mark.parametrize("seed", [14, 32])
+def test_two_changes_are_found_where_two_steps_do_not_fit_much_better(seed: int) -> None:
+    """The build beside the first that is found is slower than one end, and faster than the other."""
+    _, answer = complete(Builds({8: 0.02, 22: 0.02}, seed=seed))
+    assert [(change.first, change.last) for change in answer.changes] == [(8, 8), (22, 22)]
+
+
 def test_a_smaller_second_change_is_said_to_be_there() -> None:
     _, answer = complete(Builds({8: 0.01, 22: 0.03}, cv=0.001))
     large = answer.changes[-1]
