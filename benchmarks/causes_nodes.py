@@ -26,6 +26,7 @@ from pytest_llmbench.judge.slow_nodes import find_slow_node
 
 NODES, OF_A_JOB = 64, 16
 NODE_CV = 0.003  # a node's own deviation on a night
+SLOWEST = 1.766 * NODE_CV  # the slowest of the nodes of a job, on average: of 16 normal values
 BAD, WORST = 0.03, 0.35  # so many runs are slower by up to so much, for another cause
 BEFORE = 20  # nights that tell level and noise, on nodes that nobody knows
 MONTH = 30
@@ -34,7 +35,8 @@ SLOW = 5  # the number of the slow node
 
 
 class NodeCell(NamedTuple):
-    """A kind of cluster: jobs a night, noise of a run, and how slow one node is; all jobs from a night on."""
+    """A kind of cluster: jobs a night, noise of a run, and how much slower jobs are that have one node; all jobs from a
+    night on."""
 
     jobs: int
     cv: float
@@ -122,7 +124,7 @@ def _make_runs(cell: NodeCell, nights: int, random: np.random.Generator) -> dict
     for night in range(BEFORE + nights):
         order = random.permutation(NODES)
         of_nodes = NODE_CV * random.standard_normal(NODES)
-        of_nodes[SLOW] += math.log1p(cell.slowness) if night >= BEFORE else 0.0
+        of_nodes[SLOW] += SLOWEST + math.log1p(cell.slowness) if cell.slowness and night >= BEFORE else 0.0
         shared = math.log1p(cell.regression) if night >= BEFORE + cell.from_night - 1 else 0.0
         for job, (name, runs) in enumerate(history.items()):
             nodes = order[OF_A_JOB * job : OF_A_JOB * (job + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -126,9 +126,13 @@ def _describe_run(outcome: dict[str, Any]) -> dict[str, Any]:
 # --- in the store -----------------------------------------------------------------------------------------
 
 
-def prepare(place: StoreLocation) -> None:
-    """Make the store where there is none; HistoryError where it is damaged, or cannot be used or written."""
-    refuse_damaged(place)
+def prepare(place: StoreLocation, is_sound: Callable[[], bool] = lambda: False) -> None:
+    """Make the store where there is none; HistoryError where it is damaged, or cannot be used or written.
+
+    It is not looked at for damage where `is_sound` knows that it has none.
+    """
+    if not is_sound():
+        refuse_damaged(place)
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
         if connection.dialect.name == "postgresql":  # of a file the permissions were looked at

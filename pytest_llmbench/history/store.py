@@ -9,8 +9,9 @@ import re
 import shlex
 import sqlite3
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +40,8 @@ OLDEST_SQLITE = "3.35"  # the first that returns them at all
 
 # `.recover` does nothing at all in the shell of Debian 12. `.dump` ends with ROLLBACK where it met damage.
 SAVE = "restore a copy, or save what can be read: sqlite3 {} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {}"
+
+CHECK = "PRAGMA integrity_check(1)"  # of all pages and all indices: `quick_check` misses a row that its index has lost
 
 LOOK = "restore a copy, or see which session it is of: llmbench history export --history {}"
 
@@ -193,9 +196,31 @@ def refuse_damaged(place: StoreLocation) -> None:
     if place.file is None or not is_there(place.file):
         return
     with connect(place, writes=False) as connection:
-        damage = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
+        damage = str(connection.exec_driver_sql(CHECK).scalar_one())
     if damage != "ok":
         raise HistoryError(f"{place.shown}: the file is damaged ({' '.join(damage.split())}); {_advise_saving(place)}")
+
+
+@contextmanager
+def check_meanwhile(place: StoreLocation) -> Iterator[Callable[[], bool]]:
+    """Read all pages of a file in a thread, and give what waits for it and tells whether the file is sound.
+
+    `refuse_damaged` says what is wrong with one that is not, or could not be read.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(_is_sound, place.file).result
+
+
+def _is_sound(file: Path | None) -> bool:
+    if file is None or not is_there(file):
+        return False
+    try:
+        with closing(
+            sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE_SECONDS)
+        ) as connection:
+            return bool(connection.execute(CHECK).fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
 
 
 @contextmanager

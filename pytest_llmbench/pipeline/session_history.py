@@ -48,11 +48,14 @@ class SessionHistory:
 
     def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
         """Open the store, which is made or brought to the newest version, and read the past."""
-        from pytest_llmbench.history.queries import read_stored_runs
-        from pytest_llmbench.history.record import prepare
+        from pytest_llmbench.history.store import check_meanwhile
 
         self.place = place
-        prepare(place)
+        with check_meanwhile(place) as is_sound:  # importing SQLAlchemy takes as long as a year of history is read
+            from pytest_llmbench.history.queries import read_stored_runs
+            from pytest_llmbench.history.record import prepare
+
+            prepare(place, is_sound)
         self._read = read_stored_runs
         self.past: Mapping[Key, Sequence[StoredRun]] = {}
         self._by_id: Mapping[str, Sequence[StoredRun]] = {}
