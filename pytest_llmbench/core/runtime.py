@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 
 SYSTEM = sys.platform
@@ -73,6 +74,16 @@ def discard_output(number: int = STANDARD_OUTPUT) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed: else it gives each block of a log back to Linux and asks for it anew.
+
+    glibc gives back what is larger than the largest piece that was mapped for itself and freed, of at most 32 MiB
+    (mallopt(3), M_MMAP_THRESHOLD); other libraries take no notice.
+    """
+    bytes(31 << 20)  # never written, so that it takes no memory
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.runtime import keep_freed_memory
 
 BLOCK = 1 << 20
 
@@ -75,6 +76,8 @@ class File:
         if not S_ISREG(self._opened.st_mode):
             self._close()
             raise LogError(f"cannot read {path}: not a regular file")
+        if self.size > BLOCK:
+            keep_freed_memory()
         if self.size > UNSUSPECTED and not _holds_data(self._handle, self.size // RATIO):
             self._close()
             raise LogError(
