@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
@@ -33,7 +32,7 @@ class TrialMarks:
     """The marks that one walk meets: each folder is looked at once."""
 
     read_small: Callable[[Path, int], bytes]  # LogError where that is not possible
-    _folders: dict[Path, TrialsFile] = field(default_factory=dict)
+    _folders: dict[str, TrialsFile | None] = field(default_factory=dict)  # None: there is no such file
 
     def find(self, logs: Sequence[Path], job: str, modified: float) -> str:
         """Return why logs are of an A/B; empty where nothing says so. `job` is their job id, `modified` when the newest
@@ -41,8 +40,11 @@ class TrialMarks:
         for log in logs:
             if os.path.exists(f"{log}{VARIANT_MARK}"):
                 return f"{log.name}{VARIANT_MARK} lies beside its log: a run of an A/B"
-        for folder in dict.fromkeys(folder for log in logs for folder in islice(log.parents, LEVELS)):
-            marks, file = self._read_once(folder), folder / TRIALS_FILE
+        for folder in dict.fromkeys(folder for log in logs for folder in _list_folders(str(log))):
+            marks = self._read_once(folder)
+            if marks is None:
+                continue
+            file = Path(folder, TRIALS_FILE)
             # one of long before has the same number where Slurm was set up anew
             if modified > marks.jobs.get(job, math.inf) - CLOCKS_DIFFER:
                 return f"{file} names its job: a run of an A/B"
@@ -50,19 +52,28 @@ class TrialMarks:
                 return f"{file} has a run of an A/B without its job, which may be this: --llmb-resume finds it out"
         return ""
 
-    def _read_once(self, folder: Path) -> TrialsFile:
+    def _read_once(self, folder: str) -> TrialsFile | None:
         if folder not in self._folders:
-            self._folders[folder] = self._read(folder / TRIALS_FILE)
+            file = os.path.join(folder, TRIALS_FILE)  # not a Path: of thousands of folders hardly one has it
+            self._folders[folder] = self._read(Path(file)) if os.path.exists(file) else None
         return self._folders[folder]
 
     def _read(self, file: Path) -> TrialsFile:
         """Return what a file says; one that cannot be read may speak of any job."""
-        if not os.path.exists(file):
-            return TrialsFile()
         try:
             return _parse(self.read_small(file, LARGEST_BYTES).decode("utf-8", "replace"))
         except LogError:
             return TrialsFile(pending=0.0)
+
+
+def _list_folders(log: str) -> Iterator[str]:
+    """Yield the folders above a log, the nearest first."""
+    for _ in range(LEVELS):
+        folder = os.path.dirname(log)
+        if folder == log:
+            return
+        yield folder
+        log = folder
 
 
 def _parse(text: str) -> TrialsFile:

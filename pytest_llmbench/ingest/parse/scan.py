@@ -75,7 +75,12 @@ class MarkerSearch:
         groups = share_parts(markers)
         parts = list(groups)
         self._automata = [_Automaton(parts[begin : begin + AT_ONCE]) for begin in range(0, len(parts), AT_ONCE)]
-        self._shared = {part: group for part, group in groups.items() if group != (part,)}
+        # of a part that several share these, each with how far before it they begin
+        self._sharing = {
+            part: [(marker, marker.index(part)) for marker in group]
+            for part, group in groups.items()
+            if group != (part,)
+        }
         self._searched = 0
         self._database: _Database | None = None
         self._compiling = Lock()
@@ -109,20 +114,18 @@ class MarkerSearch:
 
     def _find_by_automata(self, text: bytes, start: int, reach: int) -> list[tuple[int, bytes]]:
         places = [place for each in self._automata for place in each.find_places(text, start, reach)]
-        if self._shared:
-            shared = [place for place in places if place[1] in self._shared]
-            places = [place for place in places if place[1] not in self._shared]
-            places += [
-                marker_place for place, part in shared for marker_place in self._find_around(part, text, place, start)
-            ]
-        return places
-
-    def _find_around(self, part: bytes, text: bytes, place: int, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the markers that stand around a part that they share, from `start` on."""
-        for marker in self._shared[part]:
-            begin = place - marker.index(part)
-            if begin >= start and text.startswith(marker, begin):
-                yield begin, marker
+        sharing = self._sharing
+        if not sharing:
+            return places
+        # Such a part may stand in every line of a step.
+        around = [
+            (place - before, marker)
+            for place, part in places
+            if part in sharing
+            for marker, before in sharing[part]
+            if place - before >= start and text.startswith(marker, place - before)
+        ]
+        return [place for place in places if place[1] not in sharing] + around
 
 
 def share_parts(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
