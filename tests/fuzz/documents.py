@@ -221,7 +221,7 @@ def check_variants(data: bytes) -> None:
         path = folder / "variants.yaml"
         path.write_bytes(data)
         with refusals(LaunchError, naming="variants.yaml"):
-            variants = read_variants(path)
+            variants = read_variants(path).variants
             for variant in variants:
                 require_types(variant, Variant)
             require(2 <= len(variants) <= MOST_ARMS, "any number of variants")

@@ -50,18 +50,19 @@ _VARIANT = Fields(
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """What is searched, and how far."""
+    """What is compared or searched, and how."""
 
     variants: tuple[Variant, ...] = ()  # in their order
     commits: str = ""  # in their place: those of the recipe's folder between two, GOOD..BAD
     build: tuple[str, ...] = ()  # the command that builds in the checkout of a commit
     most_runs: int | None = None  # None: as many as their number asks for
+    separate: bool = False  # whether each run is to be a job of its own
 
 
-def read_variants(path: Path) -> tuple[Variant, ...]:
+def read_variants(path: Path) -> Builds:
     """Return the arms that the file of an A/B describes, in its order; LaunchError, with the line, for what is none,
     and for too many."""
-    return _read_variants(_read(path, {"variants": Items(_VARIANT, least=2, most=MOST_ARMS)}, {}), path)
+    return _make_builds(_read(path, {"variants": Items(_VARIANT, least=2, most=MOST_ARMS)}, {}), path)
 
 
 def read_builds(path: Path) -> Builds:
@@ -72,10 +73,7 @@ def read_builds(path: Path) -> Builds:
         "build": Items(Text("one word of a command", r"[^\0]+")),
         "most_runs": Number(*MOST_RUNS, whole=True),
     }
-    entry = _read(path, {}, keys)
-    return Builds(
-        _read_variants(entry, path), entry.get("commits") or "", tuple(entry.get("build") or ()), entry.get("most_runs")
-    )
+    return _make_builds(_read(path, {}, keys), path)
 
 
 def _read(path: Path, required: Mapping[str, Spec], optional: Mapping[str, Spec]) -> YamlMapping:
@@ -87,17 +85,14 @@ def _read(path: Path, required: Mapping[str, Spec], optional: Mapping[str, Spec]
     return read_entry(path, root, fields, check=_check, raises=LaunchError)
 
 
-def _read_variants(entry: YamlMapping, path: Path) -> tuple[Variant, ...]:
-    return tuple(_make_variant(each, path.absolute().parent) for each in entry.get("variants") or ())
-
-
-def wants_separate(path: Path) -> bool:
-    """Whether a file of variants, which was read before, wants a job of its own for each run."""
-    from pytest_llmbench.core.yamlfile import read_document, read_entry
-
-    root = read_document(path, what="file of variants", raises=LaunchError)
-    fields = Fields({}, {"allocation": Text(choices=ALLOCATIONS)}, closed=False)
-    return bool(read_entry(path, root, fields, raises=LaunchError).get("allocation") == ALLOCATIONS[1])
+def _make_builds(entry: YamlMapping, path: Path) -> Builds:
+    return Builds(
+        variants=tuple(_make_variant(each, path.absolute().parent) for each in entry.get("variants") or ()),
+        commits=entry.get("commits") or "",
+        build=tuple(entry.get("build") or ()),
+        most_runs=entry.get("most_runs"),
+        separate=entry.get("allocation") == ALLOCATIONS[1],
+    )
 
 
 def _check(entry: YamlMapping, report: Report) -> None:

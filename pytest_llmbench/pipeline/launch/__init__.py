@@ -149,18 +149,18 @@ class Planner:
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
         """Return the arms of an A/B, the reference first, or the builds of a search in their order; none for any other
         launch. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import list_commits, read_variants
+        from pytest_llmbench.launch.recipe.variants import list_commits
 
-        if self.launch.ab:
-            return read_variants(self.host.directory / self.launch.ab)
         commits = self.builds.commits
         return list_commits(commits, job.spec.directory, self.host.run) if commits else self.builds.variants
 
     @cached_property
     def builds(self) -> Builds:
-        """What a search is over; nothing for any other launch. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import Builds, read_builds
+        """What an A/B compares, or a search is over; nothing for any other launch. Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import Builds, read_builds, read_variants
 
+        if self.launch.ab:
+            return read_variants(self.host.directory / self.launch.ab)
         text = self.launch.bisect
         if not text or text.startswith(COMMITS):
             return Builds(commits=text.removeprefix(COMMITS))

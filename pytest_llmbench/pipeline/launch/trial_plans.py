@@ -10,7 +10,6 @@ from pytest_llmbench.core.models.jobs import TRIALS, JobSpec, Purpose
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
-from pytest_llmbench.pipeline.launch_settings import COMMITS
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.journal import Journal
@@ -33,7 +32,8 @@ def plan_allocations(
 
     if not variants:
         return {}
-    if because := BUILT_BETWEEN if planner.builds.build else "so the file wants it" if _wants_separate(planner) else "":
+    builds = planner.builds
+    if because := BUILT_BETWEEN if builds.build else "so the file wants it" if builds.separate else "":
         return {case: AllocationPlan(because=because) for case in variants}
     alone = {spec.case_id for spec in before if spec.purpose in TRIALS and not spec.allocation}
     return {
@@ -41,13 +41,6 @@ def plan_allocations(
         for case, jobs in variants.items()
         if case not in alone
     }
-
-
-def _wants_separate(planner: Planner) -> bool:
-    from pytest_llmbench.launch.recipe.variants import wants_separate
-
-    text = planner.launch.ab or planner.launch.bisect
-    return not text.startswith(COMMITS) and wants_separate(planner.host.directory / text)
 
 
 def count_trials(

@@ -19,7 +19,6 @@ from pytest_llmbench.launch.recipe.variants import (
     list_commits,
     read_builds,
     read_variants,
-    wants_separate,
 )
 from pytest_llmbench.launch.slurm import CommandOutput, run
 
@@ -38,7 +37,7 @@ FACTS = LaunchFacts(
 def read(tmp_path: Path, *entries: str) -> tuple[Variant, ...]:
     path = tmp_path / "variants.yaml"
     path.write_text("schema: 1\nvariants:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries))
-    return read_variants(path)
+    return read_variants(path).variants
 
 
 def test_an_arm_is_an_image_a_commit_a_folder_variables_or_arguments(tmp_path: Path) -> None:
@@ -125,8 +124,8 @@ def test_an_ab_has_no_key_of_a_search(tmp_path: Path) -> None:
 def test_a_file_may_want_jobs_of_their_own(tmp_path: Path, line: str, separate: bool) -> None:
     path = tmp_path / "variants.yaml"
     path.write_text(f"schema: 1\n{line}variants:\n  - {{name: a}}\n  - {{name: b, image: x}}\n")
-    assert len(read_variants(path)) == 2
-    assert wants_separate(path) is separate
+    for builds in (read_variants(path), read_builds(path)):
+        assert (len(builds.variants), builds.separate) == (2, separate)
 
 
 def test_another_word_for_the_allocation_is_refused(tmp_path: Path) -> None:
