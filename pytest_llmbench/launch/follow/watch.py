@@ -165,9 +165,10 @@ class Watch:
             )
         if status.phase is not Phase.WAITING:
             return ""
-        why = explain_stuck(status) or (explain_unavailable(status) if beside or pinned else "")
+        stuck = explain_stuck(status)
+        why = stuck or (explain_unavailable(status) if beside or pinned else "")
         memory.blocked = (memory.blocked or now) if why else None
-        longest = GONE_SECONDS if pinned and not explain_stuck(status) else BLOCKED_SECONDS
+        longest = GONE_SECONDS if pinned and not stuck else BLOCKED_SECONDS
         if memory.blocked and (now - memory.blocked).total_seconds() >= longest:
             return f"never started: {why}"
         if pending is not None and seconds > pending:
