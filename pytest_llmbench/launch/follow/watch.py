@@ -166,7 +166,7 @@ class Watch:
         if status.phase is not Phase.WAITING:
             return ""
         stuck = explain_stuck(status)
-        why = stuck or (explain_unavailable(status) if beside or pinned else "")
+        why = stuck or (explain_unavailable(status, reserved=beside) if beside or pinned else "")
         memory.blocked = (memory.blocked or now) if why else None
         longest = GONE_SECONDS if pinned and not stuck else BLOCKED_SECONDS
         if memory.blocked and (now - memory.blocked).total_seconds() >= longest:

@@ -348,10 +348,14 @@ def explain_stuck(status: JobStatus) -> str:
     return text and f"{reason}: {text}"
 
 
-def explain_unavailable(status: JobStatus) -> str:
-    """Return that the nodes which a job names are out of service or reserved, which others may undo; else nothing."""
-    out = status.phase is Phase.WAITING and "ReqNodeNotAvail" in status.reason
-    return f"{status.reason}: its nodes are down, drained or reserved" if out else ""
+def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
+    """Return that the nodes which a job names are out of service or reserved, which others may undo; else nothing.
+
+    Without `reserved` only that they are out of service: a reservation ends.
+    """
+    word = "ReqNodeNotAvail" if reserved else "UnavailableNodes"
+    out = status.phase is Phase.WAITING and word in status.reason
+    return f"{status.reason}: its nodes are down, drained{' or reserved' * reserved}" if out else ""
 
 
 def find_blame(ending_code: EndingCode) -> Blame:

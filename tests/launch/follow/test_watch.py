@@ -22,6 +22,7 @@ from pytest_llmbench.launch.follow.watch import Limits, Watch
         (Purpose.ALLOCATION, "ReqNodeNotAvail, UnavailableNodes:n1", 5),
         (Purpose.BISECT, "ReqNodeNotAvail, UnavailableNodes:n1", 5),
         (Purpose.COMPARE_VARIANTS, "Resources", 24 * 60),
+        (Purpose.ALLOCATION, "ReqNodeNotAvail, Reserved for maintenance", 24 * 60),
         (Purpose.CHECK_NODES, "ReqNodeNotAvail, UnavailableNodes:n1", 0),
         (Purpose.CONFIRM_NODES, "(ReqNodeNotAvail, Reserved for maintenance)", 0),
     ],
