@@ -64,6 +64,8 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     try:
         margin = parse_percentage(arguments.margin)
+        if not arguments.margin.rstrip().endswith("%"):  # 0.5 could be either
+            raise ValueError(f"found {arguments.margin!r}, expected a percentage such as 1% or 0.5%")
     except ValueError as error:
         raise SettingsError(f"--margin={arguments.margin}: {error}") from None
     now = datetime.now(UTC)

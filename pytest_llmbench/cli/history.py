@@ -50,6 +50,8 @@ KEY = name_destination("--llmb-history")
 TEXTS = ("item", "text", "reason", "baseline", "tolerance", "name", "job_id", "launcher", "log", "attempts")
 
 
+MOST = 100_000  # days, or what else is counted: 273 years
+
 DAYS = {
     **dict.fromkeys(("d", "day", "days"), 1),
     **dict.fromkeys(("w", "week", "weeks"), 7),
@@ -155,7 +157,10 @@ def parse_days(text: str) -> timedelta:
         raise ValueError(f"{unit!r} is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y")
     if not match or unit not in DAYS or float(match[1]) == 0:
         raise ValueError("expected a number above 0 with d, w, mo (months) or y, such as 400d")
-    return float(match[1]) * timedelta(days=DAYS[unit])
+    days = float(match[1]) * DAYS[unit]
+    if days > MOST:
+        raise ValueError(f"expected at most {MOST:,} days")
+    return timedelta(days=days)
 
 
 def _convert(convert: Callable[[str], Parsed], text: str) -> Parsed:
@@ -173,8 +178,8 @@ def _parse_words(text: str) -> str:
 
 def parse_count(text: str) -> int:
     """Read a number from 1 on; ArgumentTypeError otherwise."""
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 1 on")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 1 to {MOST:,}")
     return int(text)
 
 

@@ -53,7 +53,7 @@ def _flush() -> None:
     """Write what is left, such as a help text, and be quiet when the reader has gone."""
     try:
         sys.stdout.flush()
-    except OSError:
+    except (OSError, AttributeError):  # None is what Python has for one that is closed
         discard_output()
 
 
@@ -81,6 +81,12 @@ def _run(argv: Sequence[str] | None) -> int:
         return 2
     except MemoryError:
         tell_aside("llmbench: it takes more memory than there is: give fewer or smaller files")
+        return 2
+    except Exception:  # noqa: BLE001 (Python would end with 1, which some commands have for an answer)
+        import traceback
+
+        what = "llmbench: a fault of llmbench itself, which says nothing of any run"
+        tell_aside(f"{redact_text(traceback.format_exc())}{what}")
         return 2
     return output.code
 

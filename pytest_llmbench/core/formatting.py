@@ -168,6 +168,11 @@ def format_ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
+def unify_fact(name: str, value: str) -> str:
+    """Return a value by which facts of runs are compared: enroot and docker write one image in two ways."""
+    return value.removeprefix("docker://").replace("#", "/", 1) if name == "container" else value
+
+
 def fold_nodes(nodes: Iterable[str]) -> str:
     """Return names of nodes as Slurm writes them: `n[1-4,7]` for n1 n2 n3 n4 n7, `a1,rack2-n[08-10]`."""
     numbers: dict[tuple[str, str], set[str]] = {}

@@ -90,7 +90,7 @@ def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
     query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first)
     last = {row["number"]: row for row in fetch_rows(place, query, _add_runs)}
     # Sessions that go on with a launch store its jobs again, with another newest run.
-    runs = {(run.configuration, run.job_id or run.number): run for row in last.values() for run in row["runs"]}
+    runs = {run.key: run for row in last.values() for run in row["runs"]}
     return sorted(runs.values(), key=lambda run: (run.started, run.id))
 
 
@@ -106,11 +106,15 @@ def _make_runs(row: Row) -> Iterator[MeasuredRun]:
     # Nothing says in which attempt of several the steps were that count.
     nodes = _list_job_nodes(own) if own is not None and row["attempts"] == 1 else frozenset()
     of_row = (row["number"], row["configuration"], window)
-    yield MeasuredRun(*of_row, row["started"], row["job_id"], row["run_seconds"], nodes)
+    yield MeasuredRun(*of_row, row["started"], row["job_id"], row["run_seconds"], nodes, _read_start(own or {}))
     for name, job in jobs.items():
         if job.get("step_seconds") is not None:
-            started = datetime.fromisoformat(job["started"]).astimezone(UTC) if job.get("started") else row["started"]
-            yield MeasuredRun(*of_row, started, name, _refuse_no_time(job["step_seconds"]), _list_job_nodes(job))
+            seconds, started = _refuse_no_time(job["step_seconds"]), _read_start(job)
+            yield MeasuredRun(*of_row, started or row["started"], name, seconds, _list_job_nodes(job), started)
+
+
+def _read_start(job: dict[str, Any]) -> datetime | None:
+    return datetime.fromisoformat(job["started"]).astimezone(UTC) if job.get("started") else None
 
 
 def _list_job_nodes(job: dict[str, Any]) -> frozenset[str]:

@@ -84,7 +84,7 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
 
     HistoryError, with the nearest id, for one that the history does not know.
     """
-    number = wanted if wanted.isdecimal() else None
+    number = wanted if wanted.isdecimal() and len(wanted) < 19 else None  # of 64 bits
     if number is None:
         of_one = fetch_rows(
             place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id)

@@ -182,32 +182,47 @@ def _make_row(verdict: dict[str, Any], session: str, run: int | None) -> dict[st
     }
 
 
+_OF_LAUNCH, _NONE = ("nodes", "jobs"), "[]"  # what the session knows that launched a run; other sessions have none
+
 # --- runs -------------------------------------------------------------------------------------------------
 
 
 def _store_runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime) -> list[int | None]:
     """Return the number of the run behind each verdict, None where there is none; unknown runs are added.
 
-    What is known of a run is what the last session knew: one that `began` before that adds its verdict alone.
+    What is known of a run is what the last session knew: one that `began` before that adds its verdict alone. But
+    nodes and jobs are known to the session that launched them, whenever it is added, and stay known.
     """
     rows = [_make_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
-    numbers = _match_runs(rows, _find_candidates(connection, [row for row in rows if row]))
+    candidates = _find_candidates(connection, [row for row in rows if row])
+    numbers = _match_runs(rows, candidates)
     last = _find_last_judged(connection, [number for number in numbers if number])
-    again = [
-        {**row, "number": number}
-        for row, number in zip(rows, numbers, strict=True)
-        if row and number and last.get(number, began) <= began
+    stored = {candidate["id"]: candidate for candidate in candidates}
+    known = [(row, stored[number]) for row, number in zip(rows, numbers, strict=True) if row and number]
+    newer = [_join_with_stored(row, before) for row, before in known if last.get(before["id"], began) <= began]
+    late = [
+        {**{name: row[name] for name in _OF_LAUNCH}, "number": before["id"]}
+        for row, before in known
+        if last.get(before["id"], began) > began and before["jobs"] == _NONE != row["jobs"]
     ]
-    if again:  # its log may have grown since
-        names = [name for name in again[0] if name != "number"]
-        statement = update(RUN).where(RUN.c.id == bindparam("number"))
-        connection.execute(statement.values({name: bindparam(name) for name in names}), again)
+    for changed in filter(None, (newer, late)):
+        values: dict[str, Any] = {name: bindparam(name) for name in changed[0] if name != "number"}
+        connection.execute(update(RUN).where(RUN.c.id == bindparam("number")).values(values), changed)
     new = [row for row, number in zip(rows, numbers, strict=True) if row and not number]
     added: Iterator[int] = iter(())
     if new:
         statement_of_new = insert(RUN).returning(RUN.c.id, sort_by_parameter_order=True)
         added = iter(connection.execute(statement_of_new, new).scalars().all())
     return [next(added) if row and not number else number for row, number in zip(rows, numbers, strict=True)]
+
+
+def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+    """Return what a session says of a run, whose log may have grown since it was stored, with what only others knew."""
+    launch = stored if row["jobs"] == _NONE else row
+    # a log without a zone that is read elsewhere began when it was first said to
+    same = stored["started"] is not None and stored["fingerprint"] == row["fingerprint"]
+    kept = {"started": (stored if same else row)["started"], **{name: launch[name] for name in _OF_LAUNCH}}
+    return {**row, **kept, "number": stored["id"]}
 
 
 def _match_runs(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]) -> list[int | None]:
@@ -254,7 +269,7 @@ def _make_run_row(verdict: dict[str, Any]) -> dict[str, Any]:
 
 def _find_candidates(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the stored runs that may be one of these."""
-    columns = (RUN.c.id, RUN.c.configuration, RUN.c.job_id, RUN.c.fingerprint, RUN.c.started)
+    columns = (RUN.c.id, RUN.c.configuration, RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes, RUN.c.jobs)
     configurations = {row["configuration"] for row in rows}
     begun = RUN.c.started.in_([row["started"] for row in rows if row["started"]])
     alike = or_(  # each side has an index of its own

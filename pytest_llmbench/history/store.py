@@ -214,10 +214,9 @@ def check_meanwhile(place: StoreLocation) -> Iterator[Callable[[], bool]]:
 def _is_sound(file: Path | None) -> bool:
     if file is None or not is_there(file):
         return False
+    uri = f"{file.absolute().as_uri()}?mode=ro"
     try:
-        with closing(
-            sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE_SECONDS)
-        ) as connection:
+        with closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:  # who has to wait does so once, later
             return bool(connection.execute(CHECK).fetchone() == ("ok",))
     except sqlite3.Error:
         return False

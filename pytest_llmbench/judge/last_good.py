@@ -8,6 +8,7 @@ from datetime import datetime
 
 import numpy as np
 
+from pytest_llmbench.core.formatting import unify_fact
 from pytest_llmbench.core.models import (
     ComparedFacts,
     ComparedNodes,
@@ -144,7 +145,7 @@ def add_stored(
 def compare_facts(before: Mapping[str, str], now: Mapping[str, str]) -> ComparedFacts:
     """Return what both say: the names of what is the same, and the values of what is not."""
     both = [name for name in before if name in now]
-    same = tuple(name for name in both if before[name] == now[name])
+    same = tuple(name for name in both if unify_fact(name, before[name]) == unify_fact(name, now[name]))
     return ComparedFacts(same, tuple((name, before[name], now[name]) for name in both if name not in same))
 
 

@@ -165,9 +165,10 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
             unknown.append((name, " and ".join(silent)))
             continue
         values = [tuple(sorted({run[name] for run in side})) for side in sides]
-        if any(len(of_side) > 1 for of_side in values):
+        unified = [{formatting.unify_fact(name, value) for value in of_side} for of_side in values]
+        if any(len(of_side) > 1 for of_side in unified):
             varying.append(VaryingFact(name, (values[0], values[1])))
-        elif values[0] != values[1]:
+        elif unified[0] != unified[1]:
             between.append(FactDifference(name, values[0][0], values[1][0]))
     return SideDifferences(tuple(between), tuple(varying), tuple(unknown))
 

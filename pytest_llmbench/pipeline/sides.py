@@ -263,7 +263,8 @@ def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide
 
     if request.first is not None and request.last is not None:
         begin, end = (datetime(day.year, day.month, day.day, tzinfo=UTC) for day in (request.first, request.last))
-        rows = list_days(place, begin, end + timedelta(days=1))
+        last_moment = datetime.max.replace(tzinfo=UTC)  # no day follows that one
+        rows = list_days(place, begin, end + timedelta(days=1) if end.date() < date.max else last_moment)
     else:
         rows = list_session(place, request.session)
     last: dict[tuple[object, ...], dict[str, Any]] = {}

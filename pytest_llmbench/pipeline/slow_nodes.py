@@ -21,8 +21,8 @@ def search_history(place: StoreLocation, since: date | None = None, current: Ite
     from pytest_llmbench.history.details import list_measured_runs
 
     stored = list_measured_runs(place)
-    jobs = {(run.configuration, run.job_id) for run in stored}
-    new = (run for run in current if (run.configuration, run.job_id) not in jobs)
+    known = {run.key for run in stored}
+    new = (run for run in current if run.key not in known)
     return search_runs((*stored, *new), place.shown, since)
 
 

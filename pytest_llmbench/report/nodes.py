@@ -120,8 +120,9 @@ def format_answer(described: Mapping[str, Any]) -> str:
     if answer == NodeAnswer.NAMED:
         return "; ".join(map(format_suspect, described["named"]))
     if answer == NodeAnswer.NOTHING_TO_TELL:
+        since = f" since {described['since']}" if described.get("since") else ""
         return (
-            "nothing to tell: there is no run with nodes to compare; the history knows those of jobs that "
+            f"nothing to tell: there is no run{since} with nodes to compare; the history knows those of jobs that "
             "--llmb-launch started"
         )
     if answer == NodeAnswer.NONE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from itertools import chain, islice
@@ -180,6 +181,29 @@ def test_each_run_counts_once_as_it_was_judged_last(capsys: pytest.CaptureFixtur
     store(Path("h.db"), iter(sessions))
     store(Path("h.db"), ((began + timedelta(hours=5), outcomes) for began, outcomes in sessions))
     assert search(capsys, code=1)[1]["runs"] == 60
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_nodes_stay_known_where_others_judge_the_same_runs(capsys: pytest.CaptureFixture[str], later: bool) -> None:
+    """Sessions that launched nothing, stored before or after the one that did."""
+    launched = list(make_nights({7: 0.1}))
+    others = [(began + timedelta(hours=5), [{**each, "jobs": []} for each in told]) for began, told in launched]
+    store(Path("h.db"), chain(launched, others) if later else chain(others, launched))
+    out, _ = search(capsys, code=1)
+    assert "nodes are known of 60 of" in out
+    assert "n07 is slow: +10" in out
+
+
+def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -> None:
+    def renumber(night: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for number, told in enumerate(night):
+            (job,) = told["jobs"]
+            yield {**told, "run": {**told["run"], "job_id": str(number)}, "jobs": [{**job, "job_id": str(number)}]}
+
+    store(Path("h.db"), ((began, list(renumber(night))) for began, night in make_nights({7: 0.1})))
+    out, _ = search(capsys, code=1)
+    assert "nodes are known of 60 of" in out
+    assert "n07 is slow: +10" in out
 
 
 def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,11 +28,18 @@ class MeasuredRun:
     job_id: str
     seconds: float
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
+    job_started: datetime | None = None  # as the scheduler said, None where only its log did
 
     @property
     def id(self) -> str:
         """What tells it from the other runs of a search."""
         return f"{self.number} {self.configuration} {self.job_id}"
+
+    @property
+    def key(self) -> tuple[str, str, datetime]:
+        """What it shares only with itself, stored with another launch: job ids begin anew with each cluster, and on a
+        machine with each folder of a journal."""
+        return self.configuration, self.job_id or str(self.number), self.job_started or self.started
 
 
 @dataclass(frozen=True, slots=True)
