@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models import Clock, Dating, Discovery, Hint, Reason, Remains, RunFiles
+from pytest_llmbench.core.models import AttemptFiles, Clock, Dating, Discovery, Hint, Reason, Remains, RunFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import TWINS, OwnedRun, add_reports, find_exclusion, find_twin
 from pytest_llmbench.ingest.discover.folders import (
@@ -167,6 +168,13 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
+def _list_places(attempts: Sequence[AttemptFiles], folder: Folder) -> list[Path]:
+    """Return where logs lie, those that are links also where these lead."""
+    links = {file.name for file in folder.files if file.link}
+    logs = [files.log for files in attempts]
+    return [*logs, *(Path(os.path.realpath(log)) for log in logs if log.name in links)]
+
+
 def _make_run(
     draft: JobDraft, place: JobFolder, record: Metadata | None, metadata: Path | None, walk: Walk
 ) -> RunFiles:
@@ -179,7 +187,7 @@ def _make_run(
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
     # what else excludes a run counts in its A/B, too, and stays
-    if excluded is None and (mark := walk.marks.find([files.log for files in attempts], job, draft.modified)):
+    if excluded is None and (mark := walk.marks.find(_list_places(attempts, folder), job, draft.modified)):
         excluded, because = Reason.VARIANT, mark
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.models.logs import NO_JOB, TRIALS_FILE, VARIANT_MARK
+from pytest_llmbench.ingest.discover.names import strip_compression
+from pytest_llmbench.ingest.sources.stores import Stores
 
 LEVELS = 6
 """A launcher puts a log into folders that only it knows, so many below the last that is known before."""
@@ -27,19 +30,30 @@ class TrialsFile:
     pending: float = math.inf  # since when a job may run of which nothing says the id
 
 
+def is_mark(name: str) -> bool:
+    """Whether a file of this name says of logs that they are of an A/B."""
+    return name == TRIALS_FILE or name.endswith(VARIANT_MARK)
+
+
 @dataclass(slots=True)
 class TrialMarks:
-    """The marks that one walk meets: each folder is looked at once."""
+    """The marks that one walk meets, on this machine, in archives and in remote places, and those above it."""
 
-    read_small: Callable[[Path, int], bytes]  # LogError where that is not possible
-    _folders: dict[str, TrialsFile | None] = field(default_factory=dict)  # None: there is no such file
+    stores: Stores
+    _met: dict[str, frozenset[str]] = field(default_factory=dict)  # by folder the marks in it: their whole paths
+    _files: dict[str, TrialsFile | None] = field(default_factory=dict)  # by folder; None: there is no such file
+
+    def note(self, folder: str, marks: Iterable[str]) -> None:
+        """Take what a folder holds that was read."""
+        self._met[folder] = frozenset(marks)
 
     def find(self, logs: Sequence[Path], job: str, modified: float) -> str:
         """Return why logs are of an A/B; empty where nothing says so. `job` is their job id, `modified` when the newest
         was written (seconds since the epoch)."""
         for log in logs:
-            if os.path.exists(f"{log}{VARIANT_MARK}"):
-                return f"{log.name}{VARIANT_MARK} lies beside its log: a run of an A/B"
+            for name in dict.fromkeys((log.name, strip_compression(log.name))):
+                if self._is_there(str(log.parent), f"{name}{VARIANT_MARK}"):
+                    return f"{name}{VARIANT_MARK} lies beside its log: a run of an A/B"
         for folder in dict.fromkeys(folder for log in logs for folder in _list_folders(str(log))):
             marks = self._read_once(folder)
             if marks is None:
@@ -53,15 +67,21 @@ class TrialMarks:
         return ""
 
     def _read_once(self, folder: str) -> TrialsFile | None:
-        if folder not in self._folders:
-            file = os.path.join(folder, TRIALS_FILE)  # not a Path: of thousands of folders hardly one has it
-            self._folders[folder] = self._read(Path(file)) if os.path.exists(file) else None
-        return self._folders[folder]
+        if folder not in self._files:
+            there = self._is_there(folder, TRIALS_FILE)
+            self._files[folder] = self._read(Path(folder, TRIALS_FILE)) if there else None
+        return self._files[folder]
+
+    def _is_there(self, folder: str, name: str) -> bool:
+        path = os.path.join(folder, name)  # not a Path: of thousands of folders hardly one has any
+        if folder in self._met:
+            return path in self._met[folder]
+        return not is_remote(Path(folder)) and os.path.exists(path)  # above what was given, or where a link leads
 
     def _read(self, file: Path) -> TrialsFile:
         """Return what a file says; one that cannot be read may speak of any job."""
         try:
-            return _parse(self.read_small(file, LARGEST_BYTES).decode("utf-8", "replace"))
+            return _parse(self.stores.read_small(file, LARGEST_BYTES).decode("utf-8", "replace"))
         except LogError:
             return TrialsFile(pending=0.0)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metrics_files import is_metrics
-from pytest_llmbench.ingest.discover.trial_marks import TrialMarks
+from pytest_llmbench.ingest.discover.trial_marks import TrialMarks, is_mark
 from pytest_llmbench.ingest.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.ingest.sources.packed import SCRIPT
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
@@ -121,7 +121,7 @@ class Walk:
     _full: bool = False  # not all folders were read
 
     def __post_init__(self) -> None:
-        self.marks = TrialMarks(self.stores.read_small)
+        self.marks = TrialMarks(self.stores)
 
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""
@@ -212,6 +212,7 @@ class Walk:
             self._note_unread(folder, error)
             return [], []
         self.folders.append(folder)
+        self.marks.note(folder.text, (entry.path for entry in entries if is_mark(entry.name)))
         if self._is_inside_run(folder, [entry.name for entry in entries]):
             self._inside_runs.add(folder.text)
         for entry in entries:
@@ -334,7 +335,7 @@ def _read_modified(entry: FolderEntry) -> float:
 
 def _is_listed(name: str) -> bool:
     """Whether a member of an archive is listed: what a folder is searched for, and scripts that may be a run's."""
-    return _is_mentioned(name) or _is_report(name) or name.endswith(SCRIPT)
+    return _is_mentioned(name) or _is_report(name) or name.endswith(SCRIPT) or is_mark(name)
 
 
 def _is_report(name: str) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.core.formatting import to_path
 from pytest_llmbench.core.models import Reason
 from pytest_llmbench.ingest.discover import find_runs
+from pytest_llmbench.ingest.sources.stores import Stores
 
 
 def test_a_log_with_a_mark_is_of_an_ab_and_others_are_not(tmp_path: Path) -> None:
@@ -21,6 +26,41 @@ def test_a_log_with_a_mark_is_of_an_ab_and_others_are_not(tmp_path: Path) -> Non
     assert next(run for run in found.runs if run.excluded).excluded_because == (
         "log-grok1_314b_128_1_0.out.ab lies beside its log: a run of an A/B"
     )
+
+
+def compress(log: Path) -> Path:
+    packed = log.with_name(f"{log.name}.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    return log.parent
+
+
+def archive(log: Path) -> Path:
+    runs = log.parent.parent / "runs.tgz"
+    with tarfile.open(runs, "w:gz") as packed:
+        packed.add(log.parent, "jobs")
+    return runs
+
+
+def link(log: Path) -> Path:
+    links = log.parent.parent / "links"
+    links.mkdir()
+    (links / log.name).symlink_to(log)
+    return links
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+@pytest.mark.parametrize("how", [compress, archive, link, lambda log: to_path(f"file://{log.parent}")])
+def test_wherever_its_log_is_read_from(tmp_path: Path, how: Callable[[Path], Path], by_file: bool) -> None:
+    log = tmp_path / "jobs" / "log-grok1_314b_128_1_0.out"
+    log.parent.mkdir()
+    log.write_text("Training epoch 0, iteration 0/1 | global_step: 0 | train_step_timing in s: 1.5\n")
+    if by_file:
+        log.with_name(f"{log.name}.ab").touch()
+    else:
+        log.with_name(".llmbench-ab").write_text("t1 1 1\n")
+    (run,) = find_runs([how(log)], Stores()).runs
+    assert run.excluded is Reason.VARIANT
 
 
 DEEP = "results/24.11/exp/exp_1764/task"
