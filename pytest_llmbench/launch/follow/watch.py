@@ -73,7 +73,8 @@ class _JobMemory:
     phase: Phase
     since: datetime  # it is in this phase
     last_seen: datetime  # when something knew it
-    blocked: datetime | None = None  # since when its reason is one that never clears
+    blocked: datetime | None = None  # since when its reason is one that never clears, or that its nodes are gone
+    is_stuck: bool = False  # the first of these
     doomed: str = ""  # why it is not waited for any longer
     stall: Stall | None = None  # it stood still then
     cancelled: datetime | None = None
@@ -140,6 +141,7 @@ class Watch:
         for job in jobs:
             if memory := self._memories.get(job.number):
                 memory.since, memory.last_seen = memory.since + shift, memory.last_seen + shift
+                memory.blocked = memory.blocked and memory.blocked + shift
 
     def _decide_unknown(self, job: Job, memory: _JobMemory, now: datetime) -> PollDecision:
         """A job without a record is normal right after its submission and at its end; for long it is lost."""
@@ -167,7 +169,8 @@ class Watch:
             return ""
         stuck = explain_stuck(status)
         why = stuck or (explain_unavailable(status, reserved=beside) if beside or pinned else "")
-        memory.blocked = (memory.blocked or now) if why else None
+        again = memory.blocked if memory.is_stuck is bool(stuck) else None
+        memory.blocked, memory.is_stuck = (again or now) if why else None, bool(stuck)
         longest = GONE_SECONDS if pinned and not stuck else BLOCKED_SECONDS
         if memory.blocked and (now - memory.blocked).total_seconds() >= longest:
             return f"never started: {why}"

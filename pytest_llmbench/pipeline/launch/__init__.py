@@ -152,7 +152,9 @@ class Planner:
         from pytest_llmbench.launch.recipe.variants import list_commits
 
         commits = self.builds.commits
-        return list_commits(commits, job.spec.directory, self.host.run) if commits else self.builds.variants
+        if commits or self.launch.bisect.startswith(COMMITS):
+            return list_commits(commits, job.spec.directory, self.host.run)
+        return self.builds.variants
 
     @cached_property
     def builds(self) -> Builds:

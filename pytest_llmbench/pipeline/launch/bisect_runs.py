@@ -35,6 +35,8 @@ WORDS = {
     BisectOutcome.LOST: "two starts in a row were lost",
 }
 
+SWAPPED = "{bad}, the bad end, is faster than {good}, the good one: nothing to search, unless they are swapped"
+
 MOST_SURE = 99.9  # is said, in percent: that there is a change at all is not certain either
 
 
@@ -73,7 +75,9 @@ def describe_search(answer: BisectAnswer, names: Sequence[str]) -> str:
     """Return what a search ended with: `first slow: c7 (+2.1 %, 95 %: +1.6 % to +2.6 %), 99 % sure; 13 runs`."""
     parts = [*_describe_changes(answer, names), formatting.count_noun(answer.runs, "run")]
     if answer.outcome in WORDS:
-        parts.insert(0, WORDS[answer.outcome].format(good=names[0], bad=names[-1]) + _describe_ends(answer.ends))
+        is_swapped = answer.outcome is BisectOutcome.NO_CHANGE_BETWEEN_ENDS and answer.ends and answer.ends.high < 0
+        words = (SWAPPED if is_swapped else WORDS[answer.outcome]).format(good=names[0], bad=names[-1])
+        parts.insert(0, words + _describe_ends(answer.ends))
     if answer.skipped:
         parts.append(f"do not run: {formatting.join_first([names[build] for build in answer.skipped])}")
     return "; ".join(parts)

@@ -55,7 +55,7 @@ def describe_answer(answer: PairedAnswer, names: Sequence[str]) -> str:
     words = WORDS[answer.outcome].format(reference=names[REFERENCE], margin=f"{100 * MARGIN:g} %")
     text = f"{names[answer.variant]} {words}"
     estimate = answer.estimate
-    if estimate is None:
+    if estimate is None or answer.outcome in WITHOUT_ANSWER:  # what an earlier look said is no answer
         return text
     low, middle, high = map(format_change, (estimate.low, estimate.difference, estimate.high))
     sure = f"{100 * (1 - 2 * estimate.level):.3g} %"

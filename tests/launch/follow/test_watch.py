@@ -38,3 +38,23 @@ def test_a_job_on_suspect_nodes_is_not_waited_for_all_night(
         if watch.decide(beside, waiting(reason), START + timedelta(minutes=passed)).cancel
     ]
     assert cancelled[0] == minutes + 5
+
+
+GONE = "ReqNodeNotAvail, UnavailableNodes:n1"
+
+
+def test_a_time_in_which_nobody_answered_is_none_in_which_nodes_were_gone(tmp_path: Path) -> None:
+    watch = Watch(Limits())
+    held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
+    assert not watch.decide(held, waiting(GONE), START).cancel
+    watch.leave_out_pause(900.0, [held])
+    assert not watch.decide(held, waiting(GONE), START + timedelta(seconds=901)).cancel
+    assert watch.decide(held, waiting(GONE), START + timedelta(seconds=1501)).cancel
+
+
+def test_a_reason_that_never_clears_is_timed_by_itself(tmp_path: Path) -> None:
+    watch = Watch(Limits())
+    held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
+    assert not watch.decide(held, waiting(GONE), START).cancel
+    assert not watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=30)).cancel
+    assert watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=41)).cancel

@@ -74,6 +74,12 @@ def test_ends_that_are_alike_are_red() -> None:
     assert (step.reason, step.failed) == (Reason.NO_CHANGE_BETWEEN_ENDS, False)
 
 
+def test_a_bad_end_that_is_faster_is_said_to_be() -> None:
+    step = search([measured(build, 1.0 if build else 1.05) for build in (0, 8, 8, 0)])
+    assert isinstance(step, TrialAnswer)
+    assert step.text.startswith("c8, the bad end, is faster than c0, the good one: nothing to search, unless they are")
+
+
 def test_an_end_that_does_not_run_is_red_with_its_reason() -> None:
     step = search([Trial(0, TrialOutcome.DOES_NOT_RUN, None)] * 2)
     assert isinstance(step, TrialAnswer)

@@ -11,6 +11,7 @@ import pytest
 from job_specs import job_spec
 from planned import FACTS
 
+from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Key
 from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.launch.preflight.plan import PlannedJob
@@ -102,6 +103,12 @@ def test_a_session_that_began_with_jobs_of_their_own_goes_on_with_them(
     changes = {"case_id": GPUS.id, "purpose": Purpose.COMPARE_VARIANTS, "via": "sbatch", "allocation": allocation}
     job = PlannedJob(job_spec(tmp_path, **changes), FACTS)
     assert list(plan_allocations(planner, {GPUS.id: [job, job]}, [job.spec])) == cases
+
+
+def test_a_range_without_commits_is_refused(tmp_path: Path) -> None:
+    planner, _ = plan([GPUS], {}, bisect="git:")
+    with pytest.raises(LaunchError, match="expected two commits such as git:v1"):
+        planner.list_variants(PlannedJob(job_spec(tmp_path), FACTS))
 
 
 def test_a_search_that_builds_holds_no_nodes_meanwhile(tmp_path: Path) -> None:
