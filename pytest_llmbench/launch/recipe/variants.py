@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -210,6 +212,53 @@ def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Pa
         raise LaunchError(f"variant {variant.name}: commit {variant.commit}: git knows no such commit in {folder}")
     below = call("rev-parse", "--show-prefix")
     checkout = journal.absolute() / CHECKOUTS / commit
-    if not checkout.is_dir():
-        call("worktree", "add", "--detach", str(checkout), commit)
+    _make_checkout(checkout, call)
+    _require_unchanged(checkout, partial(_call_git, f"variant {variant.name}: commit {variant.commit}", checkout, run))
     return checkout / below if below else checkout
+
+
+def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
+    """Check a commit out where that was not done to its end. A file beside it says so until it is: whoever is killed
+    before leaves it there. LaunchError, also where another session is at it."""
+    from pytest_llmbench.launch.journal import take_lock
+
+    part = checkout.with_name(f"{checkout.name}.part")
+    if _is_whole(checkout, part):
+        return
+    try:
+        checkout.parent.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(checkout.with_name(f"{checkout.name}.lock"))
+        if lock is None:
+            raise LaunchError(f"{checkout}: another session checks it out: start again when that is done")
+        try:
+            if not _is_whole(checkout, part):
+                _check_out_anew(checkout, part, call)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise LaunchError(f"{error.filename or checkout}: {error.strerror}: no commit can be checked out") from None
+
+
+def _is_whole(checkout: Path, part: Path) -> bool:
+    return (checkout / ".git").is_file() and not part.exists()
+
+
+def _check_out_anew(checkout: Path, part: Path, call: Callable[..., str]) -> None:
+    if part.exists() and checkout.exists():
+        shutil.rmtree(checkout)
+    elif checkout.exists():  # none that was made here: it is not ours to remove
+        raise LaunchError(f"{checkout} is there, and no checkout of git: remove it")
+    part.touch()
+    # twice: also where git knows a folder there that is gone, and where it locked it, as it does until it is done
+    call("worktree", "add", "--force", "--force", "--detach", str(checkout), checkout.name)
+    part.unlink()
+
+
+def _require_unchanged(checkout: Path, call: Callable[..., str]) -> None:
+    """Refuse a checkout that is not its commit any more; what a build adds to it is no change of the commit."""
+    changed = call("status", "--porcelain", "--untracked-files=no").splitlines()
+    what = f"{changed[0].split(maxsplit=1)[-1]} was changed" if changed else ""
+    if call("rev-parse", "HEAD") != checkout.name:
+        what = "another commit is checked out"
+    if what:
+        raise LaunchError(f"{checkout}: {what} in it: its runs are not those of the commit; remove the folder (rm -rf)")
