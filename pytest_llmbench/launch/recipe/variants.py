@@ -199,8 +199,9 @@ def _call_git(what: str, folder: Path, run: Runner, *words: str) -> str:
     """Return what git prints in a folder. LaunchError, which begins with `what`, where it fails."""
     done = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
     if done.code:
-        last = ((done.err or done.out).strip().splitlines() or [f"exit code {done.code}"])[-1]
-        raise LaunchError(f"{what}: git in {folder}: {last}")
+        lines = (done.err or done.out).strip().splitlines() or [f"exit code {done.code}"]
+        why = next((line for line in lines if line.startswith("fatal:")), lines[-1])  # hints may follow it
+        raise LaunchError(f"{what}: git in {folder}: {why}")
     return done.out.strip()
 
 

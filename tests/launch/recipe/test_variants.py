@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -215,6 +216,24 @@ def repository(tmp_path: Path) -> Path:
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
     git("commit", "-q", "--allow-empty", "-m", "bad")
     return tmp_path
+
+
+def test_of_what_git_says_the_reason_is_told(tmp_path: Path) -> None:
+    def answer(
+        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
+        del arguments, timeout, environment
+        return CommandOutput(128, "", "Preparing\nfatal: no room\nuse 'add -f'\n")
+
+    with pytest.raises(LaunchError, match=r"git:a\.\.b: git in .*: fatal: no room$"):
+        list_commits("a..b", tmp_path, answer)
+
+
+def test_a_checkout_that_was_removed_is_made_again(check_out: Callable[[], Path]) -> None:
+    checkout = check_out()
+    shutil.rmtree(checkout)
+    assert check_out() == checkout
+    assert (checkout / "launch.sh").exists()
 
 
 @pytest.fixture
