@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from pytest_llmbench.core.models.trials import Variant
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
 from pytest_llmbench.launch.recipe import IMAGE
+from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.fit import find_installed
 from pytest_llmbench.launch.recipe.purpose import list_switches
 from pytest_llmbench.launch.slurm import Runner
@@ -160,6 +161,33 @@ def install_variant(variant: Variant, job: PlannedJob, cluster: Cluster, *, jour
         environment=tuple(environment.items()),
     )
     return replace(cluster, installed=(arm, *cluster.installed))
+
+
+def refuse_ineffective(variant: Variant, spec: JobSpec, caller: Mapping[str, str]) -> None:
+    """Refuse a variable of a variant that its job has with another value or not at all, since the launcher, the
+    configuration or a virtual environment sets it: the variant would be compared with itself."""
+    environment = dict(spec.environment)
+    for name, text in variant.environment:
+        value, actual = fill_references(text, caller, f"variant {variant.name}: {name}"), environment.get(name, "")
+        is_extended = name == "PATH" and actual.endswith(f"{os.pathsep}{value}")  # by a virtual environment
+        if not (name in environment and actual == value) and not is_extended:
+            raise LaunchError(
+                f"variant {variant.name}: {name} changes nothing: the launcher or the configuration sets it for "
+                f"{spec.case_id}; take it out"
+            )
+
+
+def refuse_same(jobs: Sequence[PlannedJob]) -> None:
+    """Refuse two variants of which the same job is made, as of two names of one commit: nothing can be told of them."""
+    names: dict[object, str] = {}
+    for spec in (job.spec for job in jobs):
+        job = (os.path.realpath(spec.directory), spec.command, frozenset(spec.environment), spec.build)
+        if job in names:
+            raise LaunchError(
+                f"variant {spec.variant}: its job is the same as that of {names[job]} ({spec.case_id}): expected "
+                "something that differs"
+            )
+        names[job] = spec.variant
 
 
 def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:

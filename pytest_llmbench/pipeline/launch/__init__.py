@@ -249,18 +249,23 @@ class Planner:
     def plan_variants(self, jobs: Sequence[PlannedJob]) -> dict[str, tuple[PlannedJob, ...]]:
         """Return for each configuration a job for each of its variants, in their order; nothing where there are none.
         Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import refuse_same
+
         planned: dict[str, tuple[PlannedJob, ...]] = {}
         for job in jobs if self.launch.purpose in TRIALS else ():
-            planned[job.spec.case_id] = tuple(self._plan_variant(job, variant) for variant in self.list_variants(job))
+            variants = tuple(self._plan_variant(job, variant) for variant in self.list_variants(job))
+            refuse_same(variants)
+            planned[job.spec.case_id] = variants
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
-        from pytest_llmbench.launch.recipe.variants import find_checkout, install_variant
+        from pytest_llmbench.launch.recipe.variants import find_checkout, install_variant, refuse_ineffective
 
         cluster = self.cluster
         try:
             self.cluster = install_variant(variant, job, cluster, journal=self.host.folder, run=self.host.run)
             spec = self.plan_job(job.spec.key, self.launch.purpose).spec
+            refuse_ineffective(variant, spec, self.host.environment)
             folder = self.cluster.installed[0].folder
             if self.builds.build and folder:
                 spec = replace(spec, build=self.builds.build, checkout=find_checkout(folder, self.host.folder))

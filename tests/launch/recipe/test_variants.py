@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_specs import job_spec
@@ -23,6 +24,8 @@ from pytest_llmbench.launch.recipe.variants import (
     list_commits,
     read_builds,
     read_variants,
+    refuse_ineffective,
+    refuse_same,
 )
 from pytest_llmbench.launch.slurm import CommandOutput, run
 
@@ -179,6 +182,54 @@ def test_what_a_recipe_cannot_be_given_is_refused(
     with pytest.raises(LaunchError, match="variant a: ") as error:
         install(tmp_path, variant, facts)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "refused"),
+    [
+        ({"DTYPE": "fp8"}, "DTYPE"),
+        ({"DTYPE": "bf16", "COLUMNS": "80"}, "COLUMNS"),
+        ({"GONE": ""}, "GONE"),
+        ({"DTYPE": "bf16", "EMPTY": "", "DATA": "${HOME}/data"}, ""),
+        ({"PATH": "/opt/bin"}, ""),
+        ({"PATH": "/elsewhere/bin"}, "PATH"),
+    ],
+)
+def test_a_variable_that_something_else_sets_is_refused(
+    tmp_path: Path, environment: dict[str, str], refused: str
+) -> None:
+    variant = Variant("b", environment=tuple(environment.items()))
+    job = {"DTYPE": "bf16", "COLUMNS": "400", "EMPTY": "", "DATA": "/home/x/data", "PATH": "/venv/bin:/opt/bin"}
+    spec = job_spec(tmp_path, environment=tuple(job.items()))
+    if not refused:
+        refuse_ineffective(variant, spec, {"HOME": "/home/x"})
+        return
+    with pytest.raises(LaunchError, match=f"variant b: {refused} changes nothing: "):
+        refuse_ineffective(variant, spec, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"environment": (("B", "2"), ("A", "1"))}, True),
+        ({"directory": "link"}, True),
+        ({"environment": (("A", "1"),)}, False),
+        ({"command": ("./launch.sh", "x")}, False),
+        ({"directory": "other"}, False),
+    ],
+)
+def test_variants_with_the_same_job_are_refused(tmp_path: Path, changes: dict[str, Any], same: bool) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "link").symlink_to("recipe")
+    first = job_spec(tmp_path / "recipe", environment=(("A", "1"), ("B", "2")), variant="a")
+    if "directory" in changes:
+        changes = {"directory": tmp_path / changes["directory"]}
+    jobs = [PlannedJob(first, FACTS), PlannedJob(replace(first, variant="b", **changes), FACTS)]
+    if not same:
+        refuse_same(jobs)
+        return
+    with pytest.raises(LaunchError, match="variant b: its job is the same as that of a "):
+        refuse_same(jobs)
 
 
 def test_a_commit_that_git_says_nothing_of_is_refused(tmp_path: Path) -> None:
