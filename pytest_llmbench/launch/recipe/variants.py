@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.core.models.trials import Variant
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
@@ -204,6 +204,16 @@ def find_checkout(folder: Path, journal: Path) -> Path:
     """Return the checkout that a folder lies in."""
     checkouts = journal.absolute() / CHECKOUTS
     return checkouts / folder.relative_to(checkouts).parts[0]
+
+
+def find_without_script(variants: Mapping[str, Sequence[PlannedJob]], journal: Path) -> list[PlannedJob]:
+    """Return the jobs of a search, but for its ends, whose commit has no script to run: a build that does not run."""
+    from pytest_llmbench.launch.preflight.plan import find_script
+
+    checkouts = journal.absolute() / CHECKOUTS
+    between = (job for jobs in variants.values() for job in jobs[1:-1] if job.spec.purpose is Purpose.BISECT)
+    scripts = ((job, find_script(job)) for job in between)
+    return [job for job, file in scripts if file and file.is_relative_to(checkouts) and not os.path.isfile(file)]
 
 
 def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:

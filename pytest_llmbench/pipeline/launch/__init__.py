@@ -322,9 +322,14 @@ class Planner:
         `overruled`; what was set by hand and changes nothing is told, too."""
         from pytest_llmbench.launch.preflight import check_launch
         from pytest_llmbench.launch.preflight.plan import describe_overruled
+        from pytest_llmbench.launch.recipe.variants import find_without_script
 
+        skipped = find_without_script(plan.variants, self.host.folder)
+        for job in skipped:
+            self.host.tell(_wrap(f"{job.spec.variant} has no script in {job.spec.directory}: skipped, as a failed run"))
         local = all(job.spec.via == "local" for job in plan.every_job)
-        problems = check_launch(plan.every_job, self.cluster, None if local else self.slurm)
+        jobs = [job for job in plan.every_job if job not in skipped]
+        problems = check_launch(jobs, self.cluster, None if local else self.slurm)
         overruled = [problem for problem in problems if problem.check in self.launch.ignored]
         self.overruled = tuple(dict.fromkeys(str(problem.check) for problem in overruled))
         for line in (*self._list_ineffective(plan), *map(describe_overruled, overruled)):
