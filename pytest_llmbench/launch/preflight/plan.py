@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -87,6 +88,15 @@ def find_script(planned: PlannedJob) -> Path | None:
     arguments = [word for word in spec.command[1:] if word.endswith((".sh", ".py"))]
     name = spec.command[0] if "/" in spec.command[0] else next(iter(arguments), None)
     return None if name is None else spec.directory / name
+
+
+def digest_script(script: Path) -> str:
+    """Return the sha256 of a script; empty where there is none, or none that can be read."""
+    try:
+        with script.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
 
 
 def group_problems(problems: Iterable[tuple[PlannedJob, JobProblem]]) -> tuple[LaunchProblem, ...]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts
+from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.core.models.trials import Variant
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
 from pytest_llmbench.launch.recipe import IMAGE
+from pytest_llmbench.launch.recipe.cluster import fill_references
 from pytest_llmbench.launch.recipe.fit import find_installed
 from pytest_llmbench.launch.recipe.purpose import list_switches
 from pytest_llmbench.launch.slurm import Runner
@@ -160,6 +163,33 @@ def install_variant(variant: Variant, job: PlannedJob, cluster: Cluster, *, jour
     return replace(cluster, installed=(arm, *cluster.installed))
 
 
+def refuse_ineffective(variant: Variant, spec: JobSpec, caller: Mapping[str, str]) -> None:
+    """Refuse a variable of a variant that its job has with another value or not at all, since the launcher, the
+    configuration or a virtual environment sets it: the variant would be compared with itself."""
+    environment = dict(spec.environment)
+    for name, text in variant.environment:
+        value, actual = fill_references(text, caller, f"variant {variant.name}: {name}"), environment.get(name, "")
+        is_extended = name == "PATH" and actual.endswith(f"{os.pathsep}{value}")  # by a virtual environment
+        if not (name in environment and actual == value) and not is_extended:
+            raise LaunchError(
+                f"variant {variant.name}: {name} changes nothing: the launcher or the configuration sets it for "
+                f"{spec.case_id}; take it out"
+            )
+
+
+def refuse_same(jobs: Sequence[PlannedJob]) -> None:
+    """Refuse two variants of which the same job is made, as of two names of one commit: nothing can be told of them."""
+    names: dict[object, str] = {}
+    for spec in (job.spec for job in jobs):
+        job = (os.path.realpath(spec.directory), spec.command, frozenset(spec.environment), spec.build)
+        if job in names:
+            raise LaunchError(
+                f"variant {spec.variant}: its job is the same as that of {names[job]} ({spec.case_id}): expected "
+                "something that differs"
+            )
+        names[job] = spec.variant
+
+
 def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
     documented = {name for name, _ in (*facts.required, *facts.optional)}
     commands = (command.command for command in facts.commands if command.via == spec.via)
@@ -174,6 +204,16 @@ def find_checkout(folder: Path, journal: Path) -> Path:
     """Return the checkout that a folder lies in."""
     checkouts = journal.absolute() / CHECKOUTS
     return checkouts / folder.relative_to(checkouts).parts[0]
+
+
+def find_without_script(variants: Mapping[str, Sequence[PlannedJob]], journal: Path) -> list[PlannedJob]:
+    """Return the jobs of a search, but for its ends, whose commit has no script to run: a build that does not run."""
+    from pytest_llmbench.launch.preflight.plan import find_script
+
+    checkouts = journal.absolute() / CHECKOUTS
+    between = (job for jobs in variants.values() for job in jobs[1:-1] if job.spec.purpose is Purpose.BISECT)
+    scripts = ((job, find_script(job)) for job in between)
+    return [job for job, file in scripts if file and file.is_relative_to(checkouts) and not os.path.isfile(file)]
 
 
 def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
@@ -197,8 +237,9 @@ def _call_git(what: str, folder: Path, run: Runner, *words: str) -> str:
     """Return what git prints in a folder. LaunchError, which begins with `what`, where it fails."""
     done = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
     if done.code:
-        last = ((done.err or done.out).strip().splitlines() or [f"exit code {done.code}"])[-1]
-        raise LaunchError(f"{what}: git in {folder}: {last}")
+        lines = (done.err or done.out).strip().splitlines() or [f"exit code {done.code}"]
+        why = next((line for line in lines if line.startswith("fatal:")), lines[-1])  # hints may follow it
+        raise LaunchError(f"{what}: git in {folder}: {why}")
     return done.out.strip()
 
 
@@ -210,6 +251,53 @@ def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Pa
         raise LaunchError(f"variant {variant.name}: commit {variant.commit}: git knows no such commit in {folder}")
     below = call("rev-parse", "--show-prefix")
     checkout = journal.absolute() / CHECKOUTS / commit
-    if not checkout.is_dir():
-        call("worktree", "add", "--detach", str(checkout), commit)
+    _make_checkout(checkout, call)
+    _require_unchanged(checkout, partial(_call_git, f"variant {variant.name}: commit {variant.commit}", checkout, run))
     return checkout / below if below else checkout
+
+
+def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
+    """Check a commit out where that was not done to its end. A file beside it says so until it is: whoever is killed
+    before leaves it there. LaunchError, also where another session is at it."""
+    from pytest_llmbench.launch.journal import take_lock
+
+    part = checkout.with_name(f"{checkout.name}.part")
+    if _is_whole(checkout, part):
+        return
+    try:
+        checkout.parent.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(checkout.with_name(f"{checkout.name}.lock"))
+        if lock is None:
+            raise LaunchError(f"{checkout}: another session checks it out: start again when that is done")
+        try:
+            if not _is_whole(checkout, part):
+                _check_out_anew(checkout, part, call)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise LaunchError(f"{error.filename or checkout}: {error.strerror}: no commit can be checked out") from None
+
+
+def _is_whole(checkout: Path, part: Path) -> bool:
+    return (checkout / ".git").is_file() and not part.exists()
+
+
+def _check_out_anew(checkout: Path, part: Path, call: Callable[..., str]) -> None:
+    if part.exists() and checkout.exists():
+        shutil.rmtree(checkout)
+    elif checkout.exists():  # none that was made here: it is not ours to remove
+        raise LaunchError(f"{checkout} is there, and no checkout of git: remove it")
+    part.touch()
+    # twice: also where git knows a folder there that is gone, and where it locked it, as it does until it is done
+    call("worktree", "add", "--force", "--force", "--detach", str(checkout), checkout.name)
+    part.unlink()
+
+
+def _require_unchanged(checkout: Path, call: Callable[..., str]) -> None:
+    """Refuse a checkout that is not its commit any more; what a build adds to it is no change of the commit."""
+    changed = call("status", "--porcelain", "--untracked-files=no").splitlines()
+    what = f"{changed[0].split(maxsplit=1)[-1]} was changed" if changed else ""
+    if call("rev-parse", "HEAD") != checkout.name:
+        what = "another commit is checked out"
+    if what:
+        raise LaunchError(f"{checkout}: {what} in it: its runs are not those of the commit; remove the folder (rm -rf)")

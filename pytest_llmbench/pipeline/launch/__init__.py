@@ -251,18 +251,23 @@ class Planner:
     def plan_variants(self, jobs: Sequence[PlannedJob]) -> dict[str, tuple[PlannedJob, ...]]:
         """Return for each configuration a job for each of its variants, in their order; nothing where there are none.
         Raises LaunchError."""
+        from pytest_llmbench.launch.recipe.variants import refuse_same
+
         planned: dict[str, tuple[PlannedJob, ...]] = {}
         for job in jobs if self.launch.purpose in TRIALS else ():
-            planned[job.spec.case_id] = tuple(self._plan_variant(job, variant) for variant in self.list_variants(job))
+            variants = tuple(self._plan_variant(job, variant) for variant in self.list_variants(job))
+            refuse_same(variants)
+            planned[job.spec.case_id] = variants
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
-        from pytest_llmbench.launch.recipe.variants import find_checkout, install_variant
+        from pytest_llmbench.launch.recipe.variants import find_checkout, install_variant, refuse_ineffective
 
         cluster = self.cluster
         try:
             self.cluster = install_variant(variant, job, cluster, journal=self.host.folder, run=self.host.run)
             spec = self.plan_job(job.spec.key, self.launch.purpose).spec
+            refuse_ineffective(variant, spec, self.host.environment)
             folder = self.cluster.installed[0].folder
             if self.builds.build and folder:
                 spec = replace(spec, build=self.builds.build, checkout=find_checkout(folder, self.host.folder))
@@ -319,9 +324,14 @@ class Planner:
         `overruled`; what was set by hand and changes nothing is told, too."""
         from pytest_llmbench.launch.preflight import check_launch
         from pytest_llmbench.launch.preflight.plan import describe_overruled
+        from pytest_llmbench.launch.recipe.variants import find_without_script
 
+        skipped = find_without_script(plan.variants, self.host.folder)
+        for job in skipped:
+            self.host.tell(_wrap(f"{job.spec.variant} has no script in {job.spec.directory}: skipped, as a failed run"))
         local = all(job.spec.via == "local" for job in plan.every_job)
-        problems = check_launch(plan.every_job, self.cluster, None if local else self.slurm)
+        jobs = [job for job in plan.every_job if job not in skipped]
+        problems = check_launch(jobs, self.cluster, None if local else self.slurm)
         overruled = [problem for problem in problems if problem.check in self.launch.ignored]
         self.overruled = tuple(dict.fromkeys(str(problem.check) for problem in overruled))
         for line in (*self._list_ineffective(plan), *map(describe_overruled, overruled)):

@@ -22,7 +22,13 @@ from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judge
 from pytest_llmbench.pipeline.launch.named_nodes import find_named_nodes, restore_named, select_named
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch.trial_plans import choose_progress, plan_allocations, recount_trials
-from pytest_llmbench.pipeline.launch.trial_runs import digest_variants, note_noise, restore_noise
+from pytest_llmbench.pipeline.launch.trial_runs import (
+    digest_scripts,
+    digest_variants,
+    note_noise,
+    refuse_changed,
+    restore_noise,
+)
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
@@ -31,10 +37,6 @@ from pytest_llmbench.pipeline.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine
     from pytest_llmbench.launch.journal import Journal
-    from pytest_llmbench.launch.preflight.plan import PlannedJob
-
-
-Variants = Mapping[str, Sequence["PlannedJob"]]
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
 
@@ -170,7 +172,7 @@ class LaunchSession:
         hours = sum(job.spec.gpu_hours for job in jobs)
         limit = 0.0 if self.launch.collect else self.planner.limit
         variants = self.planner.plan_variants(jobs)
-        self._refuse_changed(variants, noted.get("variants", {}))
+        refuse_changed(variants, noted, self.launch, self.session)
         named = select_named(noted["named"], jobs, made if self.launch.collect else None)
         allocations = plan_allocations(self.planner, variants, [job.spec for job in journal.list_jobs()])
         runs = recount_trials(self.planner, variants, allocations, noted.get("runs", {}))
@@ -244,22 +246,11 @@ class LaunchSession:
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
         noted = {"cases": sorted(self._cases), "variants": digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted["scripts"] = digest_scripts(plan.variants)
         noted["noise"] = note_noise(plan.noise)
         noted["named"] = list(map(dataclasses.asdict, plan.named))
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
-
-    def _refuse_changed(self, variants: Variants, noted: Mapping[str, Mapping[str, str]]) -> None:
-        """Refuse variants that are others than when the session began: their runs would count for these. The builds of
-        a search may come and go; what one of them is may not change."""
-        for case, now in digest_variants(variants).items():
-            before = noted.get(case, {})
-            changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
-            if changed or (self.launch.ab and before.keys() != now.keys()):
-                raise LaunchError(
-                    f"{self.launch.ab or self.launch.bisect}: found other variants than when session {self.session} "
-                    f"began{f': {changed[0]}' if changed else ''}"
-                )
 
     def _resume(self, journal: Journal) -> None:
         self.session = journal.resume(self.launch.session)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models import Case, NextTrial, Noise, Reason, Run, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Purpose
 from pytest_llmbench.core.models.logs import VARIANT_MARK
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
     from pytest_llmbench.launch.preflight.allocation import AllocationPlan
     from pytest_llmbench.launch.preflight.plan import PlannedJob
+    from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 
 MOST_ALLOCATIONS = 3  # that ended before their runs did; each further run is a job of its own
 
@@ -283,6 +285,38 @@ def digest_variants(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, d
         ).hexdigest()
 
     return {case: {job.spec.variant: digest(job.spec) for job in jobs} for case, jobs in variants.items()}
+
+
+def digest_scripts(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, str]:
+    """Return by path what the scripts hold that the jobs of variants run: empty where one cannot be read. Those in a
+    folder where a build may make them are left out."""
+    from pytest_llmbench.launch.preflight.plan import digest_script, find_script
+
+    scripts = {find_script(job) for jobs in variants.values() for job in jobs if not job.spec.build}
+    return {str(script): digest_script(script) for script in sorted(filter(None, scripts))}
+
+
+def refuse_changed(
+    variants: Mapping[str, Sequence[PlannedJob]], noted: Mapping[str, Any], launch: LaunchSettings, session: str
+) -> None:
+    """Refuse variants that are others than a session noted when it began, by their jobs or by their scripts: their runs
+    would count for these. The builds of a search may come and go; what one of them is may not change. A session of an
+    earlier version noted no scripts."""
+    for case, now in digest_variants(variants).items():
+        before = noted.get("variants", {}).get(case, {})
+        changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
+        if changed or (launch.ab and before.keys() != now.keys()):
+            raise LaunchError(
+                f"{launch.ab or launch.bisect}: found other variants than when session {session} "
+                f"began{f': {changed[0]}' if changed else ''}"
+            )
+    scripts = noted.get("scripts", {})
+    for path, digest in digest_scripts(variants).items():
+        if scripts.get(path) and scripts[path] != digest:
+            raise LaunchError(
+                f"{path}: another script than when session {session} began, and its runs would be taken for those of "
+                "that one: put that back, or start anew"
+            )
 
 
 def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:

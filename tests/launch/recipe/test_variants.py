@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_specs import job_spec
@@ -12,6 +16,7 @@ from job_specs import job_spec
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts
 from pytest_llmbench.core.models.trials import Variant
+from pytest_llmbench.launch.journal import take_lock
 from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.recipe.variants import (
     Builds,
@@ -19,6 +24,8 @@ from pytest_llmbench.launch.recipe.variants import (
     list_commits,
     read_builds,
     read_variants,
+    refuse_ineffective,
+    refuse_same,
 )
 from pytest_llmbench.launch.slurm import CommandOutput, run
 
@@ -177,6 +184,54 @@ def test_what_a_recipe_cannot_be_given_is_refused(
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("environment", "refused"),
+    [
+        ({"DTYPE": "fp8"}, "DTYPE"),
+        ({"DTYPE": "bf16", "COLUMNS": "80"}, "COLUMNS"),
+        ({"GONE": ""}, "GONE"),
+        ({"DTYPE": "bf16", "EMPTY": "", "DATA": "${HOME}/data"}, ""),
+        ({"PATH": "/opt/bin"}, ""),
+        ({"PATH": "/elsewhere/bin"}, "PATH"),
+    ],
+)
+def test_a_variable_that_something_else_sets_is_refused(
+    tmp_path: Path, environment: dict[str, str], refused: str
+) -> None:
+    variant = Variant("b", environment=tuple(environment.items()))
+    job = {"DTYPE": "bf16", "COLUMNS": "400", "EMPTY": "", "DATA": "/home/x/data", "PATH": "/venv/bin:/opt/bin"}
+    spec = job_spec(tmp_path, environment=tuple(job.items()))
+    if not refused:
+        refuse_ineffective(variant, spec, {"HOME": "/home/x"})
+        return
+    with pytest.raises(LaunchError, match=f"variant b: {refused} changes nothing: "):
+        refuse_ineffective(variant, spec, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"environment": (("B", "2"), ("A", "1"))}, True),
+        ({"directory": "link"}, True),
+        ({"environment": (("A", "1"),)}, False),
+        ({"command": ("./launch.sh", "x")}, False),
+        ({"directory": "other"}, False),
+    ],
+)
+def test_variants_with_the_same_job_are_refused(tmp_path: Path, changes: dict[str, Any], same: bool) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "link").symlink_to("recipe")
+    first = job_spec(tmp_path / "recipe", environment=(("A", "1"), ("B", "2")), variant="a")
+    if "directory" in changes:
+        changes = {"directory": tmp_path / changes["directory"]}
+    jobs = [PlannedJob(first, FACTS), PlannedJob(replace(first, variant="b", **changes), FACTS)]
+    if not same:
+        refuse_same(jobs)
+        return
+    with pytest.raises(LaunchError, match="variant b: its job is the same as that of a "):
+        refuse_same(jobs)
+
+
 def test_a_commit_that_git_says_nothing_of_is_refused(tmp_path: Path) -> None:
     def answer(
         arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
@@ -194,14 +249,16 @@ def test_a_commit_that_git_says_nothing_of_is_refused(tmp_path: Path) -> None:
         )
 
 
+def call_git(folder: Path, *words: str) -> None:
+    done = run(("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words), timeout=60)
+    assert done.code == 0, done
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Three commits on the main line, the second of which merges one from a side."""
 
-    def git(*words: str) -> None:
-        done = run(("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words), timeout=60)
-        assert done.code == 0, done
-
+    git = partial(call_git, tmp_path)
     git("init", "-q", "-b", "main")
     git("commit", "-q", "--allow-empty", "-m", "good")
     git("checkout", "-q", "-b", "side")
@@ -210,6 +267,102 @@ def repository(tmp_path: Path) -> Path:
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
     git("commit", "-q", "--allow-empty", "-m", "bad")
     return tmp_path
+
+
+def test_of_what_git_says_the_reason_is_told(tmp_path: Path) -> None:
+    def answer(
+        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
+        del arguments, timeout, environment
+        return CommandOutput(128, "", "Preparing\nfatal: no room\nuse 'add -f'\n")
+
+    with pytest.raises(LaunchError, match=r"git:a\.\.b: git in .*: fatal: no room$"):
+        list_commits("a..b", tmp_path, answer)
+
+
+def test_a_checkout_that_was_removed_is_made_again(check_out: Callable[[], Path]) -> None:
+    checkout = check_out()
+    shutil.rmtree(checkout)
+    assert check_out() == checkout
+    assert (checkout / "launch.sh").exists()
+
+
+@pytest.fixture
+def check_out(repository: Path) -> Callable[[], Path]:
+    """Check out a commit of a recipe with a file of its own, and return the folder."""
+    (repository / "launch.sh").write_text("steps 1.0\n")
+    (repository / ".gitignore").write_text("journal\n")
+    call_git(repository, "add", "launch.sh", ".gitignore")
+    call_git(repository, "commit", "-q", "-m", "recipe")
+    recipe = InstalledRecipe("grok1", "", repository)
+
+    def make() -> Path:
+        folder = install(repository, Variant("a", commit="HEAD"), FACTS, recipe).folder
+        assert folder
+        return folder
+
+    return make
+
+
+def test_a_checkout_is_kept_with_what_was_built_in_it(check_out: Callable[[], Path]) -> None:
+    checkout = check_out()
+    assert (checkout / "launch.sh").read_text() == "steps 1.0\n"
+    (checkout / "built").touch()
+    assert check_out() == checkout
+    assert (checkout / "built").exists()
+
+
+def test_a_checkout_that_was_killed_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
+    """Also where git left its lock on it, as it does when it is killed itself."""
+    checkout = check_out()
+    (checkout / "launch.sh").unlink()
+    (checkout / "junk").touch()
+    checkout.with_name(f"{checkout.name}.part").touch()
+    (repository / ".git" / "worktrees" / checkout.name / "locked").write_text("initializing\n")
+    assert check_out() == checkout
+    assert sorted(path.name for path in checkout.iterdir()) == [".git", ".gitignore", "launch.sh"]
+    assert not checkout.with_name(f"{checkout.name}.part").exists()
+
+
+def test_a_checkout_that_git_could_not_make_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nrm launch.sh; exit 3\n")
+    hook.chmod(0o755)
+    with pytest.raises(LaunchError, match="variant a: commit HEAD: git in "):
+        check_out()
+    hook.unlink()
+    assert (check_out() / "launch.sh").exists()
+
+
+def test_a_checkout_that_was_changed_since_is_refused(check_out: Callable[[], Path]) -> None:
+    checkout = check_out()
+    (checkout / "launch.sh").write_text("steps 1.05\n")
+    with pytest.raises(LaunchError, match=r"launch\.sh was changed in it: .*; remove the folder"):
+        check_out()
+    call_git(checkout, "checkout", "-qf", "HEAD~1")
+    with pytest.raises(LaunchError, match="another commit is checked out in it"):
+        check_out()
+
+
+def test_a_folder_in_the_place_of_a_checkout_is_refused_and_kept(check_out: Callable[[], Path]) -> None:
+    checkout = check_out()
+    (checkout / ".git").unlink()
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="is there, and no checkout of git: remove it"):
+            check_out()
+    assert (checkout / "launch.sh").exists()
+
+
+def test_a_commit_that_another_session_checks_out_is_refused(check_out: Callable[[], Path]) -> None:
+    checkout = check_out()
+    checkout.with_name(f"{checkout.name}.part").touch()
+    lock = take_lock(checkout.with_name(f"{checkout.name}.lock"))
+    assert lock
+    with pytest.raises(LaunchError, match="another session checks it out"):
+        check_out()
+    os.close(lock)
+    assert check_out() == checkout
 
 
 def test_commits_between_two_are_those_of_the_first_parents(repository: Path) -> None:

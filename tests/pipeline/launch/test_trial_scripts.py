@@ -1,0 +1,134 @@
+"""A session of variants that goes on: what is not as it was when the session began is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from job_specs import KEY, job_spec
+from planned import FACTS
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.models.jobs import PreflightCheck, Purpose
+from pytest_llmbench.launch.preflight.plan import PlannedJob
+from pytest_llmbench.launch.recipe.variants import find_without_script
+from pytest_llmbench.launch.slurm import run
+from pytest_llmbench.pipeline.launch import Host, Plan, Planner
+from pytest_llmbench.pipeline.launch.trial_runs import digest_scripts, digest_variants, refuse_changed
+from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+
+AB = LaunchSettings(ab="variants.yaml")
+SEARCH = LaunchSettings(bisect="variants.yaml")
+
+Variants = dict[str, list[PlannedJob]]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "launch.sh"
+    path.write_text("steps 1.0\n")
+    return path
+
+
+@pytest.fixture
+def variants(script: Path) -> Variants:
+    first = job_spec(script.parent, command=("sbatch", "-N", "2", "./launch.sh"), variant="a")
+    return {KEY.id: [PlannedJob(replace(first, variant=name, environment=(("A", name),)), FACTS) for name in "ab"]}
+
+
+def note(variants: Variants) -> dict[str, Any]:
+    return {"variants": digest_variants(variants), "scripts": digest_scripts(variants)}
+
+
+def test_what_is_as_it_was_goes_on(variants: Variants) -> None:
+    refuse_changed(variants, note(variants), AB, "1")
+
+
+def test_another_script_is_refused_by_its_name(variants: Variants, script: Path) -> None:
+    noted = note(variants)
+    script.write_text("steps 1.1\n")
+    with pytest.raises(LaunchError, match=r"/launch\.sh: another script than when session 1 began"):
+        refuse_changed(variants, noted, AB, "1")
+    script.unlink()
+    with pytest.raises(LaunchError, match=r"/launch\.sh: another script"):
+        refuse_changed(variants, noted, AB, "1")
+
+
+def test_a_session_that_noted_no_script_goes_on(variants: Variants, script: Path) -> None:
+    noted = note(variants)
+    del noted["scripts"]
+    script.write_text("steps 1.1\n")
+    refuse_changed(variants, noted, AB, "1")
+
+
+def test_a_script_that_was_not_there_tells_nothing(variants: Variants, script: Path) -> None:
+    script.unlink()
+    noted = note(variants)
+    script.write_text("steps 1.0\n")
+    refuse_changed(variants, noted, AB, "1")
+
+
+def test_a_script_that_a_build_makes_is_not_looked_at(variants: Variants) -> None:
+    built = {KEY.id: [PlannedJob(replace(job.spec, build=("make",)), FACTS) for job in variants[KEY.id]]}
+    assert digest_scripts(built) == {}
+
+
+def test_builds_may_come_and_go_in_a_search_but_not_in_an_ab(variants: Variants) -> None:
+    noted, fewer = note(variants), {KEY.id: variants[KEY.id][:1]}
+    refuse_changed(fewer, noted, SEARCH, "1")
+    with pytest.raises(LaunchError, match=r"variants\.yaml: found other variants than when session 1 began$"):
+        refuse_changed(fewer, noted, AB, "1")
+
+
+def test_another_build_under_the_same_name_is_refused(variants: Variants) -> None:
+    noted = note(variants)
+    first, second = variants[KEY.id]
+    other = PlannedJob(replace(second.spec, environment=(("A", "c"),)), FACTS)
+    with pytest.raises(LaunchError, match=r"session 1 began: b$"):
+        refuse_changed({KEY.id: [first, other]}, noted, SEARCH, "1")
+
+
+def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[PlannedJob]:
+    """The jobs of three commits, one of which has no script."""
+    jobs = []
+    for number in range(3):
+        folder = checkouts / str(number)
+        folder.mkdir(parents=True)
+        if number != missing:
+            (folder / "launch.sh").touch()
+        spec = job_spec(folder, command=("sbatch", "./launch.sh"), purpose=purpose, variant=str(number))
+        jobs.append(PlannedJob(spec, FACTS))
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("folder", "purpose", "missing", "skipped"),
+    [
+        ("checkouts", Purpose.BISECT, 1, ["1"]),
+        ("checkouts", Purpose.BISECT, 0, []),
+        ("checkouts", Purpose.BISECT, 2, []),
+        ("checkouts", Purpose.BISECT, 3, []),
+        ("checkouts", Purpose.COMPARE_VARIANTS, 1, []),
+        ("elsewhere", Purpose.BISECT, 1, []),
+    ],
+    ids=["between the ends", "the good end", "the bad end", "none", "an A/B", "a folder that somebody names"],
+)
+def test_a_commit_between_the_ends_without_its_script_is_one_that_does_not_run(
+    tmp_path: Path, folder: str, purpose: Purpose, missing: int, skipped: list[str]
+) -> None:
+    jobs = commit_jobs(tmp_path / folder, purpose, missing)
+    assert [job.spec.variant for job in find_without_script({KEY.id: jobs}, tmp_path)] == skipped
+
+
+def test_it_is_told_and_is_in_the_way_of_nothing(tmp_path: Path) -> None:
+    told: list[str] = []
+    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, tmp_path)
+    jobs = commit_jobs(tmp_path / "checkouts", Purpose.BISECT, 1)
+    planner = Planner(SEARCH, "", cast("Any", None), host, [KEY])
+    problems = planner.find_problems(Plan((jobs[0],), {}, 1.0, 1.0, variants={KEY.id: tuple(jobs)}))
+    assert not [problem for problem in problems if problem.check is PreflightCheck.SCRIPT]
+    (line,) = (line for line in told if "has no script" in line)
+    assert line.split()[:5] == ["1", "has", "no", "script", "in"]
