@@ -183,7 +183,7 @@ class Watch:
         if memory.cancelled is None:
             memory.cancelled, memory.since = now, now
             if job.spec.allocation:
-                self._taken_along[job.slurm_id] = f"cancelled with job {job.job_id} in it: {memory.doomed}"
+                self._taken_along[job.slurm_id] = f"cancelled by pytest for job {job.job_id} in it: {memory.doomed}"
             return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
             text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.slurm_id}"

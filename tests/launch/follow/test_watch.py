@@ -68,7 +68,7 @@ def test_an_allocation_that_ends_with_a_run_which_stood_still_was_ended_by_us(tm
         assert status.ended_by is EndedBy.PYTEST
         told.append(explain_end(replace(each, status=status)))
     assert told == [
-        JobEnd(Blame.CANCELLED, f"cancelled with job 4711-2 in it: {STILL}"),
+        JobEnd(Blame.CANCELLED, f"cancelled by pytest for job 4711-2 in it: {STILL}"),
         JobEnd(Blame.HUNG, f"it {STILL}"),
     ]
 
