@@ -79,6 +79,9 @@ TRIALS = (Purpose.COMPARE_VARIANTS, Purpose.BISECT)
 BESIDE = (Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
 """What jobs are for that no verdict waits for."""
 
+STEPLESS = (Purpose.CHECK_NODES, Purpose.ALLOCATION)
+"""What jobs are for that make no steps of their own, and have a time limit."""
+
 
 class Phase(StrEnum):
     """Where a job stands."""

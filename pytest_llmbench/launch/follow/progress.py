@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from pytest_llmbench.core.formatting import escape, join_first
-from pytest_llmbench.core.models.jobs import Job, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.models.jobs import STEPLESS, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.core.models.stalls import Stall, StallPlace
 
 # how far the log of a job is: steps done, of how many (None: unknown), seconds that one takes
@@ -106,7 +106,9 @@ class Progress:
     def _find_furthest(self, jobs: Sequence[Job], now: datetime) -> str:
         """Return how far the run is that has the longest way to go, of those that started last."""
         running = [job for job in jobs if job.status and job.status.phase is Phase.RUNNING and not job.status.stall]
-        seen = [(job, step) for job in running[-LOOKED_AT:] if (step := self.last_step(job))]
+        # a log that is found by the id of an allocation is that of a run in it
+        stepping = [job for job in running if job.spec.purpose not in STEPLESS]
+        seen = [(job, step) for job in stepping[-LOOKED_AT:] if (step := self.last_step(job))]
         ways = [(_estimate_rest(done, total, seconds), job, done, total) for job, (done, total, seconds) in seen]
         if not ways:
             return ""

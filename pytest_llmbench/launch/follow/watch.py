@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import (
     BESIDE,
+    STEPLESS,
     TRIALS,
     Blame,
     EndedBy,
@@ -37,8 +38,6 @@ GONE_SECONDS = 600.0  # the same of nodes that an A/B or a search holds on to: a
 
 CANCEL_AGAIN_SECONDS = 60.0
 TELL_AGAIN_SECONDS = 300.0
-
-STEPLESS = (Purpose.CHECK_NODES, Purpose.ALLOCATION)  # what makes no steps of its own, and has a time limit
 
 CANCEL_SECONDS = 30.0
 LONGEST_PAUSE = 3.0
@@ -95,6 +94,7 @@ class Watch:
         self._limits = limits
         self._stalls = StallWatch(limits.stalls, last_step)
         self._memories: dict[int, _JobMemory] = {}
+        self._taken_along: dict[str, str] = {}  # by the id of an allocation: which run it was cancelled with, and why
 
     def decide(
         self, job: Job, status: JobStatus | None, now: datetime, progress: LogProgress | None = None
@@ -130,7 +130,7 @@ class Watch:
             return replace(status, stall=self._stalls.find_last(job, status, progress))
         before = job.status.stall if job.status else None
         stall = before if before and before.cancelled else None  # an earlier session may have cancelled it
-        doomed = memory.doomed or (describe_stall(stall) if stall else "")
+        doomed = memory.doomed or self._taken_along.get(job.job_id, "") or (describe_stall(stall) if stall else "")
         if not doomed or status.state != "CANCELLED":
             return status
         return replace(_mark_own(status, doomed), stall=memory.stall or stall)
@@ -185,9 +185,11 @@ class Watch:
         """Cancel a job, again if it does not go; give it up if it cannot be cancelled."""
         if memory.cancelled is None:
             memory.cancelled, memory.since = now, now
+            if job.spec.allocation:
+                self._taken_along[job.slurm_id] = f"cancelled by pytest for job {job.job_id} in it: {memory.doomed}"
             return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
-            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.job_id}"
+            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.slurm_id}"
             # without its stall: it may run on, so that it is not started again
             return PollDecision(_mark_own(replace(status, phase=Phase.ENDED, stall=None), text), ended=True)
         again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
@@ -14,12 +15,14 @@ from pytest_llmbench.core.models.jobs import (
     JobIdentity,
     JobSpec,
     Phase,
+    Purpose,
     SubmissionState,
 )
 from pytest_llmbench.launch.slurm.statuses import find_phase
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
+    from pytest_llmbench.launch.journal import Journal
 
 SECONDS = 3600.0
 
@@ -58,29 +61,44 @@ def describe_used(jobs: Iterable[Job]) -> str:
     return f"{at_least}{formatting.format_hours(sum(cost.used for cost in costs))} GPU-hours used"
 
 
+def measure_held(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
+    """Return the GPU-hours that each allocation of a session has used so far, of those that have not ended."""
+    from pytest_llmbench.launch.submit.allocation import list_allocations
+
+    return {
+        job.identity: max((now - job.status.started).total_seconds(), 0.0) * job.spec.occupied_gpus / SECONDS
+        for job in list_allocations(journal)
+        if job.status and job.status.phase is Phase.RUNNING and job.status.started
+    }
+
+
 class HoursBudget:
     """The GPU-hours that a session may use: those that its ended jobs used, and the estimates of the others.
 
     An estimate is reserved for a job when it is planned, and replaced by what it used when it has ended; of a job of
-    which that is not known at least the estimate is counted.
+    which that is not known at least the estimate is counted. What an allocation has used so far is counted anew with
+    each run in it that has ended; the next one is taken to need as long as the longest.
     """
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, held: Callable[[], Mapping[JobIdentity, float]] = dict) -> None:
+        """Take what is allowed, and what tells how much the allocations that have not ended have used."""
         self.limit = limit
+        self._held = held
         self._used: dict[JobIdentity, float] = {}
         self._reserved: dict[JobIdentity, float] = {}
         self._submitted: set[JobIdentity] = set()
+        self._longest: dict[str, float] = {}  # GPU-hours of a run in an allocation, by configuration
 
     @property
     def used(self) -> float:
-        """What the jobs that are over have used."""
+        """What the jobs that are over have used, and the allocations until their last run ended."""
         return sum(self._used.values())
 
     def take_up(self, jobs: Iterable[Job], live: Collection[int]) -> None:
         """Count the jobs of a session that goes on; `live` are the numbers of those that are not over."""
         for job in jobs:
             if job.number in live:
-                self._reserved[job.identity] = _count_hours(job.spec)
+                self._reserved[job.identity] = self._count_hours(job.spec)
                 self._submitted.add(job.identity)
             else:
                 self.settle(job)
@@ -90,15 +108,16 @@ class HoursBudget:
         for spec in specs:
             identity = (spec.case_id, spec.purpose.value, 1, 1)
             if identity not in self._used:
-                self._reserved.setdefault(identity, _count_hours(spec))
+                self._reserved.setdefault(identity, self._count_hours(spec))
 
     def reserve(self, jobs: Sequence[NextJob]) -> str:
         """Reserve the estimates of jobs that are to follow; or return why they do not fit, with the numbers. What was
         planned or made before, in a session that goes on, is not counted twice."""
-        new = {job.identity: _count_hours(job.spec) for job in jobs if not self._has(job)}
+        new = {job.identity: self._count_hours(job.spec) for job in jobs if not self._has(job)}
         reserved = sum(self._reserved.values())
         if new and self._exceeds(reserved + sum(new.values())):
-            return self._explain(formatting.count_noun(len(new), "run"), sum(new.values()), reserved)
+            runs = sum(purpose != Purpose.ALLOCATION for _, purpose, _, _ in new)
+            return self._explain(formatting.count_noun(runs, "run"), sum(new.values()), reserved)
         self._reserved |= new
         return ""
 
@@ -106,10 +125,10 @@ class HoursBudget:
         """Return why a job that is about to be submitted may not start (any more); empty where it may."""
         identity = job.identity
         others = sum(hours for other, hours in self._reserved.items() if other in self._submitted - {identity})
-        if self._exceeds(others + _count_hours(job.spec)):
+        if self._exceeds(others + self._count_hours(job.spec)):
             self._reserved.pop(identity, None)
-            return self._explain("it", _count_hours(job.spec), others)
-        self._reserved[identity] = _count_hours(job.spec)
+            return self._explain("it", self._count_hours(job.spec), others)
+        self._reserved[identity] = self._count_hours(job.spec)
         self._submitted.add(identity)
         return ""
 
@@ -121,6 +140,16 @@ class HoursBudget:
             return  # it may be planned once more
         cost = measure_cost(job)
         self._used[job.identity] = cost.used if cost.exact else max(cost.used, cost.estimated)
+        if job.spec.allocation:
+            self._settle_run(job)
+
+    def _settle_run(self, job: Job) -> None:
+        """Count what the allocation of a run that is over has used so far."""
+        case, status = job.spec.case_id, job.status
+        self._used |= {identity: hours for identity, hours in self._held().items() if identity[0] == case}
+        if status and status.state == "COMPLETED":  # one that stood still tells nothing of the next one
+            hours = (status.elapsed_seconds or 0.0) * job.spec.occupied_gpus / SECONDS
+            self._longest[case] = max(self._longest.get(case, 0.0), hours)
 
     def _has(self, job: NextJob) -> bool:
         return job.identity in self._used or job.identity in self._reserved
@@ -134,7 +163,8 @@ class HoursBudget:
         rest = f" and {under_way} reserved" if reserved else ""
         return f"{what} {takes} {needed} GPU-hours, and of the {self.limit:,.10g} allowed {used} are used{rest}"
 
-
-def _count_hours(spec: JobSpec) -> float:
-    """Return the estimate of a job; that of an allocation is the estimate of its runs."""
-    return 0.0 if spec.allocation else spec.gpu_hours
+    def _count_hours(self, spec: JobSpec) -> float:
+        """Return the estimate of a job; that of an allocation is the estimate of its next run."""
+        if spec.purpose is Purpose.ALLOCATION:
+            return 0.0
+        return max(spec.gpu_hours, self._longest.get(spec.case_id, 0.0) if spec.allocation else 0.0)

@@ -16,7 +16,7 @@ from pytest_llmbench.core.models.jobs import BESIDE, TRIALS, PlannedHours, Purpo
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
-from pytest_llmbench.pipeline.launch.costs import HoursBudget
+from pytest_llmbench.pipeline.launch.costs import HoursBudget, measure_held
 from pytest_llmbench.pipeline.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns, skip_judgement
 from pytest_llmbench.pipeline.launch.named_nodes import find_named_nodes, restore_named, select_named
@@ -342,7 +342,7 @@ class LaunchSession:
 
     def _count_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
         """Return the GPU-hours that may be used, with what this session used before it was interrupted."""
-        budget = HoursBudget(plan.limit)
+        budget = HoursBudget(plan.limit, lambda: measure_held(journal, self.host.now()))
         budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
         budget.plan(plan.first_specs)
         if budget.used and not self.launch.collect:

@@ -131,6 +131,17 @@ def test_the_way_of_the_run_that_ends_last_is_told(
     assert expected.format(id=jobs[0].spec.case_id) in " ".join(lines[0].split())
 
 
+def test_no_step_of_an_allocation_is_told(lines: list[str]) -> None:
+    """A log by its job id is that of the run in it, or of the one before."""
+    held = replace(job(HERE).spec, purpose=Purpose.ALLOCATION)
+    jobs = [job(HERE, 1, spec=held, status=running()), job(HERE, 2, status=running())]
+    for count, expected in ((1, "1 running"), (2, f"2 running; {held.case_id} step 23")):
+        progress = Progress(lines.append, steps({1: (50, 50, 9.0), 2: (23, None, 9.0)}))
+        progress.update(jobs[:count], 0, START)
+        progress.update(jobs[:count], 0, START + timedelta(seconds=10))
+        assert " ".join(lines[-1].split())[9:].lstrip() == expected
+
+
 def test_few_logs_are_looked_at_however_many_jobs_run(lines: list[str]) -> None:
     looked: list[int] = []
     jobs = [job(HERE, number, status=running()) for number in range(200)]

@@ -1,15 +1,17 @@
-"""How long a job is waited for that no verdict waits for."""
+"""How long jobs are waited for, and who ended them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from job_specs import START, job, job_spec, waiting
+from job_specs import START, ended, job, job_spec, running, waiting
 
-from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.launch.follow.watch import Limits, Watch
+from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, Purpose
+from pytest_llmbench.core.models.stalls import LogProgress, StallLimits
+from pytest_llmbench.launch.follow.watch import Limits, Watch, explain_end
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,43 @@ def test_a_reason_that_never_clears_is_timed_by_itself(tmp_path: Path) -> None:
     assert not watch.decide(held, waiting(GONE), START).cancel
     assert not watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=30)).cancel
     assert watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=41)).cancel
+
+
+def hold(folder: Path) -> tuple[Job, Job]:
+    """Return an allocation and the run in it, both under way."""
+    held, spec = job_spec(folder, purpose=Purpose.ALLOCATION), job_spec(folder, purpose=Purpose.BISECT, allocation=1)
+    return job(folder, spec=held, status=running()), job(folder, 2, spec=spec, job_id="4711-2", status=running())
+
+
+STILL = "stood still for 20 min after step 5/50 (x.out)"
+
+
+def test_an_allocation_that_ends_with_a_run_which_stood_still_was_ended_by_us(tmp_path: Path) -> None:
+    """Slurm says that the user did it, who is us: both jobs say why, the allocation first, as it is asked for first."""
+    watch = Watch(Limits(stalls=StallLimits(600.0)), lambda _job: (5, 50, 1.0))
+    held, run = hold(tmp_path)
+    log = LogProgress(Path("/logs/x.out"), steps=5, marks=(5,))
+    for minutes in range(0, 21, 2):
+        now = START + timedelta(minutes=minutes)
+        assert not watch.decide(held, running(), now).cancel
+        decision = watch.decide(run, running(), now, log)
+    assert decision.cancel
+    told = []
+    for each in (held, replace(run, status=decision.status)):
+        status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), now).status
+        assert status
+        assert status.ended_by is EndedBy.PYTEST
+        told.append(explain_end(replace(each, status=status)))
+    assert told == [
+        JobEnd(Blame.CANCELLED, f"cancelled by pytest for job 4711-2 in it: {STILL}"),
+        JobEnd(Blame.HUNG, f"it {STILL}"),
+    ]
+
+
+def test_an_allocation_that_somebody_else_cancelled_was_not_ended_by_us(tmp_path: Path) -> None:
+    watch = Watch(Limits())
+    for each in hold(tmp_path):
+        watch.decide(each, running(), START)
+        status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), START).status
+        assert status
+        assert status.ended_by is EndedBy.OTHERS

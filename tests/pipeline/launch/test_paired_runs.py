@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pytest_llmbench.core.models.jobs import (
     Blame,
     Job,
     JobEnd,
+    JobIdentity,
     JobSpec,
     JobStatus,
     Phase,
@@ -65,11 +66,12 @@ class Course:
         hours: float = 100.0,
         arms: Sequence[JobSpec] = ARMS,
         held: AllocationPlan | None = None,
+        used: Callable[[], Mapping[JobIdentity, float]] = dict,
         **settings: Any,
     ) -> None:
         self.folder = tmp_path
         self.seconds: float | None = None
-        self.budget = HoursBudget(hours)
+        self.budget = HoursBudget(hours, used)
         self.budget.plan([arms[0]])
         self.released: list[str] = []
         self.progress = PairedProgress(
@@ -346,6 +348,17 @@ def test_a_run_costs_nothing_besides_its_allocation(shared: Course) -> None:
     shared.end_allocation(1, WELL, status=replace(GONE, state="COMPLETED", elapsed_seconds=3600.0))
     assert shared.budget.used == SPEC.gpus
     assert shared.result.jobs[-1].purpose is Purpose.ALLOCATION
+
+
+def test_where_the_gpu_hours_of_an_allocation_end_it_is_released_and_has_no_answer(tmp_path: Path) -> None:
+    used = iter((1.0, 2.0))
+    course = Course(tmp_path, hours=2.5, held=HELD, used=lambda: {(KEY.id, "allocation", 1, 1): next(used)})
+    end_well(course, 1.0, 1.0)
+    assert (course.made, course.released) == (["good", "new"], [KEY.id])
+    text = "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
+    assert course.result.judgement.text == text
+    told = "the A/B has no end: 1 run takes 1.0 GPU-hours, and of the 2.5 allowed 2.0 are used"
+    assert course.result.nodes == told
 
 
 @pytest.mark.parametrize(
