@@ -15,7 +15,7 @@ from titan_runs import write_run
 from pytest_llmbench.cli import probe as command
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.models import ProbeOutcome
-from pytest_llmbench.judge.probe import decide_probe
+from pytest_llmbench.judge.probe import PrintedError, decide_probe
 
 GOOD, SLOW = 2.0, 2.1
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -190,6 +190,24 @@ def test_few_runs_far_apart_are_enough_and_near_ones_are_not() -> None:
     assert decide_probe(good, bad, [0.055])[0] is ProbeOutcome.CANNOT_TELL
     assert decide_probe(good, good, [0.5])[0] is ProbeOutcome.ENDS_ALIKE
     assert decide_probe(bad, good, [0.0])[0] is ProbeOutcome.ENDS_ALIKE
+
+
+def test_it_is_no_surer_than_the_printed_digits_allow() -> None:
+    good, bad = [math.log(24.0)] * 6, [math.log(24.2)] * 6
+    errors = (PrintedError(0.0, 0.05 / 24),) * 3
+    assert decide_probe(good, [math.log(24.1)] * 6, good)[0] is ProbeOutcome.NOT_SLOWER
+    assert decide_probe(good, [math.log(24.1)] * 6, good, errors)[0] is ProbeOutcome.ENDS_ALIKE
+    outcome, estimate = decide_probe(good, bad, good, errors)
+    assert outcome is ProbeOutcome.CANNOT_TELL
+    assert estimate.high - estimate.low == pytest.approx(4 * 0.05 / 24, rel=0.05)
+    assert decide_probe(good, [math.log(24.3)] * 6, good, errors)[0] is ProbeOutcome.NOT_SLOWER
+
+
+def test_what_happens_within_the_runs_is_a_floor() -> None:
+    good, bad = [0.0, 0.0001, 0.0002], [0.03, 0.0301, 0.0302]
+    assert decide_probe(good, bad, good)[0] is ProbeOutcome.NOT_SLOWER
+    noisy = (PrintedError(0.006), PrintedError(0.006), PrintedError(0.006))
+    assert decide_probe(good, bad, good, noisy)[0] is ProbeOutcome.CANNOT_TELL
 
 
 def test_one_run_of_each_rests_on_the_assumed_noise() -> None:

@@ -39,6 +39,7 @@ class SideRun:
     id: str
     statistic_seconds: float
     within_error: float = 0.0  # the standard error of its logarithm by what happens within the run
+    rounding: float = 0.0  # how far that may be off by the printed digits, in all runs of a side alike
     started: datetime | None = None
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
     facts: Mapping[str, str] = field(
@@ -65,8 +66,11 @@ class SideEstimate:
     smallest: float  # the smallest difference, a fraction, that is shown four times out of five
     runs: tuple[int, int]  # of A and B
     groups: tuple[int, int]  # so many of them are independent
-    runs_needed: tuple[int, int]  # so many more on each side would show a difference of the margin; 0 where answered
+    # so many more on each side would show a difference of the margin; 0 where answered, and where the times are printed
+    # too coarsely for that
+    runs_needed: tuple[int, int]
     same_nodes: bool | None  # whether all runs were on one set of nodes, None where that is not known
+    rounding: float = 0.0  # how far the printed digits may move the difference, however many runs there are
 
 
 @dataclass(frozen=True, slots=True)
