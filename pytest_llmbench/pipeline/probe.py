@@ -54,9 +54,9 @@ def probe(
     """Return on which side of the middle of both ends a build is.
 
     `make_run(number)` makes a run of it below `request.new` and returns the exit code of what it started; it is called
-    until the answer is there, at most four times. Without it the runs that lie there are all. DOES_NOT_RUN: a start
-    failed and left no run that counts, or two left none. STOPPED: one was ended from outside. Raises SettingsError
-    where the ends are of no common configuration.
+    until the answer is there, at most four times. Without it the runs that lie there are all. A start that failed and
+    left no run that counts, or two that left none, are the last: DOES_NOT_RUN where no run counts at all. STOPPED: one
+    was ended from outside. Raises SettingsError where the ends are of no common configuration.
     """
     answer = _judge(request, settings, clock())
     if make_run is None or answer.outcome is ProbeOutcome.ENDS_ALIKE:
@@ -74,7 +74,7 @@ def probe(
             return replace(answer, outcome=ProbeOutcome.STOPPED)
         unusable += 1
         if code or unusable >= MOST_UNUSABLE:
-            return replace(answer, outcome=ProbeOutcome.DOES_NOT_RUN)
+            return answer if answer.runs else replace(answer, outcome=ProbeOutcome.DOES_NOT_RUN)
     return answer
 
 

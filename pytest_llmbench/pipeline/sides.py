@@ -140,7 +140,13 @@ def _label_runs(label: str, ingested: IngestedRuns) -> tuple[tuple[Run, ...], tu
         dataclasses.replace(run, found=dataclasses.replace(run.found, id=f"{label}/{run.id}")) for run in ingested.runs
     )
     unreadable = (NoData(label, each.id, each.reason, each.text, log=str(each.path)) for each in ingested.unreadable)
-    return runs, tuple(unreadable)
+    copies = (
+        dataclasses.replace(
+            _make_no_data(label, copy, Reason.COPIED, f"a copy of {label}/{original.id}"), run=f"{label}/{copy.id}"
+        )
+        for copy, original in ingested.copies
+    )
+    return runs, (*unreadable, *copies)
 
 
 def _drop_shared(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:

@@ -109,6 +109,22 @@ def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(ends: list
     assert main([*ends, *make_runs(tmp_path, "2.0", "sys.exit(1)")]) == 0
 
 
+@pytest.mark.parametrize("end", ["", "; exit 1"])
+def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
+    ends: list[str], capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    write_runs("middle", 2.0495, 5, runs=1)
+    assert (
+        main([*ends, "--runs", "candidates", "--", "sh", "-c", f'cp middle/run_1/train.log "$LLMBENCH_RUN"{end}'])
+        == 125
+    )
+    out = capsys.readouterr().out
+    assert out.startswith("probe: cannot tell")
+    assert "does not run" not in out
+    assert "1 of its runs count" in out
+    assert out.count("no data: new/") == out.count("copied: a copy of") == (1 if end else 2)
+
+
 def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
     Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
     assert main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"]) == 125

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.core.models.codes import Reason
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from pytest_llmbench.core.models.baselines import Window
-    from pytest_llmbench.core.models.codes import Reason
     from pytest_llmbench.core.models.judgements import Noise
     from pytest_llmbench.core.models.runs import RunKeys
 
@@ -182,6 +183,10 @@ class SidesCompared:
 
     @property
     def complete(self) -> bool:
-        """Whether every configuration that was found was compared and answered, and every run has one."""
+        """Whether every configuration that was found was compared and answered, and every run but copies has one."""
         answered = all(each.estimate.answer is not SideAnswer.CANNOT_TELL for each in self.comparisons)
-        return answered and not self.not_compared and all(run.configuration for run in self.no_data)
+        return (
+            answered
+            and not self.not_compared
+            and all(run.configuration or run.reason is Reason.COPIED for run in self.no_data)
+        )
