@@ -46,7 +46,7 @@ SENTENCES = {
 
 EXIT_CODES = (
     "Exit code, as `git bisect run` takes it: 0 not slower than the middle of both ends, 1 slower, 125 does not run or "
-    "cannot be told after 4 runs, 128 it cannot go on (the ends are alike, or the command was ended), 129 usage error."
+    "cannot be told, 128 it cannot go on (the ends are alike, or the command was ended), 129 usage error."
 )
 
 

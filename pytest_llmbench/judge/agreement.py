@@ -12,8 +12,8 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.core.robust import HICCUP, compute_mean, compute_trimmed_mean, winsorise
-from pytest_llmbench.judge.estimate import EQUAL, FEWEST_STEPS, Answer
+from pytest_llmbench.core.robust import HICCUP, compute_mean, compute_trimmed_mean
+from pytest_llmbench.judge.estimate import EQUAL, FEWEST_STEPS, Answer, bound_run_rounding
 from pytest_llmbench.judge.noise import estimate_within_run
 
 if TYPE_CHECKING:
@@ -71,10 +71,9 @@ def _find_slowest(run: Measurement, evidence: Evidence) -> float:
 
     Steps that differ by as much are rounded up as often as down.
     """
-    half, seconds = run.resolution_seconds / 2, run.statistic_seconds or math.nan
-    spread = float(np.std(winsorise(np.array(run.window_seconds))))
-    fine = 2 * half <= seconds * (evidence.tolerance.factor - 1) or spread >= half
-    return math.nan if fine else seconds + half
+    seconds = run.statistic_seconds or math.nan
+    half = bound_run_rounding(run)
+    return seconds * (1 + half) if 2 * half > evidence.tolerance.factor - 1 else math.nan
 
 
 def _average_difference(current: Sequence[Measurement], statistic: Statistic, expected: float) -> float:

@@ -146,8 +146,10 @@ def _find_failure(trials: Sequence[Trial], ends: tuple[int, int], rounds: int) -
 def _fit_ends(trials: Sequence[Trial], ends: tuple[int, int]) -> Fit:
     """Return the difference of the means of both ends, with 2n - 2 degrees of freedom after n pairs."""
     measured = runs.list_measured(trials)
-    good, bad = ([run.logarithm for run in measured if run.variant == variant] for variant in ends)
-    return fit_two(good, bad)
+    good, bad = ([run for run in measured if run.variant == variant] for variant in ends)
+    roundings = (sum(run.rounding for run in side) / len(side) for side in (good, bad))
+    fit = fit_two([run.logarithm for run in good], [run.logarithm for run in bad])
+    return fit._replace(rounding=sum(roundings))
 
 
 def fit_two(before: Sequence[float], after: Sequence[float]) -> Fit:
@@ -171,6 +173,7 @@ class RunTable:
     failed: Flags  # it does not run; what it measured before counts
     noise: Noise | None
     ends_difference: float
+    rounding: float = 0.0  # how far the printed digits may move the difference of two builds
 
     @property
     def prior_squares(self) -> float:
@@ -190,7 +193,8 @@ def _tabulate(trials: Sequence[Trial], settings: BisectSettings) -> RunTable:
         for weights in (np.ones(len(measured)), logarithms, logarithms**2)
     )
     ends = float(sums[-1] / counts[-1] - sums[0] / counts[0])
-    return RunTable(counts, sums, squares, failed, settings.noise, ends)
+    rounding = 2 * max(run.rounding for run in measured)
+    return RunTable(counts, sums, squares, failed, settings.noise, ends, rounding)
 
 
 def _search(table: RunTable, first: int, stop: int, *, may_run: bool) -> Iterator[NextTrial | FoundChange | BuildRange]:
@@ -346,7 +350,8 @@ def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> fl
     rise = float(table.sums[after].sum()) / counts[1] - float(table.sums[before].sum()) / counts[0]
     run_noise = _estimate_noise(table, 0, len(table.counts))
     error = run_noise.sigma * math.sqrt(1 / counts[0] + 1 / counts[1])
-    return rise if rise > compute_quantile(1 - level, run_noise.degrees_of_freedom) * error else 0.0
+    width = compute_quantile(1 - level, run_noise.degrees_of_freedom) * error + table.rounding
+    return rise if rise > width else 0.0
 
 
 def _describe_change(table: RunTable, places: tuple[int, int, int, int], probability: float) -> FoundChange:
@@ -361,7 +366,7 @@ def _describe_change(table: RunTable, places: tuple[int, int, int, int], probabi
     )
     freedom = PRIOR_FREEDOM + sum(counts) - 2
     sigma = math.sqrt((table.prior_squares + max(rest, 0)) / freedom)
-    width = compute_quantile(0.975, freedom) * sigma * math.sqrt(1 / counts[0] + 1 / counts[1])
+    width = compute_quantile(0.975, freedom) * sigma * math.sqrt(1 / counts[0] + 1 / counts[1]) + table.rounding
     size = means[1] - means[0]
     builds = np.arange(len(table.counts))
     return FoundChange(

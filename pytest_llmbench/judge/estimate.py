@@ -13,12 +13,13 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Look, Measurement, Noise, StoredRun
+from pytest_llmbench.core.robust import winsorise
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.distributions import compute_probability, compute_quantile
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import PreviousRun, PreviousRuns
+    from pytest_llmbench.core.models import Floats, PreviousRun, PreviousRuns
 
 # A year of daily runs of 82 configurations is 30,000 runs: this is called for each of them.
 _STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
@@ -156,6 +157,27 @@ def estimate_within(run: Measurement) -> WithinRun:
     # All steps may be rounded the same way, so that more of them do not make it smaller.
     half_unit = run.resolution_seconds / 2 / _get_seconds(run)
     return replace(inside, error=math.hypot(inside.error, half_unit / math.sqrt(3)), reach=inside.reach + half_unit)
+
+
+def bound_rounding(seconds: Floats, unit: float, statistic_seconds: float) -> float:
+    """Return how far rounding may move the statistic of a run with steps of shape (n,), relative: half a printed unit.
+
+    Runs of one speed are all rounded the same way, so that more of them do not make it smaller. 0 where the steps of
+    a run differ by half a unit: they are rounded up as often as down.
+    """
+    spread = float(np.std(winsorise(seconds))) if len(seconds) else 0.0
+    return 0.0 if spread >= unit / 2 else unit / 2 / statistic_seconds
+
+
+def bound_run_rounding(run: Measurement) -> float:
+    """Return the same of a measured run."""
+    return bound_rounding(np.array(run.window_seconds), run.resolution_seconds, _get_seconds(run))
+
+
+def split_within_error(run: Measurement) -> tuple[float, float]:
+    """Return the within-run error that becomes smaller with more runs, and how far rounding may move all of them."""
+    rounding = bound_run_rounding(run)
+    return estimate_within(replace(run, resolution_seconds=0.0) if rounding else run).error, rounding
 
 
 def _get_seconds(run: PreviousRun) -> float:

@@ -119,10 +119,19 @@ def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     design = np.stack(columns, axis=1)
     inverse = np.linalg.inv(design.T @ design)
     levels = inverse @ (design.T @ logarithms)
+    # All runs of an arm may be rounded one way, and those of another one the other.
+    roundings = np.abs(inverse @ design.T) @ np.array([run.rounding for run in measured])
     rest = logarithms - design @ levels
     squares, freedom = float(rest @ rest), float(len(measured) - design.shape[1])
     counts = {variant: int(np.sum(variants == variant)) for variant in (REFERENCE, *arms)}
     return {
-        arm: Fit(float(levels[place]), float(inverse[place, place]), squares, freedom, (counts[REFERENCE], counts[arm]))
+        arm: Fit(
+            float(levels[place]),
+            float(inverse[place, place]),
+            squares,
+            freedom,
+            (counts[REFERENCE], counts[arm]),
+            rounding=float(roundings[place]),
+        )
         for place, arm in enumerate(arms, 2)
     }

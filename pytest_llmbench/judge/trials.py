@@ -43,13 +43,14 @@ class CountedRun(NamedTuple):
     place: int  # among the measured ones, warm-ups too
     variant: int
     logarithm: float  # of its step time
+    rounding: float = 0.0  # how far that may be off by the printed digits, in all runs of a variant alike
 
 
 def list_measured(trials: Sequence[Trial]) -> list[CountedRun]:
     """Return the runs that count, in order."""
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     return [
-        CountedRun(place, trial.variant, math.log(trial.step_time_ms))
+        CountedRun(place, trial.variant, math.log(trial.step_time_ms), trial.rounding)
         for place, trial in enumerate(measured)
         if not trial.discarded and trial.step_time_ms
     ]
@@ -124,6 +125,8 @@ class Fit(NamedTuple):
     squares: float  # of the residuals
     freedom: float
     runs: tuple[int, int]
+    floor: float = 0.0  # its standard error by what happens within the runs alone
+    rounding: float = 0.0  # how far the printed digits may move it, however many runs there are
 
 
 def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
@@ -135,18 +138,19 @@ def estimate_difference(fit: Fit, level: float, earlier: Noise | None) -> Paired
     """Return a difference with the interval at a one-sided level.
 
     `earlier` is what earlier A/Bs of the configuration say of the noise, and is pooled in; without it the assumed noise
-    is, where the residuals have fewer than 2.8 degrees of freedom.
+    is, where the residuals have fewer than 2.8 degrees of freedom. What rounding may do is added to both ends.
     """
     run_noise, own = pool_noise(fit.squares, fit.freedom, earlier), _measure_noise(fit.squares, fit.freedom)
-    error = run_noise.sigma * math.sqrt(fit.factor)
+    error = max(run_noise.sigma * math.sqrt(fit.factor), fit.floor)
     freedom = run_noise.degrees_of_freedom
-    width = compute_quantile(1 - level, freedom)
+    width = compute_quantile(1 - level, freedom) * error + fit.rounding
     return PairedEstimate(
         difference=fit.difference,
-        low=fit.difference - width * error,
-        high=fit.difference + width * error,
+        low=fit.difference - width,
+        high=fit.difference + width,
         level=level,
-        smallest=formatting.compute_bounded_exp((width + compute_quantile(POWER, freedom)) * error) - 1,
+        # Rounding may hide as much of a difference as the interval allows for it.
+        smallest=formatting.compute_bounded_exp(width + compute_quantile(POWER, freedom) * error + fit.rounding) - 1,
         standard_error=error,
         degrees_of_freedom=freedom,
         noise=run_noise,

@@ -80,17 +80,19 @@ def estimate_sides(a: Groups, b: Groups, run_noise: Noise, margin: float) -> Sid
 
     SLOWER, FASTER: the 95 % interval leaves out 0. ALIKE: the 90 % interval lies within the margin (two one-sided
     tests: Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). CANNOT_TELL: neither. Within-run
-    errors are a floor of the standard error.
+    errors are a floor of the standard error. What rounding may do to both sides is added to both ends of an interval.
     """
     means_a, means_b = _average(a), _average(b)
     difference = sum(means_b) / len(b) - sum(means_a) / len(a)
     root = math.sqrt(1 / len(a) + 1 / len(b))
-    error = max(run_noise.sigma * root, math.hypot(_average_error(a), _average_error(b)))
+    error = max(run_noise.sigma * root, math.hypot(average_error(a), average_error(b)))
+    rounding = average_rounding(a) + average_rounding(b)
     freedom = run_noise.degrees_of_freedom
     both_sided, one_sided = (compute_quantile(1 - level, freedom) for level in (LEVEL / 2, LEVEL))
-    low, high = difference - both_sided * error, difference + both_sided * error
+    width = both_sided * error + rounding
+    low, high = difference - width, difference + width
     limit = math.log1p(margin)
-    answer = _choose_answer(low, high, abs(difference) + one_sided * error < limit)
+    answer = _choose_answer(low, high, abs(difference) + one_sided * error + rounding < limit)
     there = len(a), len(b)
     return SideEstimate(
         answer=answer,
@@ -102,11 +104,15 @@ def estimate_sides(a: Groups, b: Groups, run_noise: Noise, margin: float) -> Sid
         noise=run_noise,
         margin=limit,
         within_margin=-limit < low and high < limit,
-        smallest=formatting.compute_bounded_exp((both_sided + compute_quantile(POWER, freedom)) * error) - 1,
+        # Rounding may hide as much of a difference as the interval allows for it.
+        smallest=formatting.compute_bounded_exp(width + compute_quantile(POWER, freedom) * error + rounding) - 1,
         runs=(sum(map(len, a)), sum(map(len, b))),
         groups=there,
-        runs_needed=_count_needed(error / root, limit, there) if answer is SideAnswer.CANNOT_TELL else (0, 0),
+        runs_needed=_count_needed(error / root, limit - 2 * rounding, there)
+        if answer is SideAnswer.CANNOT_TELL
+        else (0, 0),
         same_nodes=_is_on_same_nodes(a, b),
+        rounding=rounding,
     )
 
 
@@ -124,15 +130,23 @@ def _average(groups: Groups) -> list[float]:
     return [sum(math.log(run.statistic_seconds) for run in group) / len(group) for group in groups]
 
 
-def _average_error(groups: Groups) -> float:
+def average_error(groups: Groups) -> float:
     """Return the standard error of a side's mean by what happens within its runs alone."""
     runs = [run for group in groups for run in group]
     return math.sqrt(sum(run.within_error**2 for run in runs)) / len(runs)
 
 
+def average_rounding(groups: Groups) -> float:
+    """Return how far rounding may move a side's mean: it may move all of its runs the same way."""
+    return sum(sum(run.rounding for run in group) / len(group) for group in groups) / len(groups)
+
+
 def _count_needed(sigma: float, limit: float, there: tuple[int, int]) -> tuple[int, int]:
     """Return how many more runs on each side, on nodes or nights of their own, would show a difference of the margin;
-    where the noise is hardly known, as many as there should be do not tell, and one more helps."""
+    where the noise is hardly known, as many as there should be do not tell, and one more helps. 0 where no number of
+    runs would: rounding may hide all of it."""
+    if limit <= 0:
+        return 0, 0
     needed = math.ceil(2 * (SHOWN * sigma / limit) ** 2) if math.isfinite(sigma) else 0
     more = max(needed - there[0], 0), max(needed - there[1], 0)
     return more if any(more) else (1, 1)

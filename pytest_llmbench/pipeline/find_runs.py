@@ -59,6 +59,8 @@ class IngestedRuns:
     ignored: tuple[IgnoredFile, ...]
     tables: tuple[Recipe, ...] = ()
     """What was read because a run may be of it, and is in no catalog yet."""
+    copies: tuple[tuple[Run, Run], ...] = ()
+    """Runs that were left out as copies, each with the one that was kept."""
 
 
 def ingest(
@@ -114,7 +116,7 @@ def ingest(
     ignored += superseded
     ignored += [IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *copies, *repeated)]
     unreadable = (_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
-    return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored), tables.recipes)
+    return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored), tables.recipes, (*copies, *repeated))
 
 
 def _make_unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> UnmatchedRun:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models import ComparedSide, PairedEstimate, ProbeOutcome, Window
-from pytest_llmbench.judge.probe import MOST_RUNS, decide_probe
+from pytest_llmbench.core.models import ComparedSide, PairedEstimate, ProbeOutcome, SideRun, Window
+from pytest_llmbench.judge.probe import MOST_RUNS, PrintedError, decide_probe
+from pytest_llmbench.judge.unpaired import average_error, average_rounding
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.sides import SideRequest, read_paths
@@ -53,9 +54,9 @@ def probe(
     """Return on which side of the middle of both ends a build is.
 
     `make_run(number)` makes a run of it below `request.new` and returns the exit code of what it started; it is called
-    until the answer is there, at most four times. Without it the runs that lie there are all. DOES_NOT_RUN: a start
-    failed and left no run that counts, or two left none. STOPPED: one was ended from outside. Raises SettingsError
-    where the ends are of no common configuration.
+    until the answer is there, at most four times. Without it the runs that lie there are all. A start that failed and
+    left no run that counts, or two that left none, are the last: DOES_NOT_RUN where no run counts at all. STOPPED: one
+    was ended from outside. Raises SettingsError where the ends are of no common configuration.
     """
     answer = _judge(request, settings, clock())
     if make_run is None or answer.outcome is ProbeOutcome.ENDS_ALIKE:
@@ -73,7 +74,7 @@ def probe(
             return replace(answer, outcome=ProbeOutcome.STOPPED)
         unusable += 1
         if code or unusable >= MOST_UNUSABLE:
-            return replace(answer, outcome=ProbeOutcome.DOES_NOT_RUN)
+            return answer if answer.runs else replace(answer, outcome=ProbeOutcome.DOES_NOT_RUN)
     return answer
 
 
@@ -82,11 +83,13 @@ def _judge(request: ProbeRequest, settings: Settings, now: datetime) -> ProbeAns
     requests = [SideRequest(label, str(path), path=path) for label, path in places.items()]
     sides = {side.label: side for side in read_paths(requests, settings, load(settings), now)}
     name, window = _choose_configuration(sides[GOOD], sides[BAD], request.configuration)
-    good, bad, new = (_list_logarithms(sides[label], name, window) for label in places)
+    runs = [sides[label].runs.get((name, window), ()) for label in places]
+    good, bad, new = ([math.log(run.statistic_seconds) for run in of_side] for of_side in runs)
+    errors = [_estimate_error(of_side) for of_side in runs]
     if new:
-        outcome, estimate = decide_probe(good, bad, new)
+        outcome, estimate = decide_probe(good, bad, new, (errors[0], errors[1], errors[2]))
     else:
-        alike = decide_probe(good, bad, good)[0] is ProbeOutcome.ENDS_ALIKE
+        alike = decide_probe(good, bad, good, (errors[0], errors[1], errors[0]))[0] is ProbeOutcome.ENDS_ALIKE
         outcome, estimate = ProbeOutcome.ENDS_ALIKE if alike else ProbeOutcome.DOES_NOT_RUN, None
     no_data = (f"{run.run}: {run.reason}" + (f": {run.text}" if run.text else "") for run in sides[NEW].no_data)
     return ProbeAnswer(outcome, estimate, name, len(new), tuple(no_data))
@@ -108,5 +111,6 @@ def _choose_configuration(good: ComparedSide, bad: ComparedSide, name: str) -> t
     return next(key for key in both if key[0] == (name or names[0]))
 
 
-def _list_logarithms(side: ComparedSide, name: str, window: Window) -> Sequence[float]:
-    return [math.log(run.statistic_seconds) for run in side.runs.get((name, window), ())]
+def _estimate_error(runs: Sequence[SideRun]) -> PrintedError:
+    groups = [[run] for run in runs]
+    return PrintedError(average_error(groups), average_rounding(groups)) if runs else PrintedError()

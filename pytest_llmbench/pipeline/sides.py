@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections import defaultdict
@@ -30,7 +31,7 @@ from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.ingest.discover.run_facts import BATCH_OF_STEPS, STEPS, collect_facts, says_enough
 from pytest_llmbench.ingest.duplicates import count_steps, mark_copies
 from pytest_llmbench.ingest.ordering import order_runs
-from pytest_llmbench.judge.estimate import estimate_within
+from pytest_llmbench.judge.estimate import split_within_error
 from pytest_llmbench.judge.run_selection import find_unusable
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import Catalog, add_tables
@@ -40,9 +41,13 @@ from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Floats
     from pytest_llmbench.history.store import StoreLocation
 
 LABELS = ("A", "B")
+
+MOST_DECIMALS = 9  # a printed time has fewer
+FEWEST_DIGITS = 3  # and no fewer digits than this
 
 _DAY = r"\d{4}-\d\d-\d\d"
 _DAYS = re.compile(rf"({_DAY})(?:\.\.({_DAY}))?")
@@ -135,7 +140,13 @@ def _label_runs(label: str, ingested: IngestedRuns) -> tuple[tuple[Run, ...], tu
         dataclasses.replace(run, found=dataclasses.replace(run.found, id=f"{label}/{run.id}")) for run in ingested.runs
     )
     unreadable = (NoData(label, each.id, each.reason, each.text, log=str(each.path)) for each in ingested.unreadable)
-    return runs, tuple(unreadable)
+    copies = (
+        dataclasses.replace(
+            _make_no_data(label, copy, Reason.COPIED, f"a copy of {label}/{original.id}"), run=f"{label}/{copy.id}"
+        )
+        for copy, original in ingested.copies
+    )
+    return runs, (*unreadable, *copies)
 
 
 def _drop_shared(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
@@ -229,10 +240,12 @@ def _make_no_data(label: str, run: Run, reason: Reason, text: str, configuration
 
 def _make_side_run(measurement: Measurement) -> SideRun:
     run = measurement.run
+    within_error, rounding = split_within_error(measurement)
     return SideRun(
         id=run.id,
         statistic_seconds=measurement.statistic_seconds or 0.0,
-        within_error=estimate_within(measurement).error,
+        within_error=within_error,
+        rounding=rounding,
         started=run.started,
         facts={**dict(_list_facts(run)), **measurement.environment},
         job_id=run.found.job_id,
@@ -288,11 +301,17 @@ def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide
 
 
 def _make_stored_side_run(label: str, row: Mapping[str, Any]) -> SideRun:
+    import numpy as np
+
+    from pytest_llmbench.judge.estimate import bound_rounding
+
     window = Window(row["first_step"], row["last_step"], row["statistic"])
+    steps = np.array([value for value in row["step_seconds"] if value is not None], dtype=float)
     return SideRun(
         id=_name_stored(label, row),
         statistic_seconds=row["run_seconds"],
-        within_error=_estimate_stored_error(row, window),
+        within_error=_estimate_stored_error(row, window, steps),
+        rounding=bound_rounding(steps, _find_unit(steps), row["run_seconds"]),
         started=row["started"],
         nodes=frozenset(row["nodes"]),
         facts=dict(row["environment"]),
@@ -302,18 +321,31 @@ def _make_stored_side_run(label: str, row: Mapping[str, Any]) -> SideRun:
     )
 
 
-def _estimate_stored_error(row: Mapping[str, Any], window: Window) -> float:
+def _estimate_stored_error(row: Mapping[str, Any], window: Window, steps: Floats) -> float:
     """Return the within-run error of a stored run; a store does not keep whether its steps are moving means."""
-    import numpy as np
-
     from pytest_llmbench.judge.estimate import FEWEST_STEPS
     from pytest_llmbench.judge.noise import estimate_within_run
 
-    steps = np.array([value for value in row["step_seconds"] if value is not None], dtype=float)
     if len(steps) < FEWEST_STEPS:
         return 0.0
     weights = row["mean_of"] if len(row["mean_of"]) == len(steps) else ()
     return estimate_within_run(steps, window.statistic, mean_of=weights).error
+
+
+def _find_unit(steps: Floats) -> float:
+    """Return a bound on the printed unit of stored step times, which a store does not keep.
+
+    It is that of the most decimals that one of them has, or of three digits, which every dialect of ours prints (a zero
+    at the end is not kept). Where decimals are many, as of a time that was made from a rate, no two times differ by
+    less than a unit; equal ones of that kind tell none, and 0 is returned.
+    """
+    import numpy as np
+
+    decimals = max((len(f"{value:.{MOST_DECIMALS}f}".rstrip("0").partition(".")[2]) for value in steps), default=0)
+    if len(steps) and decimals < MOST_DECIMALS:
+        return 10.0 ** min(-decimals, math.floor(math.log10(float(steps.max()))) - FEWEST_DIGITS + 1)
+    gaps = np.diff(np.unique(steps))
+    return float(gaps.min()) if len(gaps) else 0.0
 
 
 def _make_stored_no_data(label: str, row: Mapping[str, Any]) -> NoData:

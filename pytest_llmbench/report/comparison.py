@@ -124,6 +124,7 @@ def _describe_estimate(estimate: SideEstimate) -> dict[str, Any]:
         "within_margin": estimate.within_margin,
         "smallest": estimate.smallest,
         "standard_error": estimate.standard_error,
+        "rounding": estimate.rounding,
         "degrees_of_freedom": estimate.degrees_of_freedom,
         "noise": {
             "sigma": estimate.noise.sigma,
@@ -242,6 +243,9 @@ def list_facts(comparison: Mapping[str, Any], margin: float) -> Iterator[tuple[s
     yield "runs", f"{', '.join(counts)}; {comparison['window']['text']}"
     noise = comparison["noise"]
     yield "noise", f"{format_percent(noise['sigma'], signed=False)} from run to run ({noise['source']})"
+    if comparison["rounding"] > comparison["standard_error"]:
+        rounding = format_percent(comparison["rounding"], signed=False)
+        yield "rounding", f"the printed digits may move the difference by {rounding}, however many runs there are"
     yield from _list_node_remarks(comparison)
     yield from _list_differences(comparison)
 
@@ -267,7 +271,10 @@ def _list_power(comparison: Mapping[str, Any], margin: float) -> Iterator[tuple[
             for count in _get_needed(comparison)
         ]
         runs = f"{more[0]} more runs a side" if more[0] == more[1] else f"{more[0]} more runs of A and {more[1]} of B"
-        text += f"; one of {100 * margin:.3g} % would be with {runs}, on other nights or nodes"
+        others = f"would be with {runs}, on other nights or nodes"
+        if not any(_get_needed(comparison)):
+            others = "would be with no number of runs: the times are printed too coarsely"
+        text += f"; one of {100 * margin:.3g} % {others}"
     yield "shows", text
 
 

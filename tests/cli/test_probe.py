@@ -15,7 +15,7 @@ from titan_runs import write_run
 from pytest_llmbench.cli import probe as command
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.models import ProbeOutcome
-from pytest_llmbench.judge.probe import decide_probe
+from pytest_llmbench.judge.probe import PrintedError, decide_probe
 
 GOOD, SLOW = 2.0, 2.1
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -109,6 +109,22 @@ def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(ends: list
     assert main([*ends, *make_runs(tmp_path, "2.0", "sys.exit(1)")]) == 0
 
 
+@pytest.mark.parametrize("end", ["", "; exit 1"])
+def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
+    ends: list[str], capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    write_runs("middle", 2.0495, 5, runs=1)
+    assert (
+        main([*ends, "--runs", "candidates", "--", "sh", "-c", f'cp middle/run_1/train.log "$LLMBENCH_RUN"{end}'])
+        == 125
+    )
+    out = capsys.readouterr().out
+    assert out.startswith("probe: cannot tell")
+    assert "does not run" not in out
+    assert "1 of its runs count" in out
+    assert out.count("no data: new/") == out.count("copied: a copy of") == (1 if end else 2)
+
+
 def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
     Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
     assert main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"]) == 125
@@ -190,6 +206,24 @@ def test_few_runs_far_apart_are_enough_and_near_ones_are_not() -> None:
     assert decide_probe(good, bad, [0.055])[0] is ProbeOutcome.CANNOT_TELL
     assert decide_probe(good, good, [0.5])[0] is ProbeOutcome.ENDS_ALIKE
     assert decide_probe(bad, good, [0.0])[0] is ProbeOutcome.ENDS_ALIKE
+
+
+def test_it_is_no_surer_than_the_printed_digits_allow() -> None:
+    good, bad = [math.log(24.0)] * 6, [math.log(24.2)] * 6
+    errors = (PrintedError(0.0, 0.05 / 24),) * 3
+    assert decide_probe(good, [math.log(24.1)] * 6, good)[0] is ProbeOutcome.NOT_SLOWER
+    assert decide_probe(good, [math.log(24.1)] * 6, good, errors)[0] is ProbeOutcome.ENDS_ALIKE
+    outcome, estimate = decide_probe(good, bad, good, errors)
+    assert outcome is ProbeOutcome.CANNOT_TELL
+    assert estimate.high - estimate.low == pytest.approx(4 * 0.05 / 24, rel=0.05)
+    assert decide_probe(good, [math.log(24.3)] * 6, good, errors)[0] is ProbeOutcome.NOT_SLOWER
+
+
+def test_what_happens_within_the_runs_is_a_floor() -> None:
+    good, bad = [0.0, 0.0001, 0.0002], [0.03, 0.0301, 0.0302]
+    assert decide_probe(good, bad, good)[0] is ProbeOutcome.NOT_SLOWER
+    noisy = (PrintedError(0.006), PrintedError(0.006), PrintedError(0.006))
+    assert decide_probe(good, bad, good, noisy)[0] is ProbeOutcome.CANNOT_TELL
 
 
 def test_one_run_of_each_rests_on_the_assumed_noise() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,19 @@ def complete(
             return made, step
         made.append(builds.run(step.variant))
     raise AssertionError("it never ends")
+
+
+def test_a_change_that_is_no_larger_than_a_printed_unit_is_not_searched() -> None:
+    class Printed(Builds):
+        def run(self, build: int) -> Trial:
+            return replace(super().run(build), rounding=0.01)
+
+    _, answer = complete(Printed({13: 0.02}, cv=0.0001))
+    assert answer.outcome is BisectOutcome.NO_CHANGE_BETWEEN_ENDS
+    _, answer = complete(Printed({13: 0.05}, cv=0.0001))
+    (change,) = answer.changes
+    assert change.first == change.last == 13
+    assert change.high - change.low > 0.04
 
 
 @pytest.mark.parametrize("place", [1, 2, 13, 30, 31])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,21 @@ def test_alike_is_told_after_the_last_look_alone() -> None:
     assert (answer.outcome, answer.pairs, len(trials)) == (PairedOutcome.ALIKE, 4, 8)
     assert answer.estimate is not None
     assert answer.estimate.runs == (4, 4)
+
+
+@pytest.mark.parametrize(("unit", "outcome"), [(0.0, PairedOutcome.SLOWER), (0.004, PairedOutcome.CANNOT_TELL)])
+def test_a_printed_unit_of_both_arms_is_no_difference(unit: float, outcome: PairedOutcome) -> None:
+    """Every run of an arm is rounded one way: 0.4 % may be any difference from 0 to 0.8 %."""
+
+    def run(_: int, step: NextTrial) -> Trial:
+        milliseconds = 1000 * math.exp(0.004 * step.variant)
+        return replace(measured(step.variant, milliseconds), rounding=unit / 2)
+
+    settings = PairedSettings(margin=0.005)
+    _, (answer,) = complete(settings, run)
+    assert answer.outcome is outcome
+    assert answer.estimate is not None
+    assert answer.estimate.low == pytest.approx(0.004 - unit, abs=5e-4)
 
 
 def test_equal_times_are_no_division_by_zero() -> None:

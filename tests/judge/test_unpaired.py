@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
+from builders import measurement
 from causes import Cell, simulate
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from scipy import stats
 
 from pytest_llmbench.core.models import NODES, STARTED, Noise, SideAnswer, SideDifferences, SideEstimate, SideRun
 from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.estimate import split_within_error
 from pytest_llmbench.judge.unpaired import Sides, compare_all, find_differences
 
 DAY = datetime(2025, 11, 1, 2, tzinfo=UTC)
@@ -114,6 +117,58 @@ def test_what_happens_within_the_runs_is_a_floor() -> None:
     estimate = estimated(a, b)
     assert estimate.standard_error == pytest.approx(math.sqrt(8 * 0.02**2 / 16))
     assert estimate.answer is SideAnswer.CANNOT_TELL
+
+
+# --- printed digits ----------------------------------------------------------------------------------------
+
+
+def printed(level: float, first: int = 0, digits: int = 1, spread: float = 0.0003) -> tuple[SideRun, ...]:
+    """Return six runs of 34 steps around one level, as a log prints them that rounds to so many decimals."""
+    random = np.random.default_rng(first)
+    runs = []
+    for run in side((level,) * 6, first):
+        steps = np.round(level * (1 + spread * random.standard_normal(34)), digits)
+        seconds = float(steps.mean())
+        taken = measurement(seconds, window_seconds=tuple(steps.tolist()), resolution_seconds=10.0**-digits)
+        within_error, rounding = split_within_error(taken)
+        runs.append(replace(run, statistic_seconds=seconds, within_error=within_error, rounding=rounding))
+    return tuple(runs)
+
+
+def test_one_printed_unit_is_no_difference_however_many_runs_print_it() -> None:
+    """+0.12 % of 24 s crosses a bound of three digits, and is printed as +0.4 %."""
+    a, b = printed(24.035), printed(24.065, 10)
+    estimate = estimated(a, b)
+    assert estimate.difference > 0.003
+    assert estimate.low < math.log(24.065 / 24.035) < estimate.high
+    assert estimate.answer is SideAnswer.ALIKE
+    assert estimated(a, printed(24.235, 10)).answer is SideAnswer.SLOWER
+    exact_a, exact_b = (tuple(replace(run, rounding=0.0) for run in runs) for runs in (a, b))
+    assert estimated(exact_a, exact_b).answer is SideAnswer.SLOWER
+
+
+def test_times_that_print_alike_are_not_alike_within_less_than_a_printed_unit() -> None:
+    """+0.29 % of 24 s crosses no bound."""
+    a, b = printed(23.965), printed(24.035, 10)
+    estimate = estimated(a, b, 0.002)
+    assert estimate.answer is SideAnswer.CANNOT_TELL
+    assert estimate.low < math.log(24.035 / 23.965) < estimate.high
+    assert estimate.runs_needed == (0, 0)  # no number of runs would
+    assert estimate.smallest > 2 * 0.05 / 24
+    assert estimated(a, b, 0.01).answer is SideAnswer.ALIKE
+
+
+def test_rounding_of_steps_that_differ_by_as_much_is_averaged() -> None:
+    coarse, fine = printed(24.035, spread=0.01), printed(24.035, digits=6, spread=0.01)
+    assert {run.rounding for run in (*coarse, *fine)} == {0.0}
+    assert [run.within_error for run in coarse] == pytest.approx([run.within_error for run in fine], rel=0.4)
+    assert [run.rounding for run in printed(24.035)] == pytest.approx([0.05 / 24] * 6, rel=0.01)
+
+
+@given(st.floats(23.9, 24.2), st.floats(23.9, 24.2))
+def test_the_interval_holds_the_true_difference_whatever_is_rounded(a: float, b: float) -> None:
+    estimate = estimated(printed(a, spread=0), printed(b, 10, spread=0))
+    assert estimate.low - 1e-9 <= math.log(b / a) <= estimate.high + 1e-9
 
 
 def test_a_run_without_a_number_shows_nothing() -> None:

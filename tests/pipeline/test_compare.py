@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from generator.__main__ import shipped
 from remembered import document, nights, outcome
 
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models import ComparedSide, SidesCompared, Window
+from pytest_llmbench.core.models import ComparedSide, Reason, SidesCompared, Window
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.pipeline.compare import choose_windows, compare_places
@@ -53,6 +54,31 @@ def test_a_folder_within_the_other_leaves_nothing_of_it(tmp_path: Path) -> None:
     assert found.comparisons == ()
     assert [run.text for run in found.no_data] == ["it lies on both sides, and says nothing of a difference"] * 2
     assert found.b.counted == 2
+
+
+def test_a_copy_within_a_side_is_listed_and_counts_once(tmp_path: Path) -> None:
+    write_side(tmp_path / "a", 1, 2)
+    write_side(tmp_path / "b", 11, 12)
+    shutil.copytree(tmp_path / "b", tmp_path / "b" / "again")
+    found = compared(tmp_path / "a", tmp_path / "b")
+    assert found.comparisons[0].estimate.runs == (2, 2)
+    assert [(run.side, run.reason) for run in found.no_data] == [("B", Reason.COPIED)] * 2
+    assert {run.configuration for run in found.no_data} == {GROK}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounding"),
+    [((24.0,) * 34, 0.05 / 24), ((24.0, 24.1) * 17, 0.0), ((1 / 3,) * 34, 0.0), ((1 / 3, 1 / 3.01) * 17, 0.0)],
+)
+def test_stored_step_times_tell_how_far_they_may_be_rounded(
+    tmp_path: Path, seconds: tuple[float, ...], rounding: float
+) -> None:
+    place = StoreLocation("h.db", tmp_path / "h.db")
+    mean = sum(seconds) / len(seconds)
+    outcomes = [{**told, "window_seconds": list(seconds)} for told in nights([mean] * 4)]
+    write(place, document(*outcomes))
+    (comparison,) = compared("2025-11-01..2025-11-02", "2025-11-03..2025-11-04", place).comparisons
+    assert comparison.estimate.rounding == pytest.approx(2 * rounding)
 
 
 def test_a_folder_and_nights_of_a_history_are_compared(tmp_path: Path, place: StoreLocation) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.core.models.codes import Reason
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from pytest_llmbench.core.models.baselines import Window
-    from pytest_llmbench.core.models.codes import Reason
     from pytest_llmbench.core.models.judgements import Noise
     from pytest_llmbench.core.models.runs import RunKeys
 
@@ -39,6 +40,7 @@ class SideRun:
     id: str
     statistic_seconds: float
     within_error: float = 0.0  # the standard error of its logarithm by what happens within the run
+    rounding: float = 0.0  # how far that may be off by the printed digits, in all runs of a side alike
     started: datetime | None = None
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
     facts: Mapping[str, str] = field(
@@ -65,8 +67,11 @@ class SideEstimate:
     smallest: float  # the smallest difference, a fraction, that is shown four times out of five
     runs: tuple[int, int]  # of A and B
     groups: tuple[int, int]  # so many of them are independent
-    runs_needed: tuple[int, int]  # so many more on each side would show a difference of the margin; 0 where answered
+    # so many more on each side would show a difference of the margin; 0 where answered, and where the times are printed
+    # too coarsely for that
+    runs_needed: tuple[int, int]
     same_nodes: bool | None  # whether all runs were on one set of nodes, None where that is not known
+    rounding: float = 0.0  # how far the printed digits may move the difference, however many runs there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +183,10 @@ class SidesCompared:
 
     @property
     def complete(self) -> bool:
-        """Whether every configuration that was found was compared and answered, and every run has one."""
+        """Whether every configuration that was found was compared and answered, and every run but copies has one."""
         answered = all(each.estimate.answer is not SideAnswer.CANNOT_TELL for each in self.comparisons)
-        return answered and not self.not_compared and all(run.configuration for run in self.no_data)
+        return (
+            answered
+            and not self.not_compared
+            and all(run.configuration or run.reason is Reason.COPIED for run in self.no_data)
+        )

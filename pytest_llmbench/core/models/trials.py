@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.models.judgements import Noise
 
@@ -26,6 +26,7 @@ __all__ = [
     "Trial",
     "TrialOutcome",
     "TrialReport",
+    "TrialTime",
     "Variant",
 ]
 
@@ -59,6 +60,15 @@ class Trial:
     step_time_ms: float | None  # the statistic of its window; None unless it was measured
     discarded: bool = False  # a warm-up, which no estimate holds
     allocation: int = 0  # the allocation that it ran in, where several runs share one
+    rounding: float = 0.0  # how far its printed digits may move the statistic, a fraction
+
+
+class TrialTime(NamedTuple):
+    """What was measured of a run that stands for itself."""
+
+    seconds: float | None  # of a step; None where it has none
+    problem: str = ""  # the reason
+    rounding: float = 0.0  # how far the printed digits may move it, a fraction
 
 
 @dataclass(frozen=True, slots=True)

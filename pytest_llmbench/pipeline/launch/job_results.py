@@ -26,6 +26,7 @@ from pytest_llmbench.core.models import (
     Run,
     RunKeys,
     StoredRun,
+    TrialTime,
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
@@ -175,8 +176,9 @@ class LaunchedRuns:
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
 
-    def measure_trial(self, key: Key, run: Run) -> tuple[float | None, str]:
-        """Return the seconds of a step of a run that stands for itself; None, with the reason, where it has none."""
+    def measure_trial(self, key: Key, run: Run) -> TrialTime:
+        """Return the step time of a run that stands for itself; the reason where it has none."""
+        from pytest_llmbench.judge.estimate import bound_run_rounding
         from pytest_llmbench.judge.run_selection import find_unusable
         from pytest_llmbench.measure import measure
 
@@ -184,7 +186,9 @@ class LaunchedRuns:
         of_run = plain if run.found.excluded is Reason.VARIANT else run  # it is marked where its session goes on
         measurement = measure(of_run, self.catalog.baselines[key][0], self.now(), step_time_only=True)
         problem = find_unusable(measurement)
-        return (None, problem.text) if problem else (measurement.statistic_seconds, "")
+        if problem:
+            return TrialTime(None, problem.text)
+        return TrialTime(measurement.statistic_seconds, rounding=bound_run_rounding(measurement))
 
     def judge_nodes(
         self,

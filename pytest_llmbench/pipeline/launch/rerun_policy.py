@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Verdict
+from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, TrialTime, Verdict
 from pytest_llmbench.core.models.jobs import (
     BESIDE,
     Blame,
@@ -62,8 +62,8 @@ class RunJudge(NodeJudge, Protocol):
     def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job whose speed was not judged."""
 
-    def measure_trial(self, key: Key, run: Run) -> tuple[float | None, str]:
-        """Return the seconds of a step of a run that stands for itself; None, with the reason, where it has none."""
+    def measure_trial(self, key: Key, run: Run) -> TrialTime:
+        """Return the step time of a run that stands for itself; the reason where it has none."""
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log."""

@@ -133,9 +133,10 @@ class TrialProgress(LaunchProgress, ABC):
             return
         self._follow_nodes(job)
         outcome, milliseconds, problem = TrialOutcome.LOST, None, failure.text if failure else ""
+        rounding = 0.0
         if kept is not None:
             _mark(kept)
-            seconds, problem = self._judge.measure_trial(job.spec.key, kept)
+            seconds, problem, rounding = self._judge.measure_trial(job.spec.key, kept)
             outcome = TrialOutcome.MEASURED if seconds else TrialOutcome.DOES_NOT_RUN
             if seconds and (elsewhere := _describe_other_nodes(get_nodes(job), self._find_nodes(progress))):
                 outcome, seconds, problem = TrialOutcome.LOST, None, elsewhere
@@ -148,7 +149,7 @@ class TrialProgress(LaunchProgress, ABC):
         elif end.blame in OWN or (failure and failure.reason is Reason.WRONG_CONFIGURATION):
             outcome = TrialOutcome.DOES_NOT_RUN
         variant, spec = names.index(job.spec.variant), job.spec
-        self._trials[case][job.repeat] = Trial(variant, outcome, milliseconds, spec.warm_up, spec.allocation)
+        self._trials[case][job.repeat] = Trial(variant, outcome, milliseconds, spec.warm_up, spec.allocation, rounding)
         self._problems[case][job.repeat] = problem
 
     def _follow_nodes(self, job: Job) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders import BASELINE, KEY, NOW, run
 
-from pytest_llmbench.core.models import Judgement, Key, Noise, Reason, Run, Tolerance, Verdict
+from pytest_llmbench.core.models import Judgement, Key, Noise, Reason, Run, Tolerance, TrialTime, Verdict
 from pytest_llmbench.core.models.jobs import (
     Blame,
     Job,
@@ -132,8 +132,8 @@ class Course:
         files = replace(attempt.files, log=log)
         return None if self.seconds is None else replace(made, attempts=(replace(attempt, files=files),))
 
-    def measure_trial(self, _key: Key, _run: Run) -> tuple[float | None, str]:
-        return (self.seconds, "") if self.seconds else (None, "the loss diverged")
+    def measure_trial(self, _key: Key, _run: Run) -> TrialTime:
+        return TrialTime(self.seconds) if self.seconds else TrialTime(None, "the loss diverged")
 
     def judge_invalid(self, _key: Key, reason: Reason, text: str, _run: Run | None) -> Judgement:
         verdict = Verdict.NOT_COMPARABLE if reason is Reason.PURPOSE_DONE else Verdict.INVALID

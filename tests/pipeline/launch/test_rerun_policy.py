@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders import BASELINE, KEY, NOW, measurement, run
 
-from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Tolerance, Verdict
+from pytest_llmbench.core.models import JUDGED, Case, Judgement, Key, Reason, Run, Tolerance, TrialTime, Verdict
 from pytest_llmbench.core.models.jobs import (
     Blame,
     EndedBy,
@@ -126,7 +126,7 @@ class Course:
     def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         return Confirmation(self.slow_again, f"+9.0 % in job {job.job_id} there", 1.09)
 
-    def measure_trial(self, _key: Key, _run: Run) -> tuple[float | None, str]:
+    def measure_trial(self, _key: Key, _run: Run) -> TrialTime:
         raise NotImplementedError
 
     def list_files(self, _job: Job) -> tuple[Path, ...]:
