@@ -30,6 +30,7 @@ SLOWEST = 1.766 * NODE_CV  # the slowest of the nodes of a job, on average: of 1
 BAD, WORST = 0.03, 0.35  # so many runs are slower by up to so much, for another cause
 BEFORE = 20  # nights that tell level and noise, on nodes that nobody knows
 MONTH = 30
+BAD_NIGHTS = (16, 17)  # of the month, from 0
 START = date(2025, 11, 1)
 SLOW = 5  # the number of the slow node
 
@@ -44,6 +45,10 @@ class NodeCell(NamedTuple):
     regression: float = 0.0
     from_night: int = 8
     nodes_before: bool = False  # the nodes of the nights before are known, when the node was not slow yet
+    nodes: int = NODES
+    of_a_job: int = OF_A_JOB
+    stay: int = 1  # so many nights a job keeps its nodes
+    bad: float = 0.0  # all jobs are slower by so much on two neighbouring nights, on the same nodes
 
 
 class NodePromise(NamedTuple):
@@ -71,6 +76,9 @@ FALSE = (
     NodePromise(NodeCell(1, 0.005, regression=0.05), None),
     NodePromise(NodeCell(4, 0.005, regression=0.02), 0.2),
     NodePromise(NodeCell(4, 0.005, regression=0.05), 0.0),
+    NodePromise(NodeCell(1, 0.005, nodes=512, of_a_job=8, stay=2, bad=0.1), 0.0),
+    NodePromise(NodeCell(2, 0.005, nodes=512, of_a_job=8, stay=2, bad=0.1), 0.0),
+    NodePromise(NodeCell(2, 0.005, stay=2, bad=0.1), 0.0),
 )
 """False names in a month in which no node is slow."""
 
@@ -122,12 +130,14 @@ def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
 def _make_runs(cell: NodeCell, nights: int, random: np.random.Generator) -> dict[str, list[PlacedRun]]:
     history: dict[str, list[PlacedRun]] = {f"job {job}": [] for job in range(cell.jobs)}
     for night in range(BEFORE + nights):
-        order = random.permutation(NODES)
-        of_nodes = NODE_CV * random.standard_normal(NODES)
+        if night % cell.stay == 0:
+            order = random.permutation(cell.nodes)
+        of_nodes = NODE_CV * random.standard_normal(cell.nodes)
         of_nodes[SLOW] += SLOWEST + math.log1p(cell.slowness) if cell.slowness and night >= BEFORE else 0.0
         shared = math.log1p(cell.regression) if night >= BEFORE + cell.from_night - 1 else 0.0
+        shared += math.log1p(cell.bad) if night - BEFORE in BAD_NIGHTS else 0.0
         for job, (name, runs) in enumerate(history.items()):
-            nodes = order[OF_A_JOB * job : OF_A_JOB * (job + 1)]
+            nodes = order[cell.of_a_job * job : cell.of_a_job * (job + 1)]
             logarithm = float(of_nodes[nodes].max()) + shared + cell.cv * random.standard_normal()
             if random.random() < BAD:
                 logarithm += random.uniform(0, math.log1p(WORST))
@@ -156,7 +166,9 @@ def _describe_cell(cell: NodeCell) -> str:
     slow = f", one node +{100 * cell.slowness:g} %" if cell.slowness else ""
     before = ", sound on 20 nights before" if cell.nodes_before else ""
     shift = f", all jobs +{100 * cell.regression:g} % from night {cell.from_night} on" if cell.regression else ""
-    return f"{cell.jobs} job{'s' * (cell.jobs > 1)} a night, cv {100 * cell.cv:g} %{slow}{before}{shift}"
+    size = f", {cell.nodes} nodes, jobs of {cell.of_a_job}" if cell.nodes != NODES else ""
+    bad = f", the same nodes for {cell.stay} nights, two bad nights of +{100 * cell.bad:g} %" if cell.bad else ""
+    return f"{cell.jobs} job{'s' * (cell.jobs > 1)} a night, cv {100 * cell.cv:g} %{slow}{before}{shift}{size}{bad}"
 
 
 def _make_row(promise: NodePromise, count: NodeCount) -> str:

@@ -28,7 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from pytest_llmbench.cli.probe import guard_exit
 
         return guard_exit(lambda: _run_stoppable(argv))
-    return _run_stoppable(argv)
+    try:
+        return _run_stoppable(argv)
+    except Exception:  # noqa: BLE001 (Python would end with 1, which some commands have for an answer)
+        import traceback
+
+        what = "llmbench: a fault of llmbench itself, which says nothing of any run"
+        tell_aside(f"{redact_text(traceback.format_exc())}{what}")
+        return 2
 
 
 def _run_stoppable(argv: Sequence[str] | None) -> int:
@@ -81,12 +88,6 @@ def _run(argv: Sequence[str] | None) -> int:
         return 2
     except MemoryError:
         tell_aside("llmbench: it takes more memory than there is: give fewer or smaller files")
-        return 2
-    except Exception:  # noqa: BLE001 (Python would end with 1, which some commands have for an answer)
-        import traceback
-
-        what = "llmbench: a fault of llmbench itself, which says nothing of any run"
-        tell_aside(f"{redact_text(traceback.format_exc())}{what}")
         return 2
     return output.code
 

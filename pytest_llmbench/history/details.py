@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import func, select
 
-from pytest_llmbench.core.models import MeasuredRun, StoredDetails, Window
+from pytest_llmbench.core.models import MeasuredRun, Software, StoredDetails, Window
 from pytest_llmbench.core.models.jobs import Purpose
-from pytest_llmbench.history.queries import SHOWN, Row, Rows, fetch_rows, parse_list, unpack_steps
+from pytest_llmbench.history.queries import SHOWN, Row, Rows, fetch_rows, parse_environment, parse_list, unpack_steps
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
 
@@ -79,38 +80,45 @@ def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
     A run is there once, over the steps of the session that judged it last; the repeats of a launch, of which the store
     keeps the newest as a run, are runs, too. HistoryError where the store cannot be read.
     """
-    columns = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id, RUN.c.attempts, RUN.c.jobs)
+    columns = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id)
+    of_launch = (RUN.c.attempts, RUN.c.jobs, RUN.c.environment)
     judged = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic, VERDICT.c.counts, VERDICT.c.run_seconds)
-    joined = select(*columns, *judged).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    joined = select(*columns, *of_launch, *judged).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
     newest = fetch_rows(place, select(func.max(RUN.c.started).label("started")))
     if not newest or newest[0]["started"] is None:
         return []
     first = convert_to_stored(newest[0]["started"] - YEAR)
     query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first)
-    last = {row["number"]: row for row in fetch_rows(place, query, _add_runs)}
+    last = {row["number"]: row for row in fetch_rows(place, query, partial(_add_runs, parse=cache(_parse_software)))}
     # Sessions that go on with a launch store its jobs again, with another newest run.
     runs = {run.key: run for row in last.values() for run in row["runs"]}
     return sorted(runs.values(), key=lambda run: (run.started, run.id))
 
 
-def _add_runs(row: Row) -> Row:
-    return {"number": row["number"], "runs": list(_make_runs(row)) if row["counts"] else []}
+def _parse_software(environment: str) -> Software:
+    return frozenset(parse_environment(environment).items())
 
 
-def _make_runs(row: Row) -> Iterator[MeasuredRun]:
-    """Yield the run of a row, and the other timed jobs of its launch."""
+def _add_runs(row: Row, parse: Callable[[str], Software]) -> Row:
+    runs = _make_runs(row, parse(row["environment"] or "{}")) if row["counts"] else ()
+    return {"number": row["number"], "runs": list(runs)}
+
+
+def _make_runs(row: Row, software: Software) -> Iterator[MeasuredRun]:
+    """Yield the run of a row, and the other timed jobs of its launch, which ran on the same software."""
     window = Window(row["first_step"], row["last_step"], row["statistic"])
     jobs = {job["job_id"]: job for job in parse_list("jobs", row["jobs"]) if job.get("purpose") in TIMED}
     own = jobs.pop(row["job_id"], None)
     # Nothing says in which attempt of several the steps were that count.
     nodes = _list_job_nodes(own) if own is not None and row["attempts"] == 1 else frozenset()
     of_row = (row["number"], row["configuration"], window)
-    yield MeasuredRun(*of_row, row["started"], row["job_id"], row["run_seconds"], nodes, _read_start(own or {}))
+    began = _read_start(own or {})
+    yield MeasuredRun(*of_row, row["started"], row["job_id"], row["run_seconds"], nodes, software, began)
     for name, job in jobs.items():
         if job.get("step_seconds") is not None:
-            seconds, started = _refuse_no_time(job["step_seconds"]), _read_start(job)
-            yield MeasuredRun(*of_row, started or row["started"], name, seconds, _list_job_nodes(job), started)
+            seconds, began = _refuse_no_time(job["step_seconds"]), _read_start(job)
+            yield MeasuredRun(*of_row, began or row["started"], name, seconds, _list_job_nodes(job), software, began)
 
 
 def _read_start(job: dict[str, Any]) -> datetime | None:

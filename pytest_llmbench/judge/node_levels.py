@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.models import Noise, Software
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.judge.changes import find_level_shifts, find_slow_change
 from pytest_llmbench.judge.noise import (
@@ -39,6 +39,7 @@ class PlacedRun:
     night: date
     logarithm: float  # of its step time
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
+    software: Software = frozenset()  # as above
 
 
 def compare_with_levels(
@@ -106,7 +107,8 @@ def _merge_same(runs: Sequence[PlacedRun]) -> Iterator[PlacedRun]:
     for run in runs:
         together[run.night, run.nodes].append(run)
     for (night, nodes), same in together.items():
-        yield PlacedRun(same[-1].id, night, sum(run.logarithm for run in same) / len(same), nodes)
+        mean = sum(run.logarithm for run in same) / len(same)
+        yield PlacedRun(same[-1].id, night, mean, nodes, same[-1].software)
 
 
 def _place(name: str, runs: Iterable[PlacedRun], levels: Mapping[date, NightLevel]) -> Iterator[NodeRun]:
@@ -123,6 +125,7 @@ def _place(name: str, runs: Iterable[PlacedRun], levels: Mapping[date, NightLeve
             degrees_of_freedom=of_night.noise.degrees_of_freedom,
             nodes=run.nodes,
             segment=of_night.segment,
+            software=run.software,
         )
 
 

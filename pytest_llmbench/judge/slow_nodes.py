@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.models import NodeEvidence, Suspect
+from pytest_llmbench.core.models import NodeDoubt, NodeEvidence, Software, Suspect
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
@@ -27,6 +27,7 @@ SURE = 1000.0  # levels and changes are estimated, so what is named has to be li
 
 BAD = 0.03  # so many runs are slow for other causes
 WORST = math.log1p(0.35)  # by up to so much, evenly
+AGAIN = 0.5  # so many runs after a bad one, until one is fast: what makes a night bad stays for some nights
 SLOWNESS = np.log1p([0.02, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.125, 0.16])
 LARGEST = float(SLOWNESS[-1])  # a node that is slower still is as suspect: what lies beyond counts as "at least that"
 OFTEN = (0.98, 0.5)  # a slow node is slow always (but for what a fast run may hide), or on half of the nights
@@ -47,8 +48,6 @@ MEDIAN = 1.57
 
 EQUAL = 1e-12  # a share of pairs below this is none: all nodes are one group
 
-FEWEST_NIGHTS = 2  # one slow night names no node
-
 FINE = np.log1p(np.arange(0.001, 0.5, 0.001))  # where the slowness of a named node is looked for
 
 
@@ -66,6 +65,7 @@ class NodeRun:
     degrees_of_freedom: float
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
     segment: int = 0  # so many changes of its level were told before this run
+    software: Software = frozenset()  # empty where nothing says it
 
 
 def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
@@ -73,9 +73,8 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
 
     Evident: the mean over all nodes of the likelihood that this node is slow is at least 100 times that of "no node is"
     (in one history of a hundred chance does that, by Ville's inequality, if the noise is known). A node is named with
-    0.99 of the posterior where it is 1000 times, and only where one of its configurations was fast without it since:
-    what is always slow may be the configuration. Nothing named means that it cannot be told, never that all nodes are
-    sound.
+    0.99 of the posterior where it is 1000 times, and only where the runs without it leave no other cause
+    (`_find_doubt`). Nothing named means that it cannot be told, never that all nodes are sound.
     """
     ordered = sorted(runs, key=lambda run: (run.night, run.id))
     groups = _group_nodes(ordered)
@@ -94,7 +93,7 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
         return evidence
     suspects = _find_suspects(model, ordered, groups, single, shares)
     sure = log_ratio >= math.log(SURE)
-    named = tuple(suspect for suspect in suspects if sure and suspect.probability >= NAMED and suspect.compared)
+    named = tuple(suspect for suspect in suspects if sure and suspect.probability >= NAMED and not suspect.doubt)
     cleared = len(names) - sum(len(suspect.nodes) for suspect in suspects)
     return replace(evidence, suspects=suspects, named=named, cleared=cleared)
 
@@ -162,12 +161,13 @@ def _subtract_shared(rest: Floats, sigma: Floats, nights: Sequence[date]) -> Flo
 
 
 def _compute_log_density(
-    rest: Floats, sigma: Floats, freedom: Floats, shifts: Floats, largest: float = LARGEST
+    rest: Floats, sigma: Floats, freedom: Floats, shifts: Floats, largest: float = LARGEST, *, often: float = BAD
 ) -> Floats:
     """Return the log density of each run if it is slower by each of the shifts, shape (runs, shifts).
 
     Student's t about the shift; and any slowness beyond it, for a bad night has other causes. What lies beyond
-    `largest` counts as "at least that": its probability stands in place of the density.
+    `largest` counts as "at least that": its probability stands in place of the density. `often` is the share of bad
+    nights.
     """
     from scipy.special import gammaln, stdtr
 
@@ -180,11 +180,11 @@ def _compute_log_density(
         - np.log(scale)
         - (nu + 1) / 2 * np.log1p((away / scale) ** 2 / nu)
     )
-    bad = np.where((away > 0) & (away < WORST), BAD / WORST, 0.0)
+    bad = np.where((away > 0) & (away < WORST), often / WORST, 0.0)
     beyond = largest - shifts
-    tail = (1 - BAD) * stdtr(nu, -beyond / scale) + BAD * np.clip(1 - beyond / WORST, 0, 1)
+    tail = (1 - often) * stdtr(nu, -beyond / scale) + often * np.clip(1 - beyond / WORST, 0, 1)
     with np.errstate(divide="ignore"):
-        density = np.logaddexp(math.log1p(-BAD) + student, np.log(bad))
+        density = np.logaddexp(math.log1p(-often) + student, np.log(bad))
         return np.where(rest[:, None] > largest, np.log(tail), density)
 
 
@@ -246,8 +246,16 @@ def _find_suspects(
     count = next(
         (count for count in range(1, len(order)) if _add_inside(alone, both, order[:count]) >= HELD), len(order)
     )
+    log_ratio = float(np.logaddexp.reduce(single))
     return tuple(
-        _describe_suspect(model, runs, groups[chosen[place]], model.member[:, chosen[place]], float(marginal[place]))
+        _describe_suspect(
+            model,
+            runs,
+            groups[chosen[place]],
+            model.member[:, chosen[place]],
+            float(marginal[place]),
+            log_ratio=log_ratio,
+        )
         for place in order[:count].tolist()
     )
 
@@ -305,7 +313,13 @@ def _mix_pairs(slow: Floats) -> Floats:
 
 
 def _describe_suspect(
-    model: NodeModel, runs: Sequence[NodeRun], nodes: tuple[str, ...], member: Flags, probability: float
+    model: NodeModel,
+    runs: Sequence[NodeRun],
+    nodes: tuple[str, ...],
+    member: Flags,
+    probability: float,
+    *,
+    log_ratio: float,
 ) -> Suspect:
     slowness, low, high = _estimate_slowness(model, member)
     slow = member & (model.rest > slowness / 2)
@@ -318,7 +332,7 @@ def _describe_suspect(
         high=math.expm1(high),
         slow_runs=tuple(runs[place].id for place in places if slow[place]),
         fast_runs=tuple(runs[place].id for place in places if member[place] and not slow[place]),
-        compared=_is_compared(model, runs, slow, member),
+        doubt=_find_doubt(model, runs, slow, member, log_ratio),
     )
 
 
@@ -335,18 +349,38 @@ def _estimate_slowness(model: NodeModel, member: Flags) -> tuple[float, float, f
     return median, low, high
 
 
-def _is_compared(model: NodeModel, runs: Sequence[NodeRun], slow: Flags, member: Flags) -> bool:
-    """Whether a configuration that was slow with a node was fast without it, after half of the node's slow runs.
+def _find_doubt(
+    model: NodeModel, runs: Sequence[NodeRun], slow: Flags, member: Flags, log_ratio: float
+) -> NodeDoubt | None:
+    """Return why the slow runs with a node may have another cause; None where fast runs without it rule that out.
 
-    A regression that nobody told yet makes every later run slow, and so does a node that is in all of them.
+    Only runs of the configurations that were slow with it count. A regression that nobody told yet makes every later
+    run slow. Bad nights are neighbours, as jobs keep their nodes over some nights: slow runs are two witnesses only
+    where something was fast between them, or in one of their nights. And what all slow runs ran on, and no fast one,
+    may be it.
     """
     places = np.flatnonzero(slow).tolist()
-    if len({runs[place].night for place in places}) < FEWEST_NIGHTS:
-        return False
-    configurations = {runs[place].configuration for place in places}
-    since = runs[places[(len(places) - 1) // 2]].night
-    return any(
-        run.configuration in configurations and run.night >= since
+    slow_runs = [runs[place] for place in places]
+    configurations = {run.configuration for run in slow_runs}
+    fast = [
+        run
         for place, run in enumerate(runs)
         if run.nodes and not member[place] and model.rest[place] <= FAR * model.sigma[place]
-    )
+        if run.configuration in configurations
+    ]
+    if not any(run.night >= slow_runs[(len(places) - 1) // 2].night for run in fast):
+        return NodeDoubt.NOTHING_FAST_SINCE
+    again = [second for first, second in pairwise(places) if _is_next(runs[first], runs[second], fast)]
+    lost = _compute_log_density(model.rest, model.sigma, model.freedom, np.zeros(1), often=AGAIN)[:, 0] - model.usual
+    few = len(again) == len(places) - 1
+    if few or (again and log_ratio - np.maximum(lost[again], 0.0).sum() < math.log(SURE)):
+        return NodeDoubt.NEIGHBOURS
+    software = [run.software for run in slow_runs if run.software]
+    shared = frozenset.intersection(*software) if software else frozenset()
+    return NodeDoubt.ONE_SOFTWARE if shared.difference(*(run.software for run in fast)) else None
+
+
+def _is_next(first: NodeRun, second: NodeRun, fast: Sequence[NodeRun]) -> bool:
+    """Whether none of these fast runs tells two slow ones apart: one of their configurations, between them."""
+    configurations = (first.configuration, second.configuration)
+    return not any(run.configuration in configurations and first.night <= run.night <= second.night for run in fast)

@@ -31,11 +31,14 @@ def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[Measur
     from pytest_llmbench.history.details import TIMED
 
     for result in results:
+        measurement = result.judgement.measurement
+        software = frozenset(measurement.environment.items()) if measurement else frozenset()
         for job in result.jobs:
             if job.purpose in TIMED and job.step_seconds and job.started is not None:
                 window, requeued = result.judgement.baseline.window, job.cost.requeued > 0
                 nodes = frozenset() if requeued else frozenset(job.nodes)
-                yield MeasuredRun(0, result.case.key.id, window, job.started, job.job_id, job.step_seconds, nodes)
+                of_job = (job.started, job.job_id, job.step_seconds, nodes, software)
+                yield MeasuredRun(0, result.case.key.id, window, *of_job)
 
 
 def compare_with_history(
@@ -63,7 +66,7 @@ def search_runs(runs: Iterable[MeasuredRun], history: str, since: date | None = 
     by_id = {run.id: run for run in runs}
     series: dict[tuple[str, Window], list[PlacedRun]] = defaultdict(list)
     for run in by_id.values():
-        placed = PlacedRun(run.id, run.started.date(), math.log(run.seconds), run.nodes)
+        placed = PlacedRun(run.id, run.started.date(), math.log(run.seconds), run.nodes, run.software)
         series[run.configuration, run.window].append(placed)
     names = {f"{configuration} {tuple(window)}": configuration for configuration, window in series}
     placed_runs, short = compare_with_levels(dict(zip(names, series.values(), strict=True)), since)

@@ -8,13 +8,19 @@ from typing import Any
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import NodeAnswer, NodeSearch, Suspect
+from pytest_llmbench.core.models import NodeAnswer, NodeDoubt, NodeSearch, Suspect
 from pytest_llmbench.report.explain import wrap
 
 SCHEMA = 1
 """Raised when a field of the document changes its meaning; fields may be added."""
 
 EXIT_CODES = {NodeAnswer.NAMED: 1, NodeAnswer.EVIDENT: 0, NodeAnswer.NONE: 0, NodeAnswer.NOTHING_TO_TELL: 3}
+
+DOUBTS = {
+    NodeDoubt.NOTHING_FAST_SINCE: "; nothing was fast without it since",
+    NodeDoubt.NEIGHBOURS: "; too few of its slow nights have a fast run without it between them",
+    NodeDoubt.ONE_SOFTWARE: "; its slow runs had software that no fast run had",
+}
 
 SHOWN = 8
 """So many runs of a node, and so many suspects, are listed; the JSON document has all."""
@@ -56,7 +62,8 @@ def _describe_suspect(suspect: Suspect, search: NodeSearch) -> dict[str, Any]:
         "slowness": suspect.slowness,
         "low": suspect.low,
         "high": suspect.high,
-        "compared": suspect.compared,
+        "compared": suspect.doubt != NodeDoubt.NOTHING_FAST_SINCE,
+        "doubt": str(suspect.doubt) if suspect.doubt else None,
         "exclude": formatting.format_exclude_option(suspect.nodes),
         "slow_runs": [_describe_run(run, search) for run in suspect.slow_runs],
         "fast_runs": [_describe_run(run, search) for run in suspect.fast_runs],
@@ -183,7 +190,7 @@ def _list_suspects(described: Mapping[str, Any]) -> list[str]:
     suspects = described["suspects"]
     texts = [
         f"{formatting.fold_nodes(suspect['nodes'])}  {_format_probability(suspect)}, {_format_slowness(suspect)}; "
-        f"{_count_slow(suspect)}{'' if suspect['compared'] else '; nothing was fast without it since'}"
+        f"{_count_slow(suspect)}{DOUBTS.get(suspect['doubt'], '')}"
         for suspect in suspects[:SHOWN]
     ]
     return [*texts, *([f"and {len(suspects) - SHOWN} more (--json has all)"] if len(suspects) > SHOWN else [])]

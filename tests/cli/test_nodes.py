@@ -96,6 +96,40 @@ def test_what_is_evident_and_cannot_be_named_lists_suspects(capsys: pytest.Captu
     assert "n07" in {node for suspect in described["suspects"] for node in suspect["nodes"]}
 
 
+@pytest.mark.parametrize(
+    ("slow", "after", "doubt", "text"),
+    [
+        (
+            (14, 15, 16),
+            "bad",
+            "neighbouring-nights",
+            "too few of its slow nights have a fast run without it between them",
+        ),
+        ((12, 15, 17), "good", "one-software", "its slow runs had software that no fast run had"),
+        ((12, 15, 17), "bad", None, ""),
+    ],
+)
+def test_nights_of_other_software_on_nodes_of_their_own_name_none(
+    capsys: pytest.CaptureFixture[str], slow: tuple[int, ...], after: str, doubt: str | None, text: str
+) -> None:
+    """A container, and not the eight nodes on which its nights ran."""
+    sessions = []
+    for night in range(30):
+        bad = night in slow
+        seconds = 7.4 * (1.1 if bad else 1.0) * (1 + 0.0007 * (3 * night % 5))
+        described = outcome(seconds, night, key=KEYS[0], job=f"{1000 + night}", logs=f"{night:x}0-00ff")
+        container = "bad" if bad else "good" if night < max(slow) else after
+        described["environment"] = {"container": container, "commit": f"{night:x}"}
+        nodes = {f"n{node:02}" for node in range(8 * bad, 8 * bad + 8)}
+        sessions.append((START + timedelta(days=night, hours=2), [launch(described, nodes, seconds)]))
+    store(Path("h.db"), iter(sessions))
+    out, answer = search(capsys, code=int(doubt is None))
+    suspect = answer["suspects"][0]
+    assert suspect["nodes"] == [f"n{node:02}" for node in range(8, 16)]
+    assert (suspect["doubt"], suspect["compared"], answer["named"] == []) == (doubt, True, doubt is not None)
+    assert text in " ".join(out.split())
+
+
 @pytest.mark.parametrize("more", [{}, {"shared": 0.05}, {"shared": 0.2, "since": 27}])
 def test_none_is_named_where_no_node_is_slow(capsys: pytest.CaptureFixture[str], more: dict[str, Any]) -> None:
     """Neither where all jobs are slower: a regression is no node."""

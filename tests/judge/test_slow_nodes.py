@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import EVIDENT, NodeEvidence
+from pytest_llmbench.core.models import EVIDENT, NodeDoubt, NodeEvidence, Software
 from pytest_llmbench.judge.node_levels import PlacedRun, compare_with_levels
 from pytest_llmbench.judge.slow_nodes import NodeRun, find_slow_node
 
@@ -101,7 +101,7 @@ def test_nodes_that_are_in_every_run_are_never_named() -> None:
     evidence = find_slow_node(runs)
     assert evidence.evident
     assert [suspect.nodes for suspect in evidence.suspects] == [("n1", "n2")]
-    assert not evidence.suspects[0].compared
+    assert evidence.suspects[0].doubt is NodeDoubt.NOTHING_FAST_SINCE
     assert not evidence.named
 
 
@@ -143,6 +143,65 @@ def test_a_single_bad_night_names_none() -> None:
     place = next(place for place, run in enumerate(runs) if "n5" in run.nodes)
     runs[place] = replace(runs[place], logarithm=1.5)
     assert not find_slow_node(runs).named
+
+
+def make_elsewhere(slow: Mapping[int, str], after: str = "good") -> list[NodeRun]:
+    """Return runs of a configuration on nodes `a`, and on nodes `b` and 10 % slower on the nights `slow`, given with
+    their containers; that of the nights after the last of them is `after`."""
+    runs = []
+    for night in range(30):
+        container = slow.get(night, after if night > max(slow) else "good")
+        nodes = frozenset({"b1", "b2"} if night in slow else {"a1", "a2"})
+        rest = 0.1 * (night in slow) + 0.001 * (night % 3)
+        software: Software = frozenset({("container", container), ("commit", f"{night:x}")})
+        when = START + timedelta(night)
+        runs.append(NodeRun(f"{night}", "c", when, rest, 0.0, 20, CV, 20.0, nodes, software=software))
+    return runs
+
+
+def find_doubts(runs: Sequence[NodeRun]) -> list[NodeDoubt | None]:
+    """Return why the nodes `b`, which are evidently slow, are in doubt."""
+    evidence = find_slow_node(runs)
+    assert evidence.evident
+    assert bool(evidence.named) == (evidence.suspects[0].doubt is None)
+    return [suspect.doubt for suspect in evidence.suspects if suspect.nodes == ("b1", "b2")]
+
+
+def test_neighbouring_slow_nights_name_none() -> None:
+    """Two bad nights are one cause; they are two where the configuration was fast elsewhere between them."""
+    assert find_doubts(make_elsewhere({15: "good", 16: "good"})) == [NodeDoubt.NEIGHBOURS]
+    assert find_doubts(make_elsewhere({15: "good", 17: "good"})) == [None]
+
+
+def test_a_neighbouring_slow_night_tells_less_than_one_apart() -> None:
+    """Two bad nights, and a third one on the same nodes that comes by chance."""
+    for slow, doubt in ((10, 15, 17), None), ((10, 15, 16), NodeDoubt.NEIGHBOURS):
+        runs = make_elsewhere(dict.fromkeys(slow, "good"))
+        assert find_doubts([replace(run, sigma=6.7 * CV) for run in runs]) == [doubt]
+
+
+def test_a_fast_run_in_a_slow_night_tells_the_nodes_from_the_night() -> None:
+    runs = make_elsewhere({15: "good", 16: "good"})
+    fast = replace(runs[16], id="fast", logarithm=0.0, nodes=frozenset({"a1", "a2"}))
+    assert find_doubts([*runs, fast]) == [None]
+    other = replace(fast, configuration="other")  # which says nothing of the software of the slow one
+    assert find_doubts([*runs, other]) == [NodeDoubt.NEIGHBOURS]
+    assert find_doubts([*runs, replace(fast, logarithm=0.1)]) == [NodeDoubt.NEIGHBOURS]
+    assert find_doubts([*runs, replace(fast, nodes=frozenset())]) == [NodeDoubt.NEIGHBOURS]
+
+
+def test_software_that_only_slow_runs_had_names_none() -> None:
+    """Commits differ every night: only what all slow runs share may be what makes them slow."""
+    assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"})) == [NodeDoubt.ONE_SOFTWARE]
+    assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"}, after="bad")) == [None]
+    assert find_doubts(make_elsewhere({12: "good", 15: "bad", 17: "bad"})) == [None]
+
+
+def test_runs_on_unknown_software_do_not_hide_that_of_the_others() -> None:
+    runs = make_elsewhere({12: "bad", 15: "bad", 17: "bad"})
+    runs[15] = replace(runs[15], software=frozenset())
+    assert find_doubts(runs) == [NodeDoubt.ONE_SOFTWARE]
+    assert find_doubts([replace(run, software=frozenset()) for run in runs]) == [None]
 
 
 def test_runs_on_unknown_nodes_say_nothing_of_nodes() -> None:

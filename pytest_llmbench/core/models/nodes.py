@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.models.baselines import Window
 
+Software = frozenset[tuple[str, str]]
+"""What a run ran on, container, versions and commits, by their names in the reports."""
+
 EVIDENT = 100.0
 """Chance reaches this likelihood ratio at most once in 100 histories, however often it is looked."""
 
@@ -28,6 +31,7 @@ class MeasuredRun:
     job_id: str
     seconds: float
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
+    software: Software = frozenset()  # as above
     job_started: datetime | None = None  # as the scheduler said, None where only its log did
 
     @property
@@ -42,6 +46,14 @@ class MeasuredRun:
         return self.configuration, self.job_id or str(self.number), self.job_started or self.started
 
 
+class NodeDoubt(StrEnum):
+    """Why runs that are slow with a node may be slow for another cause: a stable code."""
+
+    NOTHING_FAST_SINCE = "nothing-fast-since"  # after half of its slow runs their configurations were never fast
+    NEIGHBOURS = "neighbouring-nights"  # too few of its slow nights have a fast run of theirs between them
+    ONE_SOFTWARE = "one-software"  # all its slow runs had some software that no fast run without it had
+
+
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """A node that may be slow; or several, which were always in the same runs."""
@@ -53,7 +65,7 @@ class Suspect:
     high: float
     slow_runs: tuple[str, ...]  # the ids of the runs with it that are slow, and of the others
     fast_runs: tuple[str, ...]
-    compared: bool  # since its first slow run, a configuration that was slow with it was fast without it
+    doubt: NodeDoubt | None  # None where the runs without it show that it is the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,7 @@ class NodeEvidence:
     nodes: int  # so many different ones
     log_ratio: float  # the logarithm of the likelihood of "one node is slow" over that of "none is"
     suspects: tuple[Suspect, ...] = ()  # the most probable first; empty where no slow node is evident
-    named: tuple[Suspect, ...] = ()  # the suspects that are slow with 99 %, each compared with runs without it
+    named: tuple[Suspect, ...] = ()  # the suspects that are slow with 99 %, none of them in doubt
     cleared: int = 0  # so many nodes are no suspects, where a slow node is evident
     differences: Mapping[str, float] | None = None  # by the id of a run how slow it was, a fraction of its level
 

@@ -220,9 +220,10 @@ class LaunchedRuns:
         for baseline in self.catalog.baselines[job.spec.key]:  # the nights are over the steps of one of them
             measurement = measure(run, baseline, self.now())
             problem, seconds = find_unusable(measurement), measurement.statistic_seconds
+            software = frozenset(measurement.environment.items())
             if problem or not seconds:
                 return Confirmation(False, f"{where}: {problem.text if problem else 'no step time'}")
-            placed = MeasuredRun(0, job.spec.case_id, baseline.window, *of_job, seconds, on_nodes)
+            placed = MeasuredRun(0, job.spec.case_id, baseline.window, *of_job, seconds, on_nodes, software)
             try:
                 compared = compare_with_history(self.settings.history, self.catalog.last_repair, placed, nodes)
             except HistoryError as error:
