@@ -297,6 +297,19 @@ srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
     assert sorted((gate.folder / "stage" / "steps").read_text().split()) == ["n1"] * 7 + ["n2"] * 7
 
 
+def test_where_the_gpu_hours_end_the_allocation_does(gate: Gate, prepare: Prepare) -> None:
+    """Its runs take longer than is estimated: they start up, and what that takes counts, too."""
+    prepare(1.0, 1.05, after="sleep 2", allocation="shared")
+    file = gate.folder / "baselines" / "fake.yaml"
+    file.write_text(file.read_text().replace('step_time: "1.00"', 'step_time: "0.01"'))
+    assert gate.run(*AB, "--llmb-gpu-hours=0.03") == 1, gate.output
+    outcome = read_outcome(gate)
+    assert outcome["text"].startswith("the A/B has no end: a further run was not started")
+    assert "GPU-hours, and of the 0.03 allowed" in gate.plain
+    assert 1 <= len(read_started(gate)) <= 3
+    assert {job for job, _, _ in read_started(gate)} == {outcome["jobs"][-1]["job_id"]}
+
+
 def test_an_arm_that_does_not_run_ends_its_allocation(gate: Gate, prepare: Prepare) -> None:
     broken = '[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }'
     prepare(1.0, 1.0, after=broken, allocation="shared")
