@@ -78,6 +78,28 @@ WRITTEN = {
 """Commands that write a file, with its name."""
 
 
+def test_a_fault_of_this_program_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 would say that a side is slower, or that a node is named."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("pytest_llmbench.pipeline.sides.parse_side", fail)
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "a", "b"]) == 2
+    told = capsys.readouterr().err
+    assert "RuntimeError: a fault" in told
+    assert "says nothing of any run" in told
+
+
+def test_a_standard_output_that_is_closed_changes_no_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    write(StoreLocation("h.db", tmp_path / "h.db"), document(outcome(7.4)))
+    assert main(["history", "list", f"--history={tmp_path / 'h.db'}"]) == 0
+
+
 @pytest.fixture
 def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Go to a folder with a history, a document and a trace. No cache knows a log already: it would not be read."""

@@ -91,9 +91,11 @@ def test_a_run_whose_log_has_grown_is_the_same_run(place: StoreLocation) -> None
 
 
 def test_a_copy_of_a_log_that_is_dated_otherwise_is_the_same_run(place: StoreLocation) -> None:
-    for night in (0, 3):
-        write(place, document(outcome(7.4, night, job="7", logs="1-aa")))
-    assert len(past(place)) == 1
+    """It began when it was first said to: a log without a zone is dated otherwise on another machine."""
+    for later in (0, 3):
+        write(place, document(outcome(7.4, later, job="7", logs="1-aa")))
+    (night,) = past(place)
+    assert night.started == datetime.fromisoformat(outcome(7.4)["run"]["started"])
 
 
 def test_runs_of_one_job_that_began_together_keep_their_verdicts(place: StoreLocation) -> None:

@@ -273,6 +273,11 @@ def test_nothing_known_differs() -> None:
     assert (found.between, found.varying, found.unknown, found.candidate) == ((), (), (), "")
 
 
+def test_an_image_has_one_name_however_it_is_written() -> None:
+    written = [{**KNOWN, "container": text} for text in ("docker://nvcr.io#nvidia/nemo:1", "nvcr.io/nvidia/nemo:1")]
+    assert differences(*written).between == ()
+
+
 def test_what_varies_within_a_side_is_a_note() -> None:
     a = (*side([1.0], facts=KNOWN), *side([1.0], 1, facts={**KNOWN, "driver": "580"}))
     found = find_differences(a, side([1.0], 2, facts={**KNOWN, "driver": "590"}))

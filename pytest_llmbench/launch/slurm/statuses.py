@@ -349,10 +349,7 @@ def explain_stuck(status: JobStatus) -> str:
 
 
 def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
-    """Return that the nodes which a job names are out of service or reserved, which others may undo; else nothing.
-
-    Without `reserved` only that they are out of service: a reservation ends.
-    """
+    """Return that the nodes which a job names are out of service (or `reserved`: that ends), which others may undo."""
     word = "ReqNodeNotAvail" if reserved else "UnavailableNodes"
     out = status.phase is Phase.WAITING and word in status.reason
     return f"{status.reason}: its nodes are down, drained{' or reserved' * reserved}" if out else ""
