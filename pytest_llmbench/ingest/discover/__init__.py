@@ -168,9 +168,9 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
     return record
 
 
-def _list_places(attempts: Sequence[AttemptFiles], folder: Folder) -> list[Path]:
-    """Return where logs lie, those that are links also where these lead."""
-    links = {file.name for file in folder.files if file.link}
+def _list_places(attempts: Sequence[AttemptFiles], folder: Folder, walk: Walk) -> list[Path]:
+    """Return where logs lie, those that are links, or lie behind one, also where these lead."""
+    links = {file.name for file in folder.files if file.link or folder.given_path in walk.linked}
     logs = [files.log for files in attempts]
     return [*logs, *(Path(os.path.realpath(log)) for log in logs if log.name in links)]
 
@@ -187,7 +187,7 @@ def _make_run(
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
     # what else excludes a run counts in its A/B, too, and stays
-    if excluded is None and (mark := walk.marks.find(_list_places(attempts, folder), job, draft.modified)):
+    if excluded is None and (mark := walk.marks.find(_list_places(attempts, folder, walk), job, draft.modified)):
         excluded, because = Reason.VARIANT, mark
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))

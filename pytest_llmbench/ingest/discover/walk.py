@@ -113,6 +113,7 @@ class Walk:
     # The profiler's reports by their whole paths, and when each was last written (epoch seconds).
     reports: dict[str, float] = field(default_factory=dict)
     marks: TrialMarks = field(init=False)
+    linked: set[Path] = field(default_factory=set)  # given paths, or the folders of given files, that lie behind a link
     _chosen: dict[FileId, tuple[Path, set[str]]] = field(default_factory=dict)
     _seen: set[FileId] = field(default_factory=set)
     _inside_runs: set[str] = field(default_factory=set)
@@ -126,8 +127,9 @@ class Walk:
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file; return itself."""
         absolute = {self.stores.resolve_path(path) for path in paths}
+        self.linked = {place for path in absolute for place in (path, path.parent) if _is_linked(place)}
         links = []
-        for root in self._find_roots(sorted(absolute, key=lambda path: (_is_linked(path), len(path.parts), path))):
+        for root in self._find_roots(sorted(absolute, key=lambda path: (path in self.linked, len(path.parts), path))):
             links += self._read_tree(_make_folder(root, root))
         while links:  # links come last: a run is known by the names of its real folders
             links = self._follow(links)

@@ -49,6 +49,24 @@ def link(log: Path) -> Path:
     return links
 
 
+def link_folder(log: Path) -> Path:
+    (log.parent.parent / "far").mkdir()
+    folder = log.parent.parent / "far" / "link"
+    folder.symlink_to(log.parent)
+    return folder
+
+
+def link_folder_of_file(log: Path) -> Path:
+    return link_folder(log) / log.name
+
+
+@pytest.mark.parametrize("above", [link_folder, link_folder_of_file])
+def test_a_file_above_the_folder_that_a_given_link_leads_to_counts(stage: Path, above: Callable[[Path], Path]) -> None:
+    write(stage, "t1 1 1")
+    found = find_runs([above(stage / DEEP / "log-grok1_314b_128_1_0.out")])
+    assert {run.job_id: run.excluded for run in found.runs}["1"] is Reason.VARIANT
+
+
 @pytest.mark.parametrize("by_file", [True, False])
 @pytest.mark.parametrize("how", [compress, archive, link, lambda log: to_path(f"file://{log.parent}")])
 def test_wherever_its_log_is_read_from(tmp_path: Path, how: Callable[[Path], Path], by_file: bool) -> None:
