@@ -56,8 +56,6 @@ def redact_values(values: Any, kept: Collection[str] = ()) -> Any:
 def tell(text: str, *, redacted: bool = False) -> None:
     """Print a text without secrets, and be quiet when the reader (`| head`) has gone."""
     shown = text if redacted else redact_text(text)
-    if sys.stdout is None:  # it is closed
-        return
     try:
         print(shown.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
         sys.stdout.flush()

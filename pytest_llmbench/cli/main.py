@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_stoppable(argv: Sequence[str] | None) -> int:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed: `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
     if unfit := describe_unfit_system():
         tell_aside(f"llmbench: {unfit}")
         return 2
@@ -60,7 +63,7 @@ def _flush() -> None:
     """Write what is left, such as a help text, and be quiet when the reader has gone."""
     try:
         sys.stdout.flush()
-    except (OSError, AttributeError):  # None is what Python has for one that is closed
+    except OSError:
         discard_output()
 
 

@@ -199,12 +199,12 @@ def _store_runs(connection: Connection, verdicts: Sequence[dict[str, Any]], bega
     last = _find_last_judged(connection, [number for number in numbers if number])
     stored = {candidate["id"]: candidate for candidate in candidates}
     known = [(row, stored[number]) for row, number in zip(rows, numbers, strict=True) if row and number]
-    newer = [_join_with_stored(row, before) for row, before in known if last.get(before["id"], began) <= began]
-    late = [
-        {**{name: row[name] for name in _OF_LAUNCH}, "number": before["id"]}
-        for row, before in known
-        if last.get(before["id"], began) > began and before["jobs"] == _NONE != row["jobs"]
-    ]
+    newer, late = [], []
+    for row, before in known:
+        if last.get(before["id"], began) <= began:
+            newer.append(_join_with_stored(row, before))
+        elif before["jobs"] == _NONE != row["jobs"]:
+            late.append({**{name: row[name] for name in _OF_LAUNCH}, "number": before["id"]})
     for changed in filter(None, (newer, late)):
         values: dict[str, Any] = {name: bindparam(name) for name in changed[0] if name != "number"}
         connection.execute(update(RUN).where(RUN.c.id == bindparam("number")).values(values), changed)

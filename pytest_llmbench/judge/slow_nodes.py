@@ -91,7 +91,7 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
     evidence = replace(evidence, log_ratio=log_ratio, differences=differences)
     if not evidence.evident:
         return evidence
-    suspects = _find_suspects(model, ordered, groups, single, shares)
+    suspects = _find_suspects(model, ordered, groups, single, shares, log_ratio=log_ratio)
     sure = log_ratio >= math.log(SURE)
     named = tuple(suspect for suspect in suspects if sure and suspect.probability >= NAMED and not suspect.doubt)
     cleared = len(names) - sum(len(suspect.nodes) for suspect in suspects)
@@ -233,11 +233,18 @@ def _mix_shifts(shifted: Floats) -> Floats:
 
 
 def _find_suspects(
-    model: NodeModel, runs: Sequence[NodeRun], groups: Sequence[tuple[str, ...]], single: Floats, shares: Floats
+    model: NodeModel,
+    runs: Sequence[NodeRun],
+    groups: Sequence[tuple[str, ...]],
+    single: Floats,
+    shares: Floats,
+    *,
+    log_ratio: float,
 ) -> tuple[Suspect, ...]:
     """Return the groups that hold 95 % of the posterior over one group or two at once, the most probable first.
 
-    `single` is the log posterior of each group alone, not normalised; `shares` are their shares of the nodes.
+    `single` is the log posterior of each group alone, not normalised, and `log_ratio` that of all; `shares` are their
+    shares of the nodes.
     """
     chosen = np.argsort(-single, kind="stable")[:MOST_PAIRED]
     alone, both = _compute_posterior(model, chosen, single, shares)
@@ -246,7 +253,6 @@ def _find_suspects(
     count = next(
         (count for count in range(1, len(order)) if _add_inside(alone, both, order[:count]) >= HELD), len(order)
     )
-    log_ratio = float(np.logaddexp.reduce(single))
     return tuple(
         _describe_suspect(
             model,

@@ -98,6 +98,7 @@ def test_a_standard_output_that_is_closed_changes_no_exit_code(tmp_path: Path, m
     monkeypatch.setattr(sys, "stdout", None)
     write(StoreLocation("h.db", tmp_path / "h.db"), document(outcome(7.4)))
     assert main(["history", "list", f"--history={tmp_path / 'h.db'}"]) == 0
+    sys.stdout.close()  # what the command opened in its place
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ class HoursBudget:
         return f"{what} {takes} {needed} GPU-hours, and of the {self.limit:,.10g} allowed {used} are used{rest}"
 
     def _count_hours(self, spec: JobSpec) -> float:
-        """Return the estimate of a job; that of an allocation is the estimate of its next run."""
+        """Return the estimate of a job; an allocation costs what the next run in it does, and nothing besides."""
         if spec.purpose is Purpose.ALLOCATION:
             return 0.0
         return max(spec.gpu_hours, self._longest.get(spec.case_id, 0.0) if spec.allocation else 0.0)
