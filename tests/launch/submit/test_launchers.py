@@ -400,11 +400,12 @@ def test_local_jobs_take_turns(journal: Journal) -> None:
 
 def test_recovering_a_local_job(journal: Journal, tmp_path: Path) -> None:
     launcher = LocalLauncher(journal)
-    spec = job_spec(tmp_path, command=("/bin/sh", "-c", "echo x >> runs; sleep 0.5"))
-    one = journal.intend(spec, START)
+    waits = "echo x >> runs; for i in $(seq 400); do test -e end && break; sleep 0.05; done"
+    one = journal.intend(job_spec(tmp_path, command=("/bin/sh", "-c", waits)), START)
     assert launcher.recover(one) is None
     launcher.submit(one)
     assert launcher.recover(one) == Submission(str(one.number), one.folder)
+    (tmp_path / "end").touch()
     followed(launcher, one)
     assert launcher.recover(one) == Submission(str(one.number), one.folder)
     assert (tmp_path / "runs").read_text() == "x\n"
