@@ -72,7 +72,8 @@ def hash_steps(steps: Steps) -> tuple[int, list[int]]:
     factors = [np.uint64(factor) for factor in _FACTORS]
     rows = steps.index.astype(np.uint64) * factors[0]
     for values, factor in zip((read_times(steps), steps.loss), factors[1:], strict=True):
-        bits = np.where(np.isnan(values), -1.0, values).view(np.uint64) * factor
+        absent = np.isnan(values)
+        bits = (np.where(absent, -1.0, values) if absent.any() else values).view(np.uint64) * factor
         rows ^= bits ^ (bits >> np.uint64(29))
     reach = min(SHINGLE, len(rows))
     hashes = rows[: len(rows) - reach + 1].copy()
@@ -86,8 +87,9 @@ def read_times(steps: Steps) -> Floats:
     """Return the printed time of each step, shape (n,): negative tokens/s where only they are printed."""
     import numpy as np
 
-    seconds: Floats = np.where(np.isnan(steps.seconds), -steps.tokens_per_second_per_gpu, steps.seconds)
-    return seconds
+    absent = np.isnan(steps.seconds)
+    seconds: Floats = steps.seconds
+    return np.where(absent, -steps.tokens_per_second_per_gpu, seconds) if absent.any() else seconds
 
 
 def find_shared_steps(run: Run, other: Run) -> list[tuple[PrintedSteps, Flags]]:

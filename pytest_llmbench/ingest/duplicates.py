@@ -171,8 +171,12 @@ def mark_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
         for other in earlier.find_alike(run):
             if run.id not in copies and run.id not in left_out and other.id not in left_out:
                 _compare(run, other, runs, copies, left_out)
-    marked = [dataclasses.replace(run, copy_of=copies.get(run.id)) for run in runs if run.id not in left_out]
+    marked = [_mark_copy(run, copies.get(run.id)) for run in runs if run.id not in left_out]
     return marked, list(left_out.values())
+
+
+def _mark_copy(run: Run, copy_of: CopyOf | None) -> Run:
+    return run if run.copy_of == copy_of else dataclasses.replace(run, copy_of=copy_of)
 
 
 class _EarlierRuns:

@@ -7,7 +7,7 @@ whoever filed the log, of the last copy. Two runs are never compared by two of t
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -50,24 +50,20 @@ def order_runs(runs: Sequence[Run], now: datetime) -> list[Run]:
     dated = of_key.pop(None, [])
     for group in of_key.values():
         dated += _date_by_one_clock(group, now) if len(group) > 1 else group
-    return sorted(dated, key=lambda run: _make_sort_key(run, now), reverse=True)
+    alike = Counter(_make_first_key(run, now) for run in dated)
+
+    def make_key(run: Run) -> tuple[tuple[datetime, bool, tuple[int, str]], float, datetime, str]:
+        first = _make_first_key(run, now)
+        # Of two logs of one job that tell different times the slower counts as the later one: it has to be judged.
+        return first, _measure_slowness(run) if alike[first] > 1 else 0.0, run.found.modified or now, run.id
+
+    return sorted(dated, key=make_key, reverse=True)
 
 
-def _make_sort_key(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str], float, datetime, str]:
-    """Return a key by which later runs sort last: start, whether it left no step, job id as a number, file time.
-
-    Of two logs of one job that tell different times the slower counts as the later one: it has to be judged.
-    """
+def _make_first_key(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str]]:
+    """Return what later runs are sorted last by at first: start, whether it left no step, job id as a number."""
     # A run without a start has to be judged: an older good one must not stand for it.
-    started = run.started or now + 2 * CLOCK_SKEW
-    return (
-        started,
-        not count_steps(run),
-        _read_job_number(run),
-        _measure_slowness(run),
-        run.found.modified or now,
-        run.id,
-    )
+    return run.started or now + 2 * CLOCK_SKEW, not count_steps(run), _read_job_number(run)
 
 
 def _measure_slowness(run: Run) -> float:
@@ -153,6 +149,8 @@ def find_common_clock(datings: Sequence[Mapping[Clock, Dating]], clocks: Sequenc
 
 
 def _date_run(run: Run, dating: Dating) -> Run:
+    if (run.started, run.started_from, run.order_source) == (dating.moment, dating.source, dating.clock):
+        return run
     return dataclasses.replace(run, started=dating.moment, started_from=dating.source, order_source=dating.clock)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -76,10 +76,12 @@ def find_level_shifts(
     drawn = draw_in(series, sigma)
     threshold = compute_quantile(1 - choose_level(len(series)), noise.degrees_of_freedom)
     cuts = [0, *sorted(_find_cuts(drawn, 0, threshold * sigma, correlation)), len(series)]
-    while len(cuts) > 2:
-        error = estimate_error([drawn[begin:end] for begin, end in pairwise(cuts)], sigma)
-        errors = _estimate_errors(series, cuts, error, correlation)
-        strengths = [_test_cut(drawn, cuts, at, errors, smallest) for at in range(1, len(cuts) - 1)]
+    describe = cache(lambda begin, end: _describe_piece(series[begin:end], drawn[begin:end], correlation))
+    while len(cuts) > 2:  # each time two pieces become one, and the others stay
+        pieces = [describe(begin, end) for begin, end in pairwise(cuts)]
+        error = _pool_rests([piece.rest for piece in pieces], sigma)
+        errors = [(piece.apart if piece.apart > APART * error else error) * piece.inflated for piece in pieces]
+        strengths = [_test_cut(pieces, at, errors, smallest) for at in range(1, len(cuts) - 1)]
         if min(strengths) > threshold:
             half = compute_quantile(0.975, noise.degrees_of_freedom)
             return tuple(
@@ -140,12 +142,27 @@ def _compute_weights(count: int, correlation: float) -> Floats:
     return np.asarray(weight[np.maximum(ends - starts[:, None], 0)])
 
 
-def estimate_error(pieces: Sequence[Floats], sigma: float) -> float:
-    """Return the standard deviation of one day: at least what is known of it, at least the spread within the pieces
-    (each of one level)."""
-    rests, taken = zip(*map(_remove_trend, pieces), strict=True)
-    rest = np.concatenate(rests)
-    return max(sigma, math.sqrt(float(rest @ rest) / max(len(rest) - sum(taken), 1)))
+class _Piece(NamedTuple):
+    """The days of one level."""
+
+    mean: float  # of the days that are drawn in
+    rest: tuple[Floats, int]  # of these, beside the level
+    # How far a few days lie apart, 0 for more. Bad days in a row, which differ from each other, are no level that held.
+    apart: float
+    inflated: float  # the standard error of the level, in standard deviations of a day
+
+
+def _describe_piece(series: Floats, drawn: Floats, correlation: float) -> _Piece:
+    count = len(series)
+    inflated = math.sqrt(float(compute_inflation(np.array(float(count)), correlation)) / count)
+    apart = _measure_spread(series) if count < RUNNING else 0.0
+    return _Piece(float(np.mean(drawn)), _remove_trend(drawn), apart, inflated)
+
+
+def _pool_rests(rests: Sequence[tuple[Floats, int]], sigma: float) -> float:
+    """Return the standard deviation of one day: at least what is known of it, at least the spread within the pieces."""
+    rest = np.concatenate([of_piece for of_piece, _ in rests])
+    return max(sigma, math.sqrt(float(rest @ rest) / max(len(rest) - sum(taken for _, taken in rests), 1)))
 
 
 def _remove_trend(piece: Floats) -> tuple[Floats, int]:
@@ -159,17 +176,6 @@ def _remove_trend(piece: Floats) -> tuple[Floats, int]:
     return np.asarray(centred - days * float(days @ centred) / float(days @ days)), 2
 
 
-def _estimate_errors(series: Floats, cuts: Sequence[int], error: float, correlation: float) -> list[float]:
-    """Return the standard error of each piece's level. Bad days in a row, which differ from each other, are no level
-    that held: where a short piece is apart by more than chance makes it, that counts."""
-    errors = []
-    for piece in (series[begin:end] for begin, end in pairwise(cuts)):
-        apart = _measure_spread(piece) if len(piece) < RUNNING else 0.0
-        inflated = math.sqrt(float(compute_inflation(np.array(float(len(piece))), correlation)) / len(piece))
-        errors.append((apart if apart > APART * error else error) * inflated)
-    return errors
-
-
 def _measure_spread(piece: Floats) -> float:
     """Return how far a few days lie apart. One bad day among more than three does not count; of three, two that are
     alike would hide that the third is of another level."""
@@ -181,10 +187,9 @@ def _combine_errors(errors: Sequence[float], at: int) -> float:
     return math.hypot(errors[at - 1], errors[at])
 
 
-def _test_cut(drawn: Floats, cuts: Sequence[int], at: int, errors: Sequence[float], smallest: float) -> float:
+def _test_cut(pieces: Sequence[_Piece], at: int, errors: Sequence[float], smallest: float) -> float:
     """Return the t statistic of one cut between its neighbours; 0 for a change that is too small to matter."""
-    before, after = drawn[cuts[at - 1] : cuts[at]], drawn[cuts[at] : cuts[at + 1]]
-    difference = abs(float(np.mean(after) - np.mean(before)))
+    difference = abs(pieces[at].mean - pieces[at - 1].mean)
     return difference / _combine_errors(errors, at) if difference >= smallest else 0.0
 
 
@@ -233,7 +238,7 @@ def find_slow_change(
     difference = compute_median(series[-RUNNING:]) - anchor
     if abs(difference) < max(SMALLEST_DRIFT, smallest):
         return None
-    error = estimate_error([drawn], sigma) * math.sqrt((1 + correlation) / (1 - correlation))
+    error = _pool_rests([_remove_trend(drawn)], sigma) * math.sqrt((1 + correlation) / (1 - correlation))
     units = np.clip((drawn[ANCHOR:] - anchor) / error, -REACH, REACH)
     began = _find_beginning(units if difference > 0 else -units)
     if began is None:

@@ -20,7 +20,8 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure import attempts, metrics, notes, validity
 from pytest_llmbench.measure.attempts import Choice, choose_segment
-from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, detect_moving_mean, find_gaps
+from pytest_llmbench.measure.moving_mean import detect_moving_mean
+from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, find_gaps
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

@@ -1,5 +1,4 @@
-"""The steps that count: which times of a segment are in the window, what the window lacks, and whether each time is
-that of one step, or the mean of the last few."""
+"""The steps that count: which times of a segment are in the window, and what the window lacks."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -137,8 +136,28 @@ def select_rows(steps: Steps, which: Flags) -> Steps:
         return steps
     first, count = int(np.argmax(which)), np.count_nonzero(which)
     in_a_row = which[first : first + count].all()
-    rows = slice(first, first + count) if in_a_row else which  # which takes half as long, and nobody writes to columns
-    return Steps(*(getattr(steps, name)[rows] for name in Steps.__slots__))
+    # a slice takes half as long, and nobody writes to columns
+    return _SelectedSteps(steps, slice(first, first + count) if in_a_row else which)
+
+
+class _SelectedSteps(Steps):
+    """Rows of other steps: a column is cut when it is first looked at, and most never are."""
+
+    __slots__ = ("_of", "_rows")
+    _of: Steps
+    _rows: slice | Flags
+
+    def __init__(self, of: Steps, rows: slice | Flags) -> None:
+        object.__setattr__(self, "_of", of)
+        object.__setattr__(self, "_rows", rows)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a column that was not looked at before, and keep it as the field that it is."""
+        if name not in Steps.__slots__:
+            raise AttributeError(f"steps have no {name}", name=name, obj=self)
+        column = getattr(self._of, name)[self._rows]
+        object.__setattr__(self, name, column)
+        return column
 
 
 def compute_possible_seconds(baseline: Baseline) -> float:
@@ -285,113 +304,3 @@ def format_ranges(numbers: Iterable[int]) -> str:
     parts = [(int(part[0]), int(part[-1])) for part in np.split(np.array(ordered), breaks)]
     texts = [f"{first}" if first == last else f"{first} to {last}" for first, last in parts]
     return f"{formatting.join_first(texts)} {'is' if len(ordered) == 1 else 'are'}"
-
-
-# --- whether the printed times are single steps, or each the mean of the last few ------------------------
-
-KNOWN_WIDTH = 5  # the number of steps in a mean that has been seen (NeMo 1)
-
-LARGEST_WIDTH = 20  # the largest number of steps in a mean that is looked for
-
-# The log-likelihood ratio from which on values are moving means; what it gives is simulated in the tests
-CONVINCING = 6.0
-
-ENOUGH = 60  # steps that are looked at: rounding adds up in what is reconstructed of later ones
-
-STEADIEST = 0.99  # no distance from the steady level is expected to last longer than with this lag-1 correlation
-
-EXACT = 1e-24  # seconds squared: what computing leaves of a difference between equal numbers
-
-
-def detect_moving_mean(steps: Steps) -> int:
-    """Return how many steps each printed time is a moving mean of: 1 where it is the time of that step alone.
-
-    A moving mean of w steps begins with the means of the first 1, 2, ..., w steps, so that the single steps follow from
-    the printed values: 23, 13, 9.7, 8, 7, 3 are one step of 23 and five of 3. Of values that are no such means this
-    makes steps that are negative, or wrong again every w steps. Both readings predict each value from those before it,
-    and the better one counts. It looks for means of 5, and of as many steps (2 to 20) as the largest drop suggests.
-
-    1 also means that nothing tells: without the first steps of the attempt (lost lines; a resumed attempt starts anew),
-    without a slow one among them in values rounded to three digits, or before 2 w steps.
-    """
-    # What is left there is the correlation of neighbours, and in a few dozen steps that of a mean of 5 (0.8, 0.6, 0.4,
-    # 0.2, 0) cannot be told from noise; whoever corrects for the lag-1 correlation of 0.8 divides the number of
-    # independent steps by 9, not by 5.
-    if (steps.mean_of > 1).any():  # the log says itself what its times are means of
-        return 1
-    count = _count_unbroken(steps)
-    printed, unit = steps.seconds[:count], steps.resolution_seconds[:count]
-    for width in dict.fromkeys((KNOWN_WIDTH, _suggest_width(printed))):
-        if _weigh_evidence(printed, unit, width) > CONVINCING:
-            return width
-    return 1
-
-
-def _count_unbroken(steps: Steps) -> int:
-    """Return the number of first steps that follow each other and have a time."""
-    seconds, index = steps.seconds[:ENOUGH], steps.index[:ENOUGH]
-    whole = (seconds > 0) & (seconds < LONGEST_SECONDS)
-    whole[1:] &= index[1:] - index[:-1] == 1
-    return len(seconds) if whole.all() else int(np.argmin(whole))
-
-
-def _suggest_width(printed: Floats) -> int:
-    """Return the number of steps after which a slow first one seems to leave the mean."""
-    # Of its excess, the mean of the first k steps holds 1/k; when w steps have passed, the last 1/w is gone at once.
-    places = np.arange(2, min(LARGEST_WIDTH + 1, len(printed)))
-    if not len(places):
-        return KNOWN_WIDTH
-    drops = (printed[places - 1] - printed[places]) * places
-    row = int(np.argmax(drops))
-    excess = printed[0] - printed[places[row]]
-    return int(places[row]) if excess / 2 < drops[row] < 2 * excess else KNOWN_WIDTH
-
-
-def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
-    """Return the log-likelihood ratio of means of `width` steps to single steps.
-
-    printed, unit: seconds of the first n steps and one unit in their last place.
-    """
-    if len(printed) < 2 * width:
-        return -math.inf
-    held = np.minimum(np.arange(1, len(printed) + 1), width)
-    totals = _sum_every(width, held * printed)
-    single = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
-    if single.min() <= 0:  # no step takes less than no time, so these are no means
-        return -math.inf
-    # Errors are taken to be Cauchy, so that no single step decides; their scale is the typical error of the better
-    # reading, and what rounding can add to it.
-    as_single, as_mean = _predict_errors(printed), _predict_errors(single) / held[1:]
-    scale = min(_take_median(as_single), _take_median(as_mean)) ** 2 + _sum_every(width, unit**2)[1:] + EXACT
-    return float(np.log((as_single**2 + scale) / (as_mean**2 + scale)).sum())
-
-
-def _sum_every(width: int, values: Floats) -> Floats:
-    """Return the sum of each value and of every `width`-th before it, shape (n,)."""
-    rows = -(-len(values) // width)
-    padded = np.zeros(rows * width)
-    padded[: len(values)] = values
-    return padded.reshape(rows, width).cumsum(axis=0).ravel()[: len(values)]
-
-
-def _predict_errors(values: Floats) -> Floats:
-    """Return by how much values of shape (n,) miss what the ones before them predict, shape (n - 1,)."""
-    # The distance from the steady level is expected to shrink as in the warm-up, or as in the noise of the second half,
-    # whichever is nearer.
-    half = len(values) // 2
-    distance = values - _take_median(values[half:])
-    before, after = distance[:-1], distance[1:]
-    as_warm_up, as_noise = _estimate_correlation(distance), _estimate_correlation(distance[half:])
-    return np.minimum(np.abs(after - as_warm_up * before), np.abs(after - as_noise * before))
-
-
-def _estimate_correlation(distance: Floats) -> float:
-    """Return the lag-1 correlation around zero, 0 to 0.99; 0 where there is no distance."""
-    total = float(distance[:-1] @ distance[:-1])
-    return min(max(float(distance[1:] @ distance[:-1]) / total, 0.0), STEADIEST) if total > 0 else 0.0
-
-
-def _take_median(values: Floats) -> float:
-    """Return the upper median."""
-    # numpy's own takes twenty times as long for a few dozen values
-    return float(np.sort(values)[len(values) // 2])

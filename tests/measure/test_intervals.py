@@ -23,9 +23,9 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.measure import measure
+from pytest_llmbench.measure.moving_mean import detect_moving_mean
 from pytest_llmbench.measure.window import (
     compute_statistic,
-    detect_moving_mean,
     find_covered_steps,
     find_missing_steps,
     mask_window,

@@ -14,7 +14,7 @@ from shared_data import shared
 
 from pytest_llmbench.core.models import Steps
 from pytest_llmbench.ingest.parse.read import read_log
-from pytest_llmbench.measure.window import detect_moving_mean
+from pytest_llmbench.measure.moving_mean import detect_moving_mean
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats

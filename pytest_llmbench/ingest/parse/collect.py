@@ -156,6 +156,8 @@ class LogCollector:
             places = markers.find_places(chunk.text, chunk.start, chunk.stop)
         if chunk.whole:
             places = self._take_uniform(chunk, places)
+        if self._markers.keys().isdisjoint(stated.CONTINUED):
+            places = stated.drop_silent(chunk.text, places)
         marks, ends = [], []
         for hit in locate_hits(chunk, places):
             if hit.marker in self._markers:
@@ -198,7 +200,7 @@ class LogCollector:
         records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
             records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
-        return stated.drop_silent(chunk.text, (each for each in places if each[1] not in STEP_MARKERS))
+        return [each for each in places if each[1] not in STEP_MARKERS]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
         """Take a part without markers, which ends on a line of this number and perhaps with its line feed."""

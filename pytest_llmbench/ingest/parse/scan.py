@@ -27,8 +27,8 @@ AT_ONCE = 64
 LEAST_SHARED = 11
 
 # Bytes that a search goes over before Hyperscan takes it: loading that and compiling the texts takes as long as it then
-# gains with so many.
-WORTH = 64 << 20
+# gains with so many. To search a small log gains as much as with the bytes of the second number.
+WORTH, OF_SMALL = 64 << 20, 1 << 18
 
 # Texts that Hyperscan is given at least: with fewer than some 260 it looks at every fourth byte only, and stops at most
 # lines to compare (2.4 GB/s where it has 3.3 with 300 or 2,000). Those that fill up stand in no log.
@@ -65,7 +65,7 @@ class MarkerSearch:
     """Literal texts that are looked for all at once, wherever they stand and however they overlap.
 
     Two engines find the same: an automaton at once, and Hyperscan, where it is installed, in what comes behind the
-    first WORTH bytes.
+    first WORTH bytes, or in the log after some hundreds of small ones.
     """
 
     def __init__(self, markers: Sequence[bytes]) -> None:
@@ -107,7 +107,7 @@ class MarkerSearch:
 
     def _get_database(self, size: int) -> _Database | None:
         """Return what Hyperscan searches with, None as long as it does not pay."""
-        self._searched += size
+        self._searched += max(size, OF_SMALL)
         if self._searched > WORTH and self._compiling.acquire(blocking=False):  # never released: one thread, once
             self._database = compile_database(self._markers)
         return self._database

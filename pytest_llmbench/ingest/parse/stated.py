@@ -124,8 +124,11 @@ REWARDS = (
     % (METHODS, METHODS)
 )
 
+# What stands before the name of a setting: no part of a longer name.
+BEGINS = rb"(?<=[ \t|])"
+
 # A number that a line ends with, behind the marker that names it.
-SETTING = rb"(?<=[ \t|])%b(\d{1,9})[ \t]*[\r\n]"
+SETTING = BEGINS + rb"%b(\d{1,9})[ \t]*[\r\n]"
 
 # The ends of values: a colour may follow, and the dots of GPT-NeoX, which says behind them whether it is a default.
 VALUE_ENDS = rb"(?=[.\s\x1b])"
@@ -144,12 +147,12 @@ CONFIGURATION_RULES = (
         (b"device mesh with", rb"device mesh with (\[[^\]\r\n]{1,99}\], \[\d[\d, ]{0,60}\])", _read_text),
         (b"using world size: ", rb"using world size: \d{1,9}, ([^\r\n\x1b]{1,300})", _read_text),
         *(
-            (b"%b: " % name, rb"(?<=[ \t|])(%b: \d{1,9})[ \t]*[\r\n]" % name, _read_text)
+            (b"%b: " % name, BEGINS + rb"(%b: \d{1,9})[ \t]*[\r\n]" % name, _read_text)
             for name in (b"tensor_model_parallel_size", b"pipeline_model_parallel_size", b"context_parallel_size")
         ),
         (
             b"expert_model_parallel_size",
-            rb"(?<=[ \t|])(expert_model_parallel_size(?:: | \.{4,60} )\d{1,9})" + VALUE_ENDS,
+            BEGINS + rb"(expert_model_parallel_size(?:: | \.{4,60} )\d{1,9})" + VALUE_ENDS,
             _read_setting,
         ),
     ),
@@ -246,7 +249,7 @@ NAMED_RULES = (
         (b"fp8 ....", rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})" + VALUE_ENDS, _read_argument),
         (b"fp8: ", rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b", _read_switch),
         # NeMo 1 prints it of FP8 runs, too: both names are right
-        (b"precision: ", rb"(?<=[ \t|])precision: (?:bf16|fp16|16|32)\b", _return_always(NO_QUANTIZATION)),
+        (b"precision: ", BEGINS + rb"precision: (?:bf16|fp16|16|32)\b", _return_always(NO_QUANTIZATION)),
         (b"Float8", rb"Float8 training active|Float8Linear layers", _return_always("fp8")),
         (b"to MXFP8Linear", rb"to MXFP8Linear", _return_always("fp8")),
         (b"to NVFP4Linear", rb"to NVFP4Linear", _return_always("fp4")),
@@ -261,7 +264,7 @@ NAMED_RULES = (
         StatedField.MODEL,
         (b"Experiments will be ", rb"Experiments will be logged at ([^\s]{1,500})", _read_text),
         (b"Config param model_name: ", rb"Config param model_name: ([\w.-]{1,99})", _read_text),
-        (b"name: ", rb"(?<=[ \t|])name: ([\w.-]{1,99})[ \t]*[\r\n]", _read_text),
+        (b"name: ", BEGINS + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]", _read_text),
     ),
     *_compile_rules(
         StatedField.NAMED,
@@ -305,19 +308,22 @@ MARKERS = tuple(dict.fromkeys(rule.marker for rule in RULES))
 
 _BY_MARKER = {marker: [rule for rule in RULES if rule.marker == marker] for marker in MARKERS}
 
-# The markers that state a number, and only at the end of a line. In every step of NeMo 2 stands `global_batch_size: `.
-_AT_LINE_END = frozenset(
-    marker
+# What stands behind a marker that states something, of markers with one pattern, which begins with them. In every step
+# of NeMo 2 stands `global_batch_size: `.
+CONTINUED = {
+    marker: (len(marker), re.compile(rules[0].pattern.pattern.removeprefix(BEGINS + marker)).match)
     for marker, rules in _BY_MARKER.items()
-    if all(rule.pattern.pattern == SETTING % marker and rule.value is _read_number for rule in rules)
-)
-_LAST_NUMBER = re.compile(rb"\d{1,9}[ \t]*[\r\n]")
+    if len(rules) == 1 and rules[0].pattern.pattern.startswith(BEGINS + marker)
+}
 
 
 def drop_silent(text: bytes, places: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     """Return places of markers without those that state nothing: to look at each line takes twenty times as long."""
-    ends_line = _LAST_NUMBER.match
-    return [each for each in places if each[1] not in _AT_LINE_END or ends_line(text, each[0] + len(each[1]))]
+    return [
+        (place, marker)
+        for place, marker in places
+        if marker not in CONTINUED or (rest := CONTINUED[marker])[1](text, place + rest[0])
+    ]
 
 
 class Statements:
