@@ -224,7 +224,8 @@ class LogCollector:
             for dialect in more
             if first.name in read
         ]
-        return replace(read.pop(chosen), readings=(*read.values(), *alike))
+        log = read.pop(chosen)
+        return replace(log, readings=(*read.values(), *alike)) if read or alike else log
 
     def _sum_dropped(self, chosen: str | None) -> Tally:
         """Return what was dropped if the log is of this dialect; one that a file defines is tried on every log."""

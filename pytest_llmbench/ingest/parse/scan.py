@@ -200,12 +200,13 @@ class _Database:
         """Compile them; `hyperscan.error` where it cannot."""
         import hyperscan
 
-        self._texts = texts
+        fillers = [b"\x01\x02\x03\x04\x05\x06%c%c" % divmod(n, 16) for n in range(LEAST_TEXTS - len(texts))]
+        self._texts = (*texts, *fillers)
+        self._count = len(texts)
         self._module = hyperscan
         self._database = database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        fillers = [b"\x01\x02\x03\x04\x05\x06%c%c" % divmod(n, 16) for n in range(LEAST_TEXTS - len(texts))]
         # each byte by its number: the literal mode ends a text at a NUL
-        expressions = [b"".join(b"\\x%02x" % sign for sign in text) for text in (*texts, *fillers)]
+        expressions = [b"".join(b"\\x%02x" % sign for sign in text) for text in self._texts]
         database.compile(expressions=expressions, ids=list(range(len(expressions))))
         self._scratches: list[hyperscan.Scratch] = []  # the memory of one search each, those that none uses
 
@@ -225,8 +226,8 @@ class _Database:
             return None
         finally:
             self._scratches.append(scratch)
-        matches = ((self._texts[number], end) for number, end in ends if number < len(self._texts))
-        return [(start + end - len(marker), marker) for marker, end in matches]
+        texts, count = self._texts, self._count
+        return [(start + end - len(texts[number]), texts[number]) for number, end in ends if number < count]
 
 
 def _note_end(number: int, _begin: int, end: int, _flags: int, ends: list[tuple[int, int]]) -> bool:
