@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pytest_llmbench.core.models import (
     Baseline,
@@ -61,8 +64,8 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
         statistic_seconds=seconds,
         last_step_seconds=float(sound[-1]) if len(sound) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
-        window_steps=tuple(steps.index[counted].tolist()),
-        window_lines=tuple(steps.line[counted].tolist()),
+        window_steps=_share(steps.index[counted].tobytes()),
+        window_lines=_share(steps.line[counted].tobytes()),
         mean_of=mean_of,
         moving_mean=width,
         resolution_seconds=_take_median(steps.resolution_seconds[counted]),
@@ -87,6 +90,12 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
             *notes.note_run(run, checkpoints),
         ),
     )
+
+
+@lru_cache(1024)
+def _share(numbers: bytes) -> tuple[int, ...]:
+    """Return numbers of 64 bits as one object for all runs that have the same: most have, and there may be 100,000."""
+    return tuple(np.frombuffer(numbers, np.int64).tolist())
 
 
 def choose_judged(
