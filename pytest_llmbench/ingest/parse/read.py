@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 # Bytes of a file from which on it is searched by several threads.
 LARGE = 8 << 20
 
+# Bytes of a file from which on the engine for large ones pays whatever stands in it.
+SURELY_LARGE = 64 << 20
+
 # Bytes of a log from which on it is not searched again for the dialects that are shipped: traces have gigabytes.
 LARGEST_TRIED = 256 << 20
 
@@ -272,6 +275,9 @@ def _iterate_looks(file: files.File, collector: LogCollector, threads: int) -> I
 
     waiting: deque[Future[list[ScannedPiece]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
+        if file.size >= SURELY_LARGE:
+            for search in {collector.choose_markers(0), collector.choose_markers(file.size)}:
+                pool.submit(search.prepare)
         try:
             for begin in range(0, file.size, STRIDE):
                 waiting.append(pool.submit(_look_along, file, begin, collector.choose_markers(begin)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import itertools
+import math
 import os
 import sys
 import tracemalloc
@@ -38,8 +39,8 @@ from pytest_llmbench.ingest.parse.scan import (
     iterate_chunks,
 )
 
-ENGINES = {"automaton": sys.maxsize, "hyperscan": -1}
-"""So many bytes are searched by the automaton first."""
+ENGINES = {"automaton": math.inf, "hyperscan": -1.0}
+"""So many seconds automata search first."""
 
 
 @pytest.fixture(params=ENGINES)
@@ -173,12 +174,23 @@ def test_hyperscan_takes_over_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> N
         compiled.append(texts)
         return compile_database(texts)
 
-    monkeypatch.setattr(scan, "WORTH", 10)
+    monkeypatch.setattr(scan, "WORTH", 1.5)
+    monkeypatch.setattr(scan, "perf_counter", itertools.count().__next__)  # each search takes a second
     monkeypatch.setattr(scan, "compile_database", note_and_compile)
     search = MarkerSearch([b"marker"])
-    for searched in (8, 16, 24):
+    for searched in range(4):
         assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
-        assert compiled == ([[b"marker"]] if searched > 10 else [])
+        assert compiled == ([[b"marker"]] if searched >= 2 else [])
+
+
+def test_hyperscan_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[list[bytes]] = []
+    monkeypatch.setattr(scan, "compile_database", compiled.append)
+    search = MarkerSearch([b"marker"])
+    for _ in range(2):
+        search.prepare()
+        assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
+    assert compiled == [[b"marker"]]
 
 
 def test_without_hyperscan_all_is_searched_by_the_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
