@@ -35,6 +35,8 @@ UNTIMED = (Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE)
 # What a log states of how it was run; model, GPUs and precision are those of the configuration.
 COMPARED = (
     StatedField.LAYERS,
+    StatedField.HIDDEN,
+    StatedField.HEADS,
     StatedField.SEQUENCE,
     StatedField.BATCH,
     StatedField.MICRO_BATCH,

@@ -276,6 +276,14 @@ def test_two_logs_of_other_names_that_say_the_same_are_compared(capsys: pytest.C
     assert "2 not compared" in told(capsys, "old.log", "wide.log", code=3)
 
 
+@pytest.mark.parametrize("said", ["hidden_size: {}", "num_attention_heads: {}", "hidden_size ..... {}"])
+def test_logs_of_models_of_other_sizes_are_never_compared(capsys: pytest.CaptureFixture[str], said: str) -> None:
+    for name, size in (("old.log", 32), ("same.log", 32), ("wide.log", 64)):
+        write_titan_run(Path(), 1 + len(name), name=name, more=f" {said.format(size)}\n")
+    told(capsys, "old.log", "same.log")
+    assert "2 not compared" in told(capsys, "old.log", "wide.log", code=3)
+
+
 # --- a history ---------------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,28 @@ def test_another_configuration_at_the_same_place_is_not_judged(judged: Judge, tm
     assert said in text
 
 
+def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(judged: Judge, tmp_path: Path) -> None:
+    """Its runs stay its own, now that their logs are known to say it; one that says another size of it never is."""
+    sizes = " hidden_size: 5120\n num_attention_heads: 40\n"
+    write_run(tmp_path / "first", 1, more=sizes)
+    judged(f"--llmb-logs={tmp_path / 'first'}", f"--llmb-record={tmp_path / 'own'}")
+    (file,) = (tmp_path / "own").rglob("*.yaml")
+    recorded = file.read_text()
+    old = re.sub(r"(hidden size|attention heads): '\d+', ", "", recorded)
+    assert len(recorded) - len(old) == len("attention heads: '40', hidden size: '5120', ")
+    for text, more, verdicts in (
+        (recorded, sizes, {"PASS", "INCONCLUSIVE"}),
+        (old, sizes, {"PASS", "INCONCLUSIVE"}),
+        (recorded, sizes.replace("5120", "4096"), {"UNMATCHED"}),
+    ):
+        file.write_text(text)
+        write_run(tmp_path / "second", 2, more=more)
+        session = judged(f"--llmb-logs={tmp_path / 'second'}", f"--llmb-baselines={tmp_path / 'own'}")
+        found = {str(verdict).upper() for verdict in session.verdicts.values()} - {"MISSING"}
+        assert found <= verdicts
+        assert found
+
+
 def test_a_run_of_another_number_at_a_place_that_says_nothing_is_not_judged(judged: Judge, tmp_path: Path) -> None:
     def write(number: int) -> str:
         path = write_run(tmp_path / f"night{number}", number, name="oak/run_{night}/train.log")

@@ -115,6 +115,8 @@ class StatedField(StrEnum):
     GPUS = "gpus"
     GPU_TYPE = "gpu type"
     LAYERS = "layers"
+    HIDDEN = "hidden size"
+    HEADS = "attention heads"
     SEQUENCE = "sequence length"
     BATCH = "global batch size"
     MODEL = "model"  # perhaps with its size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.core.models import DropReason, ParsedLog, Unread
-from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, facts, stated
+from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, facts, stated, stated_rules
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
@@ -29,7 +29,7 @@ ALL_MARKERS = tuple(
     dict.fromkeys((*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED))
 )
 NO_DIALECT = Dialect(first_step=0, markers=())
-STATED = frozenset((*stated.MARKERS, stated.PROFILED))
+STATED = frozenset((*stated_rules.MARKERS, stated.PROFILED))
 
 
 class ProcessMark(NamedTuple):
@@ -126,7 +126,7 @@ class LogCollector:
         markers = self._late if traced else (*self._late, facts.NCCL_OPERATION)
         if offset < facts.FARTHEST:
             markers += facts.VERSION_MARKERS
-        return build_search(markers + stated.MARKERS if offset < stated.FARTHEST else markers)
+        return build_search(markers + stated_rules.MARKERS if offset < stated.FARTHEST else markers)
 
     @property
     def records(self) -> list[StepRecord]:
@@ -156,7 +156,7 @@ class LogCollector:
             places = markers.find_places(chunk.text, chunk.start, chunk.stop)
         if chunk.whole:
             places = self._take_uniform(chunk, places)
-        if self._markers.keys().isdisjoint(stated.CONTINUED):
+        if self._markers.keys().isdisjoint(stated_rules.CONTINUED):
             places = stated.drop_silent(chunk.text, places)
         marks, ends = [], []
         for hit in locate_hits(chunk, places):
