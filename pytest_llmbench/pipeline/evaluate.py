@@ -52,11 +52,11 @@ from pytest_llmbench.pipeline.outcomes import (
     JudgedConfigurations,
     SessionResults,
     apply_requirements,
-    find_unmatched,
     judge_case,
 )
 from pytest_llmbench.pipeline.session_checks import check_anything_judged, make_checks
 from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.unmatched import find_unmatched
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.reading.reader import ReadCounts

@@ -1,11 +1,10 @@
-"""What a session judged, and what becomes of each selected configuration, and of runs of none that is known."""
+"""What a session judged, and what becomes of each selected configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
@@ -14,10 +13,8 @@ from pytest_llmbench.core.models import (
     Case,
     Check,
     CheckKind,
-    EndingCode,
     Evidence,
     Finding,
-    Identity,
     IgnoredFile,
     Judgement,
     Key,
@@ -28,7 +25,6 @@ from pytest_llmbench.core.models import (
     Reason,
     Recipe,
     RequiredRuns,
-    Run,
     Status,
     UnmatchedRun,
     Verdict,
@@ -292,55 +288,6 @@ def _describe_runs(results: SessionResults) -> str:
     shown = [f"{formatting.join_first(named)} ({why})" for why, named in list(ids.items())[:5]]
     rest = sum(len(named) for named in list(ids.values())[5:])
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
-
-
-# --- runs of no known configuration ---------------------------------------------------------------------------------
-
-
-def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[UnmatchedRun]:
-    """Yield the runs that no baseline fits, but for those too old to matter."""
-    identified = {mark for run in runs if run.identity.key for mark in _list_fingerprints(run)}
-    for run in runs:
-        identity = run.identity
-        old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
-        if identity.key is None and not old:
-            reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
-            path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            copied = bool(_list_fingerprints(run)) and _list_fingerprints(run) <= identified
-            serious = run.found.excluded is None and not copied and _is_nearly_identified(identity)
-            yield UnmatchedRun(
-                run.id,
-                reason,
-                "; ".join((identity.because, *_list_unreadable(run)[:1])),
-                path,
-                identity.candidates if serious else (),
-                identity.nearest,
-                run.started,
-                about=identity.may_be,
-                summary=identity.summary,
-                advice=identity.advice,
-            )
-
-
-def _list_unreadable(run: Run) -> list[str]:
-    """Return why logs of a run could not be read."""
-    endings = (attempt.log.ending for attempt in run.attempts)
-    return [ending.problem for ending in endings if ending and ending.code is EndingCode.UNREADABLE]
-
-
-def _list_fingerprints(run: Run) -> set[str]:
-    """Return the fingerprints of a run's logs that hold steps."""
-    # Empty and unreadable logs are all alike, and no copies of each other.
-    return {attempt.log.fingerprint for attempt in run.attempts if attempt.log.segments}
-
-
-def _is_nearly_identified(identity: Identity) -> bool:
-    """Whether a run is so nearly of one configuration that an older run must not stand for it."""
-    # Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each
-    # other about. A log that could be almost anything puts nothing in doubt.
-    decided = {"gpu", "release", *identity.contradicted}
-    names = (field.name for field in fields(Key) if field.name not in decided)
-    return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in names)
 
 
 def invalidate_if_newer_unmatched(

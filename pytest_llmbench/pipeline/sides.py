@@ -39,6 +39,7 @@ from pytest_llmbench.pipeline.described_run import describe_run
 from pytest_llmbench.pipeline.draft_baselines import Drafts, draft_baselines
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.unmatched import explain_unmatched
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -48,6 +49,8 @@ LABELS = ("A", "B")
 
 MOST_DECIMALS = 9  # a printed time has fewer
 FEWEST_DIGITS = 3  # and no fewer digits than this
+
+MOST_OTHERS = 5  # files of a side without a run that are told
 
 _DAY = r"\d{4}-\d\d-\d\d"
 _DAYS = re.compile(rf"({_DAY})(?:\.\.({_DAY}))?")
@@ -146,7 +149,10 @@ def _label_runs(label: str, ingested: IngestedRuns) -> tuple[tuple[Run, ...], tu
         )
         for copy, original in ingested.copies
     )
-    return runs, (*unreadable, *copies)
+    # A side without a run says what it has instead.
+    others = () if runs else ingested.ignored[:MOST_OTHERS]
+    steps = (NoData(label, each.name, Reason.NO_STEPS, each.reason) for each in others)
+    return runs, (*unreadable, *copies, *steps)
 
 
 def _drop_shared(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
@@ -217,8 +223,8 @@ def _measure_side(side: _LocatedRuns, runs: Sequence[Run], catalog: Catalog, now
     for run in runs:
         key = run.identity.key
         if key is None:
-            reason = Reason.AMBIGUOUS if run.identity.candidates else Reason.UNMATCHED
-            no_data.append(_make_no_data(label, run, reason, run.identity.because))
+            reason, texts = explain_unmatched(run)
+            no_data.append(_make_no_data(label, run, reason, texts[0]))
             continue
         measurement = measure(run, catalog.baselines[key][0], now, step_time_only=True)
         problem = find_unusable(measurement)

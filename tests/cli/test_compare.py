@@ -190,6 +190,19 @@ def test_an_empty_folder_is_nothing_comparable(capsys: pytest.CaptureFixture[str
     assert "A and B without any run that counts" in told(capsys, "c", "b", code=3)
 
 
+def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    write_side("b")
+    shutil.make_archive("night", "zip", "b")
+    Path("notes.log").write_text("to do\n")
+    Path("empty").mkdir()
+    for side, why in (
+        ("night.zip", "night.zip is a zip archive, which is not read: unpack it, and give its folder"),
+        ("notes.log", "no training step in it that docs/parsing.md knows, and not the name of a launched job"),
+    ):
+        assert why in " ".join(told(capsys, side, "b", code=3).split())
+    assert "no data:" not in told(capsys, "empty", "b", code=3)
+
+
 def test_copies_say_nothing_of_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a", runs=2)
     shutil.copytree("a", "b")

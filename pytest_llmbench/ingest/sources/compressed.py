@@ -46,6 +46,7 @@ MAGIC = {
     "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one to be skipped, with which pzstd begins
     "xz": rb"\xfd7zXZ\x00",
     "bzip2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
+    "zip": rb"PK\x03\x04",  # an archive that is not read, for which no other reading must stand
 }
 
 
@@ -103,6 +104,8 @@ class Stream:
         while not is_head(self.path.name, head) and (block := next(blocks, b"")):
             head += block
         self.method = find_method(head)
+        if self.method == "zip":
+            raise LogError(f"{self.path} is a zip archive, which is not read: unpack it, and give its folder")
         whole = chain([head] if head else [], blocks)
         renderer = None if self.method else choose_renderer(self.path.name, head)
         if renderer:

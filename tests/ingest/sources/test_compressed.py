@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import zstandard
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.ingest.sources import compressed
 from pytest_llmbench.ingest.sources.compressed import SLICE, Stream, find_method
 
@@ -144,6 +146,16 @@ def test_a_decoder_without_memory_is_an_error_of_its_file(monkeypatch: pytest.Mo
     monkeypatch.setitem(compressed._DECODERS, "bzip2", Greedy)
     with pytest.raises(LogError, match=r"the bzip2 data of x\.log ask for more memory than there is"):
         b"".join(stream(bz2.compress(TEXT)))
+
+
+@pytest.mark.parametrize("name", ["night.zip", "train.log"])
+def test_a_zip_archive_is_refused_whatever_its_name_and_size(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("train.out", TEXT)
+        archive.writestr("more", b"." * (9 << 20))  # as much as is read by several threads
+    with pytest.raises(LogError, match=f"{name} is a zip archive, which is not read: unpack it, and give its folder"):
+        read_log(path)
 
 
 @pytest.mark.parametrize(("head", "method"), [(b"", ""), (b"\x1f\x8b\x08", "gzip"), (b"BZh9", ""), (SKIPPED, "zstd")])
