@@ -24,7 +24,7 @@ from written_logs import LOGS, LONG, bar, nemo2, nemo2_run, parse, steps
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.ingest.parse import scan
+from pytest_llmbench.ingest.parse import read, scan
 from pytest_llmbench.ingest.parse.collect import LogCollector
 from pytest_llmbench.ingest.parse.read import LARGE, Fingerprint, parse_blocks, read_log, take_sample
 from pytest_llmbench.ingest.parse.scan import (
@@ -267,7 +267,10 @@ def test_every_marker_is_found_where_many_share_a_part(
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("surely", [False, True])
+def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surely: bool
+) -> None:
     """With everything that several threads could lose: markers across their blocks, a traceback over several of them, a
     start far behind the beginning, a trace that goes on after steps."""
     quiet = b"a line that says nothing of the run\n" * 20_000
@@ -280,7 +283,9 @@ def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(tmp_path: Path) 
     path.write_bytes(data)
     assert len(data) > LARGE
     expected = dataclasses.replace(parse_blocks([data]), size_bytes=len(data))
+    monkeypatch.setattr(read, "SURELY_LARGE", len(data) + (not surely))
     for threads in (1, 3):
+        build_search.cache_clear()
         log = read_log(path, threads=threads)
         assert described(dataclasses.replace(log, fingerprint="")) == described(expected)
     assert expected.ending is not None
