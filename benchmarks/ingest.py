@@ -234,8 +234,8 @@ def large(data: Data) -> Outcome:
     show(
         f"one log of {size / GIB:.3g} GiB, 50 steps", {k: v for k, v in rounds.items() if k != "idle"}, "grep -c", size
     )
-    yield Promise("a large log, of grep -c", ratio(rounds, OURS, "grep -c"), 1.0)
-    yield Promise("the same on one processor", ratio(rounds, f"{OURS}, one processor", "grep -c"), 2.0)
+    yield Promise("a large log, of grep -c", ratio(rounds, OURS, "grep -c"), 0.55)
+    yield Promise("the same on one processor", ratio(rounds, f"{OURS}, one processor", "grep -c"), 1.0)
     yield _memory("a large log", rounds[OURS], idle)
 
 

@@ -64,7 +64,7 @@ def main() -> int:
         now = START + timedelta(days=count // len(catalog.baselines) + 1)
         reading, found = timed(lambda: ingest(settings, catalog, now))
         measuring, measured = timed(lambda: evaluate.measure_runs(found.runs, catalog, now))
-        first, _ = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))  # imports scipy.special
+        first, _ = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))
         judging, judged = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))
         each = Settings(logs=settings.logs, runs="each")
         every, all_results = timed(lambda: evaluate.judge_measured(measured, each, catalog, now))
@@ -79,7 +79,7 @@ def main() -> int:
         ("finding, reading and identifying", reading),
         ("measuring", measuring),
         ("judging the newest of each configuration, with the noise of all", judging),
-        ("the same, the first time (imports scipy.special)", first),
+        ("the same, the first time", first),
         (f"judging each run in an item of its own ({len(all_results.by_id)} verdicts)", every),
     ):
         print(f"| {label} | {seconds:.2f} | {seconds / reading:.3f} |")
