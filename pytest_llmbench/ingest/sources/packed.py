@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.models.logs import TRIALS_FILE
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.listing import Listing
 from pytest_llmbench.ingest.sources.tar import FOLDER, HARD_LINK, LINK, ArchiveMember, Reel
@@ -32,7 +33,7 @@ LONGEST, LONGEST_PART, DEPTH = 4096, 255, 64
 SCRIPT = ".sh"
 """How the names of scripts end, of which those are kept that NeMo-Run submitted and ran."""
 
-_METADATA = (".yaml", ".yml", SCRIPT)
+_METADATA = (".yaml", ".yml", SCRIPT, TRIALS_FILE)
 
 # What the name of a launch's folder holds, a time: it is listed although it may hold no file, since then its log is
 # missing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import tarfile
 import time
 from collections.abc import Callable
@@ -73,12 +74,14 @@ def test_wherever_its_log_is_read_from(tmp_path: Path, how: Callable[[Path], Pat
     log = tmp_path / "jobs" / "log-grok1_314b_128_1_0.out"
     log.parent.mkdir()
     log.write_text("Training epoch 0, iteration 0/1 | global_step: 0 | train_step_timing in s: 1.5\n")
+    shutil.copy(log, log.with_name("log-grok1_314b_128_2_0.out"))
     if by_file:
         log.with_name(f"{log.name}.ab").touch()
     else:
         log.with_name(".llmbench-ab").write_text("t1 1 1\n")
-    (run,) = find_runs([how(log)], Stores()).runs
-    assert run.excluded is Reason.VARIANT
+    excluded = {run.job_id: run.excluded for run in find_runs([how(log)], Stores()).runs}
+    assert excluded.pop("1") is Reason.VARIANT
+    assert excluded == ({} if how is link else {"2": None})
 
 
 DEEP = "results/24.11/exp/exp_1764/task"
