@@ -33,6 +33,7 @@ MOST_BYTES = 100_000_000
 """Of memory beside an idle process, for a log of any size."""
 
 OURS = "this project"
+LEAST = "to read, search and count lines, and nothing else"
 FIRST, SECOND = "this project, first", "this project, second (cache)"
 ONE_CPU = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
 
@@ -226,6 +227,8 @@ def large(data: Data) -> Outcome:
     contenders = {
         OURS: reading("one", path),
         f"{OURS}, one processor": reading("one", path, before=ONE_CPU),
+        LEAST: reading("least", path),
+        f"{LEAST}, one processor": reading("least", path, before=ONE_CPU),
         **searches(path),
         "idle": reading("idle"),
     }
