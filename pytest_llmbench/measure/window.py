@@ -13,9 +13,12 @@ import numpy as np
 
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import Baseline, Problem, Reason, Steps, Window
+from pytest_llmbench.core.models.logs import LazySteps
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pytest_llmbench.core.models import Flags, Floats, Integers
 
 LONGEST_SECONDS = 1e6  # a step time from here on (11 days) is no step time
@@ -136,28 +139,22 @@ def select_rows(steps: Steps, which: Flags) -> Steps:
         return steps
     first, count = int(np.argmax(which)), np.count_nonzero(which)
     in_a_row = which[first : first + count].all()
+    selected = _SelectedSteps.__new__(_SelectedSteps)
+    object.__setattr__(selected, "_of", steps)
     # a slice takes half as long, and nobody writes to columns
-    return _SelectedSteps(steps, slice(first, first + count) if in_a_row else which)
+    object.__setattr__(selected, "_rows", slice(first, first + count) if in_a_row else which)
+    return selected
 
 
-class _SelectedSteps(Steps):
-    """Rows of other steps: a column is cut when it is first looked at, and most never are."""
+class _SelectedSteps(LazySteps):
+    """Rows of other steps."""
 
     __slots__ = ("_of", "_rows")
     _of: Steps
     _rows: slice | Flags
 
-    def __init__(self, of: Steps, rows: slice | Flags) -> None:
-        object.__setattr__(self, "_of", of)
-        object.__setattr__(self, "_rows", rows)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a column that was not looked at before, and keep it as the field that it is."""
-        if name not in Steps.__slots__:
-            raise AttributeError(f"steps have no {name}", name=name, obj=self)
-        column = getattr(self._of, name)[self._rows]
-        object.__setattr__(self, name, column)
-        return column
+    def _make_column(self, name: str) -> NDArray[Any]:
+        return getattr(self._of, name)[self._rows]  # type: ignore[no-any-return]
 
 
 def compute_possible_seconds(baseline: Baseline) -> float:

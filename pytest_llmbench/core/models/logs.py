@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, Any, NewType
 
 if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
     from collections.abc import Callable
@@ -62,6 +62,24 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.index)
+
+
+class LazySteps(Steps):
+    """Steps of which a column is made when it is first looked at: most columns of most logs never are."""
+
+    __slots__ = ()
+
+    def _make_column(self, name: str) -> NDArray[Any]:
+        """Return a column, which nobody writes to."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        """Return a column that was not looked at before, and keep it as the field that it is."""
+        if name not in Steps.__slots__:
+            raise AttributeError(f"steps have no {name}", name=name, obj=self)
+        column = self._make_column(name)
+        object.__setattr__(self, name, column)
+        return column
 
 
 class DropReason(StrEnum):

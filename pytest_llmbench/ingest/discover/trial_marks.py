@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,11 +30,6 @@ class TrialsFile:
     pending: float = math.inf  # since when a job may run of which nothing says the id
 
 
-Trials = tuple[tuple[Path, TrialsFile], ...]
-
-NOTHING: frozenset[str] = frozenset()
-
-
 def is_mark(name: str) -> bool:
     """Whether a file of this name says of logs that they are of an A/B."""
     return name == TRIALS_FILE or name.endswith(VARIANT_MARK)
@@ -46,7 +41,7 @@ class TrialMarks:
 
     stores: Stores
     _met: dict[str, frozenset[str]] = field(default_factory=dict)  # by folder the marks in it: their whole paths
-    _files: dict[tuple[str, int], Trials] = field(default_factory=dict)  # by folder and number of levels
+    _files: dict[str, TrialsFile | None] = field(default_factory=dict)  # by folder; None: there is no such file
 
     def note(self, folder: str, marks: Iterable[str]) -> None:
         """Take what a folder holds that was read."""
@@ -55,15 +50,15 @@ class TrialMarks:
     def find(self, logs: Sequence[Path], job: str, modified: float) -> str:
         """Return why logs are of an A/B; empty where nothing says so. `job` is their job id, `modified` when the newest
         was written (seconds since the epoch)."""
-        places = [os.path.split(log) for log in logs]
-        for folder, name in places:
-            if self._met.get(folder) == NOTHING:  # as in hardly any of thousands of folders
+        for log in logs:
+            for name in dict.fromkeys((log.name, strip_compression(log.name))):
+                if self._is_there(str(log.parent), f"{name}{VARIANT_MARK}"):
+                    return f"{name}{VARIANT_MARK} lies beside its log: a run of an A/B"
+        for folder in dict.fromkeys(folder for log in logs for folder in _list_folders(str(log))):
+            marks = self._read_once(folder)
+            if marks is None:
                 continue
-            for known_as in dict.fromkeys((name, strip_compression(name))):
-                if self._is_there(folder, f"{known_as}{VARIANT_MARK}"):
-                    return f"{known_as}{VARIANT_MARK} lies beside its log: a run of an A/B"
-        above = (each for folder in dict.fromkeys(folder for folder, _ in places) for each in self._list(folder))
-        for file, marks in above:
+            file = Path(folder, TRIALS_FILE)
             # one of long before has the same number where Slurm was set up anew
             if modified > marks.jobs.get(job, math.inf) - CLOCKS_DIFFER:
                 return f"{file} names its job: a run of an A/B"
@@ -71,14 +66,11 @@ class TrialMarks:
                 return f"{file} has a run of an A/B without its job, which may be this: --llmb-resume finds it out"
         return ""
 
-    def _list(self, folder: str, levels: int = LEVELS) -> Trials:
-        """Return the files in a folder and in so many with those above it, the nearest first."""
-        if (folder, levels) not in self._files:
-            above = os.path.dirname(folder)
-            further = self._list(above, levels - 1) if levels > 1 and above != folder else ()
-            own = Path(folder, TRIALS_FILE) if self._is_there(folder, TRIALS_FILE) else None
-            self._files[folder, levels] = ((own, self._read(own)), *further) if own else further
-        return self._files[folder, levels]
+    def _read_once(self, folder: str) -> TrialsFile | None:
+        if folder not in self._files:
+            there = self._is_there(folder, TRIALS_FILE)
+            self._files[folder] = self._read(Path(folder, TRIALS_FILE)) if there else None
+        return self._files[folder]
 
     def _is_there(self, folder: str, name: str) -> bool:
         path = os.path.join(folder, name)  # not a Path: of thousands of folders hardly one has any
@@ -92,6 +84,16 @@ class TrialMarks:
             return _parse(self.stores.read_small(file, LARGEST_BYTES).decode("utf-8", "replace"))
         except LogError:
             return TrialsFile(pending=0.0)
+
+
+def _list_folders(log: str) -> Iterator[str]:
+    """Yield the folders above a log, the nearest first."""
+    for _ in range(LEVELS):
+        folder = os.path.dirname(log)
+        if folder == log:
+            return
+        yield folder
+        log = folder
 
 
 def _parse(text: str) -> TrialsFile:

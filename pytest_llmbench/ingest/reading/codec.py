@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import CheckpointAction, DropReason, Ending, EndingCode, ParsedLog, StatedField, Steps
 from pytest_llmbench.core.models.jobs import Pairs
+from pytest_llmbench.core.models.logs import LazySteps
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.sources.files import FileState
 
@@ -84,28 +85,19 @@ _share = lru_cache(1024)(_fill)
 _LONGEST_SHARED = 1000
 
 
-class LazySteps(Steps):
-    """The steps of one segment in the bytes of many: a column is made when it is first looked at.
-
-    Most columns of most logs never are, and making them all takes longer than anything else of unpacking.
-    """
+class _PackedSteps(LazySteps):
+    """The steps of one segment in the bytes of many: making all columns takes longer than the rest of unpacking."""
 
     __slots__ = ("_place",)
     _place: tuple[bytes, int, int, int]  # the bytes, where the segment begins in them, its steps, its repeated columns
 
-    def __getattr__(self, name: str) -> NDArray[Any]:
-        """Return a column that was not looked at before, read-only, and keep it as the field that it is."""
-        if name not in _COLUMNS:
-            raise AttributeError(f"steps have no {name}", name=name, obj=self)
+    def _make_column(self, name: str) -> NDArray[Any]:
         data, offset, count, repeated = self._place
         begin, end = _lay_out(count, repeated)[0][name]
         if end - begin == count * _COLUMNS[name].itemsize:
-            column = np.frombuffer(data, _COLUMNS[name], count, offset + begin)
-        else:
-            fill = _share if count <= _LONGEST_SHARED else _fill
-            column = fill(data[offset + begin : offset + end], name, count)
-        object.__setattr__(self, name, column)
-        return column
+            return np.frombuffer(data, _COLUMNS[name], count, offset + begin)
+        fill = _share if count <= _LONGEST_SHARED else _fill
+        return fill(data[offset + begin : offset + end], name, count)
 
 
 class _StepReader:
@@ -130,7 +122,7 @@ class _StepReader:
         flags = self._data[begin + places[_FLAGS[0]][0] : begin + places[_FLAGS[-1]][1]]
         if flags.strip(b"\0\1"):
             raise ValueError("flags that are neither true nor false")
-        steps = LazySteps.__new__(LazySteps)
+        steps = _PackedSteps.__new__(_PackedSteps)
         object.__setattr__(steps, "_place", (self._data, begin, count, repeated))
         return steps
 

@@ -34,8 +34,9 @@ from pytest_llmbench.core.models import (
     Steps,
     Unread,
 )
+from pytest_llmbench.core.models.logs import LazySteps
 from pytest_llmbench.ingest.parse.read import read_ending, read_log
-from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, LazySteps, ReadResult, pack, unpack
+from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.ingest.sources.files import FileState
 
 SAVE, LOAD = CheckpointAction
