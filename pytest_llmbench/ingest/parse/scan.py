@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, pairwise, takewhile
 from threading import Lock
-from time import perf_counter
 from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -27,9 +26,10 @@ AT_ONCE = 64
 # `iteration ` (10) in every step of NeMo 2, `heckpoint` (9) in paths.
 LEAST_SHARED = 11
 
-# Seconds that automata search for the same texts before Hyperscan does: to load it and compile them takes as long, so
-# that hardly any time is lost whichever would have been right from the beginning.
-WORTH = 0.03
+# Bytes that a search goes over before Hyperscan takes it: loading that and compiling the texts takes as long as it then
+# gains with so many. To search a small log gains as much as with the bytes of the second number. No clock decides: the
+# same session loads the same on a busy machine.
+WORTH, OF_SMALL = 64 << 20, 1 << 18
 
 # Texts that Hyperscan is given at least: with fewer than some 260 it looks at every fourth byte only, and stops at most
 # lines to compare (2.4 GB/s where it has 3.3 with 300 or 2,000). Those that fill up stand in no log.
@@ -65,7 +65,8 @@ class Hit(NamedTuple):
 class MarkerSearch:
     """Literal texts that are looked for all at once, wherever they stand and however they overlap.
 
-    Two engines find the same: automata at once, and Hyperscan, where it is installed, once they took WORTH seconds.
+    Two engines find the same: automata at once, and Hyperscan, where it is installed, in what comes behind the first
+    WORTH bytes, or in the log after some hundreds of small ones.
     """
 
     def __init__(self, markers: Sequence[bytes]) -> None:
@@ -81,7 +82,7 @@ class MarkerSearch:
             for part, group in groups.items()
             if group != (part,)
         }
-        self._seconds = 0.0
+        self._searched = 0
         self._database: _Database | None = None
         self._compiling = Lock()
 
@@ -96,13 +97,12 @@ class MarkerSearch:
         They may end behind `stop`. The search lets other threads run meanwhile.
         """
         reach = stop + self.longest - 1
-        if self._seconds > WORTH:
+        self._searched += max(stop - start, OF_SMALL)
+        if self._searched > WORTH:
             self.prepare()
         places = self._database.find_places(text, start, reach) if self._database else None
         if places is None:
-            begin = perf_counter()
             places = self._find_by_automata(text, start, reach)
-            self._seconds += perf_counter() - begin
         places.sort()
         while places and places[-1][0] >= stop:
             places.pop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import itertools
-import math
 import os
 import sys
 import tracemalloc
@@ -39,8 +38,8 @@ from pytest_llmbench.ingest.parse.scan import (
     iterate_chunks,
 )
 
-ENGINES = {"automaton": math.inf, "hyperscan": -1.0}
-"""So many seconds automata search first."""
+ENGINES = {"automaton": sys.maxsize, "hyperscan": -1}
+"""So many bytes are searched by the automaton first."""
 
 
 @pytest.fixture(params=ENGINES)
@@ -165,7 +164,8 @@ def test_more_matches_than_hyperscan_is_left_with_are_found_too() -> None:
         assert search.find_places(text, 0, len(text)) == expected
 
 
-def test_hyperscan_takes_over_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("least", [1, 15])
+def test_hyperscan_takes_over_once_it_pays(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     pytest.importorskip("hyperscan")
     compiled = []
     compile_database = scan.compile_database
@@ -174,13 +174,13 @@ def test_hyperscan_takes_over_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> N
         compiled.append(texts)
         return compile_database(texts)
 
-    monkeypatch.setattr(scan, "WORTH", 1.5)
-    monkeypatch.setattr(scan, "perf_counter", itertools.count().__next__)  # each search takes a second
+    monkeypatch.setattr(scan, "WORTH", 20)
+    monkeypatch.setattr(scan, "OF_SMALL", least)
     monkeypatch.setattr(scan, "compile_database", note_and_compile)
     search = MarkerSearch([b"marker"])
-    for searched in range(4):
+    for searched in range(1, 5):
         assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
-        assert compiled == ([[b"marker"]] if searched >= 2 else [])
+        assert compiled == ([[b"marker"]] if searched * max(8, least) > 20 else [])
 
 
 def test_hyperscan_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
