@@ -101,9 +101,9 @@ def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
     }
 
 
-def fill(place: StoreLocation, nights: int) -> Iterator[float]:
-    """Store that many nightly sessions of all configurations, and yield the CPU seconds of each."""
-    random, baselines = Random(1), list(shipped().values())
+def fill(place: StoreLocation, nights: int, baselines: Sequence[Baseline]) -> Iterator[float]:
+    """Store `nights` nightly sessions of these configurations, and yield the CPU seconds of each."""
+    random = Random(1)
     for night in range(nights):
         outcomes = [outcome(baseline, night, random) for baseline in baselines]
         about: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": [], "environment": {}}
@@ -153,7 +153,7 @@ def main() -> int:
             started = START + timedelta(days=given.nights, minutes=position)
             write_run(folder / "runs", baseline, started=started, job_id=str(2_000_000 + position))
         place = locate_store(given.url, folder)
-        writing = list(fill(place, given.nights))
+        writing = list(fill(place, given.nights, list(shipped().values())))
         size = place.file.stat().st_size if place.file else 0
         begin = time.process_time()
         found = read_stored_runs(place, [baseline.key.id for baseline in shipped().values()])

@@ -1,0 +1,279 @@
+"""The jobs whose instructions are counted: each is something that a user waits for.
+
+A job has two functions. `prepare` writes its input into an empty folder and is not counted. `run` does the work in a new
+process; only what it does inside `with counting:` is counted. It returns a short text that states what was done: a job
+that does other work than it did when its value was recorded fails the gate, so that no job gets faster by doing less.
+Imports that every use pays, such as those of a session, are inside; imports that a benchmark alone would pay are outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+START = datetime(2026, 3, 2, 1, tzinfo=UTC)
+
+PLUGIN = ("-p", "pytest_llmbench.plugin")
+"""Other plugins that are installed are not loaded: `PYTEST_DISABLE_PLUGIN_AUTOLOAD` is set."""
+
+Counting = AbstractContextManager[object]
+Run = Callable[[Path, Counting], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. `base`, if given, does the same without the plugin; its instructions are subtracted."""
+
+    what: str
+    prepare: Callable[[Path], None]
+    run: Run
+    base: Run | None = None
+
+
+def run_pytest(folder: Path, counting: Counting, *arguments: str) -> str:
+    """Count a pytest session, with all that the plugin imports; return its exit code and its last line without the time."""
+    import pytest
+
+    os.chdir(folder)
+    printed = io.StringIO()
+    with counting, contextlib.redirect_stdout(printed):
+        code = pytest.main(["-q", "-p", "no:cacheprovider", *arguments])
+    last = next((line for line in reversed(printed.getvalue().splitlines()) if line.strip()), "")
+    return f"exit code {int(code)}, {last.strip('= ').partition(' in ')[0]}"
+
+
+def run_llmbench(folder: Path, counting: Counting, *arguments: str) -> str:
+    """Count an `llmbench` command, imports included; return its exit code."""
+    os.chdir(folder)
+    with counting, contextlib.redirect_stdout(io.StringIO()):
+        from pytest_llmbench.cli.main import main
+
+        code = main(arguments)
+    return f"exit code {code}"
+
+
+def write_runs(folder: Path, count: int, *, first: int = 0, factor: float = 1.0) -> None:
+    """Write `count` generated runs into `folder`: all shipped configurations in turn, one day after the other.
+
+    `first` is the number of the first run, from which its job id and day follow; `factor` slows all of them down.
+    """
+    from generator import write_run
+    from generator.__main__ import shipped
+
+    baselines = list(shipped().values())
+    for number in range(first, first + count):
+        day, position = divmod(number, len(baselines))
+        write_run(
+            folder,
+            baselines[position],
+            started=START + timedelta(days=day, minutes=position),
+            job_id=str(1_000_000 + number),
+            factor=factor * (1 + 0.003 * ((number * 7919) % 13 - 6) / 6),
+        )
+
+
+# Sessions
+
+
+def collect_with_plugin(folder: Path, counting: Counting) -> str:
+    """Collect an empty project with the plugin loaded and idle."""
+    return run_pytest(folder, counting, *PLUGIN, "--collect-only")
+
+
+def collect_without_plugin(folder: Path, counting: Counting) -> str:
+    """Collect an empty project without the plugin."""
+    return run_pytest(folder, counting, "--collect-only")
+
+
+def write_documented_runs(folder: Path) -> None:
+    """Write one run of each of the first 20 documented configurations; all 82 would take a minute and a half."""
+    write_runs(folder / "runs", 20)
+
+
+def judge_documented_runs(folder: Path, counting: Counting) -> str:
+    """Find, read and judge 20 runs, as a session of a new day does."""
+    return run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache")
+
+
+def write_page(folder: Path, counting: Counting) -> str:
+    """Judge the same runs and write the HTML page."""
+    done = run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache", "--llmb-html=page.html")
+    return f"{done}, {(folder / 'page.html').stat().st_size // 100_000} x 100 kB of page"
+
+
+def write_history(folder: Path) -> None:
+    """Write one run of each of 5 configurations, and a history of all of them with 365 days."""
+    from generator import write_run
+    from history import START as FIRST_DAY
+    from history import fill, shipped
+
+    from pytest_llmbench.history.store import locate_store
+
+    baselines = list(shipped().values())[:5]
+    for position, baseline in enumerate(baselines):
+        started = FIRST_DAY + timedelta(days=365, minutes=position)
+        write_run(folder / "runs", baseline, started=started, job_id=str(2_000_000 + position))
+    for _ in fill(locate_store("history.db", folder), 365, baselines):
+        pass
+
+
+def judge_with_history(folder: Path, counting: Counting) -> str:
+    """Judge 5 runs, a year of their history at hand."""
+    return run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache", "--llmb-history=history.db")
+
+
+def judge_without_history(folder: Path, counting: Counting) -> str:
+    """Judge the same 5 runs alone."""
+    return run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache")
+
+
+def write_site(folder: Path, counting: Counting) -> str:
+    """Run `llmbench site` over the history."""
+    done = run_llmbench(folder, counting, "site", "--history", "history.db", "-o", "site")
+    return f"{done}, {sum(1 for _ in (folder / 'site').rglob('*.html'))} pages"
+
+
+# Logs
+
+STEPS = 2_000
+
+
+def format_step(dialect: str, step: int, seconds: float, moment: datetime) -> str:
+    """Return the line that a framework prints after step `step` (from 0), which took `seconds` and ended at `moment`."""
+    from generator import lines
+
+    loss = 12.0 - 8.0 * step / STEPS
+    values = {
+        "reduced_train_loss": loss,
+        "global_step": float(step),
+        "consumed_samples": (step + 1) * 512.0,
+        "train_step_timing in s": seconds,
+    }
+    match dialect:
+        case "nemo1":
+            return lines.nemo1_bar(step + 1, STEPS, step * 7.3, (STEPS - step) * 7.3, values)
+        case "nemo2":
+            return lines.nemo2_line(step, STEPS, values)
+        case "megatron":
+            return lines.megatron_line(moment, step + 1, STEPS, seconds, batch=128, tflops=611.9, loss=loss)
+        case "maxtext":
+            return lines.maxtext_line(
+                step, seconds, tflops=460.48, tokens_per_second=1035.97, total_weights=524288, loss=loss
+            )
+        case "torchtitan":
+            return lines.torchtitan_line(moment, step + 1, loss=loss, tokens_per_second=5110.0, tflops=299.8)
+        case _:
+            return lines.mlperf_step(step, seconds, loss, 512)
+
+
+def write_log(dialect: str) -> Callable[[Path], None]:
+    """Return the function that writes a log of 2,000 steps, with a line of another module after each."""
+
+    def prepare(folder: Path) -> None:
+        random, moment = Random(dialect), START
+        with (folder / "training.log").open("w", encoding="utf-8") as log:
+            for step in range(STEPS):
+                seconds = random.uniform(7.2, 7.4)
+                moment += timedelta(seconds=seconds)
+                log.write(format_step(dialect, step, seconds, moment) + "\n")
+                log.write(f"{moment:%Y-%m-%d %H:%M:%S} another module wrote {random.randrange(10**9)}\n")
+
+    return prepare
+
+
+def read_training_log(folder: Path, counting: Counting) -> str:
+    """Read `training.log` as any session does."""
+    from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+
+    parse_blocks([format_step("nemo2", 0, 1.5, START).encode()])  # loads what is loaded at first use
+    with counting:
+        log = read_log(folder / "training.log")
+    return f"{sum(len(segment.steps) for segment in log.segments)} steps"
+
+
+def write_large_log(folder: Path) -> None:
+    """Write one log of 256 MB with 50 steps."""
+    import ingest_logs
+
+    ingest_logs.large(folder / "training.log", 256_000_000)
+
+
+def write_trace(folder: Path) -> None:
+    """Write an NCCL trace of 8 MB."""
+    import ingest_logs
+
+    ingest_logs.trace(folder / "trace.log", 8_000_000)
+
+
+def analyse_trace(folder: Path, counting: Counting) -> str:
+    """Run `llmbench nccl` on the trace."""
+    return run_llmbench(folder, counting, "nccl", "trace.log")
+
+
+# Many runs
+
+
+def write_many_runs(folder: Path) -> None:
+    """Write 500 runs."""
+    write_runs(folder / "runs", 500)
+
+
+def find_many_runs(folder: Path, counting: Counting) -> str:
+    """Find 500 runs, reading no more of their logs than finding needs."""
+    from pytest_llmbench.ingest.discover import find_runs
+    from pytest_llmbench.ingest.sources.stores import Stores
+
+    with counting:
+        runs = find_runs([folder / "runs"], Stores()).runs
+    return f"{len(runs)} runs"
+
+
+def judge_many_runs(folder: Path, counting: Counting) -> str:
+    """Judge each of 500 runs, which were found, read and measured before."""
+    from pytest_llmbench.pipeline import evaluate
+    from pytest_llmbench.pipeline.catalog import load
+    from pytest_llmbench.pipeline.find_runs import ingest
+    from pytest_llmbench.pipeline.settings import Settings
+
+    settings = Settings(logs=(folder / "runs",), runs="each")
+    catalog, now = load(settings), START + timedelta(days=20)
+    measured = evaluate.measure_runs(ingest(settings, catalog, now).runs, catalog, now)
+    with counting:
+        judged = evaluate.judge_measured(measured, settings, catalog, now)
+    return f"{len(judged.by_id)} configurations"
+
+
+def write_two_sides(folder: Path) -> None:
+    """Write 6 runs, and 6 others that are 1 % slower."""
+    write_runs(folder / "a", 6)
+    write_runs(folder / "b", 6, first=82, factor=1.01)
+
+
+def compare_sides(folder: Path, counting: Counting) -> str:
+    """Run `llmbench compare` on two folders of 6 runs."""
+    return run_llmbench(folder, counting, "compare", "a", "b")
+
+
+JOBS: dict[str, Job] = {
+    "idle": Job("the plugin, installed and not used", lambda _: None, collect_with_plugin, base=collect_without_plugin),
+    "session": Job("a session of 20 runs", write_documented_runs, judge_documented_runs),
+    "page": Job("its HTML page", write_documented_runs, write_page, base=judge_documented_runs),
+    "history": Job("a year of history", write_history, judge_with_history, base=judge_without_history),
+    "site": Job("`llmbench site` of that year", write_history, write_site),
+    **{
+        f"read-{dialect}": Job(f"reading 2,000 steps of {dialect}", write_log(dialect), read_training_log)
+        for dialect in ("nemo1", "nemo2", "megatron", "maxtext", "torchtitan", "mlperf")
+    },
+    "read-large": Job("reading 256 MB with 50 steps", write_large_log, read_training_log),
+    "nccl": Job("`llmbench nccl` of 8 MB", write_trace, analyse_trace),
+    "find": Job("finding 500 runs", write_many_runs, find_many_runs),
+    "judge": Job("judging 500 runs", write_many_runs, judge_many_runs),
+    "compare": Job("`llmbench compare` of 6 runs and 6", write_two_sides, compare_sides),
+}
