@@ -1,10 +1,13 @@
 """For all tests."""
 
 # pytester forgets what an in-process session imported, and extension modules cannot be loaded twice
+import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from random import Random
 
 import pandas as pd  # noqa: F401
 import pytest
@@ -18,6 +21,20 @@ with suppress(
 
     settings.register_profile("untimed", deadline=None)  # no test fails because a machine is busy
     settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shuffle the test files, and the tests within each, if LLMB_TEST_ORDER holds a seed.
+
+    Files stay together, so that their fixtures are set up once.
+    """
+    if seed := os.environ.get("LLMB_TEST_ORDER"):
+        random = Random(seed)  # noqa: S311 (an order, not a secret)
+        rank: dict[Path, float] = {}
+        for item in items:
+            rank.setdefault(item.path, random.random())
+        random.shuffle(items)
+        items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

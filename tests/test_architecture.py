@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -52,32 +53,66 @@ HEAVY = {
 }
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+class Module(NamedTuple):
+    """A module of the package, parsed once for all tests."""
+
+    path: str
+    """Relative to the package, with slashes."""
+    assignments: tuple[ast.Assign, ...]
+    """At the top level."""
+    calls: tuple[ast.Call, ...]
+    imports: tuple[str, ...]
+    """`a.b` for `import a.b`, `a.b.c` for `from a.b import c`."""
+    relative_imports: int
+
+    @property
+    def room(self) -> str:
+        """The folder under the package, or the file name of a module at the package's root."""
+        return self.path.partition("/")[0]
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+def parse_module(path: Path) -> Module:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    imported = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [f"{node.module}.{alias.name}" for node in imported for alias in node.names]
+    return Module(
+        path=path.relative_to(PACKAGE).as_posix(),
+        assignments=tuple(node for node in tree.body if isinstance(node, ast.Assign)),
+        calls=tuple(node for node in nodes if isinstance(node, ast.Call)),
+        imports=tuple(names),
+        relative_imports=sum(node.level > 0 for node in imported),
+    )
 
 
-EVERY_MODULE = pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    """Return every module of the package, the root's `__init__` included."""
+    found = [parse_module(path) for path in sorted(PACKAGE.rglob("*.py"))]
+    assert {"__init__.py", "core/errors.py", "plugin/hooks.py"} <= {module.path for module in found}
+    return found
 
 
-@EVERY_MODULE
-def test_an_import_goes_to_a_lower_floor_or_stays_in_its_room(path: Path) -> None:
-    names = [name.split(".") for name in imports(path) if name.startswith("pytest_llmbench.")]
-    if path.parent == PACKAGE:
-        assert path.name == "__init__.py"
-        assert names == []
-        return
-    room = path.relative_to(PACKAGE).parts[0]
-    others = {name[1] for name in names} - {room, "__version__"}
-    assert {other for other in others if FLOORS[other] >= FLOORS[room]} == set()
+def test_no_import_is_relative(modules: list[Module]) -> None:
+    assert [module.path for module in modules if module.relative_imports] == []
+
+
+def test_root_contains_only_an_init_without_imports(modules: list[Module]) -> None:
+    (root,) = (module for module in modules if "/" not in module.path)
+    assert root.path == "__init__.py"
+    assert [name for name in root.imports if name.startswith("pytest_llmbench.")] == []
+
+
+def test_an_import_goes_to_a_lower_floor_or_stays_in_its_room(modules: list[Module]) -> None:
+    wrong = []
+    for module in modules:
+        if module.path == "__init__.py":
+            continue
+        names = (name.split(".") for name in module.imports if name.startswith("pytest_llmbench."))
+        others = {name[1] for name in names} - {module.room, "__version__"}
+        wrong += [(module.path, other) for other in others if FLOORS[other] >= FLOORS[module.room]]
+    assert wrong == []
 
 
 RUNS = {
@@ -98,45 +133,50 @@ NEVER = {"eval", "exec", "compile", "__import__", "system", "popen", "fork", "ma
 METHODS = {"re.compile", "re2.compile", "database.compile", "platform.system"}
 
 
-@EVERY_MODULE
-def test_what_is_read_is_never_run(path: Path) -> None:
-    place = path.relative_to(PACKAGE).as_posix()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    used = {part for name in imports(path) for part in name.split(".")}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) not in METHODS:
-            used.add(ast.unparse(node.func).rpartition(".")[2])
-    assert not used & NEVER
-    assert {name for name in used & set(RUNS) if place not in RUNS[name]} == set()
+@pytest.mark.slow
+def test_what_is_read_is_never_run(modules: list[Module]) -> None:
+    wrong = []
+    for module in modules:
+        used = {part for name in module.imports for part in name.split(".")}
+        called = {ast.unparse(call.func) for call in module.calls if _name(call) in NEVER | RUNS.keys()}
+        used |= {name.rpartition(".")[2] for name in called - METHODS}
+        wrong += [(module.path, name) for name in used & NEVER]
+        wrong += [(module.path, name) for name in used & RUNS.keys() if module.path not in RUNS[name]]
+    assert wrong == []
 
 
-@EVERY_MODULE
-def test_a_program_that_people_start_is_known_to_its_face_alone(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0]
-    known = {name.split(".")[0] for name in imports(path)}
-    assert {name for name, rooms in FACES.items() if name in known and room not in rooms} == set()
+def test_a_program_that_people_start_is_known_to_its_face_alone(modules: list[Module]) -> None:
+    wrong = []
+    for module in modules:
+        known = {name.split(".")[0] for name in module.imports}
+        wrong += [(module.path, name) for name, rooms in FACES.items() if name in known and module.room not in rooms]
+    assert wrong == []
 
 
-@EVERY_MODULE
-def test_files_are_opened_in_few_places(path: Path) -> None:
-    if path.relative_to(PACKAGE).as_posix().startswith(OPENS + KEEPS):
-        return
-    calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
-    texts = {ast.unparse(call) for call in calls if _method(call) in FILE_CALLS}
-    assert {text for text in texts if "os.devnull" not in text} == set()
+@pytest.mark.slow
+def test_files_are_opened_in_few_places(modules: list[Module]) -> None:
+    others = (module for module in modules if not module.path.startswith(OPENS + KEEPS))
+    texts = [(module.path, ast.unparse(call)) for module in others for call in module.calls if _opens_file(call)]
+    assert [(path, text) for path, text in texts if "os.devnull" not in text] == []
 
 
-def _method(call: ast.Call) -> str:
-    """Return the name of the method that is called; also `open` as a function."""
+def _name(call: ast.Call) -> str:
+    """Return the name of the called function or method, or "" if an expression is called."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
-    return "open" if isinstance(call.func, ast.Name) and call.func.id == "open" else ""
+    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def test_every_room_stands_on_a_floor() -> None:
-    assert {path.relative_to(PACKAGE).parts[0] for path in modules() if path.parent != PACKAGE} == FLOORS.keys()
+def _opens_file(call: ast.Call) -> bool:
+    """Return True if a method of FILE_CALLS is called, or `open` as a function."""
+    return _name(call) in FILE_CALLS if isinstance(call.func, ast.Attribute) else _name(call) == "open"
 
 
+def test_every_room_stands_on_a_floor(modules: list[Module]) -> None:
+    assert {module.room for module in modules if "/" in module.path} == FLOORS.keys()
+
+
+@pytest.mark.slow
 def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
     """What a command line or a report needs is loaded where it is used."""
     rooms = ("plugin.configure", "plugin.hooks", "pipeline.evaluate", "pipeline.launch.launch_session", "cli.main")
@@ -146,12 +186,14 @@ def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-@EVERY_MODULE
-def test_a_constant_is_assigned_once(path: Path) -> None:
+@pytest.mark.slow
+def test_a_constant_is_assigned_once(modules: list[Module]) -> None:
     """The second one would take the place of the first without a word, as it once did."""
-    assigned = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
-    names = [ast.unparse(target) for node in assigned for target in node.targets]
-    assert len(names) == len(set(names))
+    wrong = []
+    for module in modules:
+        counts = Counter(ast.unparse(target) for node in module.assignments for target in node.targets)
+        wrong += [(module.path, name) for name, count in counts.items() if count > 1]
+    assert wrong == []
 
 
 PROBE = """
@@ -167,6 +209,7 @@ def pytest_unconfigure(config):
 """
 
 
+@pytest.mark.slow
 def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     """Looked at from the very end of the session: whatever was loaded by then counts."""
     project, facts = tmp_path / "project", tmp_path / "facts.json"
@@ -220,6 +263,7 @@ print(json.dumps(facts))
 """
 
 
+@pytest.mark.slow
 def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_they_were(tmp_path: Path) -> None:
     """Whoever calls pytest within a program goes on with it; and no library is loaded for what another night needs."""
     code = JUDGE.format(heavy=HEAVY | {"pytest_llmbench.core.models.trials"})
@@ -236,6 +280,7 @@ def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_
     assert seen["frozen"] == 0
 
 
+@pytest.mark.wheel
 def test_the_tests_run_against_what_they_claim() -> None:
     """With LLMB_INSTALLED the package comes from its wheel, not from the checkout."""
     checkout = Path(__file__).resolve().parents[1]
@@ -245,5 +290,5 @@ def test_the_tests_run_against_what_they_claim() -> None:
 def test_no_group_is_possessive() -> None:
     """Before Python 3.11.5 one keeps what its failed try took (python/cpython#106052): `12.` was read as a number."""
     possessive = re.compile(r"\)(?:[?*+]|\{[\d,]+\})\+")
-    texts = {path: path.read_text(encoding="utf-8") for path in modules()}
+    texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert [str(path) for path, text in texts.items() if possessive.search(text)] == []

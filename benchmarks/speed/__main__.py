@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from speed import gate
+from speed.counting import Count, CountingError, compile_client, count, describe_environment
+from speed.jobs import JOBS
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import gate
-from counting import Count, CountingError, compile_client, count, describe_environment
-from jobs import JOBS
-
 VALUES = HERE / "values.yaml"
 
 

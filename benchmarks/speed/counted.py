@@ -1,7 +1,8 @@
-"""Run one job with its instructions counted: `valgrind --tool=callgrind ... python counted.py FOLDER JOB run|base CLIENT`.
+"""Run one job: `valgrind --tool=callgrind ... python counted.py FOLDER JOB run|base CLIENT`.
 
-CLIENT is the compiled `client.c`, through which the process tells callgrind when to count. Without valgrind around it the
-same command does the same work uncounted, which compiles and warms what the counted run finds.
+CLIENT is the compiled `client.c`, through which the process switches callgrind's counting on and off.
+Without valgrind the same command does the same work uncounted: it compiles the modules and warms the
+caches for the counted run.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Self
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("examples", "benchmarks", "benchmarks/speed")]
+sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("examples", "benchmarks"))
 
-from jobs import JOBS
+from speed.jobs import JOBS
 
 
 class Counting:

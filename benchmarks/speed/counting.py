@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs import JOBS
+from speed.jobs import JOBS
 
 HERE = Path(__file__).resolve().parent
 COLLECTED = re.compile(r"Collected : (\d+)")
@@ -64,8 +64,8 @@ def count(name: str, client: Path, processor: int) -> Count:
 
 
 def _prepare(name: str, folder: str) -> None:
-    code = "import sys; from pathlib import Path; from jobs import JOBS; JOBS[sys.argv[1]].prepare(Path(sys.argv[2]))"
-    paths = (HERE, HERE.parent, HERE.parents[1] / "examples")
+    code = "import sys, pathlib, speed.jobs as jobs; jobs.JOBS[sys.argv[1]].prepare(pathlib.Path(sys.argv[2]))"
+    paths = (HERE.parent, HERE.parents[1] / "examples")
     _run([sys.executable, "-c", code, name, folder], os.environ | {"PYTHONPATH": ":".join(map(str, paths))})
 
 

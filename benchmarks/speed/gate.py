@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from counting import Count
+from speed.counting import Count
 
 TOLERANCE_PERCENT = 3.0
 """A job may take so many more instructions than its value without an accepted slowdown."""
@@ -95,8 +95,8 @@ def compare(values: Values, counts: Mapping[str, Count]) -> Report:
         elif count.instructions > value.instructions * (1 + accepted / 100) * (1 + TOLERANCE_PERCENT / 100):
             faults.append(
                 f"{name}: {change:.2f} % more instructions than its value; {TOLERANCE_PERCENT:g} % are allowed, "
-                f"and {accepted:g} % are accepted. Make it faster, or add an entry to `accepted` of values.yaml that says "
-                "why and what will take it back."
+                f"and {accepted:g} % are accepted. Make it faster, or add an entry to `accepted` of values.yaml with "
+                "the reason (`why`) and the change that will take it back (`until`)."
             )
         elif change < -TOLERANCE_PERCENT:
             lower.append(name)

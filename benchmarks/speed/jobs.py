@@ -1,9 +1,10 @@
 """The jobs whose instructions are counted: each is something that a user waits for.
 
-A job has two functions. `prepare` writes its input into an empty folder and is not counted. `run` does the work in a new
-process; only what it does inside `with counting:` is counted. It returns a short text that states what was done: a job
-that does other work than it did when its value was recorded fails the gate, so that no job gets faster by doing less.
-Imports that every use pays, such as those of a session, are inside; imports that a benchmark alone would pay are outside.
+A job has two functions. `prepare` writes its input into an empty folder and is not counted. `run` does
+the work in a new process; only what happens inside `with counting:` is counted. It returns a short text
+that states what was done: a job whose text differs from the recorded one fails the gate, so that no job
+gets faster by doing less. Imports that a user waits for are inside; imports that only the benchmark needs
+are outside.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class Job:
 
 
 def run_pytest(folder: Path, counting: Counting, *arguments: str) -> str:
-    """Count a pytest session, with all that the plugin imports; return its exit code and its last line without the time."""
+    """Count a pytest session with the imports of the plugin.
+
+    Return its exit code and its last line without the time.
+    """
     import pytest
 
     os.chdir(folder)
@@ -108,19 +112,20 @@ def write_page(folder: Path, counting: Counting) -> str:
     return f"{done}, {(folder / 'page.html').stat().st_size // 100_000} x 100 kB of page"
 
 
-def write_history(folder: Path) -> None:
-    """Write one run of each of 5 configurations, and a history of all of them with 365 days."""
+def write_history(folder: Path, days: int = 365) -> None:
+    """Write one run of each of 5 configurations, and a history of all of them with so many days."""
     from generator import write_run
+    from generator.__main__ import shipped
     from history import START as FIRST_DAY
-    from history import fill, shipped
+    from history import fill
 
     from pytest_llmbench.history.store import locate_store
 
     baselines = list(shipped().values())[:5]
     for position, baseline in enumerate(baselines):
-        started = FIRST_DAY + timedelta(days=365, minutes=position)
+        started = FIRST_DAY + timedelta(days=days, minutes=position)
         write_run(folder / "runs", baseline, started=started, job_id=str(2_000_000 + position))
-    for _ in fill(locate_store("history.db", folder), 365, baselines):
+    for _ in fill(locate_store("history.db", folder), days, baselines):
         pass
 
 
@@ -132,6 +137,11 @@ def judge_with_history(folder: Path, counting: Counting) -> str:
 def judge_without_history(folder: Path, counting: Counting) -> str:
     """Judge the same 5 runs alone."""
     return run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache")
+
+
+def write_site_history(folder: Path) -> None:
+    """Write a history of 5 configurations and 90 days."""
+    write_history(folder, 90)
 
 
 def write_site(folder: Path, counting: Counting) -> str:
@@ -146,7 +156,7 @@ STEPS = 2_000
 
 
 def format_step(dialect: str, step: int, seconds: float, moment: datetime) -> str:
-    """Return the line that a framework prints after step `step` (from 0), which took `seconds` and ended at `moment`."""
+    """Return the line that a framework prints after step `step` (from 0); `moment` is the end of the step."""
     from generator import lines
 
     loss = 12.0 - 8.0 * step / STEPS
@@ -199,10 +209,10 @@ def read_training_log(folder: Path, counting: Counting) -> str:
 
 
 def write_large_log(folder: Path) -> None:
-    """Write one log of 256 MB with 50 steps."""
+    """Write one log of 80 MB with 50 steps: the search for large logs begins at 64 MiB."""
     import ingest_logs
 
-    ingest_logs.large(folder / "training.log", 256_000_000)
+    ingest_logs.large(folder / "training.log", 80_000_000)
 
 
 def write_trace(folder: Path) -> None:
@@ -266,12 +276,12 @@ JOBS: dict[str, Job] = {
     "session": Job("a session of 20 runs", write_documented_runs, judge_documented_runs),
     "page": Job("its HTML page", write_documented_runs, write_page, base=judge_documented_runs),
     "history": Job("a year of history", write_history, judge_with_history, base=judge_without_history),
-    "site": Job("`llmbench site` of that year", write_history, write_site),
+    "site": Job("`llmbench site` of 90 days", write_site_history, write_site),
     **{
         f"read-{dialect}": Job(f"reading 2,000 steps of {dialect}", write_log(dialect), read_training_log)
         for dialect in ("nemo1", "nemo2", "megatron", "maxtext", "torchtitan", "mlperf")
     },
-    "read-large": Job("reading 256 MB with 50 steps", write_large_log, read_training_log),
+    "read-large": Job("reading 80 MB with 50 steps", write_large_log, read_training_log),
     "nccl": Job("`llmbench nccl` of 8 MB", write_trace, analyse_trace),
     "find": Job("finding 500 runs", write_many_runs, find_many_runs),
     "judge": Job("judging 500 runs", write_many_runs, judge_many_runs),

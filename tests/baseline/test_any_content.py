@@ -42,6 +42,7 @@ def test_the_file_that_is_changed_is_a_good_one(tmp_path: Path) -> None:
     assert read(tmp_path / "any.yaml", SMALLEST.read_bytes()) is not None
 
 
+@pytest.mark.slow
 @ANY
 @given(
     number=st.integers(0, len(LINES) - 1),
@@ -56,6 +57,7 @@ def test_a_changed_line_is_read_or_refused(tmp_path: Path, number: int, value: s
     read(tmp_path / "any.yaml", "\n".join(lines).encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.slow
 @ANY
 @given(data=st.binary(max_size=60), place=st.integers(0, 3000))
 def test_bytes_written_into_a_file_are_read_or_refused(tmp_path: Path, data: bytes, place: int) -> None:

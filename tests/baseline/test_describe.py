@@ -98,6 +98,7 @@ def test_mfu_is_moved_by_what_was_changed_and_by_nothing_else(part: str) -> None
     assert [name for name, share in moved.parts.items() if abs(share) > 1e-12] == [part]
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {

@@ -50,6 +50,7 @@ def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> N
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "old", "new", "finding"),
     [
@@ -271,6 +272,7 @@ def shipped_errata(name: str) -> tuple[Erratum, ...]:
     return read_recipe(find_shipped_baselines() / f"{name}.yaml").errata
 
 
+@pytest.mark.slow
 def test_what_is_recorded_of_every_shipped_configuration_passes(tmp_path: Path) -> None:
     """A document's wrong cells stay in its file, with their errata: a recording states what ran."""
     recipes = read_recipes(list_shipped_baselines())

@@ -506,6 +506,7 @@ def test_a_billion_laughs_are_refused_before_they_grow(valid_file: Path) -> None
     assert "FILE:2: found the anchor &a0" in message
 
 
+@pytest.mark.slow
 def test_without_libyaml_the_same_file_reads_the_same(valid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = read_recipe(valid_file)
     monkeypatch.delattr("yaml.CSafeLoader")

@@ -116,6 +116,7 @@ def configuration_rows(text: str) -> Iterator[tuple[dict[str, str], str]]:
                 yield dict(zip(heading, row, strict=True)), gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rows"), [("grok1/24.11", 9), ("grok1/25.05", 4), ("llama3.1/25.04", 23)])
 def test_the_configuration_tables_are_verbatim(name: str, rows: int) -> None:
     """Sequence length, layers, every group, MBS, GBS and GA; NA is None; the same for both precisions."""

@@ -27,6 +27,7 @@ def test_a_table_contradicts_nothing_and_says_what_is_assumed(path: Path) -> Non
         assert baseline.key.dtype in ("bf16", "fp8_cs", "fp8_mx", "nvfp4")
 
 
+@pytest.mark.slow
 def test_the_script_writes_the_files_that_are_shipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,6 +39,7 @@ def test_the_script_writes_the_files_that_are_shipped(
     assert len(capsys.readouterr().out.splitlines()) == 8
 
 
+@pytest.mark.slow
 def test_the_exact_column_decides_where_the_other_is_coarse() -> None:
     """LLAMA3_70B on H100 is 13 samples/s of 64 GPUs in 26.04.01: 19.69 s by tokens/s, 20.14 s by TFLOP/s."""
     rows = {

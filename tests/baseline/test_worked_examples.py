@@ -199,6 +199,7 @@ def test_model_flops(document: str, line: int, text: str, size: str) -> None:
     assert count_model_flops(architecture) == float(printed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("document", "line", "text", "size", "term"), SUMS, ids=lambda value: str(value)[:20])
 def test_each_sum_of_the_notes(document: str, line: int, text: str, size: str, term: int) -> None:
     assert line_of(document, line).endswith(text)

@@ -92,6 +92,7 @@ tolerances = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
 def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> None:
@@ -114,6 +115,7 @@ def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> 
         assert replace(baseline, source=published.source) == write.make_recorded_baseline(published, measured)
 
 
+@pytest.mark.slow
 def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseline(tmp_path: Path) -> None:
     written = write.write_recorded(tmp_path, [(baseline, recording()) for baseline in SHIPPED])
     names = [f"{path.parent.name}/{path.name}" for path, _ in written]
@@ -465,6 +467,7 @@ def test_what_somebody_rounded_and_a_clock_of_another_zone_contradict_nothing(
     assert read_recipe(path).baselines
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.floats(0.1, 50), st.integers(1, 60)), min_size=1, max_size=40),

@@ -29,6 +29,7 @@ def written(script: str, *arguments: Path) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_the_pipeline_and_the_loop_find_what_is_read_here(logs: Path) -> None:
     found = written(ingest_today.PIPELINE, logs)
     assert len(found) == 3
@@ -41,6 +42,7 @@ def test_the_pipeline_and_the_loop_find_what_is_read_here(logs: Path) -> None:
         assert [row[:2] for row in rows] == list(zip(range(50), seconds, strict=True))
 
 
+@pytest.mark.slow
 def test_the_process_that_reads_says_what_it_read(logs: Path) -> None:
     result = reading("tree", logs)()
     assert (result.said["logs"], result.said["steps"]) == (3, 150)

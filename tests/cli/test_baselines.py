@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_processes import UNREAD, Programs
 
 from pytest_llmbench.baseline.read import list_shipped_baselines
 from pytest_llmbench.cli.main import main
@@ -132,6 +133,7 @@ def test_a_bad_file_is_named_with_its_line(capsys: pytest.CaptureFixture[str], o
         assert f"{own}:13: found the unknown key 'tolerence'" in err
 
 
+@pytest.mark.slow
 def test_lint_of_the_shipped_files(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "lint")
     flat = " ".join(out.split())
@@ -145,6 +147,7 @@ def test_lint_of_the_shipped_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line for line in out.splitlines() if len(line) >= 80 and ".yaml" not in line] == []
 
 
+@pytest.mark.slow
 def test_lint_prints_every_erratum_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     from pytest_llmbench.baseline.read import read_recipes
 
@@ -180,17 +183,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest_llmbench.cli.main", *arguments]
 
 
-def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
-    with subprocess.Popen(
-        command("baselines", "lint"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:  # the output is larger than a pipe's buffer only together with a reader that is gone
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 0
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_sees_no_traceback(programs: Programs, tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    assert programs.run("llmbench", ["baselines", "lint"], tmp_path, UNREAD, errors) == 0
+    assert errors.read_text() == ""
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_gets_escapes_in_place_of_a_traceback(own: Path) -> None:
     own.write_text(OWN.replace("my notes", "mes résultats"))
     arguments = command("baselines", "show", "mine_8b-25.05-h100-bf16-8", "--baselines", str(own.parent))

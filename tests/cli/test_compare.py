@@ -129,6 +129,7 @@ def test_two_logs_and_an_archive_are_sides(capsys: pytest.CaptureFixture[str]) -
     assert "1 slower" in told(capsys, "a", "b.tar", code=1)
 
 
+@pytest.mark.slow
 def test_the_margin_decides_what_is_alike(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     write_side("b", first=10)
@@ -149,6 +150,7 @@ def test_another_precision_is_never_compared(capsys: pytest.CaptureFixture[str])
     assert out.endswith("nothing is comparable: no configuration has runs on both sides; 2 not compared\n")
 
 
+@pytest.mark.slow
 def test_a_configuration_on_one_side_only_is_listed_and_strict(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     write_side("a", name=GROK, first=20)
@@ -308,6 +310,7 @@ def history(tmp_path: Path) -> str:
     return "--history=h.db"
 
 
+@pytest.mark.slow
 def test_days_of_a_history_are_sides_and_its_other_nights_tell_the_noise(
     capsys: pytest.CaptureFixture[str], history: str
 ) -> None:
@@ -390,6 +393,7 @@ def test_nodes_and_environment_of_a_history_are_compared(capsys: pytest.CaptureF
 # --- files -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_page_and_the_document_are_made_of_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     write_side("b", 1.05, first=10)

@@ -32,6 +32,7 @@ def complete(folder: Path, line: str, program: str = PROGRAM) -> list[str]:
     return [each.split("\t")[0].strip() for each in answer.read_text().splitlines()] if answer.exists() else []
 
 
+@pytest.mark.slow
 def test_commands_options_and_formats_are_completed(tmp_path: Path) -> None:
     pytest.importorskip("argcomplete")
     assert complete(tmp_path, "llmbench hi") == ["history"]
@@ -40,6 +41,7 @@ def test_commands_options_and_formats_are_completed(tmp_path: Path) -> None:
     assert set(complete(tmp_path, "llmbench history export --format ")) == {"csv", "parquet", "json", "jsonl"}
 
 
+@pytest.mark.slow
 def test_without_the_extra_nothing_is_completed_and_nothing_done(tmp_path: Path) -> None:
     """The shell must see neither a traceback nor the output of a command."""
     hidden = f"import sys; sys.modules['argcomplete'] = None; {PROGRAM}"
@@ -99,15 +101,18 @@ def type_into(shell: str, folder: Path, script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_fish_completes_as_the_documents_say(tmp_path: Path) -> None:
     lines = [line.split("\t")[0] for line in type_into("fish", tmp_path, FISH).splitlines()]
     assert lines[:2] == ["history", "--format"]
     assert set(lines[2:]) == {"csv", "parquet", "json", "jsonl"}
 
 
+@pytest.mark.slow
 def test_zsh_completes_as_the_documents_say(tmp_path: Path) -> None:
     assert "--format" in type_into("zsh", tmp_path, ZSH)
 
 
+@pytest.mark.slow
 def test_bash_completes_as_the_documents_say(tmp_path: Path) -> None:
     assert type_into("bash", tmp_path, BASH).split() == ["--format"]

@@ -23,6 +23,8 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.unsaved import write_unsaved
 
+pytestmark = pytest.mark.wheel
+
 FP8 = replace(builders.KEY, dtype="fp8")
 
 Command = Callable[..., str]
@@ -184,6 +186,7 @@ def test_times_are_timestamps_in_parquet(command: Command, tmp_path: Path) -> No
     assert table["started"].isna().tolist() == [False] * 4 + [True]
 
 
+@pytest.mark.slow
 def test_export_tells_the_hashes(command: Command, history: StoreLocation, tmp_path: Path) -> None:
     write(history, document({**outcome(7.4), "log_sha256": ["ab" * 32, None]}))
     rows = json.loads(command("export", "--format", "json"))

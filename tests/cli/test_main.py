@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_processes import UNREAD, Programs
 from nccl_traces import run as trace
 from remembered import document, nights, outcome
 from sessions import Moment, signal_at
@@ -21,25 +19,12 @@ from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.unsaved import write_unsaved
 from pytest_llmbench.ingest.reading import reader
 
+pytestmark = pytest.mark.wheel
+
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "examples" / "experiments"
-BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-"""As in a shell: what is left in the buffer fails when Python ends."""
 
 
-@pytest.fixture
-def unread() -> Iterator[int]:
-    """Yield a pipe that nobody reads."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    yield writing
-    os.close(writing)
-
-
-def call(words: str, folder: Path, out: int, err: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-Im", "pytest_llmbench.cli.main", *words.split()]
-    return subprocess.run(command, cwd=folder, stdout=out, stderr=err, env=BUFFERED, text=True, timeout=60, check=False)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -51,14 +36,14 @@ def call(words: str, folder: Path, out: int, err: int) -> subprocess.CompletedPr
         ("nccl nothing.out", 2),
     ],
 )
-def test_a_reader_that_has_gone_changes_no_exit_code(tmp_path: Path, unread: int, words: str, code: int) -> None:
+def test_a_reader_that_has_gone_changes_no_exit_code(programs: Programs, tmp_path: Path, words: str, code: int) -> None:
     (tmp_path / "trace.out").write_text("".join(trace()))
     write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights([7.4, 7.5])))
-    done = call(words, tmp_path, unread, subprocess.PIPE)
-    assert done.returncode == code
-    assert "Error" not in done.stderr
-    assert "Exception ignored" not in done.stderr
-    assert call(words, tmp_path, unread, unread).returncode == code  # 2>&1 | head
+    errors = tmp_path / "errors"
+    assert programs.run("llmbench", words.split(), tmp_path, UNREAD, errors) == code
+    assert "Error" not in errors.read_text()
+    assert "Exception ignored" not in errors.read_text()
+    assert programs.run("llmbench", words.split(), tmp_path, UNREAD, UNREAD) == code  # 2>&1 | head
 
 
 # --- signals ------------------------------------------------------------------------------------------------

@@ -136,6 +136,7 @@ def test_what_has_no_end_is_refused(capsys: pytest.CaptureFixture[str], trace: P
         assert "not a regular file" in told(capsys, 2, trace, "--against", place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["file", "archive", "input"])
 def test_few_bytes_that_make_many_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
@@ -179,6 +180,7 @@ def test_a_number_of_5000_digits_is_no_json(capsys: pytest.CaptureFixture[str], 
     assert "no whole JSON text" in told(capsys, 2, tmp_path / "saved.json")
 
 
+@pytest.mark.slow
 def test_folders_of_any_depth_are_read(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
     below = tmp_path
     for _ in range(1500):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_nights import KEYS, launch, make_nights, store
+from node_nights import KEYS, launch, make_nights, store, store_nights
 from remembered import START, outcome
 
 from pytest_llmbench.cli.main import main
@@ -49,7 +49,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_a_slow_node_is_named_from_30_nights(capsys: pytest.CaptureFixture[str]) -> None:
     """With its slowness, the runs that show it, and what leaves it out."""
-    store(Path("h.db"), make_nights({7: 0.1}))
+    store_nights(Path("h.db"), {7: 0.1})
     out, described = search(capsys, code=1)
     lines = out.splitlines()
     assert lines[0] == "h.db: 30 nights, 2025-11-01 to 2025-11-30; 32 nodes; nodes are known of 60 of"
@@ -68,15 +68,16 @@ def test_a_slow_node_is_named_from_30_nights(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_run_of_the_answer_is_one_that_history_show_knows(capsys: pytest.CaptureFixture[str]) -> None:
-    store(Path("h.db"), make_nights({7: 0.1}))
+    store_nights(Path("h.db"), {7: 0.1})
     _, described = search(capsys, code=1)
     run = described["named"][0]["slow_runs"][0]
     assert main(["history", "show", str(run["number"]), "--history=h.db"]) == 0
     assert run["configuration"] in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_nodes_that_are_always_together_are_named_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    store(Path("h.db"), make_nights({5: 0.05}, together=(5, 6, 7)))
+    store_nights(Path("h.db"), {5: 0.05}, together=(5, 6, 7))
     out, described = search(capsys, code=1)
     assert "one of n[05-07], always in the same runs, is slow: +" in out
     assert described["named"][0]["low"] < 0.05 < described["named"][0]["high"]
@@ -85,7 +86,7 @@ def test_nodes_that_are_always_together_are_named_as_one(capsys: pytest.CaptureF
 
 def test_what_is_evident_and_cannot_be_named_lists_suspects(capsys: pytest.CaptureFixture[str]) -> None:
     """Evident is a note: nobody is told to leave a node out."""
-    store(Path("h.db"), make_nights({7: 0.1}, nights=10))
+    store_nights(Path("h.db"), {7: 0.1}, nights=10)
     out, described = search(capsys)
     assert described["answer"] == "evident"
     assert re.search(
@@ -96,6 +97,7 @@ def test_what_is_evident_and_cannot_be_named_lists_suspects(capsys: pytest.Captu
     assert "n07" in {node for suspect in described["suspects"] for node in suspect["nodes"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "after", "doubt", "text"),
     [
@@ -133,7 +135,7 @@ def test_nights_of_other_software_on_nodes_of_their_own_name_none(
 @pytest.mark.parametrize("more", [{}, {"shared": 0.05}, {"shared": 0.2, "since": 27}])
 def test_none_is_named_where_no_node_is_slow(capsys: pytest.CaptureFixture[str], more: dict[str, Any]) -> None:
     """Neither where all jobs are slower: a regression is no node."""
-    store(Path("h.db"), make_nights({}, **more))
+    store_nights(Path("h.db"), {}, **more)
     out, described = search(capsys)
     assert described["named"] == []
     assert more or "no node is evident; that does not mean that all are sound" in out
@@ -143,7 +145,8 @@ def test_none_is_named_where_no_node_is_slow(capsys: pytest.CaptureFixture[str],
 def test_without_nodes_or_nights_there_is_nothing_to_tell(
     capsys: pytest.CaptureFixture[str], nights: int, runs: str
 ) -> None:
-    store(Path("h.db"), make_nights({7: 0.1}, nights=nights, unknown=nights == 30))
+    if nights:
+        store_nights(Path("h.db"), {7: 0.1}, nights=nights, unknown=nights == 30)
     Path("h.db").touch()
     out, described = search(capsys, code=3)
     flat = " ".join(out.split())
@@ -153,6 +156,7 @@ def test_without_nodes_or_nights_there_is_nothing_to_tell(
     assert described["answer"] == "nothing-to-tell"
 
 
+@pytest.mark.slow
 def test_runs_before_a_repair_name_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     store(Path("h.db"), chain(islice(make_nights({7: 0.1}), 24), islice(make_nights({}), 24, None)))
     assert search(capsys, code=1)[1]["since"] is None
@@ -161,6 +165,7 @@ def test_runs_before_a_repair_name_nothing(capsys: pytest.CaptureFixture[str]) -
     assert (described["since"], described["named"]) == ("2025-11-25", [])
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_acknowledged_begins_the_search_anew(capsys: pytest.CaptureFixture[str]) -> None:
     """In the file that was typed, or that pytest's configuration names."""
     store(Path("h.db"), chain(islice(make_nights({7: 0.1}), 24), islice(make_nights({}), 24, None)))
@@ -173,6 +178,7 @@ def test_a_repair_that_was_acknowledged_begins_the_search_anew(capsys: pytest.Ca
     assert "none.yaml" in refuse(capsys, "--history=h.db", "--acknowledged=none.yaml")
 
 
+@pytest.mark.slow
 def test_repeats_of_a_launch_are_runs_on_their_own_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     """The store keeps the newest run of a launch; what its first one was on the slow node tells all the same."""
 
@@ -196,7 +202,7 @@ def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
     def changed() -> Any:
-        for began, outcomes in make_nights({7: 0.1}):
+        for began, outcomes in make_nights({7: 0.1}, nights=10):
             for described in outcomes:
                 job = described["jobs"][0]
                 job["gpu_hours"] = {**job["gpu_hours"], "requeued": change.get("requeued", 0.0)}
@@ -209,6 +215,7 @@ def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
     assert search(capsys, code=3)[1]["runs_with_nodes"] == 0
 
 
+@pytest.mark.slow
 def test_each_run_counts_once_as_it_was_judged_last(capsys: pytest.CaptureFixture[str]) -> None:
     """Also one that another session judged again, or that was added over other steps."""
     sessions = list(make_nights({7: 0.1}))
@@ -217,6 +224,7 @@ def test_each_run_counts_once_as_it_was_judged_last(capsys: pytest.CaptureFixtur
     assert search(capsys, code=1)[1]["runs"] == 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [True, False])
 def test_nodes_stay_known_where_others_judge_the_same_runs(capsys: pytest.CaptureFixture[str], later: bool) -> None:
     """Sessions that launched nothing, stored before or after the one that did."""
@@ -228,6 +236,7 @@ def test_nodes_stay_known_where_others_judge_the_same_runs(capsys: pytest.Captur
     assert "n07 is slow: +10" in out
 
 
+@pytest.mark.slow
 def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -> None:
     def renumber(night: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for number, told in enumerate(night):
@@ -241,7 +250,7 @@ def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    store(Path("h.db"), make_nights({7: 0.1}))
+    store_nights(Path("h.db"), {7: 0.1})
     with closing(sqlite3.connect("h.db")) as connection:
         connection.execute("UPDATE llmb_version SET version = 3")
         connection.execute("CREATE TABLE llmb_digest (id INTEGER)")
@@ -250,7 +259,7 @@ def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    store(Path("h.db"), make_nights({}, nights=9))
+    store_nights(Path("h.db"), {}, nights=9)
     for jobs in ('[{"job_id": "1000", "purpose": "measure", "nodes": "n1"}]', "{}", "[1]"):
         with closing(sqlite3.connect("h.db")) as connection:
             connection.execute("UPDATE llmb_run SET jobs = ? WHERE id = 1", (jobs,))
@@ -262,6 +271,7 @@ def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -
     assert "h.db: found version 9, expected at most 4" in refuse(capsys, "--history=h.db")
 
 
+@pytest.mark.slow
 def test_names_that_a_terminal_would_obey_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     def renamed() -> Any:
         for began, outcomes in make_nights({7: 0.1}):
@@ -285,7 +295,7 @@ def test_names_that_a_terminal_would_obey_are_escaped(capsys: pytest.CaptureFixt
     ],
 )
 def test_bad_input_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str) -> None:
-    store(Path("h.db"), make_nights({}, nights=9))
+    store_nights(Path("h.db"), {}, nights=9)
     Path("folder").mkdir()
     assert error in " ".join(refuse(capsys, *words).split())
 
@@ -293,7 +303,7 @@ def test_bad_input_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: t
 def test_the_history_of_the_environment_is_read(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store(Path("h.db"), make_nights({7: 0.1}))
+    store_nights(Path("h.db"), {7: 0.1})
     monkeypatch.setenv("LLMB_HISTORY", "h.db")
     assert main(["nodes"]) == 1
     captured = capsys.readouterr()
@@ -301,10 +311,11 @@ def test_the_history_of_the_environment_is_read(
     assert captured.err == "history: h.db (LLMB_HISTORY)\n"
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_count_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Such as one that was judged as another release; a job without a step time neither."""
     nodes = frozenset({"n07"})
-    store(Path("h.db"), make_nights({}, nights=20))
+    store_nights(Path("h.db"), {}, nights=20)
     missing = [launch(outcome(None, 20, key=key), nodes, 7.4) for key in KEYS if outcome(None, 20, key=key)["run"]]
     store(Path("h.db"), iter([(START + timedelta(days=20), missing)]))
     assert search(capsys)[1]["runs"] == 40

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import chdir
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,6 +95,7 @@ def test_ends_that_are_alike_stop_the_search(capsys: pytest.CaptureFixture[str])
 # --- runs that are made ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "code"), [("2.0", 0), ("2.1", 1)])
 def test_a_command_makes_as_few_runs_as_tell(ends: list[str], tmp_path: Path, seconds: str, code: int) -> None:
     assert main([*ends, *make_runs(tmp_path, seconds)]) == code
@@ -99,16 +104,19 @@ def test_a_command_makes_as_few_runs_as_tell(ends: list[str], tmp_path: Path, se
     assert Path("candidates/2/run_1/train.log").exists()
 
 
+@pytest.mark.slow
 def test_after_four_runs_it_cannot_be_told(ends: list[str], tmp_path: Path) -> None:
     assert main([*ends, *make_runs(tmp_path, "2.0495")]) == 125
     assert len(list(Path("candidates/1").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(ends: list[str], tmp_path: Path) -> None:
     """A session of pytest that launches the run ends with 1 where it is a regression."""
     assert main([*ends, *make_runs(tmp_path, "2.0", "sys.exit(1)")]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "; exit 1"])
 def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
     ends: list[str], capsys: pytest.CaptureFixture[str], end: str
@@ -185,6 +193,7 @@ def test_a_fault_of_this_program_is_never_a_bad_build(
     assert "RuntimeError: a fault" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_several_configurations_need_a_name(ends: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for folder, seconds in (("good", GOOD), ("bad", SLOW), ("new", GOOD)):
         write_run(Path(folder), 7, name="long/run_7/train.log", seconds=seconds, mbs=8, gbs=64)
@@ -235,6 +244,7 @@ def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
 # --- git ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 @pytest.mark.parametrize(("slow", "candidates"), [(6, {6}), (5, {4, 5})])
 def test_git_bisect_run_finds_the_planted_commit(
@@ -257,19 +267,49 @@ def test_git_bisect_run_finds_the_planted_commit(
 
     git("init", "-q")
     for number in range(1, 8):
-        source = "broken(" if number == 4 else f"seconds = {SLOW if number >= slow else GOOD}  # {number}"
-        (program / "program.py").write_text(source)
-        git("add", "program.py")
+        source = "broken(" if number == 4 else f"echo {SLOW if number >= slow else GOOD}  # {number}"
+        (program / "program.sh").write_text(source)
+        git("add", "program.sh")
         git("commit", "-qm", f"commit {number}")
     numbers = {git("rev-parse", f"HEAD~{7 - number}").stdout.strip(): number for number in range(1, 8)}
     assert len(numbers) == 7
-    words = make_runs(tmp_path, "__import__('runpy').run_path('program.py')['seconds']")
-    words[1] = str(tmp_path / "candidates")
-    llmbench = [sys.executable, "-m", "pytest_llmbench.cli.main", "probe"]
+    for seconds in (GOOD, SLOW):  # made here: a Python for each would take longer than all the rest
+        for number in range(1, 5):
+            write_run(tmp_path / "made" / str(seconds), 4 + number, name=f"run_{number}/train.log", seconds=seconds)
+    script = 'cp "$0/$(sh program.sh)/${LLMBENCH_RUN##*/}/train.log" "$LLMBENCH_RUN"'
+    words = ["--runs", str(tmp_path / "candidates"), "--", "sh", "-c", f"set -e; {script}", str(tmp_path / "made")]
     both = ["--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad")]
     git("bisect", "start", "HEAD", "HEAD~6")
-    done = git("bisect", "run", *llmbench, *both, *words)
+    output = tmp_path / "output"
+    code = answer_bisect(tmp_path, partial(main, ["probe", *both, *words]), program, environment, output)
     # "abc... is the first bad commit", or a line for each of several
-    lines = [line.partition(" is the first bad commit")[0] for line in done.stdout.splitlines()]
+    lines = [line.partition(" is the first bad commit")[0] for line in output.read_text().splitlines()]
     assert {numbers[line] for line in lines if line in numbers} == candidates
-    assert done.returncode == (0 if len(candidates) == 1 else 2)
+    assert code == (0 if len(candidates) == 1 else 2)
+
+
+def answer_bisect(
+    folder: Path, command: Callable[[], int], program: Path, environment: Mapping[str, str], output: Path
+) -> int:
+    """Run `git bisect run` with a script that exits with what a command of this process returns: its exit code."""
+    asked, answered = folder / "asks", folder / "answers"
+    for fifo in (asked, answered):
+        os.mkfifo(fifo)
+    asking, answering = (os.open(fifo, os.O_RDWR) for fifo in (asked, answered))
+    script = 'echo >"$0"; read -r code <"$1"; exit "$code"'
+    bisect = ["git", "bisect", "run", "sh", "-c", script, str(asked), str(answered)]
+    with (
+        output.open("w") as printed,
+        subprocess.Popen(bisect, cwd=program, env=environment, stdout=printed, stderr=printed) as process,
+    ):
+        try:
+            while process.poll() is None:
+                if select.select([asking], [], [], 0.02)[0]:
+                    os.read(asking, 1)
+                    with chdir(program):
+                        os.write(answering, f"{command()}\n".encode())
+        finally:
+            process.kill()
+            os.close(asking)
+            os.close(answering)
+    return process.returncode

@@ -29,6 +29,7 @@ def test_a_wider_tolerance_turns_red_to_green_and_says_which(capsys: pytest.Capt
     assert all(len(line) < 80 for line in lines)
 
 
+@pytest.mark.slow
 def test_what_stays_as_red_as_it_was_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(capsys, "--tolerance=2%")
     assert lines[0] == "change otherwise (nothing turns red, or from red):"

@@ -79,6 +79,7 @@ def rows() -> dict[str, str]:
     return {next(word for word in text.split() if "-25.05-" in word): text for text in texts}
 
 
+@pytest.mark.slow
 def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_first(site: Site) -> None:
     assert site() == "2 configurations, 30 nights: site/index.html\n"
     assert list(rows()) == [ID, FP8.id]

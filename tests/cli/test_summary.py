@@ -8,12 +8,11 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from forked_processes import Programs
 
 from pytest_llmbench.cli.main import main
 
@@ -36,6 +35,7 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
 
+@pytest.mark.slow
 def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.CaptureFixture[str]) -> None:
     found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
     assert len(found) == 38
@@ -59,6 +59,7 @@ def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.Captur
     assert float(clean["tflops_per_gpu_mean"]) == pytest.approx(1202.3, abs=0.5)
 
 
+@pytest.mark.slow
 def test_a_row_holds_what_a_baseline_file_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the configuration that a run is of; of another run what its own names and log say."""
     found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
@@ -102,6 +103,7 @@ def test_a_row_holds_what_a_baseline_file_asks_for(capsys: pytest.CaptureFixture
     }
 
 
+@pytest.mark.slow
 def test_a_row_says_which_steps_its_numbers_are_of(capsys: pytest.CaptureFixture[str]) -> None:
     found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
     assert [(found[job]["window"], found[job]["window_from"]) for job in ("1640021", "2210007", "1388120")] == [
@@ -111,6 +113,7 @@ def test_a_row_says_which_steps_its_numbers_are_of(capsys: pytest.CaptureFixture
     assert "27 of 50" in found["1388120"]["because"]
 
 
+@pytest.mark.slow
 def test_json_holds_the_same_and_null_for_what_a_log_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", str(EXAMPLES), "--format", "json"]) == 0
     told = {row["job_id"]: row for row in json.loads(capsys.readouterr().out)}
@@ -229,9 +232,8 @@ def test_names_that_are_no_text_are_escaped(capsys: pytest.CaptureFixture[str], 
         assert "\x1b" not in capsys.readouterr().out
 
 
-def test_a_full_disk_is_one_message() -> None:
-    command = [sys.executable, "-Im", "pytest_llmbench.cli.main", "summary", WORKLOADS]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("llmbench: the output cannot be written: No space left on device")
+@pytest.mark.slow
+def test_a_full_disk_is_one_message(programs: Programs, tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    assert programs.run("llmbench", ["summary", WORKLOADS], tmp_path, "/dev/full", errors) == 2
+    assert errors.read_text().startswith("llmbench: the output cannot be written: No space left on device")

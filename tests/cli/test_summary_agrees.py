@@ -147,12 +147,14 @@ def of_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[st
     return {row["run"]: row["status"].partition(":")[0] for row in listed}, verdicts
 
 
+@pytest.mark.slow
 def test_the_summary_of_the_examples_says_what_the_gate_says(capsys: pytest.CaptureFixture[str]) -> None:
     statuses, verdicts = of_folder(EXAMPLES, capsys)
     assert len(verdicts) == 37
     assert {name: statuses[name] for name in verdicts} == {name: in_words(one) for name, one in verdicts.items()}
 
 
+@pytest.mark.slow
 def test_the_summary_of_damaged_logs_says_what_the_gate_says(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     statuses, verdicts = of_folder(damaged, capsys)
     assert len(verdicts) == len(CONFIGURATIONS) * len(DAMAGES)
@@ -165,6 +167,7 @@ def test_the_summary_of_damaged_logs_says_what_the_gate_says(damaged: Path, caps
     assert sum(one.verdict in JUDGED for one in verdicts.values()) >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [Window(11, 44), Window(5, 9), Window(1, 2)], ids=str)
 def test_the_summary_of_real_logs_says_what_the_gate_says(window: Window) -> None:
     """Each log as a run of a configuration of its own, so that the gate judges it."""

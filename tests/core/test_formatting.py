@@ -82,6 +82,7 @@ def test_names_of_nodes_are_folded(nodes: str, text: str) -> None:
     assert formatting.fold_nodes(nodes.split()) == text
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(["n", "a-1-", ""]), st.integers(0, 1200), st.integers(0, 4)), max_size=40))
 def test_folding_loses_no_node(drawn: list[tuple[str, int, int]]) -> None:
     nodes = {f"{head}{str(number).zfill(width)}" for head, number, width in drawn}

@@ -159,6 +159,7 @@ def test_keys_numbers_and_identifiers_stay() -> None:
     assert redactor.redact_values(values, {"nodes"}) == expected
 
 
+@pytest.mark.slow
 @given(value=st.text(string.printable, min_size=8, max_size=40).filter(is_secret), around=st.text(max_size=20))
 def test_no_secret_is_left_of_any_text(value: str, around: str) -> None:
     shown = Redactor([value]).redact_values({"a": [f"{around}{value}{around}"]})["a"][0]

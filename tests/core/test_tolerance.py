@@ -202,6 +202,7 @@ texts = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(texts, texts, texts)
 def test_no_metric_is_let_be_worse_than_what_stands_for_it(flag: list[str], ini: list[str], file: list[str]) -> None:
     """Law: the bound is the smallest of those that count, whatever stands beside it and in whatever order."""
@@ -241,6 +242,7 @@ def again(previous: Recording, seconds: float, reason: str = "") -> Recording | 
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.95, 1.05), max_size=60))
 def test_steps_within_the_tolerance_never_add_up_to_more_than_the_budget(factors: list[float]) -> None:
     """Each step alone looks harmless; what is in the file is never slower than the first value by more than 5 %."""

@@ -26,8 +26,6 @@ import yaml
 
 from pytest_llmbench.pipeline.option_parsers import parse_age
 
-pytestmark = pytest.mark.slow
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CI = EXAMPLES / "ci"
 CRON = str(CI / "cron.sh")
@@ -136,6 +134,7 @@ def test_what_tells_and_keeps_a_red_night_runs_after_it() -> None:
     assert [one.get("name") or one["uses"] for one in after] == ["Tell the chat", "actions/upload-artifact@v4"]
 
 
+@pytest.mark.slow
 @CURL
 def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
     address, received = hook
@@ -181,6 +180,7 @@ def test_each_judges_against_the_clusters_own_baselines_and_fails_for_a_trend(na
     assert re.search(r'--llmb-baselines=("\$LLMB_BASELINES"|baselines) --llmb-against=recorded', text)
 
 
+@pytest.mark.slow
 def test_a_folder_without_baselines_opens_no_gate(home: Path) -> None:
     shutil.rmtree(home / "baselines")
     (home / "baselines").mkdir()
@@ -200,8 +200,15 @@ def installation(name: str) -> str:
     return "\n".join(job["before_script"])
 
 
-@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
-def test_the_installation_asks_no_index_for_the_package(tmp_path: Path, name: str) -> None:
+def test_each_installs_with_the_same_commands() -> None:
+    """So the test below runs those of all three."""
+    github = installation("github-actions.yml").strip()
+    assert installation("cron.sh") == github
+    assert installation("gitlab-ci.yml").removeprefix("rm -rf reports\n") == github
+
+
+@pytest.mark.slow
+def test_the_installation_asks_no_index_for_the_package(tmp_path: Path) -> None:
     """Whoever registers the name there would decide what the gate runs."""
     wheel = tmp_path / "pytest_llmbench-0.1.0-py3-none-any.whl"
     told = (
@@ -215,7 +222,7 @@ def test_the_installation_asks_no_index_for_the_package(tmp_path: Path, name: st
     environment = {**os.environ, "LLMB_PACKAGE": wheel.as_uri(), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     environment["PATH"] = f"{Path(sys.base_prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-e", "-c", installation(name)],
+        ["bash", "-e", "-c", installation("github-actions.yml")],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -230,6 +237,7 @@ def test_the_installation_asks_no_index_for_the_package(tmp_path: Path, name: st
 # --- GitLab -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @CURL
 def test_the_job_of_gitlab_judges_and_tells(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
     address, received = hook
@@ -262,6 +270,7 @@ def reports(home: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 @CURL
 def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
@@ -279,6 +288,7 @@ def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
     assert address not in "".join(path.read_text() for path in kept.iterdir())
 
 
+@pytest.mark.slow
 def test_a_green_night_ends_with_nought(home: Path) -> None:
     done = shell(home, [CRON, LOGS, "-k", "grok1_314b-25.05-gb200-bf16-128"])
     assert done.returncode == 0, done.stderr
@@ -286,6 +296,7 @@ def test_a_green_night_ends_with_nought(home: Path) -> None:
     assert {path.name for path in reports(home).iterdir()} == {"junit.xml", "llmb.json", "llmb.html", "output.txt"}
 
 
+@pytest.mark.slow
 @CURL
 def test_a_night_that_does_not_begin_is_told_too(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
     address, received = hook
@@ -295,6 +306,7 @@ def test_a_night_that_does_not_begin_is_told_too(home: Path, hook: tuple[str, li
     assert received == [{"text": "llmbench ERROR (exit code 4)"}]
 
 
+@pytest.mark.slow
 @CURL
 def test_a_chat_that_does_not_answer_changes_nothing(home: Path) -> None:
     done = shell(home, [CRON, LOGS, "-k", "grok1_314b-25.05-gb200-bf16-128"], CHAT_WEBHOOK="http://127.0.0.1:9/secret")

@@ -73,6 +73,7 @@ def test_the_constraints_for_users_name_a_version_of_everything_that_is_admitted
                 assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement.name
 
 
+@pytest.mark.slow
 def test_everything_that_is_imported_is_required_by_name() -> None:
     declared = {canonicalize_name(requirement.name) for requirement in (*NEEDED, *EXTRAS)}
     for path in Path(pytest_llmbench.__file__).parent.rglob("*.py"):

@@ -19,6 +19,7 @@ def normal(line: str) -> str:
     return re.sub(r"\b[\d.]+[mhdy]( old)?$", "AGE", line.rstrip())
 
 
+@pytest.mark.slow
 def test_the_run_that_is_shown_prints_what_is_shown() -> None:
     (block,) = re.findall(r"```\n\$ pytest (.*?)```", README, re.DOTALL)
     command, *shown = block.splitlines()

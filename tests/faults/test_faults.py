@@ -13,7 +13,6 @@ import pytest
 RUN = Path(__file__).with_name("run.py")
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler (cc or gcc)"),
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the library wraps the calls of glibc"),
 ]
@@ -25,6 +24,7 @@ ONCE_WRONG = [
 RECORDED = ["stat state/recorded/llama3.1/25.04.yaml", "fsync state/recorded", "rename state/recorded"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("session", "calls"), [("night", ONCE_WRONG), ("record", RECORDED)], ids=["a night", "a recording"]
 )

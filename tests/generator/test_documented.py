@@ -18,6 +18,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 1.08])
 def test_every_documented_configuration(tmp_path: Path, factor: float) -> None:
     """82 configurations: 0.02 % from the documented step time at most, in the layout of their release."""

@@ -26,6 +26,7 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.slow
 def test_committed_examples_are_what_the_generator_writes(documented: dict[str, Baseline], tmp_path: Path) -> None:
     """Byte for byte, no file more and none less; written anew with: cd examples && python -m generator experiments"""
     write_experiments(tmp_path, documented)
@@ -93,6 +94,7 @@ def test_preambles_are_of_a_size_to_read(documented: dict[str, Baseline]) -> Non
         assert 20 <= first <= 60, layout(plan).logs[0]
 
 
+@pytest.mark.slow
 def test_command_writes_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Into a new folder, and over an old one only when told to."""
     assert main([str(tmp_path / "new")]) == 0
@@ -104,6 +106,7 @@ def test_command_writes_the_examples(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(tree(tmp_path / "new")) == len(tree(EXAMPLES / "experiments")) + 1
 
 
+@pytest.mark.slow
 def test_command_writes_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of any documented configuration; a second one needs a name of its own."""
     asked = ["--configuration", "grok1_314b-25.05-gb200-bf16-128", "--factor", "1.08", str(tmp_path)]

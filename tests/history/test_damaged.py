@@ -100,6 +100,7 @@ def test_a_flipped_bit_is_told_where_sqlite_finds_it_and_ends_nothing_where_it_d
     assert told.startswith("h.db: ") if told else said == "ok"
 
 
+@pytest.mark.slow
 def test_most_of_many_damages_are_found_and_none_is_another_error(sound: bytes, tmp_path: Path) -> None:
     """Whole bytes, in a row, so that most stores are hurt."""
     found = 0
@@ -260,6 +261,7 @@ def test_the_journal_of_another_file_beside_it_hurts_nothing(sound: bytes, tmp_p
     assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
 
 
+@pytest.mark.slow
 def test_a_store_that_is_held_is_waited_for_as_long_as_the_documents_say(place: StoreLocation) -> None:
     record.prepare(place)
     with connect(place, writes=True) as connection:

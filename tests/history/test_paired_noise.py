@@ -40,6 +40,7 @@ def test_it_comes_back_for_its_configuration_on_its_cluster_newest_first(place: 
     assert read_noises(place, "eos", ["another"]) == read_noises(place, "", [ID]) == {}
 
 
+@pytest.mark.slow
 def test_the_last_ten_count_and_one_that_was_stored_again_counts_once(place: StoreLocation) -> None:
     for number in range(NEWEST + 2):
         write(place, compared(0.001 * (1 + number), days=number))

@@ -23,8 +23,6 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation, connect
 from pytest_llmbench.history.tables import RUN, VERDICT
 
-pytestmark = pytest.mark.slow
-
 OTHER = replace(builders.KEY, dtype="fp8")
 
 Past = dict[str, tuple[StoredRun, ...]]
@@ -54,6 +52,7 @@ def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: StoreLocation) -
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
 
 
+@pytest.mark.slow
 def test_a_run_counts_once_however_often_its_start_moved(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that states no time is dated by its file, and may be copied again."""
     monkeypatch.setattr(queries, "LAST", 2)
@@ -82,6 +81,7 @@ def test_what_no_session_stored_is_told(place: StoreLocation, environment: str) 
     assert write(place, document(*nights([7.4] * 4, key=OTHER))) == 4
 
 
+@pytest.mark.slow
 def test_runs_of_days_that_are_too_old_are_not_read(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of many years takes no longer to read than one of one; a configuration with few runs keeps all."""
     monkeypatch.setattr(queries, "LAST", 6)
@@ -127,6 +127,7 @@ def judged(seconds: float, verdict: str, statistic: str, *, dated: bool = True, 
     return {**told, "verdict": verdict, "window": {**told["window"], "statistic": statistic}}
 
 
+@pytest.mark.slow
 @given(
     sessions(
         verdict(
@@ -143,6 +144,7 @@ def test_of_runs_that_are_judged_again_the_last_days_are_read(found: list[Any], 
     same_of_the_last_days(found, last)
 
 
+@pytest.mark.slow
 @given(sessions(verdict()), st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
 def test_of_other_runs_the_last_days_are_read(found: list[Any], last: int) -> None:

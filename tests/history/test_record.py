@@ -21,7 +21,7 @@ from pytest_llmbench.history.queries import LAST, read_stored_runs
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wheel
 
 OTHER = replace(builders.KEY, dtype="fp8")
 
@@ -165,6 +165,7 @@ def test_nights_of_another_window_stay_apart(place: StoreLocation) -> None:
     assert seconds == {"mean": 7.4, "trimmed_mean": 7.3}
 
 
+@pytest.mark.slow
 def test_the_runs_of_the_last_days_are_read_oldest_first(place: StoreLocation) -> None:
     """All of a day: a team that runs ten times a day would otherwise forget a change after a month."""
     values = [7.4 + 0.0001 * number for number in range(LAST + 5)]
@@ -229,6 +230,7 @@ def writer(url: str, first: int) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_sessions_that_write_at_once_lose_nothing(url: str, place: StoreLocation) -> None:
     """Both make the store, and half of the runs are judged by both: each is one run with two verdicts."""
     processes = [writer(url, first) for first in (100, 200)]
@@ -265,6 +267,7 @@ record.write(place, document(*outcomes))
 """
 
 
+@pytest.mark.slow
 def test_a_session_that_is_killed_in_mid_write_takes_nothing_with_it(url: str, place: StoreLocation) -> None:
     """What was acknowledged is there, nothing of the rest is, and the next session writes."""
     write(place, document(outcome(7.4)))
@@ -276,6 +279,7 @@ def test_a_session_that_is_killed_in_mid_write_takes_nothing_with_it(url: str, p
     assert [one.job_id for one in past(place)] == ["1000", "1001", "1300"]
 
 
+@pytest.mark.slow
 def test_a_store_that_another_process_holds_is_told(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
     write(place, document(outcome(7.4)))

@@ -87,6 +87,7 @@ def test_a_server_that_comes_back_gets_the_session_once(
     assert len(queries.list_everything(place)) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if absent := missing():
         pytest.skip(absent)
@@ -103,6 +104,7 @@ def test_a_server_that_is_gone_at_the_end_is_told(tmp_path: Path, monkeypatch: p
         SessionHistory(place, [builders.KEY])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason="needs PostgreSQL")
 def test_a_server_that_does_not_start_prints_its_log() -> None:
     """Found with the PATH of cron, too; the path of its socket is too long."""
@@ -117,6 +119,7 @@ def test_a_server_that_does_not_start_prints_its_log() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_server_are_those_of_a_file(postgresql: Path, tmp_path: Path) -> None:
     places = [locate_store(url, tmp_path) for url in (new_database(postgresql), "h.db")]
     documents = [document(outcome(7.4 + night % 2, night)) for night in range(9)]

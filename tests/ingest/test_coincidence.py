@@ -32,6 +32,7 @@ def test_fifty_steps_of_four_digits_are_no_coincidence(seconds: float, spread: f
     assert max(chance(printed(seconds, spread, decimals, 1, random)) for _ in range(50)) < CERTAIN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "spread", "decimals", "averaged"),
     [(24.0, 0.002, 1, 5), (24.0, 0.003, 1, 5), (7.3, 0.0008, 2, 5), (24.0, 0.001, 1, 1)],

@@ -147,6 +147,7 @@ def test_nights_that_follow_each_other_are_no_changes() -> None:
     assert sum(bool(find_level_shifts(values, seen)) for values in fleet) > 10
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-0.3, 0.3), min_size=7, max_size=60), st.floats(-2.0, 2.0))
 @settings(max_examples=60, deadline=None)
 def test_the_level_of_the_baseline_does_not_matter_and_the_other_way_is_the_mirror(
@@ -166,6 +167,7 @@ def test_what_is_drawn_in_stays_within_three_sigma_of_its_surroundings() -> None
     assert np.all(np.delete(drawn, 10) == np.delete(values, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="ruptures has no version for this Python")
 @pytest.mark.parametrize("seed", range(3))
 def test_another_search_finds_the_same_changes(seed: int) -> None:
@@ -215,6 +217,7 @@ def test_a_fleet_tells_how_alike_nights_are_that_follow_each_other(correlation: 
     assert low <= estimate_fleet_correlation(fleet) <= high
 
 
+@pytest.mark.slow
 def test_what_chance_makes_of_a_correlation_is_none() -> None:
     told = [
         estimate_fleet_correlation([following(0.0, 100 * fleet + seed, 100) for seed in range(20)])

@@ -25,8 +25,6 @@ from pytest_llmbench.judge.cluster import (
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 
-pytestmark = pytest.mark.slow
-
 KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]
 
 
@@ -180,9 +178,10 @@ def quiet(generator: np.random.Generator, count: int, nights_before: int) -> lis
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("configurations", "nights_before", "trials"),
-    [(3, 20, 3000), (5, 20, 2000), (7, 4, 3000), (16, 1, 1500), (80, 9, 200)],
+    [(3, 20, 1000), (5, 20, 1000), (7, 4, 1000), (16, 1, 1000), (80, 9, 100)],
 )
 def test_quiet_nights_have_no_shared_shift(configurations: int, nights_before: int, trials: int) -> None:
     """At most one of 1000; with 5 % for each of three configurations alone it would be 14."""
@@ -239,6 +238,7 @@ def test_an_unknown_error_says_nothing() -> None:
 differences = st.lists(st.floats(-0.1, 0.1), min_size=3, max_size=12)
 
 
+@pytest.mark.slow
 @given(differences, st.randoms())
 def test_the_order_of_configurations_does_not_matter(values: list[float], random: object) -> None:
     ordered = fleet(values)
@@ -247,6 +247,7 @@ def test_the_order_of_configurations_does_not_matter(values: list[float], random
     assert find_shared_shift(shuffled) == find_shared_shift(ordered)
 
 
+@pytest.mark.slow
 @given(differences, st.floats(-0.5, 0.5))
 def test_the_baseline_cancels(values: list[float], offset: float) -> None:
     """Another baseline, or another unit of it, moves tonight and the last runs alike."""
@@ -257,6 +258,7 @@ def test_the_baseline_cancels(values: list[float], offset: float) -> None:
         assert moved.shift == pytest.approx(plain.shift, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(differences)
 def test_slower_and_faster_are_mirror_images(values: list[float]) -> None:
     """In logarithms, but for the 1 % that is worth a message."""
@@ -272,6 +274,7 @@ def test_slower_and_faster_are_mirror_images(values: list[float]) -> None:
 # --- many warnings ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=80))
 def test_adjusted_p_values_are_those_of_benjamini_and_hochberg(values: list[float]) -> None:
     adjusted = adjust_p_values(dict(zip(KEYS, values, strict=False)))

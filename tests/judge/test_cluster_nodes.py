@@ -116,6 +116,7 @@ def test_without_a_known_noise_nothing_is_said(sigma: float) -> None:
 nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size=4)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(9.0, 13.0), nodes), max_size=5))
 def test_a_node_of_a_fast_run_is_never_named_and_the_order_does_not_matter(drawn: list[tuple[float, set[str]]]) -> None:
     runs = on(*((seconds, " ".join(sorted(names))) for seconds, names in drawn))

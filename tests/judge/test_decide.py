@@ -124,6 +124,7 @@ def of(window: list[float], scale: float = 7.325, **fields: Any) -> Evidence:
     return evidence(measurement(sum(values) / count, window_seconds=values, **numbers), *HISTORY, **fields)
 
 
+@pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(1.0, 3.0))
 def test_more_slowdown_never_turns_a_regression_into_a_pass(
     window: list[float], tolerance: float, factor: float
@@ -135,6 +136,7 @@ def test_more_slowdown_never_turns_a_regression_into_a_pass(
     assert before.meets_point or not after.meets_point
 
 
+@pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(0.0, 0.09))
 def test_a_wider_tolerance_never_turns_a_pass_into_a_failure(
     window: list[float], tolerance: float, more: float
@@ -146,6 +148,7 @@ def test_a_wider_tolerance_never_turns_a_pass_into_a_failure(
         assert after.meets_point
 
 
+@pytest.mark.slow
 @given(windows, st.sampled_from([1e-3, 1e3, 60.0]))
 def test_the_unit_of_time_cancels(window: list[float], unit: float) -> None:
     before = judge(of(window))
@@ -160,12 +163,14 @@ def test_the_unit_of_time_cancels(window: list[float], unit: float) -> None:
         assert getattr(after.estimate, name) == pytest.approx(getattr(before.estimate, name), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.permutations(range(1, 13)))
 def test_the_order_in_which_runs_are_found_does_not_matter(order: list[int]) -> None:
     told = judge(evidence(measurement(7.5), *(HISTORY[position - 1] for position in order)))
     assert told.estimate == judge(evidence(measurement(7.5), *HISTORY)).estimate
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1, 10), min_size=3, max_size=3, unique=True), st.integers(3, 40))
 def test_constant_data_gives_no_nan(values: list[float], count: int) -> None:
     judgement = judge(evidence(measurement(values[0], window_seconds=(values[0],) * count)))

@@ -12,6 +12,8 @@ from scipy import special
 
 from pytest_llmbench.judge import distributions
 
+pytestmark = pytest.mark.wheel
+
 FREEDOMS = st.floats(0.5, 30_000)
 """One repeat has a degree of freedom, a year of nights of a fleet has twelve thousand."""
 

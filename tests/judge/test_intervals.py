@@ -163,6 +163,7 @@ def test_a_damaged_log_of_such_times_does_not_pass(columns: Steps, window: Windo
 values = st.lists(st.tuples(st.floats(6.5, 9.0), st.integers(1, 12)), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(values, st.floats(1.0, 2.0), st.sampled_from(["literal", "fail"]), st.booleans())
 def test_a_slower_run_never_turns_a_failure_into_a_pass(
     parts: list[tuple[float, int]], factor: float, policy: str, trimmed: bool
@@ -177,6 +178,7 @@ def test_a_slower_run_never_turns_a_failure_into_a_pass(
     assert statuses != [Status.FAILED, Status.PASSED]
 
 
+@pytest.mark.slow
 @given(st.floats(6.5, 9.0), st.integers(3, 20), st.integers(2, 50))
 def test_equal_means_of_a_steady_run_say_no_more_than_as_many_steps(seconds: float, count: int, width: int) -> None:
     means, single = (judge(evidence(printed([seconds] * count, steps))) for steps in (width, 1))

@@ -147,6 +147,7 @@ def test_launched_runs_that_differ_too_much(factors: tuple[float, ...], verdict:
         assert f"the mean of {len(factors)} repeats: " in judgement.notes[0].text
 
 
+@pytest.mark.slow
 @given(st.permutations([1.07, 1.0, 1.0, 1.0, 0.98]), st.integers(2, 5), st.booleans())
 def test_launching_on_never_makes_green_what_disagrees(factors: list[float], count: int, known: bool) -> None:
     """Among the first runs is the slow one: no number of fast ones makes the launch green, in whatever order."""
@@ -156,6 +157,7 @@ def test_launching_on_never_makes_green_what_disagrees(factors: list[float], cou
     assert not judgement.meets_point
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.9, 1.2), min_size=2, max_size=4), st.lists(st.floats(0.8, 1.0), max_size=3))
 def test_fast_runs_do_not_make_a_launch_green_that_disagrees(first: list[float], more: list[float]) -> None:
     judgement = judge(evidence(*launched(*first, *more), *HISTORY))
@@ -165,6 +167,7 @@ def test_fast_runs_do_not_make_a_launch_green_that_disagrees(first: list[float],
         assert status(judgement) is Status.FAILED
 
 
+@pytest.mark.slow
 @given(st.permutations([1.06, 1.02, 1.03]), st.permutations([1.12, 1.0, 0.99]))
 def test_the_order_of_launched_runs_does_not_matter(near: list[float], apart: list[float]) -> None:
     for factors in (near, apart):
@@ -188,6 +191,7 @@ def test_one_launched_run_of_three_that_warms_up_is_chance_and_two_are_not(warmi
 # --- the sequence -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_launch_is_judged_as_the_repeats_of_the_calibration() -> None:
     """What differs: runs that differ too much are all compared, and one that warms up is not looked at alone."""
     compared = 0

@@ -25,6 +25,7 @@ def test_less_than_eight_nights_are_no_history() -> None:
     assert told.measured
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nights", [8, 20, 40])
 def test_an_interval_from_history_is_wrong_as_often_as_it_says(nights: int) -> None:
     """The degrees of freedom are those with which a run at the margin passes 5 % of the time."""

@@ -14,6 +14,7 @@ from pytest_llmbench.judge.noise import estimate_within_run
 values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
 
 
+@pytest.mark.slow
 @given(values)
 def test_the_robust_statistics_are_those_of_scipy(window: np.ndarray) -> None:
     assert compute_trimmed_mean(window) == pytest.approx(stats.trim_mean(window, 0.2))
@@ -29,6 +30,7 @@ def test_one_step_times_50_moves_the_trimmed_mean_by_less_than_a_percent() -> No
     assert np.mean(spiked) > 2 * np.mean(window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["mean", "trimmed_mean"])
 @pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8])
 def test_the_error_is_the_spread_of_the_statistic_over_many_runs(statistic: str, correlation: float) -> None:
@@ -59,6 +61,7 @@ def test_a_straggler_widens_the_error_of_a_mean_and_not_of_a_trimmed_mean() -> N
     assert estimate_within_run(spiked, "trimmed_mean").error < 1.5 * estimate_within_run(window, "trimmed_mean").error
 
 
+@pytest.mark.slow
 @given(values, st.sampled_from([1e-3, 1e3]), st.sampled_from(["mean", "trimmed_mean"]))
 def test_the_unit_of_time_cancels(window: np.ndarray, unit: float, statistic: str) -> None:
     told, other = estimate_within_run(window, statistic), estimate_within_run(window * unit, statistic)

@@ -12,6 +12,7 @@ from pytest_llmbench.core.robust import compute_median, find_stragglers
 from pytest_llmbench.judge.pattern import find_period, find_step_levels, find_stretches
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60).map(np.array))
 def test_the_median_and_the_threshold_of_stragglers_are_those_of_scipy(seconds: np.ndarray) -> None:
     middle, deviation = np.median(seconds), stats.median_abs_deviation(seconds)
@@ -105,6 +106,7 @@ def test_a_period_has_at_least_three_steps_and_leaves_none_out(starts: list[int]
     assert (found.step if found else None) == distance
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 999), max_size=60))
 def test_every_position_of_a_period_is_slow(starts: set[int]) -> None:
     found = find_period(sorted(starts), 1000)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,8 +24,6 @@ from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
 from pytest_llmbench.pipeline.recordings import make_recording
-
-pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
@@ -154,15 +152,20 @@ def measured(segment: Segment, baseline: Baseline) -> Measurement:
     return found
 
 
-def own(segment: Segment, window: Window, kind: str) -> Baseline:
-    """Return the baseline that this run makes: recorded from it, or a document's with its mean or its median step."""
+def make_baselines(segment: Segment, window: Window) -> dict[str, Baseline]:
+    """Make a recorded baseline of this run, and a document's with its mean and with its median step."""
     published = fitted(segment, window)
     found = measured(segment, published)
-    if kind == "recorded":
-        return make_recorded_baseline(published, make_recording([found], NOW))
     seconds = np.array(found.window_seconds)
-    value = compute_mean(seconds, found.mean_of) if kind == "mean" else float(np.median(seconds))
-    return replace(published, step_seconds=value)
+    return {
+        "recorded": make_recorded_baseline(published, make_recording([found], NOW)),
+        "mean": replace(published, step_seconds=compute_mean(seconds, found.mean_of)),
+        "median": replace(published, step_seconds=float(np.median(seconds))),
+    }
+
+
+def own(segment: Segment, window: Window, kind: str) -> Baseline:
+    return make_baselines(segment, window)[kind]
 
 
 def history(found: Measurement, sigma: float, nights: int = 12) -> list[Measurement]:
@@ -182,22 +185,57 @@ def history(found: Measurement, sigma: float, nights: int = 12) -> list[Measurem
 def judged(segment: Segment, baseline: Baseline, sigma: float, before: Segment | None = None) -> Judgement:
     """Return the verdict on the run; the nights before it were as `before`, or as itself."""
     usual = measured(segment if before is None else before, baseline)
-    judgement = judge(evidence(measured(segment, baseline), *history(usual, sigma), baseline=baseline))
-    found = judgement.estimate
-    assert found is not None
-    numbers = (found.difference, found.standard_error, found.low, found.high, found.detectable)
-    assert all(map(math.isfinite, numbers)), found
+    return judge_measured(measured(segment, baseline), history(usual, sigma), baseline)
+
+
+def judge_measured(found: Measurement, before: list[Measurement], baseline: Baseline) -> Judgement:
+    judgement = judge(evidence(found, *before, baseline=baseline))
+    estimate = judgement.estimate
+    assert estimate is not None
+    numbers = (estimate.difference, estimate.standard_error, estimate.low, estimate.high, estimate.detectable)
+    assert all(map(math.isfinite, numbers)), estimate
     return judgement
 
 
-def cases(runs: Runs, kinds: tuple[str, ...] = KINDS) -> Iterator[tuple[str, Segment, Baseline, float]]:
-    """Yield every run with every window, kind of baseline and history, and a name for it."""
-    for (name, number), segment in runs.items():
-        for window in windows(segment):
-            for kind in kinds:
-                baseline = own(segment, window, kind)
-                for told, sigma in SIGMAS.items():
-                    yield f"{name} part {number}, {window}, {kind} baseline, {told}", segment, baseline, sigma
+class Case(NamedTuple):
+    """A real run with a window and a baseline made of it."""
+
+    name: str
+    segment: Segment
+    baseline: Baseline
+    measurement: Measurement
+    nights: dict[str, list[Measurement]]
+    """The run in the nights before, by the name of the history."""
+
+    def judge(self, found: Measurement) -> Iterator[tuple[str, Judgement]]:
+        """Yield the verdict on a measurement after every history, and a name for it."""
+        for told, before in self.nights.items():
+            yield f"{self.name}, {told}", judge_measured(found, before, self.baseline)
+
+
+def list_histories(found: Measurement) -> dict[str, list[Measurement]]:
+    return {told: history(found, sigma) for told, sigma in SIGMAS.items()}
+
+
+def make_case(name: str, segment: Segment, baseline: Baseline) -> Case:
+    found = measured(segment, baseline)
+    return Case(name, segment, baseline, found, list_histories(found))
+
+
+def list_cases(runs: Runs, kinds: tuple[str, ...]) -> list[Case]:
+    """Return every run with every window and kind of baseline."""
+    return [
+        make_case(f"{name} part {number}, {window}, {kind} baseline", segment, baselines[kind])
+        for (name, number), segment in runs.items()
+        for window in windows(segment)
+        for baselines in [make_baselines(segment, window)]
+        for kind in kinds
+    ]
+
+
+@pytest.fixture(scope="module")
+def cases(runs: Runs) -> list[Case]:
+    return list_cases(runs, KINDS)
 
 
 def said(name: str, judgement: Judgement) -> str:
@@ -263,16 +301,17 @@ def test_what_a_few_steps_decide_is_said_with_the_steps(runs: Runs, kind: str) -
 # --- what is slow in every run ------------------------------------------------------------------------------
 
 
-def test_a_run_as_it_is_is_no_regression_against_its_own_value(runs: Runs) -> None:
+@pytest.mark.slow
+def test_a_run_as_it_is_is_no_regression_against_its_own_value(cases: list[Case]) -> None:
     """Stalls, warm-up and drift belong to these runs: PASS, or INCONCLUSIVE where their steps say too little."""
     wrong = []
-    for name, segment, baseline, sigma in cases(runs):
-        judgement = judged(segment, baseline, sigma)
-        recording = baseline.recording
-        if recording and recording.mean_seconds > recording.trimmed_mean_seconds * STALLS:
-            continue  # recording refuses such a run
-        if judgement.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or not judgement.meets_point:
-            wrong.append(said(name, judgement))
+    for case in cases:
+        recording = case.baseline.recording
+        refused = recording is not None and recording.mean_seconds > recording.trimmed_mean_seconds * STALLS
+        for name, judgement in case.judge(case.measurement):
+            green = judgement.verdict in (Verdict.PASS, Verdict.INCONCLUSIVE) and judgement.meets_point
+            if not green and not refused:
+                wrong.append(said(name, judgement))
     assert wrong == []
 
 
@@ -282,18 +321,19 @@ def test_a_steady_run_passes_against_its_own_value(runs: Runs, name: tuple[str, 
     assert judged(runs[name], own(runs[name], DOCUMENTED, kind), 0.003).verdict is Verdict.PASS
 
 
+@pytest.mark.slow
 def test_a_few_slow_steps_are_no_regression_against_the_median_step(runs: Runs) -> None:
     """Stalls of the real runs themselves, which no median holds: in evo2 13 of 89 steps after a checkpoint."""
     wrong = []
-    for name, segment, baseline, sigma in cases(runs, ("median",)):
-        judgement = judged(segment, baseline, sigma)
-        if judgement.verdict is Verdict.REGRESSION:
-            wrong.append(said(name, judgement))
+    for case in list_cases(runs, ("median",)):
+        for name, judgement in case.judge(case.measurement):
+            if judgement.verdict is Verdict.REGRESSION:
+                wrong.append(said(name, judgement))
     assert wrong == []
 
 
-@pytest.mark.parametrize("period", [7, 10, 17])
-@pytest.mark.parametrize("factor", [1.35, 2.0, 5.0])
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "period"), [(1.35, 7), (1.35, 17), (2.0, 10), (5.0, 7), (5.0, 17)])
 def test_periodic_slow_steps_are_no_regression(runs: Runs, period: int, factor: float) -> None:
     """No shared log has a regular pause, so every 7th to 17th step of the real ones gets it: a checkpoint, say.
 
@@ -306,11 +346,11 @@ def test_periodic_slow_steps_are_no_regression(runs: Runs, period: int, factor: 
             # what is slow besides, at the start or in evo2's stretch, would be more than a fifth of the steps with it
             if window.first < DOCUMENTED.first or ((name, number) == EVO2 and window != DOCUMENTED):
                 continue
-            for kind in (*KINDS, "median"):
-                for told, sigma in SIGMAS.items():
-                    judgement = judged(paused, own(paused, window, kind), sigma)
+            for kind, baseline in make_baselines(paused, window).items():
+                case = make_case(f"{name} part {number}, {window}, {kind} baseline", paused, baseline)
+                for told, judgement in case.judge(case.measurement):
                     if judgement.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
-                        wrong.append(said(f"{name} part {number}, {window}, {kind} baseline, {told}", judgement))
+                        wrong.append(said(told, judgement))
     assert wrong == []
 
 
@@ -328,13 +368,14 @@ def test_periodic_slow_steps_are_named(runs: Runs, name: tuple[str, int]) -> Non
 # --- injected slowdowns -------------------------------------------------------------------------------------
 
 
-def test_seven_percent_on_any_real_run_is_caught_or_called_inconclusive(runs: Runs) -> None:
+@pytest.mark.slow
+def test_seven_percent_on_any_real_run_is_caught_or_called_inconclusive(cases: list[Case]) -> None:
     wrong = []
-    for name, segment, baseline, sigma in cases(runs):
-        judgement = judged(slowed(segment, 1.07), baseline, sigma, segment)
-        green = judgement.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) or judgement.meets_point
-        if green and not is_forgiven(judgement):
-            wrong.append(said(name, judgement))
+    for case in cases:
+        for name, judgement in case.judge(measured(slowed(case.segment, 1.07), case.baseline)):
+            green = judgement.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) or judgement.meets_point
+            if green and not is_forgiven(judgement):
+                wrong.append(said(name, judgement))
     assert wrong == []
 
 
@@ -347,14 +388,16 @@ def test_seven_percent_on_a_run_with_a_quiet_history_is_caught(runs: Runs, name:
     assert judgement.text.endswith("uniform shift; no single step stands out"), judgement.text
 
 
-def test_seven_percent_that_last_for_weeks_do_not_pass_for_what_is_usual(runs: Runs) -> None:
+@pytest.mark.slow
+def test_seven_percent_that_last_for_weeks_do_not_pass_for_what_is_usual(cases: list[Case]) -> None:
     """The history tells the noise and is no baseline: nights that were as slow make nothing better."""
     wrong = []
-    for name, segment, baseline, sigma in cases(runs):
-        judgement = judged(slowed(segment, 1.07), baseline, sigma)
-        green = judgement.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) or judgement.meets_point
-        if green and not is_forgiven(judgement):
-            wrong.append(said(name, judgement))
+    for case in cases:
+        lasting = make_case(case.name, slowed(case.segment, 1.07), case.baseline)
+        for name, judgement in lasting.judge(lasting.measurement):
+            green = judgement.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) or judgement.meets_point
+            if green and not is_forgiven(judgement):
+                wrong.append(said(name, judgement))
     assert wrong == []
 
 
@@ -381,16 +424,17 @@ def in_part(index: Integers, window: Window) -> dict[str, Floats]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", in_part(np.arange(1), DOCUMENTED))
-def test_a_slowdown_of_a_part_passes_only_if_neither_mean_is_beyond_the_bound(runs: Runs, part: str) -> None:
+def test_a_slowdown_of_a_part_passes_only_if_neither_mean_is_beyond_the_bound(cases: list[Case], part: str) -> None:
     wrong = []
-    for name, segment, baseline, sigma in cases(runs):
-        slower = slowed(segment, in_part(segment.steps.index, baseline.window)[part])
-        judgement = judged(slower, baseline, sigma, segment)
-        before, after = (measured(one, baseline) for one in (segment, slower))
-        values = [(np.array(one.window_seconds), one.mean_of) for one in (before, after)]
+    for case in cases:
+        factors = in_part(case.segment.steps.index, case.baseline.window)[part]
+        after = measured(slowed(case.segment, factors), case.baseline)
+        values = [(np.array(found.window_seconds), found.mean_of) for found in (case.measurement, after)]
         largest = max(change(*values[1]) / change(*values[0]) for change in (compute_mean, compute_trimmed_mean))
-        green = judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
-        if green and largest > 1 + judgement.tolerance.fraction and not is_forgiven(judgement):
-            wrong.append(said(f"{name}, a mean by {largest - 1:.1%}", judgement))
+        for name, judgement in case.judge(after):
+            green = judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
+            if green and largest > 1 + judgement.tolerance.fraction and not is_forgiven(judgement):
+                wrong.append(said(f"{name}, a mean by {largest - 1:.1%}", judgement))
     assert wrong == []

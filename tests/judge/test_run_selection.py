@@ -89,6 +89,7 @@ def test_a_run_that_is_slower_stays_a_regression() -> None:
     assert judge(evidence(with_steps({20: 3.0}, level=1.06), *HISTORY)).meets_point is False
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.integers(11, 44), st.floats(1.0, 6.0), max_size=6),
     st.floats(0.95, 1.2),

@@ -242,6 +242,7 @@ def test_the_interval_is_that_of_welch_and_satterthwaite(
     assert row.high == pytest.approx(math.exp(-0.03 + half_width) - 1)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_what_it_should() -> None:
     """Two runs with a run-to-run spread known from 8 and 16 repeats: each bound is wrong in 5 % of the cases."""
     generator = stats.norm(0, [0.010, 0.004])
@@ -339,6 +340,7 @@ errors = st.floats(1e-4, 0.05)
 estimates = st.builds(estimate, difference, standard_error=errors, degrees_of_freedom=st.floats(1, 100))
 
 
+@pytest.mark.slow
 @given(estimates, estimates, estimates, st.integers(0, 2), st.floats(0, 1))
 def test_more_slowdown_of_a_size_never_makes_it_look_better(
     one: Estimate, two: Estimate, three: Estimate, which: int, more: float
@@ -354,6 +356,7 @@ def test_more_slowdown_of_a_size_never_makes_it_look_better(
         assert all(late.measured >= early.measured for late, early in zip(after.rows, before.rows, strict=True))
 
 
+@pytest.mark.slow
 @given(st.lists(estimates, min_size=3, max_size=3))
 def test_nothing_at_or_above_its_baseline_is_ever_red(found: list[Estimate]) -> None:
     fine = [replace(one, difference=-abs(one.difference)) for one in found]
@@ -361,6 +364,7 @@ def test_nothing_at_or_above_its_baseline_is_ever_red(found: list[Estimate]) -> 
     assert paired(fine[0], fine[1]).verdict is Verdict.PASS
 
 
+@pytest.mark.slow
 @given(st.permutations(range(3)), st.lists(estimates, min_size=3, max_size=3))
 def test_the_order_of_configurations_does_not_matter(order: list[int], found: list[Estimate]) -> None:
     all_of_them = [judged(one, difference) for one, difference in zip(SIZES, found, strict=True)]
@@ -368,6 +372,7 @@ def test_the_order_of_configurations_does_not_matter(order: list[int], found: li
     assert compare_weak_scaling([[FAMILY[position] for position in order]], shuffled) == (compared(*found),)
 
 
+@pytest.mark.slow
 @given(estimates, estimates, st.floats(1e-6, 1e6))
 def test_the_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> None:
     scaled = [at(size, step_seconds=size.step_seconds * unit) for size in SIZES[:2]]
@@ -379,6 +384,7 @@ def test_the_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> 
         assert getattr(row, name) == pytest.approx(getattr(expected, name), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(estimates, estimates)
 def test_two_members_are_pair_arithmetic(one: Estimate, two: Estimate) -> None:
     """And the ratio that is reported is the documented one times exp(-loss), as step times give it."""
@@ -398,12 +404,14 @@ def test_the_margin_is_that_of_the_member(ours: float, theirs: float, verdict: V
     assert paired(estimate(0.0, margin=theirs), estimate(0.05, margin=ours)).verdict is verdict
 
 
+@pytest.mark.slow
 @given(estimates, estimates, st.floats(0, 0.2))
 def test_a_wider_margin_never_turns_a_pass_into_anything_else(one: Estimate, two: Estimate, more: float) -> None:
     if paired(one, two).verdict is Verdict.PASS:
         assert paired(one, replace(two, margin=two.margin + more)).verdict is Verdict.PASS
 
 
+@pytest.mark.slow
 def test_false_passes_at_the_margin_are_as_rare_as_promised() -> None:
     """True loss exactly at the margin: 5 % of the comparisons may pass, 5 % may fail, the rest cannot be told."""
     noise = stats.norm(0, 0.01).rvs((3000, 2), random_state=3)

@@ -269,6 +269,7 @@ def without_seconds(shape: Shape) -> object:
     return shape.kind, re.sub(r"[\d.]+ s\b", "s", shape.words), notes
 
 
+@pytest.mark.slow
 @given(shapes, st.integers(0, 1000), st.sampled_from([1000.0, 1e-3, 60.0]), st.sampled_from([0.0, 0.001, 0.01]))
 def test_units_cancel(kind: str, seed: int, factor: float, resolution: float) -> None:
     seconds = drawn(kind, seed)
@@ -285,6 +286,7 @@ def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
     assert f"(line {position + 111})" in shape.words
 
 
+@pytest.mark.slow
 @given(shapes, st.integers(0, 100), st.integers(0, 120), st.sampled_from([1, 5]))
 def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, moving_mean: int) -> None:
     shape = find_shape(window(drawn(kind, seed, 120)[:count], moving_mean=moving_mean))
@@ -294,6 +296,7 @@ def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, movin
         assert len(text) <= 200
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1e-6, 1e6), max_size=40), st.sampled_from([1, 5]), st.sampled_from([0.0, 0.001]))
 def test_any_step_times_have_a_shape(seconds: list[float], moving_mean: int, resolution: float) -> None:
     shape = find_shape(window(seconds, moving_mean=moving_mean, resolution_seconds=resolution))

@@ -25,6 +25,7 @@ def windows(runs: int, count: int, correlation: float, cv: float, seed: int = 1)
     return np.asarray((1 + cv * noise) * (1 + slow * random.uniform(0.05, 0.5, (runs, count))))
 
 
+@pytest.mark.slow
 @given(lists)
 def test_slope_and_score_are_those_of_scipy(values: np.ndarray) -> None:
     assert compute_theil_sen(values) == pytest.approx(stats.theilslopes(values).slope, abs=1e-12)
@@ -141,6 +142,7 @@ def test_drift_and_warm_up_of_long_windows_are_found(count: int) -> None:
     assert warming.steps == pytest.approx(count / 3, abs=10)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(1e-3, 1e4), st.sampled_from([-0.05, 0.05]))
 def test_units_cancel(seed: int, factor: float, change: float) -> None:
     run = windows(1, 34, 0.3, 0.003, seed)[0] * np.linspace(1, 1 + change, 34)

@@ -219,6 +219,7 @@ def test_runs_on_unknown_nodes_tell_what_all_jobs_share() -> None:
     assert not find_slow_node(mixed).evident
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.permutations(range(40)))
 def test_the_order_of_runs_does_not_matter(order: list[int]) -> None:

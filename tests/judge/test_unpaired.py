@@ -165,6 +165,7 @@ def test_rounding_of_steps_that_differ_by_as_much_is_averaged() -> None:
     assert [run.rounding for run in printed(24.035)] == pytest.approx([0.05 / 24] * 6, rel=0.01)
 
 
+@pytest.mark.slow
 @given(st.floats(23.9, 24.2), st.floats(23.9, 24.2))
 def test_the_interval_holds_the_true_difference_whatever_is_rounded(a: float, b: float) -> None:
     estimate = estimated(printed(a, spread=0), printed(b, 10, spread=0))
@@ -196,6 +197,7 @@ def test_how_far_the_sides_differ_is_no_noise() -> None:
 times = st.lists(st.floats(1.0, 1.2), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @given(times, times, st.floats(0.01, 1000))
 def test_units_cancel_and_order_does_not_matter(a: list[float], b: list[float], unit: float) -> None:
     plain = estimated(a, b)
@@ -205,6 +207,7 @@ def test_units_cancel_and_order_does_not_matter(a: list[float], b: list[float], 
     assert (backwards.low, backwards.high) == pytest.approx((plain.low, plain.high), abs=1e-12)
 
 
+@pytest.mark.slow
 @given(times, times)
 def test_exchanged_sides_say_the_opposite(a: list[float], b: list[float]) -> None:
     plain, exchanged = estimated(a, b), estimated(b, a)
@@ -213,12 +216,14 @@ def test_exchanged_sides_say_the_opposite(a: list[float], b: list[float]) -> Non
     assert exchanged.answer is opposite.get(plain.answer, plain.answer)
 
 
+@pytest.mark.slow
 @given(times, times, st.floats(1.0, 3.0))
 def test_more_slowdown_never_makes_slower_anything_else(a: list[float], b: list[float], factor: float) -> None:
     if estimated(a, b).answer is SideAnswer.SLOWER:
         assert estimated(a, [factor * value for value in b]).answer is SideAnswer.SLOWER
 
 
+@pytest.mark.slow
 @given(times, times, st.floats(0.001, 0.2), st.floats(1.0, 5.0))
 def test_a_wider_margin_takes_no_answer_back(a: list[float], b: list[float], margin: float, wider: float) -> None:
     answer = estimated(a, b, margin).answer
@@ -226,11 +231,13 @@ def test_a_wider_margin_takes_no_answer_back(a: list[float], b: list[float], mar
         assert estimated(a, b, margin * wider).answer is answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [Cell(1, 20, 0.01), Cell(3, 0, 0.005), Cell(2, 20, 0.02)])
 def test_sides_that_do_not_differ_are_called_different_in_one_of_twenty_cases(cell: Cell) -> None:
     assert 0.03 <= simulate(cell, 1500, seed=3).false / 1500 <= 0.07
 
 
+@pytest.mark.slow
 def test_groups_on_nodes_of_their_own_are_told_from_those_on_one_set() -> None:
     cell = Cell(3, 0, 0.005, 0.01, together=True)
     assert simulate(cell, 500, seed=3).false < 15

@@ -25,6 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(year, name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_planted_changes_are_found_within_days_and_nothing_else_is() -> None:
     fleet = year.year(0, seed=1)
@@ -37,6 +38,7 @@ def test_planted_changes_are_found_within_days_and_nothing_else_is() -> None:
     assert table([fleet]).count("100 %") >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_search_that_finds_nothing_breaks_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(year, "find_level_shifts", lambda values, noise, correlation: ())
@@ -45,6 +47,7 @@ def test_a_search_that_finds_nothing_breaks_the_promises(monkeypatch: pytest.Mon
     assert kept == [True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_search_that_cries_wolf_breaks_the_promise_of_false_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
     def wolf(values: Sequence[float], noise: Noise, correlation: float) -> tuple[LevelShift, ...]:

@@ -161,6 +161,7 @@ def test_means_are_no_moving_means() -> None:
 widths = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(widths, st.floats(0.5, 100), st.sampled_from(["mean", "trimmed_mean"]))
 def test_means_of_a_steady_run_are_its_step_time(parts: list[int], seconds: float, name: str) -> None:
     last = sum(parts)
@@ -171,6 +172,7 @@ def test_means_of_a_steady_run_are_its_step_time(parts: list[int], seconds: floa
     assert found == pytest.approx([seconds, seconds])
 
 
+@pytest.mark.slow
 @given(widths, st.data())
 def test_the_mean_of_means_is_that_of_the_steps(parts: list[int], data: st.DataObject) -> None:
     single = np.array(data.draw(st.lists(st.floats(1, 9), min_size=sum(parts), max_size=sum(parts))))
@@ -183,6 +185,7 @@ def test_the_mean_of_means_is_that_of_the_steps(parts: list[int], data: st.DataO
         assert compute_statistic(printed, "trimmed_mean", parts) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(widths, st.integers(1, 60), st.integers(0, 60))
 def test_a_step_is_covered_by_what_counts_or_it_is_missing(parts: list[int], first: int, length: int) -> None:
     window = Window(first, first + length)

@@ -118,12 +118,14 @@ def found(simulation: Simulation, digits: int, width: int = 1) -> Floats:
     return np.array([detect_moving_mean(rounded(means(single, width), digits)) for single in scaled])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [0, 4, 3])
 @pytest.mark.parametrize("simulation", ORDINARY.values(), ids=ORDINARY)
 def test_ordinary_steps_are_no_moving_means(simulation: Simulation, digits: int) -> None:
     assert np.mean(found(simulation, digits) != 1) <= 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("simulation", "width", "digits", "missed"),
     [
@@ -146,6 +148,7 @@ def test_every_width_is_found_where_nothing_disturbs(width: int) -> None:
     assert detect_moving_mean(rounded(means(single, width), 4)) == width
 
 
+@pytest.mark.slow
 @given(st.sampled_from([1, 5]), st.floats(1e-3, 1e4), st.integers(0, 2**32 - 1))
 def test_the_unit_of_time_does_not_matter(width: int, factor: float, seed: int) -> None:
     seconds = means(decay(np.random.default_rng(seed)), width)

@@ -118,6 +118,7 @@ def test_the_statistics() -> None:
     assert compute_statistic(values, "trimmed_mean") == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60))
 def test_the_trimmed_mean_is_scipys(seconds: list[float]) -> None:
     from scipy import stats
@@ -137,6 +138,7 @@ def test_a_trace_in_both_parts_of_a_log_is_in_both() -> None:
 ROWS = st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 6)), max_size=20)
 
 
+@pytest.mark.slow
 @given(ROWS, st.booleans(), st.integers(0, 20), st.integers(0, 12))
 def test_every_step_is_covered_that_a_time_inside_the_window_covers(
     rows: list[tuple[int, int]], single: bool, first: int, length: int

@@ -114,6 +114,7 @@ def test_runs_of_another_window_are_in_the_grid_and_not_in_the_series(place: Sto
     assert [value is None for value in shown.seconds] == [True] * 3 + [False] * 3
 
 
+@pytest.mark.slow
 def test_small_changes_that_no_night_would_tell_come_to_their_sum(place: StoreLocation) -> None:
     """Six times +1 % in a year: no night is slower than the one before by more than the tolerance."""
     random = np.random.default_rng(1)
@@ -125,6 +126,7 @@ def test_small_changes_that_no_night_would_tell_come_to_their_sum(place: StoreLo
     assert shown.last_good is None
 
 
+@pytest.mark.slow
 def test_what_was_taken_back_cancels(place: StoreLocation) -> None:
     random = np.random.default_rng(2)
     levels = np.repeat([7.0, 7.4, 7.0], 20)

@@ -184,6 +184,7 @@ def test_what_was_whole_before_an_archive_was_cut_has_a_hash(tmp_path: Path) -> 
 # --- what it costs ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_large_log_is_never_in_memory(tmp_path: Path) -> None:
     size = 64 << 20
     with (tmp_path / "log.out").open("wb") as file:

@@ -32,14 +32,13 @@ from pytest_llmbench.plugin.outputs import render_terminal
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report.advice import advise
 
-pytestmark = pytest.mark.slow
-
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """A sixth of the steps takes twice as long."""
 
 windows = st.lists(st.floats(0.1, 100), min_size=3, max_size=40)
 
 
+@pytest.mark.slow
 @given(st.lists(windows, min_size=1, max_size=4))
 def test_a_recording_is_the_mean_over_runs_of_their_means_and_trimmed_means(found: list[list[float]]) -> None:
     recording = make_recording([measurement(1.0, window_seconds=tuple(window)) for window in found], NOW)
@@ -91,6 +90,7 @@ def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
     assert outcome.judgement.text.startswith("not recorded: its runs differ by more than 10 %")
 
 
+@pytest.mark.slow
 def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_path: Path) -> None:
     """While another session holds the folder, this one waits, and then adds to what that one wrote."""
     other = recorded(tmp_path / "other", NOW - timedelta(hours=5))
@@ -163,6 +163,7 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     assert ("differ by more than 20 %" in outcome.judgement.text) == (not recorded_files)
 
 
+@pytest.mark.slow
 def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path) -> None:
     """Their mean would hide a regression of as much as lies between it and the better level."""
     noise = 1 + 0.003 * np.random.default_rng(3).standard_normal(24)

@@ -26,8 +26,6 @@ from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigu
 from pytest_llmbench.pipeline.session_checks import check_trends
 from pytest_llmbench.pipeline.settings import Settings
 
-pytestmark = pytest.mark.slow
-
 EACH = 14
 """Nights of one level: two changes are no two of one week."""
 
@@ -166,6 +164,7 @@ def test_an_entry_of_a_later_change_that_was_taken_back_has_to_go_first() -> Non
 CHANGES = st.sampled_from([0.05, 0.03, 0.08, -0.05, -0.03, -0.08])
 
 
+@pytest.mark.slow
 @given(st.lists(CHANGES, min_size=2, max_size=5), st.sets(st.integers(1, 5)))
 @settings(max_examples=100, deadline=None)
 def test_no_printed_entry_opens_the_gate_wider_than_its_own_change(
@@ -189,6 +188,7 @@ def test_no_printed_entry_opens_the_gate_wider_than_its_own_change(
         entries = after
 
 
+@pytest.mark.slow
 @given(st.lists(CHANGES, min_size=2, max_size=5), st.sets(st.integers(1, 5)))
 @settings(max_examples=100, deadline=None)
 def test_whether_a_change_stands_does_not_depend_on_what_was_accepted_or_came_after_it_was_taken_back(

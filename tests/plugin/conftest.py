@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import email.parser  # noqa: F401 (sessions import this, junit_xml and zstandard when they need them)
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import junit_xml  # noqa: F401
 import pytest
+import zstandard  # noqa: F401
+from forked_processes import Programs, forking
 from generator import write_run
 from generator.__main__ import shipped
 from sessions import Judge, Judged, Write
 
-# pytester forgets what a session imported, but its package does not: a second one would compare enums of two modules
-import pytest_llmbench.judge.decide  # noqa: F401
-from pytest_llmbench.core.models import Baseline
+import pytest_llmbench
+from pytest_llmbench.baseline import read
+from pytest_llmbench.core.models import Baseline, Recipe
+from pytest_llmbench.launch.follow import watch
+
+# pytester forgets what a session imported: a second one would import it again, and compare enums of two modules
+for module in pkgutil.walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
+    if not module.name.startswith("pytest_llmbench.suite."):
+        importlib.import_module(module.name)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "experiments"
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """Runs pytest in processes of its own."""
+    with forking() as programs:
+        yield programs
 
 
 @pytest.fixture
@@ -27,6 +48,39 @@ def examples() -> Path:
 def baselines() -> dict[str, Baseline]:
     """The shipped baselines by id."""
     return shipped()
+
+
+@pytest.fixture(scope="session")
+def recipes() -> dict[tuple[Path, bytes], Recipe]:
+    """Recipes by the file and content that they were read from."""
+    return {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _recipes_read_once(recipes: dict[tuple[Path, bytes], Recipe]) -> Iterator[None]:
+    """Parse each content of each baseline file once: the shipped ones are read by every session."""
+    parse = read.read_recipe
+
+    def read_recipe(path: Path) -> Recipe:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return parse(path)
+        if (path, content) not in recipes:
+            recipes[path, content] = parse(path)
+        return recipes[path, content]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "read_recipe", read_recipe)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _polls_at_once() -> Iterator[None]:
+    """Ask for the jobs of sessions in this process as fast as they end: within milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "Limits", partial(watch.Limits, first_poll=0.02))
+        yield
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def family(generated: Write, *factors: float, night: int = 0) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_weak_scaling_reports_and_fails_only_where_asked(judged: Judge, generated: Write) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.15)
     session = judged(logs(folder))
@@ -57,6 +58,7 @@ def test_fp8_is_as_much_faster_as_documented(judged: Judge, generated: Write, fa
     assert (told["id"], told["verdict"], told["status"]) == ("grok1_314b-25.05-gb200-128", verdict, "passed")
 
 
+@pytest.mark.slow
 def test_what_is_only_reported_does_not_make_a_session_green(judged: Judge, generated: Write) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.0)
     assert judged(logs(folder), "-k", "weak_scaling").ret == pytest.ExitCode.TESTS_FAILED
@@ -71,6 +73,7 @@ def shifted(generated: Write) -> Path:
     return family(generated, 1.08, 1.085, 1.08, 1.075, night=9)
 
 
+@pytest.mark.slow
 def test_a_shift_that_most_share_is_one_item_and_stands_in_each_regressed_one(judged: Judge, shifted: Path) -> None:
     session = judged(logs(shifted))
     (told,) = checks(session, "cluster-change").values()
@@ -82,6 +85,7 @@ def test_a_shift_that_most_share_is_one_item_and_stands_in_each_regressed_one(ju
         assert session.statuses[name] == "failed"
 
 
+@pytest.mark.slow
 def test_the_selection_changes_no_verdict_and_no_noise(judged: Judge, shifted: Path) -> None:
     everything, one = judged(logs(shifted)), judged(logs(shifted), "-k", FAMILY[2])
     assert one.described[FAMILY[2]]["estimate"] == everything.described[FAMILY[2]]["estimate"]

@@ -26,8 +26,6 @@ from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.ingest.sources import compressed, files
 from pytest_llmbench.plugin.stash import raise_usage_errors
 
-pytestmark = pytest.mark.slow
-
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 DIGITS = "9" * 5000
 LONG_NUMBERS = (DIGITS, f"1e{DIGITS}", f"-{DIGITS}")
@@ -218,6 +216,7 @@ def write_night(folder: Path, baseline: Baseline) -> None:
         path.write_text(text)
 
 
+@pytest.mark.slow
 def test_a_night_beside_bad_files_gives_all_its_verdicts(
     judged: Judge, examples: Path, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
@@ -239,6 +238,7 @@ def test_a_night_beside_bad_files_gives_all_its_verdicts(
     assert len(new) == len(RED) + len(METADATA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "code"), [(12, pytest.ExitCode.USAGE_ERROR), (32, pytest.ExitCode.OK)])
 def test_a_session_that_may_open_few_files_says_so_or_works(
     pytester: pytest.Pytester, tmp_path: Path, baselines: dict[str, Baseline], most: int, code: pytest.ExitCode

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from forked_processes import Programs
 from sessions import Write
 
 from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import file_reader
-
-pytestmark = pytest.mark.slow
 
 OPENED = """
 import os, sys
@@ -42,6 +41,7 @@ def session(pytester: pytest.Pytester, *arguments: str) -> Sequence[str]:
     return [line for line in lines if " in " not in line]
 
 
+@pytest.mark.slow
 def test_a_second_session_says_the_same_and_reads_nothing(
     pytester: pytest.Pytester, examples: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +52,7 @@ def test_a_second_session_says_the_same_and_reads_nothing(
     assert session(pytester, logs) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ini", [False, True])
 def test_no_cache_reads_everything_and_keeps_nothing(
     pytester: pytest.Pytester, examples: Path, cache: Path, ini: bool
@@ -62,6 +63,7 @@ def test_no_cache_reads_everything_and_keeps_nothing(
     assert not cache.exists()
 
 
+@pytest.mark.slow
 def test_a_few_small_logs_leave_no_file(
     pytester: pytest.Pytester, generated: Write, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,17 +72,20 @@ def test_a_few_small_logs_leave_no_file(
     assert not cache.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_a_log_is_read_once_however_many_workers_there_are(
-    pytester: pytest.Pytester, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+    programs: Programs, pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     """Counted by what every process of the session opens, and all of it in one process."""
     pytest.importorskip("xdist")
-    monkeypatch.setenv("OPENED", str(tmp_path / "opened"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENED", str(pytester.path / "opened"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
     pytester.makeconftest(OPENED)
-    pytester.runpytest_subprocess(f"--llmb-logs={examples}", workers, "--llmb-no-cache")
-    opened = [line.split(maxsplit=1) for line in (tmp_path / "opened").read_text().splitlines()]
+    given = [f"--llmb-logs={examples}", workers, "--llmb-no-cache"]
+    output = pytester.path / "output"
+    assert programs.run("pytest", given, pytester.path, output, output) == pytest.ExitCode.TESTS_FAILED
+    opened = [line.split(maxsplit=1) for line in (pytester.path / "opened").read_text().splitlines()]
     counts = Counter(path for _, path in opened)
     assert len(counts) >= 40
     assert set(counts.values()) == {1}

@@ -39,6 +39,7 @@ def told_in(text: str) -> list[str]:
 # --- settings ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
     pytester.makeini(f"[pytest]\nllmb_require = {GROK}\nllmb_max_age = 9000d\nllmb_tolerance = 5%\nllmb_trend = fail\n")
     folder = generated(GROK)
@@ -191,6 +192,7 @@ def test_a_tolerance_of_a_baseline_file_is_told(
     }
 
 
+@pytest.mark.slow
 def test_acknowledged_changes_in_force_are_told(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
@@ -238,7 +240,8 @@ CONFTEST = """
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
 def test_items_that_a_conftest_skips_are_told(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester, workers: tuple[str, ...]
 ) -> None:
@@ -274,7 +277,8 @@ def months(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseli
     return folder
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
 def test_a_green_night_that_is_known_to_be_slower_says_so_first(
     judged: Judge,
     months: Path,
@@ -308,6 +312,7 @@ def test_a_users_own_test_needs_no_item_for_the_nights(
     assert cautions(months, "test_mine.py", "-k", GROK) == {"reported-only": "trend: 1 SLOWER"}
 
 
+@pytest.mark.slow
 def test_a_change_that_no_entry_may_accept_asks_for_a_recording(
     judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:

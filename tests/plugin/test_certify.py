@@ -17,6 +17,7 @@ def logs(path: Path) -> str:
     return f"--llmb-logs={path}"
 
 
+@pytest.mark.slow
 def test_missing_and_inconclusive_fail_and_the_literal_rule_stands_beside(judged: Judge, generated: Write) -> None:
     folder = generated(GROK, factor=1.04)
     assert judged(logs(folder), "-k", f"{GROK} or {LLAMA}").statuses == {GROK: "passed", LLAMA: "skipped"}
@@ -28,11 +29,13 @@ def test_missing_and_inconclusive_fail_and_the_literal_rule_stands_beside(judged
     assert session.described[GROK]["bound_seconds"] == pytest.approx(7.325 / 0.95)
 
 
+@pytest.mark.slow
 def test_a_clean_run_is_certified(judged: Judge, generated: Write) -> None:
     session = judged(logs(generated(GROK)), "-k", GROK, "--llmb-certify")
     assert (session.verdicts, session.ret) == ({GROK: "PASS"}, pytest.ExitCode.OK)
 
 
+@pytest.mark.slow
 def test_only_a_typed_tolerance_loosens_a_certificate(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
@@ -43,6 +46,7 @@ def test_only_a_typed_tolerance_loosens_a_certificate(
     assert judged(logs(folder), "-k", GROK, "--llmb-certify", "--llmb-tolerance=20%").statuses == {GROK: "passed"}
 
 
+@pytest.mark.slow
 def test_a_recorded_baseline_certifies_nothing_published(judged: Judge, generated: Write, tmp_path: Path) -> None:
     folder = generated(GROK)
     own = tmp_path / "own"
@@ -71,12 +75,14 @@ def test_what_a_run_does_that_cannot_tell(judged: Judge, generated: Write, mode:
     assert (session.verdicts[GROK], session.statuses[GROK]) == ("INCONCLUSIVE", status)
 
 
+@pytest.mark.slow
 def test_an_improvement_can_fail(judged: Judge, generated: Write) -> None:
     folder = generated(GROK, factor=0.9)
     assert judged(logs(folder), "-k", GROK).statuses == {GROK: "passed"}
     assert judged(logs(folder), "-k", GROK, "--llmb-improvement=fail").statuses == {GROK: "failed"}
 
 
+@pytest.mark.slow
 def test_against_both_the_red_one_decides(judged: Judge, generated: Write, tmp_path: Path) -> None:
     own = tmp_path / "own"
     assert judged(logs(generated(GROK, factor=0.985)), "-k", GROK, f"--llmb-record={own}").ret == pytest.ExitCode.OK
@@ -92,6 +98,7 @@ def test_against_both_the_red_one_decides(judged: Judge, generated: Write, tmp_p
     }
 
 
+@pytest.mark.slow
 def test_repeats_need_a_known_build_and_stand_in_the_line(judged: Judge, generated: Write) -> None:
     """NeMo-Run metadata names the image; older layouts tell nothing."""
     for name, known in ((GROK, True), (LLAMA, False)):

@@ -57,6 +57,7 @@ def test_a_save_over_its_budget_fails_and_names_line_and_file(
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", ["", "save"])
 def test_a_run_within_its_budget_or_without_a_save_is_green(hold: Hold, generated: Write, checkpoint: str) -> None:
     generated(LLAMA, checkpoint=checkpoint)
@@ -123,6 +124,7 @@ FAKE = "fake_8b-24.11-h100-bf16-8"
 SAVED = "echo 'Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1.000s : Save duration: {}s'\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "after", "expected"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,8 +15,6 @@ from sessions import Judge, Judged, Write
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.report.document import PARTS
-
-pytestmark = pytest.mark.slow
 
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 LOGS = "--llmb-logs={}".format
@@ -55,6 +54,7 @@ def github(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 # --- the document -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_verdict_of_the_examples_is_in_the_document(documented: Any, examples: Path) -> None:
     session, found = documented(LOGS(examples))
     left = {"excerpt": None, "history": None}  # what is made for the reports alone, or made shorter there
@@ -72,6 +72,7 @@ def test_every_verdict_of_the_examples_is_in_the_document(documented: Any, examp
     assert found["tolerances"] == ["5 % unless a baseline says otherwise"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
@@ -88,6 +89,7 @@ def test_other_kinds_of_sessions_are_described_too(
     assert what in {one.get(key) for one in found["outcomes"] for key in ("verdict", "check")}
 
 
+@pytest.mark.slow
 def test_against_two_baselines_the_other_verdict_is_there(documented: Any, generated: Write, tmp_path: Path) -> None:
     logs, own = LOGS(generated(BF16)), tmp_path / "own"
     documented(logs, f"--llmb-record={own}")
@@ -95,6 +97,7 @@ def test_against_two_baselines_the_other_verdict_is_there(documented: Any, gener
     assert [one["others"][0]["baseline"]["kind"] for one in found["outcomes"] if one["others"]] == ["recorded"]
 
 
+@pytest.mark.slow
 def test_what_a_user_s_own_test_made_of_a_verdict_is_there(
     documented: Any, generated: Write, pytester: pytest.Pytester
 ) -> None:
@@ -145,13 +148,14 @@ def test_a_junit_report_that_was_not_written_is_told_in_the_document(
 # --- GitHub -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [("-p", "no:xdist"), ("-n2",)])
 def test_a_job_has_one_summary_and_one_annotation_of_each_red_item(
     pytester: pytest.Pytester, generated: Write, github: Path, workers: tuple[str, ...]
 ) -> None:
     generated(BF16, factor=1.3)
     folder = generated(FP8)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-q", LOGS(folder), *workers)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q", LOGS(folder), *workers)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     commands = [line for line in result.outlines if line.startswith("::")]
     assert [line.partition("::")[2].partition("::")[0] for line in commands] == [
@@ -222,24 +226,31 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "expected a readable file that --llmb-json wrote" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [{"count": None}, {"outcomes": [1]}, {"outcomes": 7}, {"exit_code": {}}, {"failures": 3}, {"started": []}],
-    ids=str,
+DAMAGES: tuple[dict[str, Any], ...] = (
+    {"count": None},
+    {"outcomes": [1]},
+    {"outcomes": 7},
+    {"exit_code": {}},
+    {"failures": 3},
+    {"started": []},
 )
-def test_a_document_that_somebody_changed_is_told_or_is_never_green(
-    documented: Any, generated: Write, tmp_path: Path, damage: dict[str, Any], capsys: pytest.CaptureFixture[str]
+
+
+@pytest.mark.slow
+def test_changed_document_is_refused_or_never_green(
+    documented: Any, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, told = documented(LOGS(generated(BF16, factor=1.3)), "-k", BF16)
+    _, document = documented(LOGS(generated(BF16, factor=1.3)), "-k", BF16)
     path = tmp_path / "changed.json"
-    path.write_text(json.dumps({**told, **damage}))
-    capsys.readouterr()
-    code = main(["chat", str(path)])
-    found = capsys.readouterr()
-    if code:
-        assert (code, found.out) == (2, "")
-        assert found.err.startswith(f"llmbench: {path}: changed since --llmb-json wrote it: ")
-    assert "GREEN" not in found.out
+    for damage in DAMAGES:
+        path.write_text(json.dumps({**document, **damage}))
+        capsys.readouterr()
+        code = main(["chat", str(path)])
+        printed = capsys.readouterr()
+        if code:
+            assert (code, printed.out) == (2, ""), damage
+            assert printed.err.startswith(f"llmbench: {path}: changed since --llmb-json wrote it: "), damage
+        assert "GREEN" not in printed.out, damage
 
 
 # --- the terminal -----------------------------------------------------------------------------------------
@@ -288,7 +299,7 @@ HEAD = f"REGRESSION  {BF16} (slower-than-bound)"
 OURS = f"FAILED pytest_llmbench/suite/test_performance.py::test_performance[{BF16}]"
 
 
-@pytest.fixture(params=["", "CI", "BUILD_NUMBER"])
+@pytest.fixture
 def in_ci(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Set what pytest takes for a sign of a CI, one at a time, and return whether there is one."""
     for name in ("CI", "BUILD_NUMBER"):
@@ -305,7 +316,12 @@ def short_summary(result: pytest.RunResult) -> list[str]:
     return lines[title + 1 : -1]
 
 
-@pytest.mark.parametrize("arguments", [(), ("-q",), ("--tb=no",), ("-q", "--tb=no"), ("-vv",), ("--tb=line",)])
+FORMS: list[tuple[str, ...]] = [(), ("-q",), ("--tb=no",), ("-q", "--tb=no"), ("-vv",), ("--tb=line",)]
+
+
+@pytest.mark.parametrize(
+    ("in_ci", "arguments"), [*product(["", "CI"], FORMS), ("BUILD_NUMBER", ())], indirect=["in_ci"]
+)
 def test_the_short_summary_has_one_line_of_each_failure(
     pytester: pytest.Pytester, generated: Write, in_ci: bool, arguments: tuple[str, ...]
 ) -> None:
@@ -323,7 +339,9 @@ def test_the_short_summary_has_one_line_of_each_failure(
     assert f"{HEAD}\n9.522 s is +30.0 %" in str(failure.get("message"))  # pytest itself leaves out what follows
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_ci", ["", "CI"], indirect=True)
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
 def test_pytest_s_own_report_keeps_the_whole_message(
     pytester: pytest.Pytester, generated: Write, in_ci: bool, workers: tuple[str, ...]
 ) -> None:
@@ -334,7 +352,7 @@ def test_pytest_s_own_report_keeps_the_whole_message(
                     file.write(f"{report.longreprtext}\\n{report.longrepr.reprcrash.message}")
     """)
     folder = generated(BF16, factor=1.3)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", LOGS(folder), "-k", BF16, *workers)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(folder), "-k", BF16, *workers)
     kept = (pytester.path / "call.txt").read_text(encoding="utf-8")
     assert kept.count(HEAD) == kept.count("next: judge older runs") == 2
     assert short_summary(result) == [f"{OURS} - Failed: {HEAD}" if in_ci else OURS]

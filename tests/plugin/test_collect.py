@@ -12,8 +12,6 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Judge, Judged
 
-pytestmark = pytest.mark.slow
-
 TOKEN, NEXT = "hf_53cr3t-of-m1ne", "hf_n3w-0f-t0day"
 
 WAITED = (
@@ -69,6 +67,7 @@ def night(pytester: pytest.Pytester, judged: Judge, monkeypatch: pytest.MonkeyPa
 CASE = "fake_job-24.11-h100-bf16-8"
 
 
+@pytest.mark.slow
 def test_why_a_job_failed_is_said_and_its_token_nowhere(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
     collect = night.submit(WAITED)
     reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml", "--junitxml=b.xml")
@@ -86,6 +85,7 @@ def test_why_a_job_failed_is_said_and_its_token_nowhere(night: Night, capfd: pyt
     assert not (night.morning / ".llmbench").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_tell_says_the_command_that_repeats_it_and_all_runs_count(night: Night) -> None:
     collect = night.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
     told = night.run(*collect)
@@ -106,6 +106,7 @@ def test_what_cannot_tell_says_the_command_that_repeats_it_and_all_runs_count(ni
     assert night.count_runs() == made, "a sequence has its number of looks, however often it is gone on with"
 
 
+@pytest.mark.slow
 def test_a_token_that_lives_for_a_night_is_hidden_by_the_next_one_too(night: Night) -> None:
     collect = night.submit(WAITED)
     again = [word for word in collect if not word.startswith("--llmb-collect")]
@@ -121,6 +122,7 @@ def test_a_token_that_lives_for_a_night_is_hidden_by_the_next_one_too(night: Nig
         assert NEXT not in text
 
 
+@pytest.mark.slow
 def test_a_repeat_needs_the_token_that_collecting_did_not(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
     collect = night.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
     again = shlex.split(night.run(*collect).described[CASE]["resume"]["command"])[1:]
@@ -129,12 +131,14 @@ def test_a_repeat_needs_the_token_that_collecting_did_not(night: Night, capfd: p
     assert night.count_runs() == 1
 
 
+@pytest.mark.slow
 def test_what_passed_is_collected_with_nothing_left_to_do(night: Night) -> None:
     told = night.run(*night.submit(f"echo ran >> $STAGE_PATH/ran; {WELL}"))
     assert told.verdicts == {CASE: "PASS"}
     assert told.described[CASE]["resume"]["due"] is False
 
 
+@pytest.mark.slow
 def test_a_folder_without_the_session_says_where_it_lies(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
     journal = next(word for word in night.submit(WELL) if word.startswith("--llmb-journal="))
     assert journal == f"--llmb-journal={night.evening / '.llmbench'}"
@@ -153,6 +157,7 @@ def test_a_job_of_which_no_baseline_file_is_given_is_an_error_and_not_left_out(
     assert f"no baseline file has (any more) {CASE}: give --llmb-baselines=DIR" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["{", "[1]", '{"repeats": "three"}', '{"stall_limit": {"no": 1}}', '{"cases": 7}'])
 def test_a_damaged_plan_is_a_usage_error(night: Night, plan: str, capfd: pytest.CaptureFixture[str]) -> None:
     collect = night.submit(WELL)
@@ -164,6 +169,7 @@ def test_a_damaged_plan_is_a_usage_error(night: Night, plan: str, capfd: pytest.
     assert "end its jobs by hand (squeue --me), and start anew" in told
 
 
+@pytest.mark.slow
 def test_the_ini_file_names_the_folder_for_both_parts(night: Night) -> None:
     journal = night.evening.parent / "journal"
     write_recipe(night.morning, {"job": WELL}, kind="local")

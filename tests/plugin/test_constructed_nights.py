@@ -22,8 +22,6 @@ from sessions import Judge, Judged
 
 from pytest_llmbench.core.models import Baseline
 
-pytestmark = pytest.mark.slow
-
 FAILED = pytest.ExitCode.TESTS_FAILED
 USAGE = pytest.ExitCode.USAGE_ERROR
 
@@ -765,6 +763,7 @@ def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(judged:
     assert "PASS" not in session.verdicts.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_of_another_name_is_red(judged: Judge, site: Site, name: str) -> None:
     """An item of its own, or in the place of the older run; it never passes as the configuration that it resembles."""

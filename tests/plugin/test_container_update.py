@@ -13,8 +13,6 @@ from updated_container import AFTER, BEFORE, CONTAINERS, date, plan_nights, writ
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.models import Baseline
 
-pytestmark = pytest.mark.slow
-
 RECORDED = 5
 ROW = "nemotron4_340b-own-{}-128"
 SLOWER, SLIGHTLY, LITTLE, UNCHANGED = (ROW.format(of) for of in ("gb200-fp8", "gb200-bf16", "b200-fp8", "b200-bf16"))
@@ -37,6 +35,7 @@ def nights(
     return sessions
 
 
+@pytest.mark.slow
 def test_the_first_red_night_names_what_was_updated_and_two_weeks_beside_each_other_what_it_cost(
     nights: list[Judged], capsys: pytest.CaptureFixture[str]
 ) -> None:

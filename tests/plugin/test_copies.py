@@ -20,8 +20,6 @@ from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
 
-pytestmark = pytest.mark.slow
-
 LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 OTHER = "llama3.1_8b-25.04-h100-bf16-8"
 MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-64"
@@ -67,6 +65,7 @@ def without_its_end(text: str) -> str:
     return "\n".join(line for line in text.split("\n") if not re.search(r"(global_step|completed step): 4[789]", line))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [LLAMA, MAXTEXT, GROK])
 @pytest.mark.parametrize("change", [str, redated, with_lines_added, without_its_end], ids=lambda one: one.__name__)
 def test_a_copy_of_an_older_log_under_another_job_id_is_invalid(
@@ -87,10 +86,11 @@ def test_a_compressed_copy_is_one(judged: Judge, tmp_path: Path, night: Any) -> 
     assert verdict(judged, tmp_path, LLAMA) == ("INVALID", "copied", NEW)
 
 
+@pytest.mark.slow
 def test_a_copy_is_found_by_workers_and_in_each_mode(pytester: pytest.Pytester, tmp_path: Path, night: Any) -> None:
     copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
     result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "-n2", f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", f"{OLD} or {NEW}"
+        "-p", "no:cacheprovider", "-n1", f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", f"{OLD} or {NEW}"
     )
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines([f"*job {NEW} (*) is a copy of job {OLD}*"])
@@ -108,6 +108,7 @@ def test_a_copy_of_another_configurations_log_is_invalid(judged: Judge, tmp_path
     assert (session.verdicts[LLAMA], session.described[LLAMA]["reason"]) == ("INVALID", "copied")
 
 
+@pytest.mark.slow
 def test_the_original_stands_where_the_copy_is_older_in_nothing(judged: Judge, tmp_path: Path, night: Any) -> None:
     """A copy among the nights before is no night, and the newest run is judged as it is."""
     copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
@@ -172,6 +173,7 @@ def test_the_same_text_to_the_letter_with_its_dates_is_a_copy_however_coarse(
     assert verdict(judged, tmp_path, NEMO1) == ("INVALID", "copied", NEW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [LLAMA, NEMO1, MAXTEXT, GROK])
 def test_a_month_of_honest_nights_holds_no_copy(judged: Judge, tmp_path: Path, night: Any, name: str) -> None:
     for day in range(30):

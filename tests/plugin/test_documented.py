@@ -13,6 +13,8 @@ from sessions import Judge
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.models import Baseline
 
+pytestmark = pytest.mark.wheel
+
 CELLS = {"tokens_per_second": "tokens_per_second", "mfu": "mfu", "days_to_1t": "days_to_1t_tokens"}
 
 
@@ -52,6 +54,7 @@ def number(text: str) -> tuple[Decimal, Decimal]:
     return (digits / 100, unit / 100) if "%" in text else (digits, unit)
 
 
+@pytest.mark.slow
 def test_a_run_at_the_published_step_time_passes_and_reproduces_the_documents_cells(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_run_at_the_published_step_time_passes_and_reproduces_the_documents_ce
     assert compared == 213
 
 
+@pytest.mark.slow
 def test_a_run_eight_percent_slower_fails(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> None:
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.08)}")
     assert session.verdicts == dict.fromkeys(baselines, "REGRESSION")

@@ -8,6 +8,8 @@ import pytest
 from generator.experiments import EXPERIMENTS, verdicts
 from sessions import Judge
 
+pytestmark = pytest.mark.wheel
+
 LOGS = "--llmb-logs={}".format
 
 
@@ -15,6 +17,7 @@ def expected() -> dict[str, str]:
     return {identifier: str(verdict) for identifier, (verdict, _) in verdicts().items()}
 
 
+@pytest.mark.slow
 def test_every_example_gets_the_verdict_that_it_was_made_for(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples))
     found = {name: verdict for name, verdict in session.verdicts.items() if name in expected()}
@@ -27,6 +30,7 @@ def test_every_example_gets_the_verdict_that_it_was_made_for(judged: Judge, exam
         assert session.described[name]["reason"] == str(reason)
 
 
+@pytest.mark.slow
 def test_what_fails_is_what_has_to_fail(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples))
     status = {
@@ -41,6 +45,7 @@ def test_what_fails_is_what_has_to_fail(judged: Judge, examples: Path) -> None:
     assert session.statuses == {name: status[verdict] for name, verdict in session.verdicts.items()}
 
 
+@pytest.mark.slow
 def test_each_run_can_have_an_item_of_its_own(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples), "--llmb-runs=each")
     for experiment in EXPERIMENTS:

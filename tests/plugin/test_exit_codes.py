@@ -12,7 +12,7 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Write, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wheel
 
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 
@@ -64,6 +64,7 @@ def test_an_internal_error_is_three(pytester: pytest.Pytester, generated: Write)
     assert ended(pytester, f"--llmb-logs={generated(FP8)}") == 3
 
 
+@pytest.mark.slow
 def test_an_interrupted_session_is_two_and_its_document_not_green(
     pytester: pytest.Pytester, generated: Write, tmp_path: Path
 ) -> None:
@@ -96,12 +97,14 @@ def test_a_session_that_launches(pytester: pytest.Pytester, arguments: list[str]
     assert int(pytester.runpytest_inprocess(*given).ret) == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_launch_that_is_stopped_is_two(pytester: pytest.Pytester, number: int) -> None:
     write_recipe(pytester.path, {"one": "touch $STAGE_PATH/started; sleep 60"}, kind="local")
     stop(pytester, number, pytester.path / "stage" / "started", "-k", "fake", "--llmb-launch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_session_that_is_stopped_is_two_and_its_reports_say_so(
     pytester: pytest.Pytester, generated: Write, number: int

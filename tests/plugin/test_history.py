@@ -31,7 +31,7 @@ from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.pipeline import session_history as remembering
 from pytest_llmbench.report import junit
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wheel
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
@@ -89,6 +89,7 @@ def noise(judged: Judged) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_noise_of_nights_whose_folders_are_gone_is_known(
     night: Night,
     before: Callable[[range], None],
@@ -112,6 +113,7 @@ def test_the_noise_of_nights_whose_folders_are_gone_is_known(
     assert len(queries.list_runs(place(pytester), "", None, 100)) == 11
 
 
+@pytest.mark.slow
 def test_the_history_is_never_judged(night: Night, judged: Judge, tmp_path: Path) -> None:
     """A good night in the store does not stand for the bad or missing one of tonight."""
     assert night(0).verdicts == {GROK: "PASS"}
@@ -121,6 +123,7 @@ def test_the_history_is_never_judged(night: Night, judged: Judge, tmp_path: Path
     assert (nothing.verdicts, nothing.ret) == ({GROK: "MISSING"}, pytest.ExitCode.TESTS_FAILED)
 
 
+@pytest.mark.slow
 def test_nights_after_the_run_tell_nothing_of_it(night: Night, before: Callable[[range], None]) -> None:
     """An old folder is judged by what was known before it."""
     before(range(1, 12))
@@ -128,6 +131,7 @@ def test_nights_after_the_run_tell_nothing_of_it(night: Night, before: Callable[
     assert noise(night(12))["source"] == "12 nights of history"
 
 
+@pytest.mark.slow
 def test_a_run_that_states_no_start_counts_as_the_newest(night: Night, before: Callable[[range], None]) -> None:
     """The clock of the node was ahead: without the nights a change to slower in them would not fail any more."""
     before(range(10))
@@ -136,6 +140,7 @@ def test_a_run_that_states_no_start_counts_as_the_newest(night: Night, before: C
     assert told["estimate"]["run_to_run"]["source"] == "10 nights of history"
 
 
+@pytest.mark.slow
 def test_the_other_configurations_of_the_store_tell_the_noise_too(
     judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
@@ -156,6 +161,7 @@ def test_the_other_configurations_of_the_store_tell_the_noise_too(
     assert found["sigma"] > 0.01
 
 
+@pytest.mark.slow
 def test_what_a_session_is_told(night: Night, capsys: pytest.CaptureFixture[str]) -> None:
     night(0)
     first = capsys.readouterr().out
@@ -179,6 +185,7 @@ def test_the_ini_file_can_say_it(
     assert row["options"][-2:] == ["-k", GROK]
 
 
+@pytest.mark.slow
 def test_who_judges_a_run_again_elsewhere_does_not_change_its_commit(
     judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,16 +200,21 @@ def test_who_judges_a_run_again_elsewhere_does_not_change_its_commit(
     assert {row["environment"]["commit"] for row in rows} == {"a" * 40}
 
 
+@pytest.mark.slow
 def test_workers_store_nothing_and_the_controller_all(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
-    generated(GROK)
-    folder = generated(LLAMA)
-    ended = judged(f"--llmb-logs={folder}", "-n", "2", HISTORY)
+    generated(LLAMA)
+    folder = generated(GROK, restarts=1, cut=22)
+    ended = judged(f"--llmb-logs={folder}", "-n", "2", HISTORY, "--llmb-json=out.json")
     rows = queries.list_everything(place(pytester))
     assert ended.ret == pytest.ExitCode.OK
     assert len({row["session"] for row in rows}) == 1
     assert sorted(row["verdict"] for row in rows) == ["MISSING"] * 80 + ["PASS"] * 2
+    (row,) = (row for row in rows if row["configuration"] == GROK)
+    assert row["log_sha256"] == files_of(next(folder.rglob("*grok1*")))
+    assert len(set(row["log_sha256"])) == len(row["log_fingerprints"]) == 2
+    assert "sha256" not in repr(ended.described[GROK]) + (pytester.path / "out.json").read_text()
 
 
 # --- the hashes of logs -----------------------------------------------------------------------------------
@@ -213,19 +225,20 @@ def files_of(folder: Path) -> list[str]:
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("log-*.out"))]
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
+@pytest.mark.slow
 def test_the_hash_of_each_log_of_a_run_is_stored_with_its_verdict(
-    judged: Judge, generated: Write, pytester: pytest.Pytester, workers: list[str]
+    judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     """Of both attempts, in their order; the outcome that travels and is reported knows nothing of them."""
     folder = generated(GROK, restarts=1, cut=22)
-    ended = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY, "--llmb-json=out.json", *workers)
+    ended = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY, "--llmb-json=out.json")
     (row,) = queries.list_everything(place(pytester))
     assert row["log_sha256"] == files_of(folder)
     assert len(set(row["log_sha256"])) == len(row["log_fingerprints"]) == 2
     assert "sha256" not in repr(ended.described[GROK]) + (pytester.path / "out.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_log_in_an_archive_has_the_hash_that_it_has_on_disk(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
@@ -237,6 +250,7 @@ def test_a_log_in_an_archive_has_the_hash_that_it_has_on_disk(
     assert [row["log_sha256"] for row in queries.list_verdicts(place(pytester), GROK)] == [files_of(folder)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["log.write_bytes(log.read_bytes() * 2)", "log.unlink()"], ids=["grows", "goes"])
 def test_a_log_that_changes_after_it_was_judged_has_no_hash(
     judged: Judge, generated: Write, pytester: pytest.Pytester, change: str
@@ -255,6 +269,7 @@ def test_a_log_that_changes_after_it_was_judged_has_no_hash(
     assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [None])
 
 
+@pytest.mark.slow
 def test_what_was_judged_from_standard_input_has_no_hash(
     judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +311,7 @@ def test_without_a_history_no_log_is_read_again(
 # --- what is stored ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_tests_of_one_configuration_are_one_verdict(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
@@ -309,6 +325,7 @@ def test_several_tests_of_one_configuration_are_one_verdict(
     assert (row["verdict"], row["counts"]) == ("TEST_FAILED", True)
 
 
+@pytest.mark.slow
 def test_a_session_that_only_tells_leaves_no_store(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     judged(f"--llmb-logs={generated(GROK)}", HISTORY, "--collect-only")
     assert not (pytester.path / "h.db").exists()
@@ -349,10 +366,10 @@ def held_while_it_stores(monkeypatch: pytest.MonkeyPatch) -> None:
         with store.connect(self.place, writes=True):
             return storing(self, *arguments)
 
-    monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
     monkeypatch.setattr(remembering.SessionHistory, "store", while_it_is_held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 1.2])
 def test_a_store_that_is_held_at_the_end_changes_no_verdict(
     night: Night,
@@ -362,6 +379,7 @@ def test_a_store_that_is_held_at_the_end_changes_no_verdict(
     factor: float,
 ) -> None:
     """It is told, what was not stored is kept in a file, and `llmbench history add` stores it later, once."""
+    monkeypatch.setattr(store, "PATIENCE_SECONDS", 0.1)  # before the first connection, whose engine is kept
     night(0)
     held_while_it_stores(monkeypatch)
     capsys.readouterr()
@@ -379,6 +397,7 @@ def test_a_store_that_is_held_at_the_end_changes_no_verdict(
     assert [row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)] == ["5000", "5001"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [TypeError("an argument\nof another version"), RuntimeError("any"), KeyboardInterrupt()]
 )
@@ -403,6 +422,7 @@ def test_whatever_fails_while_storing_leaves_the_file(
     assert len(queries.list_everything(place(pytester))) == 1
 
 
+@pytest.mark.slow
 def test_a_report_that_ends_the_session_does_not_take_the_night_with_it(
     night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +440,7 @@ def test_a_report_that_ends_the_session_does_not_take_the_night_with_it(
     assert [row["verdict"] for row in queries.list_everything(place(pytester))] == ["PASS"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "header", "page", "folder", "text"])
 def test_a_store_that_cannot_be_used_is_a_usage_error_of_both_commands(
     night: Night,
@@ -465,6 +486,7 @@ def small(tmp_path: Path) -> Any:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_changes_no_verdict_and_what_was_stored_stays(
     judged: Judge, generated: Write, small: Path, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -488,6 +510,7 @@ def test_a_full_disk_changes_no_verdict_and_what_was_stored_stays(
     assert len(queries.list_everything(StoreLocation("h.db", small / "h.db"))) == 83
 
 
+@pytest.mark.slow
 def test_a_folder_that_becomes_read_only_changes_no_verdict(
     judged: Judge, generated: Write, small: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +530,7 @@ def test_a_folder_that_becomes_read_only_changes_no_verdict(
     ended.stderr.fnmatch_lines(["*small cannot be written: change its permissions, or give another place"])
 
 
+@pytest.mark.slow
 def test_what_can_be_kept_nowhere_is_told(
     night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -533,6 +557,7 @@ def test_what_can_be_kept_nowhere_is_told(
     assert unsaved(pytester) == []
 
 
+@pytest.mark.slow
 def test_a_slow_night_names_the_last_good_one_of_the_history(night: Night) -> None:
     """A night that was slow is none, and a good night names none."""
     night(0)

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from fake_recipe import WELL, write_recipe
 
-pytestmark = pytest.mark.slow
-
 HURT = "touch $STAGE_PATH/hurt"
 VALUES = {
     "QUOTES": "a b\"c'd",

@@ -11,6 +11,8 @@ import pytest
 from fake_recipe import write_recipe
 from sessions import Write
 
+pytestmark = pytest.mark.wheel
+
 SELECTED = "8b and (fp8 or bf16-8)"
 
 
@@ -26,11 +28,9 @@ def words(text: str) -> str:
     return " ".join(re.sub("<[^>]*>", " ", text).split())
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
-def test_the_page_of_a_session(pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]) -> None:
-    if workers:
-        pytest.importorskip("xdist")
-    result = session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, "--llmb-html=out/report.html", *workers)
+@pytest.mark.slow
+def test_the_page_of_a_session(pytester: pytest.Pytester, examples: Path) -> None:
+    result = session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, "--llmb-html=out/report.html")
     result.stdout.fnmatch_lines(["HTML report: out/report.html"])
     text = words(page(pytester, "out/report.html"))
     assert "1 red" in text
@@ -39,6 +39,7 @@ def test_the_page_of_a_session(pytester: pytest.Pytester, examples: Path, worker
     assert "Weak scaling" in text
 
 
+@pytest.mark.slow
 def test_the_foot_says_what_was_asked_and_how_it_ended(
     pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_the_foot_says_what_was_asked_and_how_it_ended(
     assert "Correct4Horse" not in page(pytester)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_only_listed_stands_in_the_table(pytester: pytest.Pytester, examples: Path) -> None:
     for mode, colour in (("list", "skipped"), ("fail", "red")):
         session(pytester, f"--llmb-logs={examples}", "--llmb-html=report.html", f"--llmb-unmatched={mode}")
@@ -64,10 +66,12 @@ def test_a_run_that_is_only_listed_stands_in_the_table(pytester: pytest.Pytester
         assert set(rows) == {colour}
 
 
+@pytest.mark.slow
 def test_workers_and_one_process_write_the_same_page(pytester: pytest.Pytester, examples: Path) -> None:
     pytest.importorskip("xdist")
     for name, workers in (("one.html", "-n0"), ("two.html", "-n2")):
-        session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, f"--llmb-html={name}", workers)
+        result = session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, f"--llmb-html={name}", workers)
+        result.stdout.fnmatch_lines([f"HTML report: {name}"])
     pages = [page(pytester, name) for name in ("one.html", "two.html")]
     one, two = (re.sub(r"\d\d:\d\d UTC|<dt>command</dt>.*", "", text) for text in pages)
     assert one == two
@@ -110,6 +114,7 @@ def test_runs_of_no_configuration_and_missing_ones_are_on_it(pytester: pytest.Py
     assert "nothing was judged" in text
 
 
+@pytest.mark.slow
 def test_recorded_baselines_are_on_it(pytester: pytest.Pytester, examples: Path) -> None:
     session(
         pytester,
@@ -122,6 +127,7 @@ def test_recorded_baselines_are_on_it(pytester: pytest.Pytester, examples: Path)
     assert "1 RECORDED" in words(page(pytester))
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_told(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
@@ -172,6 +178,7 @@ def test_a_folder_is_no_file(pytester: pytest.Pytester, examples: Path) -> None:
     result.stderr.fnmatch_lines(["*--llmb-html=.: * is a folder"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "last", ["echo the token is $HF_TOKEN; echo then it ended", "echo then it ended; echo the token is $HF_TOKEN"]
 )

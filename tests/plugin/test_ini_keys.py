@@ -119,6 +119,7 @@ def test_workers_change_nothing(refused: Refused, pytester: pytest.Pytester) -> 
     assert "pytest.ini: there is no ini key llmb_tolerence" in refused("-n2")
 
 
+@pytest.mark.slow
 def test_a_key_of_the_users_own_and_one_of_another_plugin_are_none_of_ours(
     judged: Judge, examples: Path, pytester: pytest.Pytester
 ) -> None:

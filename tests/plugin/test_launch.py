@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from fake_recipe import WELL, write_recipe
+from forked_processes import Programs
 from outcomes import faults
 from sessions import Judge, Judged, until
 
-pytestmark = pytest.mark.slow
+from pytest_llmbench.pipeline.launch import Host
+from pytest_llmbench.plugin.session import Session
 
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""
+
+BEGAN = "touch -d '1 minute ago' $STAGE_PATH/../.llmbench/jobs/*/*/llmb-config_*.yaml"
+"""A job that began a minute ago: a local one began when its record was written."""
 
 Launch = Callable[..., Judged]
 
@@ -39,6 +47,7 @@ def ran(pytester: pytest.Pytester) -> Callable[[], int]:
     return lambda: len(file.read_text().splitlines()) if file.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_configuration_is_launched_and_judged_on_its_own_log(launch: Launch, ran: Callable[[], int]) -> None:
     told = launch("--llmb-launch", "-k", "fake", ok=COUNTED)
     assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
@@ -46,20 +55,21 @@ def test_a_configuration_is_launched_and_judged_on_its_own_log(launch: Launch, r
     assert told.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_gpu_hours_are_told_before_and_after_in_every_report(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reports = ("--llmb-json=s.json", "--junitxml=j.xml", "--llmb-junit=l.xml", "--llmb-html=p.html")
-    bad = "sleep 1; steps 1.0 0 20; exit 3"
-    told = launch("--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=f"sleep 1; {WELL}", bad=bad)
+    ok, bad = f"{BEGAN}; {WELL}", f"{BEGAN}; steps 1.0 0 20; exit 3"
+    told = launch("--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=ok, bad=bad)
     text = " ".join(capsys.readouterr().out.split())
     assert "2 jobs, 0.2 GPU-hours of steps; 1,000 are allowed" in text
     assert "at most 1.3 GPU-hours: 2 runs of each, 2 starts of each run, 1 after a standstill, 1 on slow nodes" in text
     document = json.loads((pytester.path / "s.json").read_text())
     assert faults(document) == []
     used, lost = document["gpu_hours"]["used"], document["gpu_hours"]["lost"]["failed"]
-    assert 2 * 8 / 3600 <= used < 1
-    assert 8 / 3600 <= lost < used
+    assert 2 * 8 * 60 / 3600 <= used < 1
+    assert 8 * 60 / 3600 <= lost < used
     assert document["gpu_hours"]["limit"] == 1000
     head = f"GPU-hours: {used:.2g} used"
     assert f"{head} (0.22 estimated, 1,000 allowed); {lost:.2g} of them lost: failed" in text
@@ -71,6 +81,7 @@ def test_gpu_hours_are_told_before_and_after_in_every_report(
     assert head in (pytester.path / "p.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_slow_one_runs_twice_and_fails(launch: Launch, ran: Callable[[], int]) -> None:
     told = launch("--llmb-launch", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
     assert told.verdicts == {"fake_slow-24.11-h100-bf16-8": "REGRESSION"}
@@ -78,6 +89,7 @@ def test_a_slow_one_runs_twice_and_fails(launch: Launch, ran: Callable[[], int])
     assert [job["repeat"] for job in told.described["fake_slow-24.11-h100-bf16-8"]["jobs"]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_repeat_that_fails_is_not_forgotten_where_the_others_are_within_the_bound(launch: Launch) -> None:
     """With too little known, a run below the bound is green although it is inconclusive."""
     commands = "echo ran >> $STAGE_PATH/ran; steps 1.045; [ $(wc -l < $STAGE_PATH/ran) != 2 ]"
@@ -86,6 +98,7 @@ def test_a_repeat_that_fails_is_not_forgotten_where_the_others_are_within_the_bo
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_of_runs_that_differ_too_much_to_be_recorded_each_is_shown(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,9 +126,26 @@ def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Call
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_job_that_stands_still_is_ended_and_started_once_more(launch: Launch, ran: Callable[[], int]) -> None:
+@pytest.mark.slow
+def test_a_job_that_stands_still_is_ended_and_started_once_more(
+    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute passes between two looks at a job, from its last step on."""
+    make_host, passed = Session._make_host, []
+
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+        logs = pytester.path.glob(".llmbench/jobs/*/*/log-*.out")  # there as soon as a job is started
+        if all("global_step: 4 " in log.read_text() for log in logs):
+            passed.append(timedelta(minutes=1))
+
+    def make_clocked_host(self: Session, tell: Callable[[str], None]) -> Host:
+        host = make_host(self, tell)
+        return replace(host, sleep=sleep, now=lambda: host.now() + sum(passed, timedelta()))
+
+    monkeypatch.setattr(Session, "_make_host", make_clocked_host)
     commands = "echo ran >> $STAGE_PATH/ran; steps 1.0 0 4; sleep 300"
-    told = launch("--llmb-launch", "--llmb-stall-limit=0.02m", "-k", "fake", hangs=commands)
+    told = launch("--llmb-launch", "--llmb-stall-limit=2m", "-k", "fake", hangs=commands)
     described = told.described["fake_hangs-24.11-h100-bf16-8"]
     assert (described["verdict"], described["reason"]) == ("INVALID", "hung")
     assert described["text"].count("after step 5/50") == 2
@@ -141,12 +171,14 @@ def pytest_configure(config):
 """
 
 
+@pytest.mark.slow
 def test_a_session_killed_as_a_command_waited_to_start_is_resumed(
-    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
+    programs: Programs, launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
 ) -> None:
     pytester.makeconftest(KILLED)
     write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
-    assert pytester.runpytest_subprocess("-k", "fake", "--llmb-launch").ret == -signal.SIGKILL
+    output = pytester.path / "output"
+    assert programs.run("pytest", ["-k", "fake", "--llmb-launch"], pytester.path, output, output) == -signal.SIGKILL
     left = pytester.path / ".llmbench" / "jobs"
     until(lambda: list(left.rglob("job.exit")))
     told = launch("--llmb-resume", "-k", "fake")
@@ -164,6 +196,7 @@ def test_exactly_what_is_selected_is_launched(launch: Launch, pytester: pytest.P
 DESELECTED = "pytest_llmbench/suite/test_performance.py::test_performance[fake_two-24.11-h100-bf16-8]"
 
 
+@pytest.mark.slow
 def test_a_user_s_own_test_launches_what_it_asks_for(
     launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
 ) -> None:
@@ -217,6 +250,7 @@ def test_a_session_that_only_tells_something_launches_nothing(
     assert ran() == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_launched_after_a_collection_error(
     launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
 ) -> None:
@@ -228,6 +262,7 @@ def test_nothing_is_launched_after_a_collection_error(
     assert ran() == 0
 
 
+@pytest.mark.slow
 def test_last_failed_launches_what_failed_and_nothing_without_failures(
     pytester: pytest.Pytester, ran: Callable[[], int]
 ) -> None:
@@ -284,6 +319,7 @@ def test_what_cannot_be_is_a_usage_error_before_anything_is_started(
     assert ran() == 0
 
 
+@pytest.mark.slow
 def test_a_check_before_the_launch_is_overruled_by_its_name_and_that_is_told(
     pytester: pytest.Pytester, ran: Callable[[], int]
 ) -> None:
@@ -318,6 +354,7 @@ def test_what_was_overruled_and_not_found_is_no_caution(launch: Launch, pytester
     assert json.loads((pytester.path / "night.json").read_text())["cautions"] == []
 
 
+@pytest.mark.slow
 def test_gpu_hours_beyond_the_limit_are_refused_with_the_total(
     pytester: pytest.Pytester, ran: Callable[[], int]
 ) -> None:
@@ -332,6 +369,7 @@ def test_gpu_hours_beyond_the_limit_are_refused_with_the_total(
     assert ran() == 1
 
 
+@pytest.mark.slow
 def test_what_is_not_on_this_cluster_is_skipped_before_anything_is_checked(launch: Launch) -> None:
     told = launch("--llmb-launch", "-k", "fake or grok1", ok=COUNTED)
     assert told.statuses.pop("fake_ok-24.11-h100-bf16-8") == "passed"
@@ -359,6 +397,7 @@ def test_options_describe_a_cluster_that_is_not_this_machine(pytester: pytest.Py
     result.stdout.fnmatch_lines(["*64 nodes, 512 GPUs*"])
 
 
+@pytest.mark.slow
 def test_secrets_are_nowhere(pytester: pytest.Pytester) -> None:
     write_recipe(
         pytester.path,
@@ -384,6 +423,7 @@ def test_secrets_are_nowhere(pytester: pytest.Pytester) -> None:
     assert b"hf_53cr3t" not in database
 
 
+@pytest.mark.slow
 def test_a_launched_run_is_recorded_as_a_baseline(pytester: pytest.Pytester, ran: Callable[[], int]) -> None:
     write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
     result = pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-record=mine")

@@ -23,8 +23,6 @@ from pytest_llmbench.pipeline import fleet
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.settings import Settings
 
-pytestmark = pytest.mark.slow
-
 NAME = "fake_8b-24.11-h100-bf16-8"
 NIGHTS, CHANGED = 33, 26
 START = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=NIGHTS)
@@ -75,6 +73,7 @@ def trends(session: Judged) -> list[dict[str, Any]]:
     return [one for one in session.reports if one.get("check") == "trend"]
 
 
+@pytest.mark.slow
 def test_a_change_is_told_everywhere_and_red_where_asked(
     nights: Nights, launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +103,7 @@ def test_a_change_is_told_everywhere_and_red_where_asked(
     assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
 
 
+@pytest.mark.slow
 def test_it_is_told_and_green_where_it_only_reports(nights: Nights, launch: Launch) -> None:
     nights(1.04)
     session = launch()
@@ -111,6 +111,7 @@ def test_it_is_told_and_green_where_it_only_reports(nights: Nights, launch: Laun
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "selection",
     [
@@ -131,6 +132,7 @@ def test_no_selection_makes_a_launch_green_whose_trend_is_bad(
     assert (session.verdicts, session.ret) == ({NAME: "PASS"}, pytest.ExitCode.TESTS_FAILED)
 
 
+@pytest.mark.slow
 def test_a_user_s_own_tests_get_no_item_that_only_reports(
     nights: Nights, launch: Launch, pytester: pytest.Pytester
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_user_s_own_tests_get_no_item_that_only_reports(
     assert session.described[NAME]["changes"]
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_is_named_and_green(nights: Nights, launch: Launch, pytester: pytest.Pytester) -> None:
     nights(1.06)
     session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%"))
@@ -150,6 +153,7 @@ def test_what_was_acknowledged_is_named_and_green(nights: Nights, launch: Launch
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slower", "days", "more"),
     [("6%", -1, []), ("2%", 30, []), ("4%", 30, ["--llmb-certify"])],
@@ -164,6 +168,7 @@ def test_what_covers_it_no_longer_or_not_is_red(
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_the_nights_of_a_history_are_searched_too(nights: Nights, judged: Judge, pytester: pytest.Pytester) -> None:
     nights(1.04)
     stored = judged("--llmb-logs=old", "-k", "fake", "--llmb-history=h.db", "--llmb-runs=each")
@@ -177,6 +182,7 @@ def test_the_nights_of_a_history_are_searched_too(nights: Nights, judged: Judge,
     assert [(one["night"], one["started"][:10]) for one in told["changes"]] == [(CHANGED, str(DAY))]
 
 
+@pytest.mark.slow
 def test_a_launch_that_was_not_judged_tells_of_its_older_nights_and_decides_nothing(
     nights: Nights, launch: Launch
 ) -> None:
@@ -187,6 +193,7 @@ def test_a_launch_that_was_not_judged_tells_of_its_older_nights_and_decides_noth
     assert len(session.described[NAME]["history"]) == NIGHTS
 
 
+@pytest.mark.slow
 def test_quiet_nights_have_no_item(nights: Nights, launch: Launch) -> None:
     nights(1.0)
     session = launch("--llmb-trend=fail")
@@ -194,6 +201,7 @@ def test_quiet_nights_have_no_item(nights: Nights, launch: Launch) -> None:
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_the_repeats_of_a_launch_are_one_night_their_mean(
     nights: Nights, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +223,7 @@ def test_the_repeats_of_a_launch_are_one_night_their_mean(
     assert (trends(session), session.described[NAME]["changes"]) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_launch_that_records_takes_what_it_launched_and_no_night_before_it(nights: Nights, launch: Launch) -> None:
     nights(1.04)
     session = launch("--llmb-record=mine")
@@ -224,6 +233,7 @@ def test_a_launch_that_records_takes_what_it_launched_and_no_night_before_it(nig
     assert "from 3 valid runs" in told["text"]
 
 
+@pytest.mark.slow
 def test_a_slow_launched_run_names_the_last_good_one_and_its_nodes(
     nights: Nights, launch: Launch, pytester: pytest.Pytester
 ) -> None:

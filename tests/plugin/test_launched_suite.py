@@ -8,8 +8,6 @@ import pytest
 from fake_recipe import WELL, write_recipe
 from sessions import Judge, Judged
 
-pytestmark = pytest.mark.slow
-
 NAME = "fake_8b-24.11-h100-bf16-8"
 SUITE = "config: {scale: 8, repeats: %d}\nworkloads: {h100: [{pretrain_fake_8b: {dtypes: [bf16]}}]}\n"
 
@@ -37,6 +35,7 @@ def ran(pytester: pytest.Pytester) -> Callable[[], int]:
     return lambda: len(file.read_text().splitlines()) if file.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_run_that_passes_is_repeated_as_often_as_the_suite_asks_for(launch: Launch, ran: Callable[[], int]) -> None:
     session = launch()
     assert (session.verdicts, session.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 3)
@@ -44,6 +43,7 @@ def test_a_run_that_passes_is_repeated_as_often_as_the_suite_asks_for(launch: La
     assert "fewer-runs" not in [note["code"] for note in session.described[NAME]["notes"]]
 
 
+@pytest.mark.slow
 def test_fewer_where_the_command_says_so_and_what_is_missing_stands_under_the_line(
     launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +59,7 @@ def test_a_certificate_needs_all_runs_whatever_the_command_says(launch: Launch, 
     assert (session.ret, ran()) == (pytest.ExitCode.TESTS_FAILED, 1)
 
 
+@pytest.mark.slow
 def test_what_a_launch_cannot_make_is_missing_until_a_further_launch_has_made_it(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
@@ -71,6 +72,7 @@ def test_what_a_launch_cannot_make_is_missing_until_a_further_launch_has_made_it
     assert (again.verdicts, again.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 6)
 
 
+@pytest.mark.slow
 def test_the_gpu_hours_of_all_runs_are_known_before_anything_is_submitted(
     launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +85,7 @@ def test_the_gpu_hours_of_all_runs_are_known_before_anything_is_submitted(
     assert "3 jobs, 0.3 GPU-hours of steps" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_launch_in_two_parts_makes_the_runs_where_it_goes_on_and_lacks_them_where_it_only_collects(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
@@ -92,6 +95,7 @@ def test_a_launch_in_two_parts_makes_the_runs_where_it_goes_on_and_lacks_them_wh
         assert (session.verdicts, ran()) == ({NAME: verdict}, runs)
 
 
+@pytest.mark.slow
 def test_a_session_that_goes_on_makes_what_it_set_out_to_make(launch: Launch, ran: Callable[[], int]) -> None:
     launch("--llmb-submit-only")
     session = launch("--llmb-resume", goes_on=True)

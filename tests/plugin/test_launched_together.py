@@ -16,8 +16,6 @@ from sessions import Judge, Judged
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.settings import Settings
 
-pytestmark = pytest.mark.slow
-
 SMALL, LARGE, FP8 = (f"fake_8b-24.11-h100-{rest}" for rest in ("bf16-8", "bf16-16", "fp8-8"))
 FAMILY, PAIR = "fake_8b-24.11-h100-bf16", "fake_8b-24.11-h100-8"
 FURTHER = ({"size": "8b", "gpus": 16, "gbs": 256}, {"size": "8b", "gpus": 8, "dtype": "fp8"})
@@ -85,6 +83,7 @@ def checks(session: Judged, kind: str) -> Mapping[str, dict[str, Any]]:
     return {one["id"]: one for one in session.reports if one.get("check") == kind}
 
 
+@pytest.mark.slow
 def test_a_worse_scaling_is_told_everywhere_and_red_where_asked(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +110,7 @@ def test_a_worse_scaling_is_told_everywhere_and_red_where_asked(
     assert red == f"test_weak_scaling[{FAMILY}]"
 
 
+@pytest.mark.slow
 def test_it_only_reports_where_nothing_was_asked(launch: Launch) -> None:
     session = launch(small=0.96, large=1.04)
     (told,) = checks(session, "weak-scaling").values()
@@ -118,6 +118,7 @@ def test_it_only_reports_where_nothing_was_asked(launch: Launch) -> None:
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_a_smaller_speed_up_of_fp8_is_red_where_asked(launch: Launch) -> None:
     session = launch("--llmb-scaling=fail", "-k", "fake", small=0.96, fp8=1.04)
     (told,) = checks(session, "fp8-speedup").values()
@@ -126,6 +127,7 @@ def test_a_smaller_speed_up_of_fp8_is_red_where_asked(launch: Launch) -> None:
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_what_is_as_documented_is_green(launch: Launch) -> None:
     session = launch("--llmb-scaling=fail", "-k", "fake")
     assert [(one["check"], one["verdict"], one["status"]) for one in session.reports if one["kind"] == "check"] == [
@@ -135,6 +137,7 @@ def test_what_is_as_documented_is_green(launch: Launch) -> None:
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "selection",
     [
@@ -153,6 +156,7 @@ def test_no_selection_makes_a_launch_green_whose_scaling_is_worse(
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_a_user_s_own_tests_get_no_item_that_only_reports(launch: Launch, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_mine=OWN_TESTS)
     session = launch("-k", "fake or scaling", "test_mine.py", small=0.96, large=1.04)
@@ -161,6 +165,7 @@ def test_a_user_s_own_tests_get_no_item_that_only_reports(launch: Launch, pytest
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_only_what_the_launch_judged_is_compared(launch: Launch) -> None:
     """The runs of the other precision below --llmb-logs are of earlier nights."""
     session = launch("--llmb-scaling=fail", "-k", "fake and bf16", fp8=1.2)
@@ -170,6 +175,7 @@ def test_only_what_the_launch_judged_is_compared(launch: Launch) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_shift_that_all_share_is_an_item_and_stands_in_each_regressed_one(launch: Launch) -> None:
     session = launch("--llmb-scaling=fail", "-k", "fake", small=1.08, large=1.08, fp8=1.08)
     (told,) = checks(session, "cluster-change").values()
@@ -181,6 +187,7 @@ def test_a_shift_that_all_share_is_an_item_and_stands_in_each_regressed_one(laun
         assert session.described[name]["jobs"]
 
 
+@pytest.mark.slow
 def test_what_is_slower_beyond_chance_is_noted_where_it_is_green(launch: Launch) -> None:
     session = launch(large=1.03)
     notes = {name: [note["code"] for note in one["notes"]] for name, one in session.described.items()}
@@ -188,6 +195,7 @@ def test_what_is_slower_beyond_chance_is_noted_where_it_is_green(launch: Launch)
     assert "slower-than-baseline" not in notes[SMALL]
 
 
+@pytest.mark.slow
 def test_the_efficiency_is_a_metric_of_each_size(launch: Launch) -> None:
     session = launch(small=1.0, large=1.02)
     efficiency = {name: one["metrics"].get("weak_scaling_efficiency") for name, one in session.described.items()}
@@ -196,6 +204,7 @@ def test_the_efficiency_is_a_metric_of_each_size(launch: Launch) -> None:
     assert efficiency[FP8] is None
 
 
+@pytest.mark.slow
 def test_last_failed_says_what_to_do_where_only_a_comparison_failed(
     jobs: Callable[..., None], pytester: pytest.Pytester
 ) -> None:

@@ -18,8 +18,6 @@ from sessions import Judge
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.report.notifications import make_message
 
-pytestmark = pytest.mark.slow
-
 SUITE = "pytest_llmbench/suite"
 PERFORMANCE = f"{SUITE}/test_performance.py::test_performance"
 GROK = tuple(f"grok1_314b-25.05-gb200-{dtype}-{gpus}" for dtype in ("bf16", "fp8") for gpus in (256, 512))
@@ -44,10 +42,10 @@ def write_nights(
 
 
 @pytest.fixture(scope="module")
-def month(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
-    """30 nights, all of them 3 % slower from night 20 on: each PASS, and six trends."""
-    folder = tmp_path_factory.mktemp("month")
-    return write_nights(folder, baselines, 30, lambda _, night: 1.03 if night >= 20 else 1.0)
+def fortnight(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+    """14 nights, all of them 3 % slower from night 8 on: each PASS, and six trends."""
+    folder = tmp_path_factory.mktemp("fortnight")
+    return write_nights(folder, baselines, 14, lambda _, night: 1.03 if night >= 8 else 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +82,19 @@ def caution(told: dict[str, Any], code: str) -> str:
 # --- what is about a selected configuration stays ----------------------------------------------------------
 
 
-def test_a_month_is_red_without_a_selection(month: Path, pytester: pytest.Pytester) -> None:
-    code, names, told = red(month, pytester)
+@pytest.mark.slow
+def test_a_fortnight_is_red_without_a_selection(fortnight: Path, pytester: pytest.Pytester) -> None:
+    code, names, told = red(fortnight, pytester)
     assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in (*GROK, *LLAMA)))
     assert not caution(told, "left-out-by-selection")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         ("-m", 'llmb(gpu="gb200")'),
-        ("-m", 'llmb(gpu="gb200")', "-n2"),
+        ("-m", 'llmb(gpu="gb200")', "-n1"),
         ("-m", "not llmb(gpu='h100')"),
         ("-k", "grok1"),
         ("-k", "not llama3.1 and not nemotron4 and not maxtext"),
@@ -105,28 +105,31 @@ def test_a_month_is_red_without_a_selection(month: Path, pytester: pytest.Pytest
     ids=["m", "m-workers", "m-not", "k", "k-not", "k-test", "k-not-trend", "node-ids"],
 )
 def test_a_red_trend_of_a_selected_configuration_stays(
-    month: Path, pytester: pytest.Pytester, options: tuple[str, ...]
+    fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
-    code, names, told = red(month, pytester, *options)
+    code, names, told = red(fortnight, pytester, *options)
     assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in GROK))
     text = caution(told, "left-out-by-selection")
     assert text.endswith(f"items, 2 red: trend {LLAMA[0]}, trend {LLAMA[1]}")
 
 
-def test_one_configuration_brings_only_its_own_trend(month: Path, pytester: pytest.Pytester) -> None:
-    code, names, told = red(month, pytester, "-m", "llmb(gpu='h100', dtype='fp8', gpus=16, model='llama3.1')")
+@pytest.mark.slow
+def test_one_configuration_brings_only_its_own_trend(fortnight: Path, pytester: pytest.Pytester) -> None:
+    code, names, told = red(fortnight, pytester, "-m", "llmb(gpu='h100', dtype='fp8', gpus=16, model='llama3.1')")
     assert (code, names) == (1, [f"trend {LLAMA[1]}"])
     assert caution(told, "left-out-by-selection").startswith("left out by -m: ")
     assert ", 5 red: " in caution(told, "left-out-by-selection")
 
 
-def test_marks_of_a_check_name_its_configurations(judged: Judge, month: Path) -> None:
+@pytest.mark.slow
+def test_marks_of_a_check_name_its_configurations(judged: Judge, fortnight: Path) -> None:
     """So that trends of one GPU type can be asked for alone."""
-    session = judged(f"--llmb-logs={month}", "-m", "llmb(check='trend') and llmb(gpu='gb200')")
+    session = judged(f"--llmb-logs={fortnight}", "-m", "llmb(check='trend') and llmb(gpu='gb200')")
     assert {one["id"] for one in session.reports} == set(GROK)
     assert {one["kind"] for one in session.reports} == {"check"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "stays"),
     [
@@ -149,12 +152,17 @@ def test_a_change_of_the_cluster_stays_with_each_of_its_configurations(
     assert ("cluster-change slower" in caution(told, "left-out-by-selection")) is not stays
 
 
+@pytest.mark.slow
+def test_scaling_and_speed_up_are_red_without_a_selection(uneven: Path, pytester: pytest.Pytester) -> None:
+    everything = red(uneven, pytester)[1]
+    assert {name.partition(" ")[0] for name in everything} == {"weak-scaling", "fp8-speedup"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("selected", [GROK[2], GROK[3]])
 def test_scaling_and_speed_up_stay_with_each_of_their_configurations(
     uneven: Path, pytester: pytest.Pytester, selected: str
 ) -> None:
-    everything = red(uneven, pytester)[1]
-    assert {name.partition(" ")[0] for name in everything} == {"weak-scaling", "fp8-speedup"}
     _, by_key, _ = red(uneven, pytester, "-k", selected)
     _, by_mark, _ = red(uneven, pytester, "-m", f"llmb(gpus={selected.rpartition('-')[2]}, dtype='fp8', gpu='gb200')")
     _, by_id, _ = red(uneven, pytester, f"{PERFORMANCE}[{selected}]")
@@ -175,17 +183,19 @@ def failed(pytester: pytest.Pytester) -> list[str]:
     return [f"{one.get('check', one['kind'])} {one['id']}" for one in told["outcomes"] if one["status"] == "failed"]
 
 
+@pytest.mark.slow
 def test_last_failed_with_nothing_failed_before_leaves_out_nothing(week: Path, pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess(*arguments(week, "--lf"))
     assert failed(pytester) == ["cluster-change slower"]
 
 
+@pytest.mark.slow
 def test_last_failed_where_only_a_trend_failed_is_red_again_and_counts_the_rest(
-    month: Path, pytester: pytest.Pytester
+    fortnight: Path, pytester: pytest.Pytester
 ) -> None:
-    pytester.runpytest_inprocess(*arguments(month, "-k", LLAMA[0]))
+    pytester.runpytest_inprocess(*arguments(fortnight, "-k", LLAMA[0]))
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
-    done = pytester.runpytest_inprocess(*arguments(month, "--lf"))
+    done = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
     told = json.loads((pytester.path / "llmb.json").read_bytes())
@@ -193,17 +203,19 @@ def test_last_failed_where_only_a_trend_failed_is_red_again_and_counts_the_rest(
     assert caution(told, "left-out-by-selection").startswith("left out by --lf: ")
 
 
+@pytest.mark.slow
 def test_last_failed_does_not_leave_out_what_is_red_since(
-    month: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    fortnight: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item failed for another reason; that its trend is red was nobody's wish before."""
     name = LLAMA[0]
-    pytester.runpytest_inprocess(f"--llmb-logs={month}", "-k", name, "--llmb-tolerance=1%")
-    done = pytester.runpytest_inprocess(*arguments(month, "--lf"))
+    pytester.runpytest_inprocess(f"--llmb-logs={fortnight}", "-k", name, "--llmb-tolerance=1%")
+    done = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
     assert failed(pytester) == [f"trend {name}"]
     assert done.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--ff", "--nf"])
 def test_an_order_leaves_out_nothing(week: Path, pytester: pytest.Pytester, option: str) -> None:
     for _ in range(2):
@@ -212,31 +224,34 @@ def test_an_order_leaves_out_nothing(week: Path, pytester: pytest.Pytester, opti
         assert not caution(json.loads((pytester.path / "llmb.json").read_bytes()), "left-out-by-selection")
 
 
-def test_stepwise_counts_what_it_has_not_come_to(month: Path, pytester: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_stepwise_counts_what_it_has_not_come_to(fortnight: Path, pytester: pytest.Pytester) -> None:
     for expected in (("not-run", "5 red"), ("not-run", "5 red")):
-        done = pytester.runpytest_inprocess(*arguments(month, "--sw"))
+        done = pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
         told = json.loads((pytester.path / "llmb.json").read_bytes())
         assert expected[1] in caution(told, expected[0])
         assert done.ret != pytest.ExitCode.OK
 
 
-def test_a_node_id_runs_with_stepwise_as_without(month: Path, pytester: pytest.Pytester) -> None:
-    pytester.runpytest_inprocess(*arguments(month, "--sw"))
-    pytester.runpytest_inprocess(*arguments(month, "--sw", f"{PERFORMANCE}[{LLAMA[0]}]"))
+@pytest.mark.slow
+def test_a_node_id_runs_with_stepwise_as_without(fortnight: Path, pytester: pytest.Pytester) -> None:
+    pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
+    pytester.runpytest_inprocess(*arguments(fortnight, "--sw", f"{PERFORMANCE}[{LLAMA[0]}]"))
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
 
 
 # --- the user's word ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "selection", [(), ("-k", LLAMA[0]), ("-m", "llmb(gpu='h100')", "-n2"), (f"{PERFORMANCE}[{LLAMA[0]}]",)]
+    "selection", [(), ("-k", LLAMA[0]), ("-m", "llmb(gpu='h100')", "-n1"), (f"{PERFORMANCE}[{LLAMA[0]}]",)]
 )
 def test_deselect_with_its_id_is_the_users_word_and_is_told(
-    month: Path, pytester: pytest.Pytester, selection: tuple[str, ...]
+    fortnight: Path, pytester: pytest.Pytester, selection: tuple[str, ...]
 ) -> None:
     node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
-    _, names, told = red(month, pytester, *selection, "--deselect", node)
+    _, names, told = red(fortnight, pytester, *selection, "--deselect", node)
     assert f"trend {LLAMA[0]}" not in names
     assert (
         caution(told, "deselected")
@@ -257,21 +272,23 @@ CONFTESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", [(), (f"{PERFORMANCE}[{LLAMA[0]}]",)], ids=["all", "node-id"])
 @pytest.mark.parametrize("conftest", ["silent", "told"])
 def test_a_conftest_that_deselects_is_the_users_word_and_is_told(
-    month: Path, pytester: pytest.Pytester, conftest: str, selection: tuple[str, ...]
+    fortnight: Path, pytester: pytest.Pytester, conftest: str, selection: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(CONFTESTS[conftest])
-    code, names, told = red(month, pytester, *selection)
+    code, names, told = red(fortnight, pytester, *selection)
     assert (code, names) == (0, [])
     assert "6 items, 6 red: trend " in caution(told, "deselected")
     assert "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red" in make_message(told)
 
 
-def test_a_conftest_has_its_word_beside_k(month: Path, pytester: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_a_conftest_has_its_word_beside_k(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTESTS["silent"])
-    code, names, told = red(month, pytester, "-m", "llmb(gpu='gb200')")
+    code, names, told = red(fortnight, pytester, "-m", "llmb(gpu='gb200')")
     assert (code, names) == (0, [])
     assert caution(told, "deselected")
 
@@ -279,26 +296,29 @@ def test_a_conftest_has_its_word_beside_k(month: Path, pytester: pytest.Pytester
 # --- what did not run ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("-x",), ("--maxfail=2",), ("-x", "-n2")])
 def test_a_session_that_stops_counts_the_red_that_did_not_run(
-    month: Path, pytester: pytest.Pytester, options: tuple[str, ...]
+    fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
-    _, names, told = red(month, pytester, *options)
+    _, names, told = red(fortnight, pytester, *options)
     text = caution(told, "not-run")
     assert text.startswith("did not run: ")
     assert f", {6 - len(names)} red: trend " in text
 
 
+@pytest.mark.slow
 def test_a_whole_session_says_nothing_of_what_did_not_run(week: Path, pytester: pytest.Pytester) -> None:
     assert [one["code"] for one in red(week, pytester)[2]["cautions"]] == ["without-verdict"]
 
 
-def test_what_a_mark_skips_is_told_where_it_is_red(month: Path, pytester: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_what_a_mark_skips_is_told_where_it_is_red(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         "import pytest\ndef pytest_collection_modifyitems(items):\n"
         "    for item in items:\n        if 'test_trend' in item.nodeid: item.add_marker(pytest.mark.skip)\n"
     )
-    code, names, told = red(month, pytester, "-k", "llama3.1_8b")
+    code, names, told = red(fortnight, pytester, "-k", "llama3.1_8b")
     assert (code, names) == (0, [])
     assert (
         caution(told, "skipped-items")
@@ -336,7 +356,7 @@ SELECTIONS = [
     ("-m", 'llmb(gpu="gb200")'),
     (f"{PERFORMANCE}[{GROK[2]}]",),
     ("-k", "grok1", "-q"),
-    ("-k", "grok1", "-n2"),
+    pytest.param(("-k", "grok1", "-n1"), marks=pytest.mark.slow),
 ]
 
 
@@ -410,6 +430,7 @@ def test_a_folder_without_permission_of_another_recipe_is_named(
     assert "1 red: UNREADABLE unreadable-pretrain_grok1_314b_fp8_256" in caution(told, "left-out-by-selection")
 
 
+@pytest.mark.slow
 def test_a_run_of_an_unknown_recipe_is_of_none_of_those_selected(
     good: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
 ) -> None:
@@ -425,12 +446,13 @@ def test_a_run_of_an_unknown_recipe_is_of_none_of_those_selected(
 # --- a user's own tests -------------------------------------------------------------------------------------
 
 
-def test_a_users_own_tests_do_not_hide_what_was_asked_to_fail(month: Path, pytester: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_a_users_own_tests_do_not_hide_what_was_asked_to_fail(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
-    code, names, _ = red(month, pytester, "test_mine.py", "-k", LLAMA[0])
+    code, names, _ = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0])
     assert (code, names) == (1, [f"trend {LLAMA[0]}"])
     node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
-    code, names, told = red(month, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node)
+    code, names, told = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node)
     assert (code, names) == (0, [])
     assert f"trend {LLAMA[0]}" in caution(told, "deselected")
 
@@ -445,15 +467,17 @@ def test_node_ids_of_a_users_own_tests_name_what_else_is_red(uneven: Path, pytes
     assert caution(told, "left-out-by-selection") == f"left out by node ids: 5 items, 1 red: REGRESSION {GROK[3]}"
 
 
-def test_a_users_own_tests_run_alone_where_nobody_asked(month: Path, pytester: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_a_users_own_tests_run_alone_where_nobody_asked(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
     done = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={month}", "-k", LLAMA[0]
+        "-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={fortnight}", "-k", LLAMA[0]
     )
     done.assert_outcomes(passed=1, deselected=81)
 
 
-def test_a_users_own_test_of_a_trend_stands_for_the_built_in_one(month: Path, pytester: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_a_users_own_test_of_a_trend_stands_for_the_built_in_one(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_mine=(
             "def test_it(llmb_verdict): assert not llmb_verdict.failed\n"
@@ -461,7 +485,7 @@ def test_a_users_own_test_of_a_trend_stands_for_the_built_in_one(month: Path, py
             "def test_level_too(llmb_trend): assert not llmb_trend.failed, llmb_trend.message\n"
         )
     )
-    base = ("-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={month}", *FAIL)
+    base = ("-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={fortnight}", *FAIL)
     pytester.runpytest_inprocess(*base, "-m", "llmb(model='llama3.1', size='8b', gpus=16)").assert_outcomes(
         passed=2, failed=4, deselected=353
     )

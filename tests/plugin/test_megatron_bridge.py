@@ -44,6 +44,12 @@ def write_all(folder: Path, runs: Iterator[BridgeRun]) -> Path:
     return folder
 
 
+def find_strays(session: Judged) -> dict[str, str]:
+    """The text of each unmatched run, by the first folder of its id."""
+    strays = (one for one in session.described.values() if one["kind"] == "stray")
+    return {one["id"].partition("/")[0]: one["text"] for one in strays}
+
+
 def of_tables(session: Judged) -> dict[str, str]:
     return {name: verdict for name, verdict in session.verdicts.items() if name.startswith("megatron_bridge")}
 
@@ -73,6 +79,7 @@ def test_every_row_of_the_documents_is_there_as_it_is_printed(rows: dict[str, Ba
     assert len(stated) == 265
 
 
+@pytest.mark.slow
 def test_a_run_at_the_published_number_passes(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', map(BridgeRun, rows.values()))}")
     assert of_tables(session) == dict.fromkeys(rows, "PASS")
@@ -82,6 +89,7 @@ def test_a_run_at_the_published_number_passes(judged: Judge, tmp_path: Path, row
         assert logged == pytest.approx(float(dict(baseline.cells)["tflops_per_gpu"]), rel=1e-3 + coarse / 2), name
 
 
+@pytest.mark.slow
 def test_a_run_eight_percent_slower_fails(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     runs = (BridgeRun(baseline, factor=1.08) for baseline in rows.values())
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', runs)}")
@@ -99,6 +107,7 @@ def find_sibling(baseline: Baseline, rows: dict[str, Baseline]) -> dict[str, str
     return {"dtype": there, "family": "fp8" if there.startswith("fp8") else there}
 
 
+@pytest.mark.slow
 def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
@@ -110,7 +119,7 @@ def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
         beside = (CONFIGURATION, SCRIPT) if number % 2 else (SCRIPT,)
         runs.append(BridgeRun(baseline, changed=changed, beside=beside))
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', iter(runs))}")
-    strays = {one["id"].partition("/")[0] for one in session.described.values() if one["kind"] == "stray"}
+    strays = find_strays(session)
     rows_of = {
         one["run"]["id"].partition("/")[0]: one["configuration"] for one in session.described.values() if one.get("run")
     }
@@ -128,6 +137,7 @@ def write_one(folder: Path, run: BridgeRun) -> Path:
 ROW = "megatron_bridge_llama3_70b-26.04-gb300-fp8_cs-64"
 
 
+@pytest.mark.slow
 def test_an_llmb_run_is_told_by_its_metadata_and_its_name(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
@@ -140,113 +150,129 @@ def test_an_llmb_run_is_told_by_its_metadata_and_its_name(
 TUNED = "megatron_bridge_llama3_70b-26.06-gb300-fp8_cs-8-lora"
 
 
-@pytest.mark.parametrize(
-    ("name", "verdicts"),
-    [("", {TUNED: "PASS"}), ("llama3_70b_fp8_cs_gpus8", {}), ("pretrain_llama3_70b_fp8_cs_gpus8", {})],
-)
-def test_metadata_say_finetune_of_any_tuning(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], name: str, verdicts: dict[str, str]
-) -> None:
+@pytest.mark.slow
+def test_metadata_say_finetune_of_any_tuning(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     """Which one it is the name says, or nothing does."""
-    changed = {"task": "finetune"}
-    log = write_bridge_run(
-        tmp_path / "n0",
-        BridgeRun(rows[TUNED], beside=(METADATA,), name=name or "lora_llama3_70b_fp8_cs_gpus8", changed=changed),
-    )
-    assert log.is_file()
-    assert of_tables(judged(f"--llmb-logs={tmp_path}")) == verdicts
+    names = ("lora_llama3_70b_fp8_cs_gpus8", "llama3_70b_fp8_cs_gpus8", "pretrain_llama3_70b_fp8_cs_gpus8")
+    run = BridgeRun(rows[TUNED], beside=(METADATA,), changed={"task": "finetune"})
+    runs = (replace(run, name=name, job=str(number), days=number) for number, name in enumerate(names, 1))
+    session = judged(f"--llmb-logs={write_all(tmp_path, runs)}")
+    assert of_tables(session) == {TUNED: "PASS"}
+    assert session.described[TUNED]["run"]["id"].startswith("n0/")
+    assert set(find_strays(session)) == {"n1", "n2"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "beside", "said"),
-    [
-        ({}, (), "nothing says its gpu, release"),
-        ({}, (CONFIGURATION,), "nothing says its gpu, release"),
-        ({"gpu": "h100"}, (SCRIPT,), "no baseline fits"),
-        ({"container": "26.05"}, (SCRIPT,), "release 26.05 has no baseline"),
-        ({"gbs": "512"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
-        ({"sequence_length": "4096"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
-        ({"vp": "4"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
-        ({"fsdp": "false"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
-        ({"task": "sft"}, (SCRIPT,), "no baseline fits"),
-    ],
+UNMATCHED: tuple[tuple[dict[str, str], tuple[str, ...], str], ...] = (
+    ({}, (), "nothing says its gpu, release"),
+    ({}, (CONFIGURATION,), "nothing says its gpu, release"),
+    ({"gpu": "h100"}, (SCRIPT,), "no baseline fits"),
+    ({"container": "26.05"}, (SCRIPT,), "release 26.05 has no baseline"),
+    ({"gbs": "512"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
+    ({"sequence_length": "4096"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
+    ({"vp": "4"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
+    ({"fsdp": "false"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
+    ({"task": "sft"}, (SCRIPT,), "no baseline fits"),
 )
+
+
+@pytest.mark.slow
 def test_what_is_not_said_or_another_is_named_and_judged_by_no_row(
-    judged: Judge, tmp_path: Path, changed: dict[str, str], beside: tuple[str, ...], said: str
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
-    folder = write_one(tmp_path, BridgeRun(read_rows()[ROW], changed=changed, beside=beside))
-    session = judged(f"--llmb-logs={folder}")
+    runs = (
+        BridgeRun(rows[ROW], changed=changed, beside=beside, job=str(number), days=number)
+        for number, (changed, beside, _) in enumerate(UNMATCHED, 1)
+    )
+    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', runs)}")
     assert of_tables(session) == {}
-    (stray,) = [one for one in session.described.values() if one["kind"] == "stray"]
-    assert said in stray["text"]
+    strays = find_strays(session)
+    assert sorted(strays) == [f"n{number}" for number in range(len(UNMATCHED))]
+    for number, (*_, reason) in enumerate(UNMATCHED):
+        assert reason in strays[f"n{number}"]
 
 
-@pytest.mark.parametrize(
-    ("row", "stated", "other"),
-    [
-        ("deepseek_v3-25.11-gb200-fp8_mx-256-without_mtp", "null", "1"),
-        ("deepseek_v3-25.11-b200-fp8_mx-256-with_mtp", "1", "null"),
-        ("deepseek_v3-26.04-gb300-fp8_mx-256", "1", "0"),
-        ("deepseek_v3-26.06-gb300-fp8_mx-256-gbs15360", "1", "null"),
-        ("kimi_k2-26.04-gb300-fp8_mx-256", "null", "1"),
-        ("nemotron_3_super-26.08-gb300-nvfp4-64", "2", "1"),
-        ("nemotron_3_nano-26.08-gb300-fp8_mx-8", "0", "2"),
-    ],
-)
+FURTHER_TOKENS = {
+    "deepseek_v3-25.11-gb200-fp8_mx-256-without_mtp": ("null", "1"),
+    "deepseek_v3-25.11-b200-fp8_mx-256-with_mtp": ("1", "null"),
+    "deepseek_v3-26.04-gb300-fp8_mx-256": ("1", "0"),
+    "deepseek_v3-26.06-gb300-fp8_mx-256-gbs15360": ("1", "null"),
+    "kimi_k2-26.04-gb300-fp8_mx-256": ("null", "1"),
+    "nemotron_3_super-26.08-gb300-nvfp4-64": ("2", "1"),
+    "nemotron_3_nano-26.08-gb300-fp8_mx-8": ("0", "2"),
+}
+
+
+@pytest.mark.slow
 def test_a_run_with_other_layers_of_further_tokens_than_the_configuration_of_a_row_is_not_of_it(
-    judged: Judge, tmp_path: Path, row: str, stated: str, other: str
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """That of DeepSeek V3 is 4 % of its work: the tolerance of logged TFLOP/s would not tell them apart."""
-    name = f"megatron_bridge_{row}"
-    for folder, further in (("n0", stated), ("n1", other)):
-        log = write_bridge_run(tmp_path / folder, BridgeRun(read_rows()[name]))
-        path = log.parent / "configs" / "ConfigContainer.yaml"
-        path.write_text(path.read_text().replace("model:\n", f"model:\n  mtp_num_layers: {further}\n"))
-        assert of_tables(judged(f"--llmb-logs={tmp_path / folder}")) == ({name: "PASS"} if further == stated else {})
+    names = [f"megatron_bridge_{row}" for row in FURTHER_TOKENS]
+    for number, (name, layers) in enumerate(zip(names, FURTHER_TOKENS.values(), strict=True)):
+        for kind, further, days in (("row", layers[0], 0), ("other", layers[1], 1)):
+            run = BridgeRun(rows[name], job=f"{days}{number}", days=days)
+            log = write_bridge_run(tmp_path / f"{kind}{number}", run)
+            path = log.parent / "configs" / "ConfigContainer.yaml"
+            path.write_text(path.read_text().replace("model:\n", f"model:\n  mtp_num_layers: {further}\n"))
+    session = judged(f"--llmb-logs={tmp_path}")
+    assert of_tables(session) == dict.fromkeys(names, "PASS")
+    for number, name in enumerate(names):
+        assert session.described[name]["run"]["id"].startswith(f"row{number}/")
+    assert sorted(find_strays(session)) == [f"other{number}" for number in range(len(names))]
 
 
-@pytest.mark.parametrize(
-    ("row", "other"),
-    [
-        ("qwen3_30b_a3b-26.06-gb300-fp8_mx-8", "true"),
-        ("gpt_oss_120b-26.06.01-gb300-fp8_mx-64", "true"),
-        ("gpt_oss_120b-26.08-gb300-fp8_mx-64", "true"),
-        ("nemotron_3_ultra-26.08-gb200-fp8_mx-256", "false"),
-    ],
-)
+OTHER_FSDP = {
+    "megatron_bridge_qwen3_30b_a3b-26.06-gb300-fp8_mx-8": "true",
+    "megatron_bridge_gpt_oss_120b-26.06.01-gb300-fp8_mx-64": "true",
+    "megatron_bridge_gpt_oss_120b-26.08-gb300-fp8_mx-64": "true",
+    "megatron_bridge_nemotron_3_ultra-26.08-gb200-fp8_mx-256": "false",
+}
+
+
+@pytest.mark.slow
 def test_where_fsdp_has_no_column_that_of_the_releases_configuration_counts(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], row: str, other: str
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
-    name = f"megatron_bridge_{row}"
-    folder = write_one(tmp_path, BridgeRun(rows[name]))
-    assert of_tables(judged(f"--llmb-logs={folder}")) == {name: "PASS"}
-    folder = write_one(tmp_path / "other", BridgeRun(rows[name], changed={"fsdp": other}))
-    assert of_tables(judged(f"--llmb-logs={folder}")) == {}
+    for number, (name, other) in enumerate(OTHER_FSDP.items()):
+        write_bridge_run(tmp_path / f"row{number}", BridgeRun(rows[name], job=f"1{number}"))
+        changed = BridgeRun(rows[name], changed={"fsdp": other}, job=f"2{number}", days=1)
+        write_bridge_run(tmp_path / f"other{number}", changed)
+    session = judged(f"--llmb-logs={tmp_path}")
+    assert of_tables(session) == dict.fromkeys(OTHER_FSDP, "PASS")
+    for number, name in enumerate(OTHER_FSDP):
+        assert session.described[name]["run"]["id"].startswith(f"row{number}/")
+    assert sorted(find_strays(session)) == [f"other{number}" for number in range(len(OTHER_FSDP))]
 
 
-@pytest.mark.parametrize(
-    ("words", "judged_by_row"),
-    [
-        ("-mb 1", True),
-        ("--micro_batch_size=1", True),
-        ("-mb 2", False),
-        ("train.micro_batch_size=2", False),
-        ("model.mtp_num_layers=1", True),
-        ("model.mtp_num_layers=null", False),
-        ("--use_megatron_fsdp true", False),
-    ],
-)
+WORDS = {
+    "-mb 1": True,
+    "--micro_batch_size=1": True,
+    "model.mtp_num_layers=1": True,
+    "-mb 2": False,
+    "train.micro_batch_size=2": False,
+    "model.mtp_num_layers=null": False,
+    "--use_megatron_fsdp true": False,
+}
+
+
+@pytest.mark.slow
 def test_what_the_submitted_script_alone_says_is_compared_with_the_row(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], words: str, judged_by_row: bool
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """The name of a run of 26.08 has neither parallelism nor batch."""
     name = "megatron_bridge_deepseek_v3-26.08-gb300-fp8_mx-256"
-    log = write_bridge_run(tmp_path / "n0", BridgeRun(rows[name], beside=(SCRIPT,)))
-    (script,) = log.parent.glob("scripts/*.sh")
-    script.write_text(script.read_text().replace("--max_steps 50", f"--max_steps 50 {words}"))
-    assert of_tables(judged(f"--llmb-logs={tmp_path}")) == ({name: "PASS"} if judged_by_row else {})
+    for number, words in enumerate(WORDS):
+        run = BridgeRun(rows[name], beside=(SCRIPT,), job=str(number + 1), days=number)
+        log = write_bridge_run(tmp_path / f"n{number}", run)
+        (script,) = log.parent.glob("scripts/*.sh")
+        script.write_text(script.read_text().replace("--max_steps 50", f"--max_steps 50 {words}"))
+    session = judged(f"--llmb-logs={tmp_path}")
+    assert of_tables(session) == {name: "PASS"}
+    unmatched = {f"n{number}" for number, is_of_row in enumerate(WORDS.values()) if not is_of_row}
+    assert set(find_strays(session)) == unmatched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1.0, 1.556])
 def test_lora_is_judged_by_its_step_time_however_its_work_is_counted(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline], times: float
@@ -259,6 +285,7 @@ def test_lora_is_judged_by_its_step_time_however_its_work_is_counted(
         assert of_tables(judged(f"--llmb-logs={tmp_path / folder}")) == {TUNED: verdict}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"])
 def test_of_several_scripts_none_is_read(judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str) -> None:
     """The submitted one says the release, and the one that it runs the GPU type: nobody knows which of two ran."""
@@ -271,6 +298,7 @@ def test_of_several_scripts_none_is_read(judged: Judge, tmp_path: Path, rows: di
     assert f"nothing says its {missing}" in str(session.described)
 
 
+@pytest.mark.slow
 def test_sources_that_contradict_each_other_are_named(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     run = BridgeRun(rows[ROW])
     log = write_bridge_run(tmp_path / "n0", run)
@@ -281,11 +309,13 @@ def test_sources_that_contradict_each_other_are_named(judged: Judge, tmp_path: P
     assert "its sources contradict each other: dtype fp8_cs (" in str(session.described)
 
 
+@pytest.mark.slow
 def test_options_say_what_nothing_else_says(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW], beside=()))
     assert of_tables(judged(f"--llmb-logs={folder}", "--llmb-gpu=gb300", "--llmb-release=26.04")) == {ROW: "PASS"}
 
 
+@pytest.mark.slow
 def test_the_steps_that_the_recipes_average_decide_if_asked(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
@@ -296,6 +326,7 @@ def test_the_steps_that_the_recipes_average_decide_if_asked(
     assert (window["first"], window["last"]) == (35, 44)
 
 
+@pytest.mark.slow
 def test_without_a_run_the_tables_are_a_line_and_no_item(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
@@ -308,6 +339,7 @@ def test_without_a_run_the_tables_are_a_line_and_no_item(
     assert sorted(of_tables(required).values()) == ["MISSING", "PASS"]
 
 
+@pytest.mark.slow
 def test_the_line_that_stands_for_all_rows_without_a_run(pytester: pytest.Pytester, rows: dict[str, Baseline]) -> None:
     write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW]))
     result = pytester.runpytest_inprocess("--llmb-logs=runs")
@@ -317,6 +349,7 @@ def test_the_line_that_stands_for_all_rows_without_a_run(pytester: pytest.Pytest
     selected.stdout.no_fnmatch_line("*Megatron-Bridge's tables*")
 
 
+@pytest.mark.slow
 def test_a_row_can_be_recorded_and_judged_against(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     """A cluster that is 10 % off its document."""
     folder, own = write_one(tmp_path, BridgeRun(rows[ROW], factor=1.1)), tmp_path / "own"
@@ -326,6 +359,7 @@ def test_a_row_can_be_recorded_and_judged_against(judged: Judge, tmp_path: Path,
     assert of_tables(published) == {ROW: "REGRESSION"}
 
 
+@pytest.mark.slow
 def test_a_run_of_which_nobody_says_the_row_can_be_recorded_as_an_own_one(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
@@ -338,11 +372,13 @@ def test_a_run_of_which_nobody_says_the_row_can_be_recorded_as_an_own_one(
     assert list(session.verdicts.values()) == ["REGRESSION"]
 
 
+@pytest.mark.slow
 def test_a_run_under_any_name_is_told_by_its_script(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW], name="friday"))
     assert of_tables(judged(f"--llmb-logs={folder}")) == {ROW: "PASS"}
 
 
+@pytest.mark.slow
 def test_an_archive_holds_what_stands_beside_a_log(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW]))
     with tarfile.open(tmp_path / "night.tgz", "w:gz") as archive:
@@ -350,6 +386,7 @@ def test_an_archive_holds_what_stands_beside_a_log(judged: Judge, tmp_path: Path
     assert of_tables(judged(f"--llmb-logs={tmp_path / 'night.tgz'}")) == {ROW: "PASS"}
 
 
+@pytest.mark.slow
 def test_the_history_knows_the_runs_of_a_row(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     folder, history = write_one(tmp_path, BridgeRun(rows[ROW])), f"--llmb-history=sqlite:///{tmp_path / 'h.db'}"
     judged(f"--llmb-logs={folder}", history)
@@ -360,6 +397,7 @@ def test_the_history_knows_the_runs_of_a_row(judged: Judge, tmp_path: Path, rows
     assert [night["verdict"] for night in outcome["history"]] == ["PASS"]
 
 
+@pytest.mark.slow
 def test_all_requires_no_row_without_a_run(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW]))
     session = judged(f"--llmb-logs={folder}", "--llmb-require=all", "-k", "llama3_70b")
@@ -367,6 +405,7 @@ def test_all_requires_no_row_without_a_run(judged: Judge, tmp_path: Path, rows: 
     assert states == {"skipped"}
 
 
+@pytest.mark.slow
 def test_all_requires_an_answer_of_a_row_with_a_run(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     """Too near the bound to tell: whoever requires all, asks for an answer here, too."""
     folder = write_one(tmp_path, BridgeRun(rows[ROW], factor=1.045))
@@ -376,6 +415,7 @@ def test_all_requires_an_answer_of_a_row_with_a_run(judged: Judge, tmp_path: Pat
     assert (required.verdicts[ROW], required.statuses[ROW]) == ("INCONCLUSIVE", "failed")
 
 
+@pytest.mark.slow
 def test_what_failed_is_there_again_with_lf(pytester: pytest.Pytester, rows: dict[str, Baseline]) -> None:
     write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW], factor=1.2))
     assert pytester.runpytest_inprocess("--llmb-logs=runs").parseoutcomes()["failed"] == 1

@@ -338,6 +338,7 @@ def test_a_launch_that_ran_something_else_is_not_of_its_row(
     assert ingest_launched(tmp_path, base, BridgeRun(base, changed=changed)) != base.key
 
 
+@pytest.mark.slow
 def test_a_launch_without_the_checkpoint_submits_nothing_and_says_how_to_give_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +356,7 @@ def test_a_launch_without_the_checkpoint_submits_nothing_and_says_how_to_give_it
     assert "Nothing was submitted." in shown
 
 
+@pytest.mark.slow
 def test_a_suite_file_launches_the_rows_that_it_names_by_id(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +378,7 @@ def test_a_suite_file_launches_the_rows_that_it_names_by_id(
         assert re.search(rf"(?m)^{re.escape(name)}  \(script\)$", text), name
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("HF_TOKEN", "hf_very_secret"), ("STAGE_PATH", str(pytester.path))):
         monkeypatch.setenv(name, value)

@@ -16,8 +16,6 @@ from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
 
-pytestmark = pytest.mark.slow
-
 NEMOTRON = "nemotron4_340b-25.01-h100-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 GROK = "grok1_314b-25.05-gb200-bf16-128"
@@ -42,44 +40,55 @@ def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
 
 def told(judged: Judge, folder: Path, name: str, *options: str) -> tuple[str, str, str]:
     """Return verdict, reason and judged job of a configuration."""
-    one = judged(f"--llmb-logs={folder}", *options).described[name]
+    return outline(judged(f"--llmb-logs={folder}", "-k", name, *options).described[name])
+
+
+def outline(one: dict[str, Any]) -> tuple[str, str, str]:
+    """Return verdict, reason and judged job of an outcome."""
     return one["verdict"], one["reason"], (one["run"] or {}).get("job_id", "")
 
 
 # --- jobs without a log ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [1, 30])
 def test_a_newest_job_that_left_only_standard_error_is_invalid(
     judged: Judge, tmp_path: Path, night: Any, days: int
 ) -> None:
     night(NEMOTRON, 0, OLD)
     night(NEMOTRON, days, NEW).unlink()
-    assert told(judged, tmp_path, NEMOTRON) == ("INVALID", "no-steps", NEW)
-    text = judged(f"--llmb-logs={tmp_path}").described[NEMOTRON]["text"]
-    assert f"log-nemo_nemotron4_340b_128_{NEW}.err" in text
+    one = judged(f"--llmb-logs={tmp_path}", "-k", NEMOTRON).described[NEMOTRON]
+    assert outline(one) == ("INVALID", "no-steps", NEW)
+    assert f"log-nemo_nemotron4_340b_128_{NEW}.err" in one["text"]
     night(NEMOTRON, days + 1, LATER)
     assert told(judged, tmp_path, NEMOTRON) == ("PASS", "within-tolerance", LATER)
 
 
-@pytest.mark.parametrize("name", [LLAMA, GROK])
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", ["", "sbatch_a-b.x_9.out", "config.yaml", "train.sh"])
-def test_a_newest_launch_without_a_log_is_invalid(
-    judged: Judge, tmp_path: Path, night: Any, name: str, beside: str
-) -> None:
-    night(name, 0, OLD)
-    folder = night(name, 9, NEW).parent
-    shutil.rmtree(folder)
-    folder.mkdir()
-    if beside:
-        (folder / beside).write_text("x\n")
-    assert told(judged, tmp_path, name) == ("INVALID", "no-steps", "")
-    text = judged(f"--llmb-logs={tmp_path}").described[name]["text"]
-    assert folder.parent.name in text
-    night(name, 10, LATER)
-    assert told(judged, tmp_path, name) == ("PASS", "within-tolerance", LATER)
+def test_a_newest_launch_without_a_log_is_invalid(judged: Judge, tmp_path: Path, night: Any, beside: str) -> None:
+    names, arguments = (LLAMA, GROK), (f"--llmb-logs={tmp_path}", "-k", f"{LLAMA} or {GROK}")
+    launches = {}
+    for name in names:
+        night(name, 0, OLD)
+        folder = night(name, 9, NEW).parent
+        shutil.rmtree(folder)
+        folder.mkdir()
+        if beside:
+            (folder / beside).write_text("x\n")
+        launches[name] = folder.parent.name
+    described = judged(*arguments).described
+    assert {name: outline(described[name]) for name in names} == dict.fromkeys(names, ("INVALID", "no-steps", ""))
+    for name in names:
+        assert launches[name] in described[name]["text"]
+        night(name, 10, LATER)
+    described = judged(*arguments).described
+    expected = ("PASS", "within-tolerance", LATER)
+    assert {name: outline(described[name]) for name in names} == dict.fromkeys(names, expected)
 
 
+@pytest.mark.slow
 def test_a_newest_job_that_left_only_metadata_is_invalid_however_long_ago(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
@@ -95,7 +104,7 @@ def test_a_launch_of_this_minute_is_told_and_no_alarm(judged: Judge, tmp_path: P
     folder = night(LLAMA, 0, NEW, now() - timedelta(minutes=2)).parent
     shutil.rmtree(folder)
     folder.mkdir()
-    one = judged(f"--llmb-logs={tmp_path}").described[LLAMA]
+    one = judged(f"--llmb-logs={tmp_path}", "-k", LLAMA).described[LLAMA]
     assert (one["verdict"], one["run"]["job_id"]) == ("PASS", OLD)
     assert "newer-job" in [note["code"] for note in one["notes"]]
 
@@ -107,6 +116,7 @@ def test_a_launch_that_waits_for_hours_is_no_green_light(judged: Judge, tmp_path
     assert told(judged, tmp_path, LLAMA)[:2] == ("INVALID", "no-steps")
 
 
+@pytest.mark.slow
 def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(judged: Judge, tmp_path: Path, night: Any) -> None:
     """Logs were pruned, and there is none that could be judged in the place of one of these jobs."""
     night(GROK, 0, OLD).unlink()
@@ -118,6 +128,7 @@ def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(judged: Judge, 
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_a_folder_whose_log_has_another_name_or_was_put_away_is_no_empty_launch(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
@@ -166,7 +177,7 @@ def test_local_times_of_a_cluster_hours_ahead_are_compared_with_each_other(
     night(NEMOTRON, 0, OLD, now() - timedelta(days=1) + ahead)
     log = night(NEMOTRON, 0, NEW, now() - timedelta(hours=2) + ahead, factor=1.3)
     os.utime(log, (now().timestamp() - 90_000, now().timestamp() - 90_000))  # a file time decides nothing here
-    one = judged(f"--llmb-logs={tmp_path}").described[NEMOTRON]
+    one = judged(f"--llmb-logs={tmp_path}", "-k", NEMOTRON).described[NEMOTRON]
     assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("REGRESSION", NEW, "log")
 
 
@@ -180,8 +191,7 @@ def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge,
     """Logs without a time stamp: copying them makes any of them the newest, and the line of the verdict says so."""
     stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
     stampless(night(MAXTEXT, 1, NEW, factor=1.02), now() - timedelta(hours=2))
-    session = judged(f"--llmb-logs={tmp_path}")
-    one = session.described[MAXTEXT]
+    one = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
     assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("PASS", OLD, "file-time")
     assert "only the times of the files say" in one["text"]
     assert "order-file-time" in [note["code"] for note in one["notes"]]
@@ -189,7 +199,7 @@ def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge,
 
 def test_one_run_alone_needs_no_order(judged: Judge, tmp_path: Path, night: Any) -> None:
     stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
-    one = judged(f"--llmb-logs={tmp_path}").described[MAXTEXT]
+    one = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
     assert "order-file-time" not in [note["code"] for note in one["notes"]]
 
 
@@ -204,5 +214,5 @@ def test_runs_that_share_only_the_times_in_their_logs_are_ordered_by_those(
     loose.mkdir()
     new.rename(loose / new.name)
     shutil.rmtree(new.parents[1])
-    one = judged(f"--llmb-logs={tmp_path}").described[LLAMA]
+    one = judged(f"--llmb-logs={tmp_path}", "-k", LLAMA).described[LLAMA]
     assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("REGRESSION", NEW, "log")

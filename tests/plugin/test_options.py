@@ -15,8 +15,6 @@ from sessions import Judge, Write
 
 from pytest_llmbench.core.models import Baseline
 
-pytestmark = pytest.mark.slow
-
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
 
@@ -35,6 +33,7 @@ def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Ju
     assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %, --llmb-tolerance)" in message
 
 
+@pytest.mark.slow
 def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(judged: Judge, generated: Write) -> None:
     folder = generated(GROK)
     plain = judged(logs(folder))
@@ -47,6 +46,7 @@ def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(ju
     assert list(everything.statuses.values()).count("failed") == 81
 
 
+@pytest.mark.slow
 def test_requirements_can_stand_in_a_file(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("required.txt").write_text(f"# tonight\n{LLAMA}\n")
     session = judged(logs(generated(GROK)), "--llmb-require=required.txt")
@@ -56,6 +56,7 @@ def test_requirements_can_stand_in_a_file(judged: Judge, generated: Write, pytes
 SUITE = "config: {scale: 128, repeats: 2}\nworkloads: {gb200: [{pretrain_grok1_314b: {dtypes: [bf16, fp8]}}]}\n"
 
 
+@pytest.mark.slow
 def test_a_suite_file_asks_for_configurations_and_for_runs_of_them(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
@@ -75,12 +76,14 @@ def test_a_suite_file_asks_for_configurations_and_for_runs_of_them(
     assert aged.described[GROK]["reason"] == "too-few-runs"
 
 
+@pytest.mark.slow
 def test_too_few_runs_never_hide_a_regression(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("exemplar.yaml").write_text(SUITE)
     session = judged(logs(generated(GROK, factor=1.2)), "--llmb-require=exemplar.yaml")
     assert session.verdicts[GROK] == "REGRESSION"
 
 
+@pytest.mark.slow
 def test_a_stale_configuration_says_when_it_was_last_seen(judged: Judge, generated: Write) -> None:
     now = datetime.now(UTC)
     generated(GROK, started=now - timedelta(days=12), job_id="41")
@@ -108,6 +111,7 @@ def test_nothing_judged_is_never_green(judged: Judge, generated: Write, capsys: 
     assert f"({GROK}: PASS). Next: correct what keeps these runs from being judged, or select what they are of" in told
 
 
+@pytest.mark.slow
 def test_nothing_judged_is_told_once(judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """By its item, and in the summary with runs of one reason together."""
     for number in (77, 78):
@@ -128,6 +132,7 @@ def test_an_empty_folder_is_red(judged: Judge, tmp_path: Path) -> None:
     assert len(session.statuses) == 82
 
 
+@pytest.mark.slow
 def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: Judge, generated: Write) -> None:
     generated(GROK)
     folder = generated(GROK, release="26.06.00", job_id="77", started=datetime(2026, 7, 1, tzinfo=UTC))
@@ -156,6 +161,7 @@ def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Judge, g
     assert (late.verdicts, late.ret) == ({GROK: "MISSING"}, pytest.ExitCode.TESTS_FAILED)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_too_old_is_missing(judged: Judge, generated: Write) -> None:
     generated(GROK, started=datetime.now(UTC) - timedelta(hours=40))
     folder = generated(LLAMA, started=datetime.now(UTC) - timedelta(hours=5))
@@ -177,6 +183,7 @@ def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated:
     assert [other["verdict"] for other in both.described[GROK]["others"]] == ["PASS"]
 
 
+@pytest.mark.slow
 def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
     judged: Judge, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,6 +310,7 @@ def contradict(folder: Path, job_id: str) -> None:
     metadata.write_text(metadata.read_text().replace("dtype: bf16", "dtype: fp8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", [(), ("-k", GROK), ("-m", "llmb(gpus=128)")])
 def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_configuration(
     judged: Judge, generated: Write, selection: tuple[str, ...]
@@ -342,6 +350,7 @@ def test_two_logs_of_one_job_are_no_copies(judged: Judge, generated: Write) -> N
     assert judged(logs(folder), "-k", GROK).described[GROK]["verdict"] == "INVALID"
 
 
+@pytest.mark.slow
 def test_metadata_that_outlived_its_logs_is_no_run_of_tonight(judged: Judge, generated: Write) -> None:
     generated(LLAMA)
     for days, verdict in ((200, "MISSING"), (2, "INVALID")):
@@ -387,6 +396,7 @@ def test_a_copy_of_an_old_run_is_no_new_run(judged: Judge, generated: Write, bas
     assert judged(logs(folder), "-k", maxtext).verdicts == {maxtext: "REGRESSION"}
 
 
+@pytest.mark.slow
 def test_a_required_configuration_with_only_a_profiled_run_fails_in_either_mode(
     judged: Judge, generated: Write
 ) -> None:
@@ -484,6 +494,7 @@ def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None
     assert judged(logs(folder), "-k", GROK).verdicts[GROK] == "INVALID"
 
 
+@pytest.mark.slow
 def test_a_recording_leaves_out_a_configuration_whose_newest_run_is_invalid(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ sys.platform = system  # the standard library asks, too
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "code"),
     [

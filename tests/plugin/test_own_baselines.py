@@ -18,6 +18,7 @@ from titan_runs import MESH, START, write_run
 from pytest_llmbench.baseline.read import read_recipe
 
 
+@pytest.mark.slow
 def test_two_commands_make_a_gate(judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "first", 1)
     recorded = judged(f"--llmb-logs={tmp_path / 'first'}", f"--llmb-record={tmp_path / 'own'}")
@@ -50,6 +51,7 @@ OTHERS: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_configuration_at_the_same_place_is_not_judged(judged: Judge, tmp_path: Path, other: str) -> None:
     differs, said = OTHERS[other]
@@ -64,6 +66,7 @@ def test_another_configuration_at_the_same_place_is_not_judged(judged: Judge, tm
     assert said in text
 
 
+@pytest.mark.slow
 def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(judged: Judge, tmp_path: Path) -> None:
     """Its runs stay its own, now that their logs are known to say it; one that says another size of it never is."""
     sizes = " hidden_size: 5120\n num_attention_heads: 40\n"
@@ -86,6 +89,7 @@ def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(j
         assert found
 
 
+@pytest.mark.slow
 def test_a_run_of_another_number_at_a_place_that_says_nothing_is_not_judged(judged: Judge, tmp_path: Path) -> None:
     def write(number: int) -> str:
         path = write_run(tmp_path / f"night{number}", number, name="oak/run_{night}/train.log")
@@ -98,6 +102,7 @@ def test_a_run_of_another_number_at_a_place_that_says_nothing_is_not_judged(judg
     assert "its place oak/run_2/train.log, not oak/run_1/train.log" in text
 
 
+@pytest.mark.slow
 def test_configurations_of_one_folder_get_names_of_their_own(judged: Judge, tmp_path: Path) -> None:
     for night in (1, 2, 3):
         write_run(tmp_path / "runs", night)
@@ -115,6 +120,7 @@ def test_configurations_of_one_folder_get_names_of_their_own(judged: Judge, tmp_
     assert {session.verdicts[name] for name in names} <= {"PASS", "INCONCLUSIVE"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
 def test_a_second_recording_changes_nothing_that_is_there(judged: Judge, tmp_path: Path, named: bool) -> None:
     write_run(tmp_path / "runs", 1)
@@ -139,6 +145,7 @@ def test_a_log_without_a_step_at_that_place_is_a_run_that_died(judged: Judge, tm
     assert session.verdicts == {"oak_14b-own-h100-unknown-8": "INVALID"}
 
 
+@pytest.mark.slow
 def test_options_say_what_nothing_says(judged: Judge, tmp_path: Path) -> None:
     write_run(tmp_path / "runs", 1)
     options = ("--llmb-model=Elm", "--llmb-size=7b", "--llmb-dtype=bf16")

@@ -116,6 +116,7 @@ def test_a_number_of_steps_that_follows_from_few_digits_tells_no_configurations_
     assert session.statuses["elm_7b-own-unknown-unknown-unknown"] == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_two_commands_make_a_gate_of_any_of_them(judged: Judge, tmp_path: Path, name: str) -> None:
     recorded = judged(write(tmp_path, name, 10, 1.0), f"--llmb-record={tmp_path / 'own'}")
@@ -129,6 +130,7 @@ def test_two_commands_make_a_gate_of_any_of_them(judged: Judge, tmp_path: Path, 
         assert measured == pytest.approx(2.0 * slower, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "verdict"), [({"train_iters": "200"}, "INVALID"), ({}, "PASS")], ids=["training", "something else"]
 )
@@ -145,6 +147,7 @@ def test_a_run_that_died_in_the_folder_of_a_finished_one_is_not_judged_by_that(
     assert (session.verdicts[row], session.statuses[row] == "passed") == (verdict, verdict == "PASS")
 
 
+@pytest.mark.slow
 def test_metrics_are_judged_beside_the_log_of_another_run(
     judged: Judge, generated: Write, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:

@@ -15,8 +15,6 @@ from sessions import Judge, Judged
 
 from pytest_llmbench.core.models import Baseline
 
-pytestmark = pytest.mark.slow
-
 GROK = "grok1_314b-24.11-h100-bf16-512"
 NEMOTRON = "nemotron4_340b-25.01-h100-bf16-128"
 LLAMA = "llama3.1_70b-25.04-h100-fp8-256"
@@ -43,6 +41,7 @@ def verdicts(session: Judged) -> dict[str, str]:
     return {one["run"]["job_id"]: one["verdict"] for one in session.described.values() if one.get("run")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [GROK, NEMOTRON])
 @pytest.mark.parametrize("below", ["nsys", "nsys_profile", "nsys/run", "."])
 def test_a_report_below_a_results_folder_marks_its_job_alone(
@@ -61,6 +60,7 @@ def test_a_report_below_a_results_folder_marks_its_job_alone(
     assert (verdict, job, "not-comparable" in notes) == ("PASS", "1388120", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [GROK, NEMOTRON])
 def test_a_configuration_with_profiled_runs_alone_is_missing(
     judged: Judge, tmp_path: Path, night: Any, name: str
@@ -77,6 +77,7 @@ def test_a_configuration_with_profiled_runs_alone_is_missing(
     assert verdicts(each) == {OLD: "NOT_COMPARABLE", NEW: "NOT_COMPARABLE"}
 
 
+@pytest.mark.slow
 def test_a_report_in_an_archive_is_evidence_too(judged: Judge, tmp_path: Path, night: Any) -> None:
     night(NEMOTRON, 0, OLD)
     log = night(NEMOTRON, 1, NEW)
@@ -88,6 +89,7 @@ def test_a_report_in_an_archive_is_evidence_too(judged: Judge, tmp_path: Path, n
     assert told(judged, packed, NEMOTRON)[:2] == ("PASS", OLD)
 
 
+@pytest.mark.slow
 def test_a_process_report_marks_the_only_run_of_its_experiment(judged: Judge, tmp_path: Path, night: Any) -> None:
     """`experiments/E/profile_<process>.nsys-rep`, where the document of 25.04 says that it is written."""
     log = night(LLAMA, 0, OLD)
@@ -96,6 +98,7 @@ def test_a_process_report_marks_the_only_run_of_its_experiment(judged: Judge, tm
     assert verdicts(judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")) == {OLD: "NOT_COMPARABLE"}
 
 
+@pytest.mark.slow
 def test_a_report_that_nothing_ties_to_a_job_is_a_note(judged: Judge, tmp_path: Path, night: Any) -> None:
     night(LLAMA, 0, OLD)
     log = night(LLAMA, 1, NEW)
@@ -116,6 +119,7 @@ def test_a_report_of_long_ago_does_not_silence_the_only_run_of_a_folder(
     assert (verdict, job, "profiler-report" in notes) == ("PASS", NEW, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["_nsys", "_nccltrace"])
 def test_the_short_twin_of_a_profiled_run_is_not_comparable(
     judged: Judge, tmp_path: Path, night: Any, ending: str
@@ -132,6 +136,7 @@ def test_the_short_twin_of_a_profiled_run_is_not_comparable(
     assert "profiler-report" not in notes or ending == "_nccltrace"  # the profiled run explains it
 
 
+@pytest.mark.slow
 def test_a_run_of_all_steps_beside_a_profiled_one_is_judged(judged: Judge, tmp_path: Path, night: Any) -> None:
     """It is none that is too short to compare: what it says must not be lost."""
     night(LLAMA, 0, OLD)

@@ -8,9 +8,8 @@ import pytest
 
 from pytest_llmbench.ingest.reading import reader as reading_progress
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["-n2"]], ids=["alone", "xdist"])
 def test_a_long_reading_is_told_but_not_under_q(
     pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
@@ -23,6 +22,7 @@ def test_a_long_reading_is_told_but_not_under_q(
     quiet.stdout.no_fnmatch_line("llmbench: read *")
 
 
+@pytest.mark.slow
 def test_a_reading_of_less_than_two_seconds_is_not_told(pytester: pytest.Pytester, examples: Path) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--llmb-no-cache", f"--llmb-logs={examples}")
     result.stdout.no_fnmatch_line("llmbench: read *")

@@ -11,8 +11,6 @@ import pytest
 from fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
 from sessions import Judge, Judged
 
-pytestmark = pytest.mark.slow
-
 CONFIGURATION = "fake_8b-24.11-h100-bf16-8"
 HERE = "stage/results/24.11/bf16/8b/8"
 REPORT = f"{HERE}/nemo-8b-bf16_8g__0_0.nsys-rep"
@@ -45,6 +43,7 @@ def checkpoint(folder: Path) -> Path:
     return weights.parent
 
 
+@pytest.mark.slow
 def test_a_setting_that_was_made_by_hand_and_has_no_effect_is_told(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +62,7 @@ def test_a_setting_that_was_made_by_hand_and_has_no_effect_is_told(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "told"),
     [
@@ -94,6 +94,7 @@ def test_a_job_that_did_what_it_was_for_is_skipped(
     assert variables(pytester.path) == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "file"), [("--llmb-profile", REPORT), ("--llmb-save-checkpoint", WEIGHTS)])
 def test_its_files_are_named_everywhere(pytester: pytest.Pytester, option: str, file: str) -> None:
     write_recipe(pytester.path, {"8b": PURPOSED + WELL}, kind="local", purposes=PURPOSES)
@@ -105,6 +106,7 @@ def test_its_files_are_named_everywhere(pytester: pytest.Pytester, option: str, 
         assert file in text
 
 
+@pytest.mark.slow
 def test_a_traced_run_names_its_log(launch: Launch) -> None:
     told = launch("--llmb-nccl-trace").described[CONFIGURATION]
     assert "the trace begins in line 1 of the log" in told["text"]
@@ -121,6 +123,7 @@ def test_a_job_that_left_nothing_fails_however_fast_it_was(launch: Launch, optio
     assert "measured" not in told.messages[CONFIGURATION]  # no step time beside the documented one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["0.5", "3.0"])
 def test_the_speed_of_a_profiled_run_does_not_matter(launch: Launch, seconds: str) -> None:
     told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {seconds}")
@@ -133,6 +136,7 @@ def test_a_profile_may_end_the_run_early(launch: Launch) -> None:
     assert told.statuses == {CONFIGURATION: "skipped"}
 
 
+@pytest.mark.slow
 def test_a_profiled_job_that_failed_is_a_failure(launch: Launch) -> None:
     told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps 1.0 0 20; echo 'no such image' >&2; exit 3")
     assert told.verdicts == {CONFIGURATION: "INVALID"}
@@ -140,12 +144,14 @@ def test_a_profiled_job_that_failed_is_a_failure(launch: Launch) -> None:
     assert "no such image" in told.described[CONFIGURATION]["text"]
 
 
+@pytest.mark.slow
 def test_a_profile_of_an_earlier_job_is_none_of_this_one(launch: Launch, pytester: pytest.Pytester) -> None:
     assert launch("--llmb-profile").statuses == {CONFIGURATION: "skipped"}
     assert (pytester.path / REPORT).exists()
     assert launch("--llmb-profile", behaviour=WELL).statuses == {CONFIGURATION: "failed"}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(launch: Launch, pytester: pytest.Pytester) -> None:
     folder = checkpoint(pytester.path)
     told = launch(f"--llmb-load-checkpoint={folder.relative_to(pytester.path)}")
@@ -214,6 +220,7 @@ def test_a_document_without_any_of_it_refuses_it(pytester: pytest.Pytester, opti
 # --- profiles of what regressed -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_configuration_that_regressed_is_profiled_once(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,12 +235,14 @@ def test_a_configuration_that_regressed_is_profiled_once(
     assert variables(pytester.path) == {"ENABLE_PROFILE=true"}
 
 
+@pytest.mark.slow
 def test_a_configuration_that_passed_is_not_profiled(launch: Launch) -> None:
     told = launch("--llmb-profile-on-regression")
     assert told.verdicts == {CONFIGURATION: "PASS"}
     assert [job["purpose"] for job in told.described[CONFIGURATION]["jobs"]] == ["measure"]
 
 
+@pytest.mark.slow
 def test_a_regression_stands_where_no_profile_can_be_made(launch: Launch, capsys: pytest.CaptureFixture[str]) -> None:
     told = launch("--llmb-profile-on-regression", behaviour="steps 1.2", purposes="")
     assert "profile of each" not in " ".join(capsys.readouterr().out.split())
@@ -244,6 +253,7 @@ def test_a_regression_stands_where_no_profile_can_be_made(launch: Launch, capsys
 # --- afterwards ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"])
 def test_later_such_a_run_is_not_judged_for_its_speed(
     launch: Launch, pytester: pytest.Pytester, judged: Judge, option: str

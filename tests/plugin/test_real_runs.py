@@ -75,6 +75,7 @@ def test_a_moving_mean_of_progress_bars_is_read_step_by_step(judged: Judge, tmp_
     assert len(told["window_seconds"]) == 10
 
 
+@pytest.mark.slow
 def test_runs_that_no_baseline_fits_are_items_of_their_own(judged: Judge) -> None:
     """find -name 'log-*.out' gives 9 jobs, and job 4 left its steps in slurm-4.out at the workload's root.
 

@@ -11,8 +11,6 @@ import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from sessions import Judge, Write
 
-pytestmark = pytest.mark.slow
-
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 
 
@@ -69,6 +67,7 @@ def test_a_file_that_came_while_the_session_ran_stays(
     assert place.read_text() == "step 1"
 
 
+@pytest.mark.slow
 def test_a_document_on_standard_output_stands_in_what_the_session_said(
     generated: Write, pytester: pytest.Pytester
 ) -> None:

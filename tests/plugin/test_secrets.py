@@ -51,6 +51,7 @@ def write_failed(root: Path, baseline: Baseline) -> None:
     log.write_text(head + text[: len(text) // 3].rpartition("\n")[0] + "\n" + FAILS, newline="\n")
 
 
+@pytest.mark.slow
 def test_no_report_of_runs_on_disk_shows_a_token(
     pytester: pytest.Pytester,
     judged: Judge,
@@ -113,6 +114,7 @@ def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
     assert not find_leaks(pytester.path, printed.out, printed.err, recorded, str(told.reports))
 
 
+@pytest.mark.slow
 def test_a_summary_of_runs_shows_no_token(
     baselines: dict[str, Baseline], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,8 +14,6 @@ from sessions import Judge
 
 import pytest_llmbench
 
-pytestmark = pytest.mark.slow
-
 SUITE = "pytest_llmbench/suite/test_performance.py::test_performance"
 
 
@@ -29,12 +27,14 @@ def test_k_selects_by_recipe_and_precision(judged: Judge, examples: Path) -> Non
     assert all("grok1" in name and "fp8" in name for name in session.verdicts)
 
 
+@pytest.mark.slow
 def test_k_changes_no_verdict(judged: Judge, examples: Path) -> None:
     everything, some = judged(logs(examples)), judged(logs(examples), "-k", "nemotron4")
     assert some.verdicts == {name: everything.verdicts[name] for name in some.verdicts}
     assert len(some.verdicts) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("expression", "count"),
     [
@@ -55,6 +55,7 @@ def test_ids_are_the_same_wherever_the_package_is(judged: Judge, examples: Path)
     assert session.nodeids == [f"{SUITE}[grok1_314b-25.05-gb200-bf16-128]"]
 
 
+@pytest.mark.slow
 def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project(
     tmp_path: Path, examples: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_users_own_ini_does_not_hide_the_suite(pytester: pytest.Pytester, exam
     result.stdout.fnmatch_lines([f"PASSED {SUITE}?grok1_314b-25.05-gb200-bf16-128?"])
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_verdicts_and_read_no_log(
     pytester: pytest.Pytester, judged: Judge, examples: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
     assert together.properties == alone.properties
 
 
+@pytest.mark.slow
 def test_lf_runs_what_failed(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.runpytest_inprocess(logs(examples)).assert_outcomes(passed=25, failed=5, skipped=60)
     again = pytester.runpytest_inprocess(logs(examples), "--lf")
@@ -136,6 +139,7 @@ def test_x_stops_at_the_first_failure(pytester: pytest.Pytester, examples: Path)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_collect_only_lists_and_judges_nothing(pytester: pytest.Pytester, examples: Path) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "-q")
     result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "355 tests collected*"])
@@ -143,6 +147,7 @@ def test_collect_only_lists_and_judges_nothing(pytester: pytest.Pytester, exampl
     assert result.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_with_paths_only_those_tests_run_and_they_use_the_fixtures(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.makepyfile(
         test_mine="""
@@ -206,10 +211,11 @@ def test_what_a_users_own_test_says_is_escaped_in_every_report(pytester: pytest.
     assert told["text"] == "PASS, but the test failed: ValueError: \\x1b[31m red \\u202e"
 
 
+@pytest.mark.slow
 def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples: Path) -> None:
     pytest.importorskip("xdist")
     shutil.copytree(examples / "workloads", os.fsdecode(os.fsencode(pytester.path) + b"/runs/name-\xff"))
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmb-logs=runs", "-n2", "-q")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmb-logs=runs", "-n1", "-q")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "INTERNALERROR" not in result.stdout.str()
 
@@ -217,18 +223,21 @@ def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples:
 NODE = f"{SUITE}[grok1_314b-25.05-gb200-bf16-128]"
 
 
+@pytest.mark.slow
 def test_a_node_id_from_the_output_runs_that_item_again(judged: Judge, examples: Path) -> None:
     assert judged(logs(examples), NODE).nodeids == [NODE]
     assert len([node for node in judged(logs(examples), SUITE).nodeids if node.startswith(SUITE)]) == 82
 
 
+@pytest.mark.slow
 def test_a_node_id_that_is_not_there_is_told(pytester: pytest.Pytester, examples: Path) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), NODE, f"{SUITE}[nonsense]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: not found: *nonsense*"])
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
 def test_a_session_in_which_no_test_judged_anything_is_red(
     pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
 ) -> None:
@@ -242,12 +251,13 @@ def test_a_session_in_which_no_test_judged_anything_is_red(
     result.stdout.fnmatch_lines(["nothing was judged: no item with a verdict ran to its end"])
 
 
+@pytest.mark.slow
 def test_logs_that_no_test_uses_are_no_green_session_with_workers_either(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_mine="def test_plain(): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n2")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n1")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
@@ -272,13 +282,14 @@ def test_a_failing_test_on_a_missing_configuration_is_reported(pytester: pytest.
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
+@pytest.mark.slow
 def test_a_worker_that_crashed_is_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
     pytest.importorskip("xdist")
     pytester.makeconftest(
         "import os\ndef pytest_runtest_call(item):\n    if 'gb200-bf16-128' in item.nodeid: os._exit(3)\n"
     )
     result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", logs(examples), "-n2", "-k", "gb200", "--llmb-junit=j.xml"
+        "-p", "no:cacheprovider", logs(examples), "-n1", "-k", "gb200", "--llmb-junit=j.xml"
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["TEST_FAILED    grok1_314b-25.05-gb200-bf16-128*"])
@@ -297,7 +308,8 @@ def test_logs_in_addopts_do_not_hinder_other_tests(pytester: pytest.Pytester, ex
     pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
 def test_logs_in_addopts_with_tests_that_were_all_skipped_are_red(
     pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
 ) -> None:
@@ -307,11 +319,12 @@ def test_logs_in_addopts_with_tests_that_were_all_skipped_are_red(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_a_users_test_that_crashed_its_worker_is_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_mine="import os\ndef test_it(llmb_verdict): os._exit(3)")
     pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n2", "-k", "gb200-bf16-128", "--llmb-junit=j.xml"
+        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n1", "-k", "gb200-bf16-128", "--llmb-junit=j.xml"
     )
     assert 'failures="1"' in pytester.path.joinpath("j.xml").read_text()
 
@@ -337,7 +350,8 @@ def test_node_ids_and_paths_cannot_be_mixed(pytester: pytest.Pytester, examples:
     result.stderr.fnmatch_lines(["ERROR: *cannot run in one session"])
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
 def test_a_mistyped_node_id_is_told_with_workers_too(
     pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
 ) -> None:
@@ -363,6 +377,7 @@ def test_another_test_with_the_same_parameter_is_not_taken_for_a_crash(
     result.stdout.fnmatch_lines(["1 green: 1 PASS"])
 
 
+@pytest.mark.slow
 def test_users_tests_that_pass_without_asking_are_not_green_where_nothing_was_judged(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
@@ -373,6 +388,7 @@ def test_users_tests_that_pass_without_asking_are_not_green_where_nothing_was_ju
     result.stdout.fnmatch_lines(["nothing was judged: no item with a verdict ran to its end"])
 
 
+@pytest.mark.slow
 def test_a_users_test_of_an_unmatched_run_is_reported(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_unmatched): pass\ndef test_too(llmb_verdict): pass")
     result = pytester.runpytest_inprocess(

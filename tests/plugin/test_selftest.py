@@ -11,11 +11,10 @@ from sessions import Judge, Write
 from pytest_llmbench.measure import validity
 from pytest_llmbench.pipeline import selftest
 
-pytestmark = pytest.mark.slow
-
 NAME = "grok1_314b-25.05-gb200-bf16-128"
 
 
+@pytest.mark.slow
 def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(judged: Judge, examples: Path) -> None:
     session = judged(f"--llmb-logs={examples}", "--llmb-selftest", "--llmb-unmatched=list")
     tested = {one["id"]: one for one in session.reports if one.get("check") == "selftest"}
@@ -30,6 +29,7 @@ def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(judged: Jud
         assert all(name in lines for name in selftest.CHANGES)
 
 
+@pytest.mark.slow
 def test_what_a_log_cannot_express_is_listed_as_not_testable(judged: Judge, examples: Path) -> None:
     silent = next(one for one in EXPERIMENTS if one.configuration == "llama3.1_405b-25.04-h100-fp8-32")
     session = judged(f"--llmb-logs={examples}", "--llmb-selftest", "-k", f"{silent.configuration} or {NAME}")
@@ -53,10 +53,11 @@ def test_without_the_flag_nothing_is_damaged(judged: Judge, generated: Write) ->
     assert [one["kind"] for one in session.reports] == ["configuration"]
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_the_same_under_workers(pytester: pytest.Pytester, generated: Write, workers: str) -> None:
-    result = pytester.runpytest_subprocess(
+    result = pytester.runpytest_inprocess(
         "-p", "no:cacheprovider", workers, f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME
     )
-    result.assert_outcomes(passed=3, deselected=0 if workers == "-n2" else 81)
+    result.assert_outcomes(passed=3, deselected=0 if workers == "-n1" else 81)
     result.stdout.fnmatch_lines([f"  {NAME}: caught 9 of 9; shows +*"])

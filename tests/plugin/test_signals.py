@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_recipe import WELL, write_recipe
+from forked_processes import CLOSED_TERMINAL, UNREAD, Programs
 from sessions import Moment, Write, signal_at
 
 from pytest_llmbench.baseline import write as baseline_write
@@ -74,6 +72,7 @@ def assert_interrupted(folder: Path) -> dict[str, Any]:
     return session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", BEFORE_VERDICTS)
 def test_before_the_verdicts(
     pytester: pytest.Pytester,
@@ -90,6 +89,7 @@ def test_before_the_verdicts(
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", AFTER_VERDICTS)
 def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
     pytester: pytest.Pytester,
@@ -134,16 +134,21 @@ def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
     assert {name: (pytester.path / name).read_text() for name in own} == {name: OLD[name] for name in own}
 
 
-def test_a_session_that_is_killed_leaves_reports_that_say_so(pytester: pytest.Pytester, generated: Write) -> None:
+@pytest.mark.slow
+def test_a_session_that_is_killed_leaves_reports_that_say_so(
+    programs: Programs, pytester: pytest.Pytester, generated: Write
+) -> None:
     pytester.makeconftest("""
         import os, signal
         def pytest_collection_finish(session): os.kill(os.getpid(), signal.SIGKILL)
     """)
     given = arguments(pytester.path, generated(FP8))
-    assert pytester.runpytest_subprocess(*given).ret == -signal.SIGKILL
+    output = pytester.path / "output"
+    assert programs.run("pytest", given, pytester.path, output, output) == -signal.SIGKILL
     assert "has not ended" in assert_interrupted(pytester.path)["failures"][0]
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_keeps_no_job_from_being_followed(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,40 +164,34 @@ def test_a_closed_terminal_keeps_no_job_from_being_followed(
     assert pytester.runpytest_inprocess("-k", "fake", "--llmb-launch").ret == 0
 
 
-def run_unread(pytester: pytest.Pytester, output: int, *arguments: str) -> tuple[int, str]:
-    """Run pytest with this output, which nobody reads; return its exit code and what it says to standard error."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-m", "pytest", *arguments]
-    done = subprocess.run(
-        command, cwd=pytester.path, env=environment, stdout=output, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(output)
-    return done.returncode, done.stderr
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.3, 1)])
 def test_a_reader_that_leaves_early_changes_no_verdict(
-    pytester: pytest.Pytester, generated: Write, factor: float, code: int
+    programs: Programs, pytester: pytest.Pytester, generated: Write, factor: float, code: int
 ) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)  # as `| head -1` does
-    given = arguments(pytester.path, generated(FP8, factor=factor))
-    assert run_unread(pytester, writing, *given, "-v") == (code, "")
+    """As `| head -1` does."""
+    given = [*arguments(pytester.path, generated(FP8, factor=factor)), "-v"]
+    assert programs.run("pytest", given, pytester.path, UNREAD, pytester.path / "errors") == code
+    assert (pytester.path / "errors").read_text() == ""
     session = json.loads((pytester.path / "llmb.json").read_text())
     assert (session["exit_code"], len(session["outcomes"])) == (code, 1)
 
 
-def test_sighup_of_a_closed_terminal_ends_with_two(pytester: pytest.Pytester, generated: Write) -> None:
+@pytest.mark.slow
+def test_sighup_of_a_closed_terminal_ends_with_two(
+    programs: Programs, pytester: pytest.Pytester, generated: Write
+) -> None:
     pytester.makeconftest("""
         import signal
         def pytest_collection_finish(session): signal.raise_signal(signal.SIGHUP)
     """)
-    reading, writing = os.openpty()
-    os.close(reading)
-    assert run_unread(pytester, writing, *arguments(pytester.path, generated(FP8))) == (2, "")
+    given = arguments(pytester.path, generated(FP8))
+    assert programs.run("pytest", given, pytester.path, CLOSED_TERMINAL, pytester.path / "errors") == 2
+    assert (pytester.path / "errors").read_text() == ""
     assert_interrupted(pytester.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "said"),
     [

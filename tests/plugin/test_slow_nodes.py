@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from node_nights import make_nights, store
+from node_nights import store_nights
 from sessions import Judge, Judged, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
@@ -28,11 +28,12 @@ def logs(generated: Write) -> str:
     return f"--llmb-logs={generated(GROK, started=datetime(2025, 12, 1, 2, tzinfo=UTC))}"
 
 
+@pytest.mark.slow
 def test_a_named_node_is_red_in_an_item_of_its_own(
     judged: Judge, logs: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the runs that show it and what leaves it out; it follows a selection of a configuration that it is about."""
-    store(pytester.path / "h.db", make_nights({7: 0.1}))
+    store_nights(pytester.path / "h.db", {7: 0.1})
     capsys.readouterr()
     session = judged(logs, HISTORY, "-k", GROK, "--llmb-json=all.json", "--junitxml=junit.xml")
     check = find_check(session)
@@ -51,13 +52,15 @@ def test_a_named_node_is_red_in_an_item_of_its_own(
     assert NODES in (pytester.path / "junit.xml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-n2",), ("-n0",)])
 def test_workers_say_the_same(judged: Judge, logs: str, pytester: pytest.Pytester, arguments: tuple[str, ...]) -> None:
-    store(pytester.path / "h.db", make_nights({7: 0.1}))
+    store_nights(pytester.path / "h.db", {7: 0.1})
     session = judged(logs, HISTORY, *arguments)
     assert find_check(session)["verdict"] == "SLOW_NODE"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "answer"),
     [
@@ -74,7 +77,8 @@ def test_nothing_else_is_red(
 ) -> None:
     """Where nothing can be told it is skipped, with the reason, and never green."""
     verdict, text = answer
-    store(pytester.path / "h.db", make_nights(**options))
+    if options.get("nights", 30):
+        store_nights(pytester.path / "h.db", **options)
     session = judged(logs, HISTORY)
     check = find_check(session)
     assert (check["verdict"], check["status"]) == (
@@ -85,13 +89,15 @@ def test_nothing_else_is_red(
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_without_a_history_there_is_no_item(judged: Judge, logs: str) -> None:
     assert "slow-node" not in {report.get("check") for report in judged(logs).reports}
 
 
+@pytest.mark.slow
 def test_a_repair_makes_it_green_again(judged: Judge, logs: str, pytester: pytest.Pytester) -> None:
     """What is said of nodes begins with the last repair."""
-    store(pytester.path / "h.db", make_nights({7: 0.1}))
+    store_nights(pytester.path / "h.db", {7: 0.1})
     Path(pytester.path / "done.yaml").write_text(
         "schema: 1\nacknowledged: []\nrepaired:\n  - nodes: n07\n    since: 2025-12-01\n    reason: a new HCA\n"
         "    by: A. Person\n"

@@ -32,7 +32,7 @@ def empty(pytester: pytest.Pytester) -> str:
         ([ITEM], 1),
         ([f"--deselect={GUARD}"], 82),
         (["-k", ONE, f"--deselect={SUITE}/test_something_was_judged.py"], 1),
-        (["-n2", "-k", ONE], 1),
+        pytest.param(["-n1", "-k", ONE], 1, marks=pytest.mark.slow),
     ],
     ids=["all", "-k", "-m", "node id", "deselected", "-k and deselected", "xdist"],
 )
@@ -49,6 +49,7 @@ def test_nothing_judged_is_one_red_item(
     assert [item["verdict"] for item in document["outcomes"] if item["status"] == "failed"] == ["NOTHING_JUDGED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--lf", "--sw"])
 def test_after_it_failed_the_configurations_are_selected_again(
     pytester: pytest.Pytester, empty: str, option: str, baselines: dict[str, Baseline]
@@ -69,6 +70,7 @@ def test_an_invalid_run_is_red_itself(pytester: pytest.Pytester, empty: str, bas
     result.stdout.no_fnmatch_line("*NOTHING_JUDGED*")
 
 
+@pytest.mark.slow
 def test_where_nothing_is_recorded_one_item_is_red(
     pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
 ) -> None:

@@ -18,8 +18,6 @@ from pytest_llmbench.pipeline import catalog
 from pytest_llmbench.pipeline.launch import Planner
 from pytest_llmbench.plugin import hooks
 
-pytestmark = pytest.mark.slow
-
 ID = "fake_one-24.11-h100-bf16-8"
 WAIT = f"while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done; {WELL}"
 
@@ -63,6 +61,7 @@ def read_failures(pytester: pytest.Pytester) -> str:
     return " ".join(session["failures"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", BEFORE_IT_IS_TAKEN_UP)
 def test_a_session_that_was_not_taken_up_is_named_with_its_jobs_which_go_on(
     pytester: pytest.Pytester, capfd: Capture, left: str, when: str
@@ -80,6 +79,7 @@ def test_a_session_that_was_not_taken_up_is_named_with_its_jobs_which_go_on(
     assert stop(pytester, "--llmb-resume", f"--llmb-session={left}") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", BEFORE_IT_IS_FOLLOWED)
 def test_a_session_that_was_taken_up_has_its_jobs_cancelled(
     pytester: pytest.Pytester, capfd: Capture, left: str, when: str
@@ -94,6 +94,7 @@ def test_a_session_that_was_taken_up_has_its_jobs_cancelled(
     assert left
 
 
+@pytest.mark.slow
 def test_a_second_signal_names_what_may_still_run(pytester: pytest.Pytester, capfd: Capture, left: str) -> None:
     with Patch.context() as patch:
         signal_at(patch, (Engine, "resume"), signal.SIGTERM)
@@ -106,6 +107,7 @@ def test_a_second_signal_names_what_may_still_run(pytester: pytest.Pytester, cap
     assert f"--llmb-resume --llmb-session={left}\n" in printed
 
 
+@pytest.mark.slow
 def test_a_launch_that_is_stopped_before_it_submits_says_that_nothing_was(
     pytester: pytest.Pytester, capfd: Capture
 ) -> None:

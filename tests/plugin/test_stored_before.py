@@ -51,6 +51,7 @@ def old(pytester: pytest.Pytester) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("old")
 def test_a_launch_of_the_program_before_is_followed_to_its_verdict(judged: Judge) -> None:
     told = judged("--llmb-collect", "-k", "fake", "--llmb-cluster=cluster.yaml", "--llmb-history=history.db")

@@ -15,8 +15,6 @@ from sessions import Judge, Write
 
 from pytest_llmbench.cli.main import main
 
-pytestmark = pytest.mark.slow
-
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"
 MEAN = "grok1_314b-25.05-gb200-bf16-128"
 
@@ -35,6 +33,7 @@ def logs(path: Path) -> str:
     return f"--llmb-logs={path}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAST_STEP)
 def test_the_last_step_decides_where_the_document_timed_it(judged: Judge, generated: Write, name: str) -> None:
     """A run whose last step stalls, and one that is slow but for its last step."""
@@ -48,6 +47,7 @@ def test_the_last_step_decides_where_the_document_timed_it(judged: Judge, genera
     assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(told["expected_seconds"] * 1.3, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAST_STEP)
 def test_a_slow_run_with_a_good_last_step_passes_by_its_document_alone(
     judged: Judge, generated: Write, name: str
@@ -59,6 +59,7 @@ def test_a_slow_run_with_a_good_last_step_passes_by_its_document_alone(
     assert [note["code"] for note in session.described[name]["notes"]].count("threshold-only") == 1
 
 
+@pytest.mark.slow
 def test_a_document_that_timed_a_mean_says_the_same_and_is_labelled(judged: Judge, generated: Write) -> None:
     folder = generated(MEAN, factor=1.02, last_step_factor=2.0)
     plain, other = (judged(logs(folder), "-k", MEAN, *options).described[MEAN] for options in ((), (DOCUMENT,)))
@@ -68,6 +69,7 @@ def test_a_document_that_timed_a_mean_says_the_same_and_is_labelled(judged: Judg
     assert other["text"] == f"timed as its document does (mean of steps 11 to 44): {plain['text']}"
 
 
+@pytest.mark.slow
 def test_what_makes_a_run_invalid_does_so_by_the_document_too(judged: Judge, generated: Write) -> None:
     """Its window is not timed, but a run counts only where it is whole."""
     folder = generated(LLAMA, noise=0.0)
@@ -97,6 +99,7 @@ def with_time(text: str, step: int, value: str) -> str:
     return "".join(lines)
 
 
+@pytest.mark.slow
 def test_every_line_says_so(
     judged: Judge,
     generated: Write,
@@ -143,6 +146,7 @@ def test_every_line_says_so(
     assert f"REGRESSION {LLAMA} [last step]: +30" in chat
 
 
+@pytest.mark.slow
 def test_what_is_said_of_several_configurations_says_so_too(generated: Write, pytester: pytest.Pytester) -> None:
     """Weak scaling by last steps: in the count of its kind, in its own line, in the page and the document."""
     for gpus, factor in ((8, 1.0), (16, 1.2)):
@@ -158,6 +162,7 @@ def test_what_is_said_of_several_configurations_says_so_too(generated: Write, py
     assert f"{check['id']} [as documented]" in (pytester.path / "s.html").read_text()
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_the_window_decides(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     folder = generated(LLAMA, noise=0.0)
     text = pytester.runpytest("-p", "no:cacheprovider", logs(folder), "--llmb-json=s.json").stdout.str()
@@ -222,6 +227,7 @@ def test_what_the_ini_file_says_for_other_nights_is_left_out(
     assert not pytester.path.joinpath("h.db").exists()
 
 
+@pytest.mark.slow
 def test_a_recorded_baseline_has_no_document(pytester: pytest.Pytester, judged: Judge, generated: Write) -> None:
     """Where a published one is beside it, that decides; alone it is judged as ever, and not labelled."""
     folder = generated(LLAMA, noise=0.0, factor=1.2)
@@ -269,6 +275,7 @@ def test_an_improvement_by_one_step_asks_for_no_recording(judged: Judge, generat
     assert "judge its window, without --llmb-timed=document" in " ".join(session.messages[LLAMA].split())
 
 
+@pytest.mark.slow
 def test_workers_say_the_same(pytester: pytest.Pytester, generated: Write) -> None:
     folder = generated(LLAMA, noise=0.0, last_step_factor=1.3)
     for number in (0, 2):
@@ -286,6 +293,7 @@ def test_the_selftest_holds_by_one_step_too(judged: Judge, generated: Write) -> 
     assert session.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_earlier_nights_say_how_much_one_step_varies(judged: Judge, generated: Write) -> None:
     """Not how much a mean over a window does: the interval is as wide as single steps are apart."""
     for night in range(12):
@@ -305,6 +313,7 @@ def test_a_launched_run_is_timed_so_too(pytester: pytest.Pytester, judged: Judge
     assert told["text"].startswith(f"timed as its document does ({told['window']['text']}): ")
 
 
+@pytest.mark.slow
 def test_what_is_typed_replaces_what_the_ini_file_says(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:

@@ -50,6 +50,7 @@ def options(folder: Path, *more: str) -> list[str]:
     return [f"--llmb-logs={folder}", "-k", NAME, *more]
 
 
+@pytest.mark.slow
 def test_a_change_is_told_with_its_night_and_fails_where_asked(judged: Judge, months: Path) -> None:
     session = judged(*options(months))
     (told,) = trend(session).values()
@@ -67,6 +68,7 @@ def test_a_change_is_told_with_its_night_and_fails_where_asked(judged: Judge, mo
     assert asked.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_the_entry_that_a_change_proposes_accepts_it(judged: Judge, months: Path, tmp_path: Path) -> None:
     """As it is printed, once a person has said until when, why and who."""
     (told,) = trend(judged(*options(months, "--llmb-trend=fail"))).values()
@@ -82,6 +84,7 @@ def test_the_entry_that_a_change_proposes_accepts_it(judged: Judge, months: Path
     assert trend(session)[NAME]["lines"] == []
 
 
+@pytest.mark.slow
 def test_an_acknowledged_change_passes_and_is_named_everywhere(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +101,7 @@ def test_an_acknowledged_change_passes_and_is_named_everywhere(
     assert printed.count("acknowledged: +6.0 % by A. Person") == 2
 
 
+@pytest.mark.slow
 def test_an_acknowledged_change_alone_is_not_green_where_no_run_was_judged(
     judged: Judge, months: Path, tmp_path: Path
 ) -> None:
@@ -109,6 +113,7 @@ def test_an_acknowledged_change_alone_is_not_green_where_no_run_was_judged(
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_an_expired_one_fails_again_and_says_when_it_expired(judged: Judge, months: Path, tmp_path: Path) -> None:
     yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
     file = write(tmp_path / "acknowledged.yaml", expires=yesterday)
@@ -120,6 +125,7 @@ def test_an_expired_one_fails_again_and_says_when_it_expired(judged: Judge, mont
     assert trend(session)[NAME]["status"] == "failed"
 
 
+@pytest.mark.slow
 def test_less_than_there_is_covers_no_change(judged: Judge, months: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "acknowledged.yaml", slower="3%")
     session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail"))
@@ -128,6 +134,7 @@ def test_less_than_there_is_covers_no_change(judged: Judge, months: Path, tmp_pa
     assert trend(session)[NAME]["lines"][0] == "to accept it, change the entry of acknowledged.yaml:3:"
 
 
+@pytest.mark.slow
 def test_a_certificate_accepts_nothing(judged: Judge, months: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "acknowledged.yaml")
     session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-certify", "--llmb-trend=fail"))
@@ -136,6 +143,7 @@ def test_a_certificate_accepts_nothing(judged: Judge, months: Path, tmp_path: Pa
     assert trend(session)[NAME]["verdict"] == "SLOWER"
 
 
+@pytest.mark.slow
 def test_each_run_is_judged_at_the_level_of_its_own_day(judged: Judge, months: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "acknowledged.yaml")
     session = judged(f"--llmb-logs={months}", f"--llmb-acknowledged={file}", "--llmb-runs=each", "-k", f"{NAME}-10")
@@ -144,6 +152,7 @@ def test_each_run_is_judged_at_the_level_of_its_own_day(judged: Judge, months: P
     assert "acknowledged" not in before["text"]
 
 
+@pytest.mark.slow
 def test_the_newest_run_is_one_night_where_each_has_an_item(judged: Judge, months: Path) -> None:
     """It is no earlier night of itself, which would show a change of last night after one night."""
     alone = judged(*options(months)).described[NAME]
@@ -152,6 +161,7 @@ def test_the_newest_run_is_one_night_where_each_has_an_item(judged: Judge, month
     assert (newest["history"], newest["changes"]) == (alone["history"], alone["changes"])
 
 
+@pytest.mark.slow
 def test_what_no_run_needs_is_a_remark(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +174,7 @@ def test_what_no_run_needs_is_a_remark(
     assert "by A. \\x1b[31mPerson" in told
 
 
+@pytest.mark.slow
 def test_an_entry_whose_change_was_taken_back_can_go(
     judged: Judge, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +199,7 @@ def test_a_file_that_names_nothing_is_a_usage_error(pytester: pytest.Pytester, m
     done.stderr.fnmatch_lines(["ERROR: *acknowledged.yaml:3: found 'lama3', expected the id of a configuration*"])
 
 
+@pytest.mark.slow
 def test_small_changes_that_come_to_a_large_one_fail_together(judged: Judge, generated: Write) -> None:
     """Three of 0.9 %, each of which alone fails nothing."""
     noise = 0.0003 * np.random.default_rng(5).standard_normal(48)
@@ -201,6 +213,7 @@ def test_small_changes_that_come_to_a_large_one_fail_together(judged: Judge, gen
     assert session.statuses[NAME] == "passed"
 
 
+@pytest.mark.slow
 def test_a_configuration_that_sits_on_its_bound_says_so(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:

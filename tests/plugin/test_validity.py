@@ -14,8 +14,6 @@ from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge, Judged, Write
 from shared_data import shared
 
-pytestmark = pytest.mark.slow
-
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 GROK_FP8 = "grok1_314b-25.05-gb200-fp8-128"
 NEMO1 = "grok1_314b-24.11-h100-bf16-512"
@@ -412,6 +410,7 @@ def test_the_records_of_the_steps_tell_whether_a_trainer_trained(
         assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", expected, "failed")
 
 
+@pytest.mark.slow
 def test_the_real_run_that_was_nan_is_red(judged: Judge, tmp_path: Path) -> None:
     """Two runs in one log: the second one printed a loss of 0 and no gradient in every record."""
     trainer_run(tmp_path, "", "1.0")
@@ -423,7 +422,8 @@ def test_the_real_run_that_was_nan_is_red(judged: Judge, tmp_path: Path) -> None
     assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", "diverged", "failed")
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_workers_say_the_same(pytester: pytest.Pytester, generated: Write, workers: str) -> None:
     generated(GROK, factor=0.7)
     halved = replaced(r"total_weights: 524288", "total_weights: 262144")
@@ -431,6 +431,6 @@ def test_workers_say_the_same(pytester: pytest.Pytester, generated: Write, worke
     for path in folder.rglob("log-maxtext*.out"):
         path.write_text(halved(path.read_text(encoding="utf-8")), encoding="utf-8")
     given = ("-p", "no:cacheprovider", workers, f"--llmb-logs={folder}", "-k", f"{GROK} or {MAXTEXT}")
-    result = pytester.runpytest_subprocess(*given)
+    result = pytester.runpytest_inprocess(*given)
     assert result.parseoutcomes()["failed"] == 2
     result.stdout.fnmatch_lines_random([f"*{GROK}*implausibly-fast*", "*262144 tokens a step*"])

@@ -65,7 +65,9 @@ def test_the_first_word_says_how_the_session_ended(
 
 
 def test_a_session_of_thousands_is_ten_lines_of_bounded_length() -> None:
-    many = [slow(f"slow-{number}") for number in range(1000)] + [stray(f"{n}", "x\ny" * 500) for n in range(9)]
+    regression = slow("slow-0")
+    many = [regression | {"id": f"slow-{number}"} for number in range(1000)]
+    many += [stray(f"{n}", "x\ny" * 500) for n in range(9)]
     lines = make_message(session(*many, failures=("nothing " * 90, "b", "c")), "https://ci/7").splitlines()
     assert len(lines) <= 10
     assert lines[-2:] == ["and 1004 more", "https://ci/7"]

@@ -136,6 +136,7 @@ def test_each_id_stands_once_with_its_worst_outcome() -> None:
 # --- the schema -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_schema_is_one() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
@@ -214,6 +215,7 @@ def test_what_is_no_number_is_null(number: float) -> None:
     assert faults(made(one)) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(st.characters() | st.characters(categories=["Cs", "Cc"])), min_size=1, max_size=5))
 def test_no_text_breaks_the_document(drawn: list[str]) -> None:

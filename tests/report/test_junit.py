@@ -12,7 +12,7 @@ import junit_xml
 import pytest
 import xmlschema
 from builders import BASELINE, KEY, NOW, evidence, log, measurement, run, segment, steps
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import check
 
@@ -23,6 +23,8 @@ from pytest_llmbench.measure import measure
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import describe, describe_stray
+
+pytestmark = pytest.mark.wheel
 
 DIRECTORY = Path("/runs")
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("jenkins-junit.xsd"))
@@ -239,6 +241,8 @@ def rich() -> dict[str, Any]:
 EVERYTHING = (rich(), told("passed"), missing(), stray())
 
 
+@pytest.mark.slow
+@settings(max_examples=40)
 @given(st.data(), st.lists(st.tuples(st.sampled_from(["passed", "failed", "skipped"]), TEXT, TEXT), max_size=4))
 def test_no_text_changes_a_status_or_adds_a_line(text: st.DataObject, drawn: list[tuple[str, str, str]]) -> None:
     described = []

@@ -106,6 +106,7 @@ def test_the_lines_around_a_line(tmp_path: Path, line: int, first: int, last: in
     }
 
 
+@pytest.mark.slow
 def test_lines_far_down_a_compressed_log(tmp_path: Path) -> None:
     (path := tmp_path / "a.out.gz").write_bytes(gzip.compress(numbered(400_000).encode()))
     found = excerpt(path, 390_000)
@@ -133,6 +134,7 @@ def test_what_cannot_be_read_again_has_no_excerpt(path: str) -> None:
     assert excerpt(Path(path), 3) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.zst", "tar.xz", "tar.bz2"])
 def test_logs_in_an_archive_are_quoted_in_one_pass(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ def test_a_plain_id_is_the_name_of_its_page(name: str) -> None:
     assert name_page(name) == f"{name}.html"
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=300), min_size=2, max_size=2, unique=True))
 def test_every_id_has_a_name_of_its_own_that_stays_in_its_folder(ids: list[str]) -> None:
     """Also on a disk that takes one case for the other, and where names have 255 bytes."""

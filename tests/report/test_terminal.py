@@ -196,6 +196,7 @@ def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
     return next(words) if isinstance(value, str) and key not in KEPT else value
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=5))
 def test_no_id_and_no_text_is_wider_than_eighty_columns(drawn: list[str]) -> None:

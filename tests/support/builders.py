@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +116,16 @@ def log(*segments: Segment, **fields: Any) -> ParsedLog:
     return ParsedLog(dialect="nemo2", segments=segments, fingerprint="00ff", **fields)
 
 
+@cache
+def _make_whole_log() -> ParsedLog:
+    return log(segment())
+
+
 def run(
     *logs: ParsedLog, started: datetime | None = NOW - timedelta(hours=3), key: Key | None = KEY, **found: Any
 ) -> Run:
     """Return a run with an attempt for each log, or one complete attempt."""
-    logs = logs or (log(segment()),)
+    logs = logs or (_make_whole_log(),)
     files = tuple(AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out")) for number in range(len(logs)))
     fields: dict[str, Any] = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "hints": (), "job_id": "1"}
     fields |= {"launcher": "sbatch", **found}
@@ -133,7 +139,7 @@ ASSUMED = Noise(0.01, 4.0, "assumed, nothing was measured", measured=False)
 def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
     """Return a valid measurement of one run: 34 equal steps, numbered from 11; step k stands on line 100 + k."""
     made: dict[str, Any] = {
-        "run": run(),
+        "run": fields.get("run") or run(),
         "baseline": BASELINE,
         "log": Path("/runs/log-x_1_0.out"),
         "attempt": 0,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -42,22 +45,30 @@ def launch(described: dict[str, Any], nodes: frozenset[str] | set[str], seconds:
     return {**described, "jobs": [job] if nodes else []}
 
 
-def make_nights(
-    slow: Mapping[int, float],
-    nights: int = 30,
+def make_nights(slow: Mapping[int, float], **options: Any) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
+    """Yield sessions, a night each: when, and the outcome of each of two configurations on nodes of its own.
+
+    `slow` are nodes by how much slower they are. Options are those of `_judge_nights`. Equal nights are judged once in
+    a process: the outcomes are copies.
+    """
+    for began, outcomes in _judge_nights(tuple(slow.items()), **options):
+        yield began, deepcopy(outcomes)
+
+
+@cache
+def _judge_nights(
+    slow_nodes: tuple[tuple[int, float], ...],
     *,
+    nights: int = 30,
     together: tuple[int, ...] = (),
     shared: float = 0.0,
     since: int = 20,
     unknown: bool = False,
     seed: int = 1,
-) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
-    """Yield sessions, a night each: when, and the outcome of each of two configurations on nodes of its own.
-
-    `slow` are nodes by how much slower they are, `together` those that one job has on two of five nights, and all jobs
-    are slower by `shared` from the night `since` on.
-    """
-    random = np.random.default_rng(seed)
+) -> tuple[tuple[datetime, list[dict[str, Any]]], ...]:
+    """Judge the runs of these nights. `together` are nodes that one job has on two of five nights, and all jobs are
+    slower by `shared` from the night `since` on."""
+    random, slow, sessions = np.random.default_rng(seed), dict(slow_nodes), []
     for night in range(nights):
         order = random.permutation(NODES).tolist()
         outcomes = []
@@ -70,7 +81,8 @@ def make_nights(
             job = f"{1000 + 10 * night + place}"
             described = outcome(seconds, night, key=key, job=job, logs=f"{night:x}{place}-00ff")
             outcomes.append(launch(described, set() if unknown else {f"n{node:02}" for node in nodes}, seconds))
-        yield START + timedelta(days=night, hours=2), outcomes
+        sessions.append((START + timedelta(days=night, hours=2), outcomes))
+    return tuple(sessions)
 
 
 def store(path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]]) -> Path:
@@ -79,3 +91,15 @@ def store(path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]])
     for began, outcomes in sessions:
         write(place, document(*outcomes, began=began))
     return path
+
+
+def store_nights(path: Path, slow: Mapping[int, float], **options: Any) -> Path:
+    """Write the nights of `make_nights` into a new history. Equal nights are judged and stored once in a process."""
+    path.write_bytes(_make_store(tuple(slow.items()), tuple(options.items())))
+    return path
+
+
+@cache
+def _make_store(slow: tuple[tuple[int, float], ...], options: tuple[tuple[str, Any], ...]) -> bytes:
+    with TemporaryDirectory() as folder:
+        return store(Path(folder, "h.db"), make_nights(dict(slow), **dict(options))).read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import ModuleType
 import pytest
 
 RECIPE = Path(__file__).resolve().parents[2] / "examples" / "tiny_llama"
-PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR")
+IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
 
 
 @pytest.fixture(scope="session")
@@ -36,19 +37,30 @@ def train() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def log(train: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log of one real run of 50 steps in two processes on the CPU, where a Slurm job leaves it."""
+def launched(train: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a session that launched 50 steps in two processes on the CPU, and recorded them."""
+    folder = tmp_path_factory.mktemp("launched")
+    command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", "-k", IDENTIFIER, "--llmb-launch"]
+    here = ["--llmb-gpu=cpu", "--llmb-max-gpus=2", "--llmb-gpus-per-node=2", "--llmb-repeats=1"]
+    written = [f"--llmb-record={folder / 'recorded'}", "--llmb-json=out.json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [*command, *here, *written, f"--llmb-baselines={RECIPE}"],
+        cwd=folder,
+        env={**environment, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def log(launched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of that run, where a Slurm job leaves it."""
     folder = tmp_path_factory.mktemp("run") / "results" / "1.0" / "fp32" / "1m" / "2"
     folder.mkdir(parents=True)
-    path = folder / "log-tiny_llama_1m_2_7_0.out"
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    with path.open("wb") as output:
-        subprocess.run(
-            [RECIPE / "launch.sh"],
-            env={**kept, "PYTHON": sys.executable, "DTYPE": "fp32", "MODEL_SIZE": "1m", "JOB_TOTAL_GPUS": "2"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=110,
-            check=True,
-        )
-    return path
+    (written,) = launched.rglob("log-*.out")
+    return Path(shutil.copy(written, folder / "log-tiny_llama_1m_2_7_0.out"))

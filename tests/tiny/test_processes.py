@@ -14,8 +14,6 @@ import pytest
 from pytest_llmbench.core.models import StatedField
 from pytest_llmbench.ingest.parse.read import read_log
 
-pytestmark = pytest.mark.slow
-
 IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
 PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR")
 
@@ -25,6 +23,7 @@ def find_children(parent: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("train")  # it needs PyTorch
 def test_a_process_that_dies_ends_the_others_and_the_job(recipe: Path) -> None:
     kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -48,32 +47,15 @@ def test_a_process_that_dies_ends_the_others_and_the_job(recipe: Path) -> None:
     assert not any(Path(f"/proc/{process}").exists() for process in processes)
 
 
-@pytest.mark.usefixtures("train")
-def test_a_launch_on_this_machine_starts_as_many_as_the_configuration_has(recipe: Path, tmp_path: Path) -> None:
-    """And its reports say what it ran on, and no MFU, for a CPU has no documented peak."""
-    command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", "-k", IDENTIFIER, "--llmb-launch"]
-    here = ["--llmb-gpu=cpu", "--llmb-max-gpus=2", "--llmb-gpus-per-node=2", "--llmb-repeats=1"]
-    written = [f"--llmb-record={tmp_path / 'recorded'}", "--llmb-json=out.json"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [*command, *here, *written, f"--llmb-baselines={recipe}"],
-        cwd=tmp_path,
-        env={**environment, "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (outcome,) = json.loads((tmp_path / "out.json").read_text())["outcomes"]
+@pytest.mark.slow
+def test_local_launch_starts_one_process_per_gpu(launched: Path, log: Path) -> None:
+    """The reports contain the environment of the run, and no MFU: a CPU has no documented peak."""
+    (outcome,) = json.loads((launched / "out.json").read_text())["outcomes"]
     assert (outcome["id"], outcome["verdict"]) == (IDENTIFIER, "RECORDED")
     assert "step_time_seconds" in outcome["metrics"]
     assert "mfu" not in outcome["metrics"]
     assert outcome["environment"]["device"].endswith(", 1 thread")
     assert outcome["environment"]["pytorch"].startswith("2.")
-    assert (tmp_path / "recorded" / "tiny_llama").is_dir()
-
-
-def test_the_log_states_how_many_there_were(log: Path) -> None:
+    assert (launched / "recorded" / "tiny_llama").is_dir()
     (segment,) = read_log(log).segments
     assert [(each.field, each.value) for each in segment.stated] == [(StatedField.GPUS, "2")]

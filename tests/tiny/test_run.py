@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,39 +41,36 @@ def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> No
     assert work == pytest.approx(metric_definitions.compute_tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3)
 
 
-def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in an empty folder."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False
-    )
-
-
-def test_recorded_and_judged(log: Path, recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_recorded_and_judged(log: Path, recipe: Path, pytester: pytest.Pytester) -> None:
     """Without a recording nothing passes; with one the same run does, and a run twice as slow or of another number of
     processes does not."""
-    recipes = tmp_path / "recipes"
-    recipes.mkdir()
+
+    def run(logs: Path, *arguments: str) -> tuple[int, str]:
+        done = pytester.runpytest(
+            "-p", "no:cacheprovider", "-q", f"--llmb-logs={logs}", f"--llmb-baselines={recipes}", *arguments
+        )
+        return int(done.ret), done.stdout.str()
+
+    recipes = pytester.mkdir("recipes")
     shutil.copy(recipe / "tiny_llama.yaml", recipes)
-    baselines = f"--llmb-baselines={recipes}"
-    usual, slow = (f"--llmb-logs={retimed(log, tmp_path / str(seconds), seconds)}" for seconds in (0.2, 0.4))
-    before = session(tmp_path, usual, baselines)
-    assert before.returncode == 1, before.stdout
-    recording = session(tmp_path, usual, baselines, f"--llmb-record={recipes / 'recorded'}")
-    assert recording.returncode == 0, recording.stdout + recording.stderr
-    same = session(tmp_path, usual, baselines, "-rA")
-    assert same.returncode == 0, same.stdout + same.stderr
-    assert IDENTIFIER in same.stdout
-    worse = session(tmp_path, slow, baselines)
-    assert worse.returncode == 1
-    assert "REGRESSION" in worse.stdout
-    alone = retimed(log, tmp_path / "alone", 0.2)
+    usual, slow = (retimed(log, pytester.path / str(seconds), seconds) for seconds in (0.2, 0.4))
+    code, output = run(usual)
+    assert code == 1, output
+    code, output = run(usual, f"--llmb-record={recipes / 'recorded'}")
+    assert code == 0, output
+    code, output = run(usual, "-rA")
+    assert code == 0, output
+    assert IDENTIFIER in output
+    code, output = run(slow)
+    assert code == 1
+    assert "REGRESSION" in output
+    alone = retimed(log, pytester.path / "alone", 0.2)
     copy = alone.joinpath(*log.parts[-6:])
     copy.write_text(copy.read_text().replace("MEMBER: 1/2", "MEMBER: 1/1"))
-    fewer = session(tmp_path, f"--llmb-logs={alone}", baselines)
-    assert fewer.returncode == 1
-    assert "the log states 1 GPUs, the baseline has 2" in fewer.stdout
+    code, output = run(alone)
+    assert code == 1
+    assert "the log states 1 GPUs, the baseline has 2" in output
 
 
 def retimed(log: Path, folder: Path, seconds: float) -> Path:

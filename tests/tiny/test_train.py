@@ -13,8 +13,6 @@ from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core.flops import count_model_flops
 from pytest_llmbench.core.gpus import read_gpu_type
 
-pytestmark = pytest.mark.slow
-
 CPU = "cpu"
 
 
@@ -36,6 +34,7 @@ def trainer(train: ModuleType, size: Any, dtype: str = "fp32") -> Any:
     return train.Trainer(size, dtype, train.torch.device(CPU))
 
 
+@pytest.mark.slow
 def test_sizes_and_flops_are_those_of_the_baseline_file(train: ModuleType, recipe: Path) -> None:
     baselines = read_recipe(recipe / "tiny_llama.yaml").baselines
     assert {each.key.size for each in baselines} == set(train.SIZES)
@@ -51,6 +50,7 @@ def test_sizes_and_flops_are_those_of_the_baseline_file(train: ModuleType, recip
         assert size.flops == count_model_flops(stated), baseline.key.id
 
 
+@pytest.mark.slow
 def test_the_model_does_as_many_flops_as_the_formula_says(train: ModuleType, torch: Any, small: Any) -> None:
     """PyTorch counts those of every matrix product; attention as plain products, the whole score matrix."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -93,6 +93,7 @@ def test_micro_batches_are_one_batch(train: ModuleType, torch: Any, small: Any) 
         assert torch.allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_weights_are_trained_in_32_bits_and_cast_once_a_step(
     train: ModuleType, torch: Any, small: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +119,7 @@ def test_weights_are_trained_in_32_bits_and_cast_once_a_step(
     assert torch.equal(torch.cat([copy.flatten() for copy in one.model.parameters()]), one.weights.copies)
 
 
+@pytest.mark.slow
 def test_gradients_of_micro_batches_are_added_up_in_32_bits(train: ModuleType, torch: Any, small: Any) -> None:
     """The same batch, cut or whole, has the same loss in BF16 to its rounding, and learns as FP32 does."""
     whole, cut = (trainer(train, small._replace(micro_batch=number), "bf16") for number in (4, 1))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import example, given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.baseline.documents import import_document
@@ -63,6 +64,8 @@ rows = st.lists(headers | values, min_size=1, max_size=6)
 tables = st.lists(st.tuples(st.lists(headers, min_size=1, max_size=6), st.lists(rows, max_size=6)), max_size=3)
 
 
+@pytest.mark.slow
+@settings(max_examples=50)
 @given(tables, st.booleans(), st.booleans())
 def test_every_number_of_a_table_is_read_or_listed(
     made: list[tuple[list[str], list[list[str]]]], outer: bool, apart: bool

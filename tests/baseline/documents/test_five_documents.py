@@ -123,6 +123,7 @@ def filled(draft: BaselineDraft, name: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "missing"),
     [
@@ -156,6 +157,7 @@ def _plain(baseline: Baseline) -> Baseline:
     return replace(baseline, configuration=replace(baseline.configuration, architecture=architecture))
 
 
+@pytest.mark.slow
 def test_a_draft_can_be_used_as_it_is(tmp_path: Path) -> None:
     """Nothing is left to fill in that a verdict on step times needs."""
     for name in DOCUMENTS:

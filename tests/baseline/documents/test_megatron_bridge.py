@@ -100,12 +100,14 @@ def test_a_model_that_states_a_size_is_one_of_a_recipe() -> None:
     assert named["kimi_k2"] == ("kimi_k2", "kimi_k2")
 
 
+@pytest.mark.slow
 def test_one_recipe_for_all_tells_models_by_their_whole_names() -> None:
     entries = collected("26.04", recipe="megatron_bridge").configurations
     assert {entry.recipe for entry in entries} == {"megatron_bridge"}
     assert {"llama3_70b", "llama3.1_405b", "gpt_oss_120b"} < {entry.facts["size"] for entry in entries}
 
 
+@pytest.mark.slow
 def test_batches_tell_rows_apart_that_are_equal_otherwise() -> None:
     entries = [entry for entry in collected("26.06").configurations if "variant" in entry.facts]
     assert [(entry.model, entry.facts["variant"]) for entry in entries] == [
@@ -149,6 +151,7 @@ def test_two_values_of_one_precision_are_not_read() -> None:
     assert {"37556 (36108)", "1933 (1858)"} <= {cell.text for cell in found.unread if cell.decisive}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_draft_is_usable_at_once(release: str, tmp_path: Path) -> None:
     imported = import_document(text_of(release), "document.md", release, ImportDefaults())
@@ -171,6 +174,7 @@ def test_a_draft_is_usable_at_once(release: str, tmp_path: Path) -> None:
         assert baseline.resolution_seconds == pytest.approx(baseline.step_seconds / rate * unit)
 
 
+@pytest.mark.slow
 def test_tflops_give_the_step_time_where_the_work_of_a_step_is_known(tmp_path: Path) -> None:
     imported = import_document(text_of("26.04.01"), "document.md", "26.04.01", ImportDefaults())
     file = next(file for file in write_drafts(imported, tmp_path, force=False) if "llama3/" in str(file.path))

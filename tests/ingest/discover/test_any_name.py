@@ -6,6 +6,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from written_logs import nemo2_run
@@ -62,6 +63,7 @@ SECTIONS = ("job_info", "workload_info", "model_info", "cluster_info", "containe
 
 
 @ANY
+@pytest.mark.slow
 @given(folders=st.lists(NAMES, max_size=3), files=st.lists(NAMES, min_size=1, max_size=3, unique=True))
 @example(folders=["\n"], files=["log-\x1b[31m_1.out"])
 @example(folders=["\udcff"], files=["log-\udcff_1.out"])
@@ -79,6 +81,7 @@ def test_files_and_folders_of_any_name_are_read_or_passed_over(folders: list[str
 
 
 @ANY
+@pytest.mark.slow
 @given(values=st.lists(TREES, min_size=6, max_size=6), end=st.text(max_size=5))
 def test_metadata_of_any_content_is_used_or_noted(values: list[str], end: str) -> None:
     text = "".join(f"{key}: {value}\n" for key, value in zip(SECTIONS, values, strict=True)) + end

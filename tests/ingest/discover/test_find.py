@@ -471,6 +471,7 @@ def test_a_name_that_is_no_text_is_read(tree: Tree) -> None:
     assert only(find_runs([root])).job_id == "8"
 
 
+@pytest.mark.slow
 def test_each_of_a_thousand_runs_is_found_among_ten_thousand_files(tree: Tree) -> None:
     root = tree([])
     for number in range(1000):
@@ -580,6 +581,7 @@ def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) 
     assert {run.job_id for run in runs if run.excluded} == {"388660"}
 
 
+@pytest.mark.slow
 def test_thousands_of_reports_mark_one_job(tree: Tree) -> None:
     root = tree([f"log-x_{job}_0.out" for job in range(100000, 100200)])
     for rank in range(2000):

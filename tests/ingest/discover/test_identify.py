@@ -429,6 +429,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(FIELDS, st.sampled_from(["", "results", "experiments", "workloads"]), st.sampled_from([None, "nemo1", "nemo2"]))
 def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout: str, dialect: str | None) -> None:
     """And without help from a log it needs recipe, size, precision and GPUs to be said."""
@@ -451,6 +452,7 @@ REMEMBERED = cache_matches()
 """Shared by every example below, as by all runs of a session."""
 
 
+@pytest.mark.slow
 @given(FIELDS, st.sampled_from(["", "results", "workloads"]), st.sampled_from([None, "nemo1", "nemo2"]), st.booleans())
 def test_what_was_found_for_another_run_is_what_would_be_found_for_this_one(
     fields: dict[str, str], layout: str, dialect: str | None, contradicted: bool

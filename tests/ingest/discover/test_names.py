@@ -198,6 +198,7 @@ HEADS = ["", "grok1_8b_bf16_", "pretrain_grok1_8b_bf16_", "sft_x_8x9b_proxy_fp8_
 WORDS = ["pretrain", "grok1", "8b", "bf16", "fp", "512", "31", "gpus64", "2nodes", "tp4", "v1", "nsys"]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(HEADS), st.lists(st.sampled_from(WORDS), max_size=5), st.sampled_from(["", "_0", "_31"]))
 def test_a_number_is_what_its_place_says_however_long_it_is(head: str, words: list[str], restart: str) -> None:
     """Long numbers are taken from a name before it is read, short ones are read with it."""

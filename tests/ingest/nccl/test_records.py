@@ -168,6 +168,7 @@ def test_more_ranks_than_are_told_apart_are_told(monkeypatch: pytest.MonkeyPatch
 LINES = [record(), record("Send")[:90], record()[:70] + record("Recv"), "step 1\n", "\n", "x" * 40, record(pid=8)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(LINES), max_size=30), st.lists(st.integers(1, 400), min_size=1), st.integers(150, 4000))
 def test_the_way_a_trace_is_cut_into_blocks_changes_nothing(text: list[str], cuts: list[int], size: int) -> None:
     whole = "".join(text).encode()

@@ -132,6 +132,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
 def test_processes_that_are_really_started_tell_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(folder, "n1.9").write_text("".join(run(steps=3000, ranks=3)))
@@ -157,6 +158,7 @@ def test_what_a_killed_process_had_to_read_is_read_here(folder: Path, monkeypatc
     assert read_trace([folder]) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
 def test_an_error_of_another_process_is_told(tmp_path: Path) -> None:
     Path(tmp_path, "x.gz").write_bytes(gzip.compress(record().encode() * 99)[:-5] + b".....")

@@ -200,6 +200,7 @@ def test_a_checkpoint_belongs_to_the_part_that_saved_or_loaded_it() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_more_records_than_are_kept_are_counted() -> None:
     found = parse_blocks([f"{SAVED}\n".encode() * (checkpoints.KEPT + 7)]).checkpoints
     assert (len(found.records), found.unread) == (checkpoints.KEPT, 7)
@@ -217,6 +218,7 @@ def test_the_blocks_that_a_log_is_read_in_change_nothing(size: int) -> None:
     assert parse_blocks(blocks).checkpoints == parse_blocks([data]).checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "saves", "loads", "dispatched"),
     [

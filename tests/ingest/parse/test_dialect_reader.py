@@ -102,6 +102,7 @@ pieces = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     text=st.sampled_from([*ALIKE.values(), *OTHERWISE.values()]),

@@ -219,6 +219,7 @@ grep -LaE 'Traceback \\(|error: \\*\\*\\*|srun: error|Preemption detected|Watchd
 and megatron/2624605.out, four_clock_runs.out, of which `Exception raised from recvBytes` is a warning at the exit."""
 
 
+@pytest.mark.slow
 def test_real_endings() -> None:
     root = shared("logs")
     logs = sorted(path for kind in ("*.out", "*.err") for path in root.rglob(kind))

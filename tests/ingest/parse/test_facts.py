@@ -109,6 +109,7 @@ def test_of_two_ways_to_say_one_thing_the_surer_counts() -> None:
     assert parse(package + torch + torch.replace("9", "8")).environment == (("pytorch", "2.9.1"),)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 400), max_size=6))
 def test_cuts_and_bars_change_nothing(cuts: list[int]) -> None:
     """Read by columns, record by record because of a carriage return, or in pieces."""
@@ -129,6 +130,7 @@ def test_a_large_file_says_the_same_wherever_its_parts_meet(tmp_path: Path) -> N
         assert dict(read_log(path).environment) == {"driver": "570.133.20", "cuda_driver": "12.8"}
 
 
+@pytest.mark.slow
 def test_a_log_is_asked_only_near_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a file, in blocks and in a log that grows alike; a record before and behind keeps them looking."""
     monkeypatch.setattr(facts, "FARTHEST", LARGE + 100)
@@ -189,6 +191,7 @@ REAL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), REAL, ids=[name for name, _ in REAL])
 def test_real_logs(name: str, expected: dict[str, str]) -> None:
     assert dict(read_log(shared(f"logs/{name}")).environment) == expected

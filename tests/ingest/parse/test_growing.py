@@ -49,6 +49,7 @@ def test_the_last_step_of_every_dialect(tmp_path: Path, text: str | bytes, expec
     assert last_step(written(tmp_path, text)) == expected
 
 
+@pytest.mark.slow
 def test_a_line_that_is_being_written_does_not_count_with_half_a_number(tmp_path: Path) -> None:
     whole = nemo2_run(0, 9)
     for cut in range(len(whole) - len(nemo2(9)), len(whole)):
@@ -75,6 +76,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return reads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), (OWN,)])
 def test_whatever_was_written_it_is_read_as_a_whole_log_and_no_byte_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: tuple[RegexDialect, ...]

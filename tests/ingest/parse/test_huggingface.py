@@ -169,6 +169,7 @@ def test_a_torn_or_insufficient_record_is_dropped_and_counted(text: str) -> None
     assert dropped(log)["torn"] >= 1
 
 
+@pytest.mark.slow
 def test_a_log_damaged_at_any_byte_gives_no_other_number() -> None:
     data = (bar(1921, 1921) + summary()).encode()
     truth = {(1921, 2577.7505 / 1921), (1920, 2577.7505 / 1920)}

@@ -17,11 +17,9 @@ from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.models import ParsedLog
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
-pytestmark = pytest.mark.slow
-
 STEP = tuple[int, float, float]
-EXAMPLES = settings(max_examples=20, derandomize=True)
-DAMAGED = settings(max_examples=30, derandomize=True)
+EXAMPLES = settings(max_examples=10, derandomize=True)
+DAMAGED = settings(max_examples=10, derandomize=True)
 
 MEBIBYTE = 1 << 20
 LONG_LINE = 8
@@ -88,6 +86,7 @@ def test_what_does_not_touch_a_record_changes_no_step(name: str, change: str, da
     assert rounded(said(parse_blocks([HARMLESS[change](log.data)]))) == rounded(truth(log))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @EXAMPLES
 @given(data=st.data())
@@ -99,6 +98,7 @@ def test_steps_point_to_the_line_of_their_record(name: str, data: st.DataObject)
             assert step.printed in lines[line - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @EXAMPLES
 @given(data=st.data())
@@ -109,6 +109,7 @@ def test_the_blocks_that_a_log_comes_in_do_not_matter(name: str, data: st.DataOb
     assert repr(parse_blocks(blocks)) == repr(parse_blocks([whole]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", NAMES)
 @DAMAGED
@@ -121,6 +122,7 @@ def test_a_damaged_log_gives_no_step_a_number_that_was_not_printed_for_it(
     assert_consistent(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @DAMAGED
 @given(data=st.data())
@@ -185,6 +187,7 @@ def assert_consistent(log: ParsedLog) -> None:
         assert each.shown.isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_hole_over_two_records_makes_none_of_both(name: str) -> None:
     """A hole as long as a line, anywhere: its two sides are of different records."""

@@ -446,6 +446,7 @@ def test_an_impossible_time_stays_as_it_is_printed(seconds: str) -> None:
     assert np.isfinite(row.loss).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, derandomize=True)
 @given(
     times=st.lists(st.sampled_from([2.2214, 2.2231, 2.2249, 3.4512, 12.7834]), min_size=4, max_size=20),

@@ -113,6 +113,7 @@ def test_an_impossible_time_is_kept_as_printed() -> None:
     assert columns.seconds.tolist() == pytest.approx([0.0, math.nan, 7.5], nan_ok=True)
 
 
+@pytest.mark.slow
 def test_a_log_cut_off_at_any_byte_gives_no_other_number() -> None:
     data = (INITIAL.format(20) + LOOP + took("7.1") + took("12.25") + took("0.634")).encode()
     truth = {20: 7.1, 21: 12.25, 22: 0.634}

@@ -107,6 +107,7 @@ def test_a_cut_log_that_says_how_it_ended_is_believed(tmp_path: Path) -> None:
     assert ending.code == "time-limit"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_damaged_compressed_log_cannot_be_read(method: str, tmp_path: Path) -> None:
     data = bytearray(METHODS[method](b"".join(b"%d lines that differ\n" % number for number in range(20000))))

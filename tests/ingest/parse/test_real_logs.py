@@ -13,6 +13,8 @@ from shared_data import shared
 from pytest_llmbench.core.models import Steps
 from pytest_llmbench.ingest.parse.read import read_log
 
+pytestmark = pytest.mark.wheel
+
 # (file, [(first step, last step, steps, total, finished) of each segment])
 COUNTS = [
     # grep -oE 'DLL [0-9-]+ [0-9:.]+ - [0-9]+ ' | sort -u: steps 0 to 19; bars say N/20;
@@ -107,6 +109,7 @@ DROPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "segments"), COUNTS)
 def test_steps_and_segments(name: str, segments: list[tuple[int, int, int, int | None, bool]]) -> None:
     log = read_log(shared(f"logs/{name}"))
@@ -161,6 +164,7 @@ def row(name: str, segment: int, step: int) -> tuple[Steps, int]:
     return steps, int(np.flatnonzero(steps.index == step)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "place", "line", "seconds", "unit"),  # place: segment and step
     [  # sed -n LINEp FILE
@@ -249,6 +253,7 @@ def test_steps_of_maxtext_that_are_only_dispatched(name: str, dispatched: list[i
     assert [int(step) for part in segments for step in part.steps.index[part.steps.asynchronous]] == dispatched
 
 
+@pytest.mark.slow
 def test_megatron_logs_of_2026_print_the_mean_of_the_first_two_steps_second() -> None:
     """By hand: 12465.5 and 7331.4 ms, lines at 11:19:02.52 and 04.72, so that (12.4655 + 2.20) / 2 is 7.33 s."""
     for name in ("1861140.out", "2624605.out", "3108456.out", "primus_instant_average.out"):

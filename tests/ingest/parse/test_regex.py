@@ -304,6 +304,7 @@ def by_step(log: ParsedLog) -> dict[int, float]:
 TEXT = (run(0, 3, "[rank1]: ") + "noise ms\n" + line(4).strip() + line(5) + "\r" + line(6)[:-4]).encode()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
 def test_it_does_not_matter_where_a_log_is_cut_into_blocks(places: list[int]) -> None:
     edges = [0, *sorted(places), len(TEXT)]

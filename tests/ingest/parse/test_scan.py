@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -58,6 +58,7 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     return [data[begin:end] for begin, end in itertools.pairwise(bounds)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS)
 def test_a_cut_at_any_byte_changes_nothing(name: str) -> None:
     data = LOGS[name].encode()
@@ -66,6 +67,7 @@ def test_a_cut_at_any_byte_changes_nothing(name: str) -> None:
         assert described(parse_blocks(cut(data, place))) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, REACH - 1, REACH, REACH + 1, 3 * REACH])
 def test_blocks_of_any_size_change_nothing(size: int) -> None:
     data = LONG if size > 50 else LONG[: REACH + 6000]
@@ -73,6 +75,7 @@ def test_blocks_of_any_size_change_nothing(size: int) -> None:
     assert described(parse_blocks(blocks)) == described(parse_blocks([data]))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(places=st.lists(st.integers(0, len(LONG)), max_size=8))
 def test_blocks_of_mixed_sizes_change_nothing(places: list[int]) -> None:
@@ -126,28 +129,44 @@ def test_a_log_says_the_same_whichever_engine_searches_it(name: str) -> None:
     assert said_by("hyperscan", data) == said_by("automaton", data)
 
 
-def find_with_both(sought: list[str], data: bytes, start: int, stop: int) -> list[list[tuple[int, bytes]]]:
-    """What each engine finds; Hyperscan where it is installed."""
-    found = []
-    for worth in ENGINES.values():
-        with patch.object(scan, "WORTH", worth):
-            found.append(MarkerSearch([text.encode() for text in sought]).find_places(data, start, stop))
-    return found
+class Hunt(NamedTuple):
+    """Texts that are looked for between two offsets of `data`."""
+
+    sought: list[bytes]
+    data: bytes
+    start: int
+    stop: int
+
+    def find_with(self, engine: str) -> list[tuple[int, bytes]]:
+        with patch.object(scan, "WORTH", ENGINES[engine]):
+            return MarkerSearch(self.sought).find_places(self.data, self.start, self.stop)
+
+    def find_slowly(self) -> list[tuple[int, bytes]]:
+        places = range(self.start, self.stop)
+        return sorted((place, text) for text in self.sought for place in places if self.data.startswith(text, place))
 
 
+@st.composite
+def overlapping_hunts(draw: st.DrawFn) -> Hunt:
+    data, wanted = draw(texts).encode(), draw(markers)
+    start = min(draw(st.integers(0, 60)), len(data))
+    stop = min(start + draw(st.integers(0, 60)), len(data))
+    sought = [*(f"x{number}" for number in range(draw(st.sampled_from([0, AT_ONCE])))), *wanted]
+    return Hunt([text.encode() for text in sought], data, start, stop)
+
+
+@pytest.mark.slow
 @settings(max_examples=300)
-@given(text=texts, wanted=markers, more=st.sampled_from([0, AT_ONCE]), start=st.integers(0, 60), new=st.integers(0, 60))
-def test_every_marker_is_found_however_they_overlap(
-    text: str, wanted: list[str], more: int, start: int, new: int
-) -> None:
-    data = text.encode()
-    start = min(start, len(data))
-    stop = min(start + new, len(data))
-    sought = [*(f"x{number}" for number in range(more)), *wanted]
-    expected = sorted(
-        (place, one.encode()) for one in sought for place in range(start, stop) if data.startswith(one.encode(), place)
-    )
-    assert find_with_both(sought, data, start, stop) == [expected, expected]
+@given(hunt=overlapping_hunts())
+def test_every_marker_is_found_however_they_overlap(hunt: Hunt) -> None:
+    assert hunt.find_with("automaton") == hunt.find_slowly()
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(hunt=overlapping_hunts())
+def test_hyperscan_finds_every_overlapping_marker(hunt: Hunt) -> None:
+    assert hunt.find_with("hyperscan") == hunt.find_slowly()
 
 
 @pytest.mark.usefixtures("engine")
@@ -200,9 +219,10 @@ def test_without_hyperscan_all_is_searched_by_the_automaton(monkeypatch: pytest.
     assert scan.compile_database([b"marker"]) is None
 
 
+@pytest.mark.slow
 def test_a_text_that_hyperscan_cannot_take_is_found_by_the_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
-    marker = bytes(range(1, 251)) * 80
+    marker = bytes(range(1, 251)) * 66
     assert scan.compile_database([marker]) is None
     assert MarkerSearch([marker]).find_places(b"a " + marker, 0, 9) == [(2, marker)]
 
@@ -241,58 +261,72 @@ around = st.text("abc", max_size=3)
 sharing = st.lists(st.builds(lambda before, behind: before + SHARED + behind, around, around), min_size=5, unique=True)
 
 
-@settings(max_examples=300)
-@given(
-    texts=sharing,
-    places=st.lists(st.integers(0, 9), max_size=6),
-    wanted=markers,
-    start=st.integers(0, 30),
-    excess=st.integers(1, 3),
-)
-def test_every_marker_is_found_where_many_share_a_part(
-    texts: list[str], places: list[int], wanted: list[str], start: int, excess: int
-) -> None:
+@st.composite
+def shared_hunts(draw: st.DrawFn) -> tuple[Hunt, int]:
+    """Return a search for texts that share a component, and by how many they exceed an automaton."""
+    texts, places = draw(sharing), draw(st.lists(st.integers(0, 9), max_size=6))
     data = "a".join(texts[place % len(texts)] for place in places).encode()
-    start, stop = min(start, len(data)), len(data) * 2 // 3
-    own = list(dict.fromkeys((*texts, *wanted)))
+    start, stop = min(draw(st.integers(0, 30)), len(data)), len(data) * 2 // 3
+    own, excess = list(dict.fromkeys((*texts, *draw(markers)))), draw(st.integers(1, 3))
     sought = [*own, *(f"x{number}" for number in range(AT_ONCE - len(own) + excess))]
-    expected = sorted(
-        (place, text.encode())
-        for text in sought
-        for place in range(start, stop)
-        if data.startswith(text.encode(), place)
-    )
-    assert find_with_both(sought, data, start, stop) == [expected, expected]
-    assert MarkerSearch([text.encode() for text in sought]).passes == 1 or excess > 1
+    return Hunt([text.encode() for text in sought], data, start, stop), excess
 
 
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(shared=shared_hunts())
+def test_every_marker_is_found_where_many_share_a_part(shared: tuple[Hunt, int]) -> None:
+    hunt, excess = shared
+    assert hunt.find_with("automaton") == hunt.find_slowly()
+    assert MarkerSearch(hunt.sought).passes == 1 or excess > 1
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(shared=shared_hunts())
+def test_hyperscan_finds_markers_that_share_a_component(shared: tuple[Hunt, int]) -> None:
+    hunt, _ = shared
+    assert hunt.find_with("hyperscan") == hunt.find_slowly()
+
+
+@pytest.fixture(scope="module")
+def large_log() -> tuple[bytes, ParsedLog]:
+    """Return a log above LARGE, and what it contains when read in one block.
+
+    With everything that several threads could lose: markers across their blocks, a traceback over several of them, a
+    start far behind the beginning, a trace that goes on after steps.
+    """
+    quiet = b"a line that says nothing of the run\n" * 40_000
+    rank = b"gb-1:7:8 [0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7 recvbuff 0x7 count 1 datatype 1 op 0 root 0\n"
+    died = b"Traceback (most recent call last):\n" + b'  File "train.py", line 1\n' * 40_000 + b"ValueError: no\n"
+    shift = [b"." * number + b"\n" + LONG for number in range(0, 3000, 83)]
+    data = b"".join([quiet, LONG, rank * 9000, *shift, quiet, rank, quiet, LONG, died, quiet, b"the end"])
+    data = data.replace(LOGS["endings"].encode(), b"")
+    assert len(data) > LARGE
+    expected = dataclasses.replace(parse_blocks([data]), size_bytes=len(data))
+    assert expected.ending is not None
+    assert expected.ending.code == "traceback"
+    assert 0 < expected.nccl_line < expected.nccl_last_line
+    return data, expected
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("surely", [False, True])
 def test_a_large_file_is_read_ahead_as_the_same_bytes_in_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surely: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surely: bool, large_log: tuple[bytes, ParsedLog]
 ) -> None:
-    """With everything that several threads could lose: markers across their blocks, a traceback over several of them, a
-    start far behind the beginning, a trace that goes on after steps."""
-    quiet = b"a line that says nothing of the run\n" * 20_000
-    rank = b"gb-1:7:8 [0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7 recvbuff 0x7 count 1 datatype 1 op 0 root 0\n"
-    died = b"Traceback (most recent call last):\n" + b'  File "train.py", line 1\n' * 40_000 + b"ValueError: no\n"
-    shift = [b"." * number + b"\n" + LONG for number in range(0, 3000, 23)]
-    data = b"".join([quiet, LONG, rank * 9000, *shift, quiet, rank, quiet, LONG, died, quiet, b"the end"])
-    data = data.replace(LOGS["endings"].encode(), b"")
+    data, expected = large_log
     path = tmp_path / "log.out"
     path.write_bytes(data)
-    assert len(data) > LARGE
-    expected = dataclasses.replace(parse_blocks([data]), size_bytes=len(data))
     monkeypatch.setattr(read, "SURELY_LARGE", len(data) + (not surely))
     for threads in (1, 3):
         build_search.cache_clear()
         log = read_log(path, threads=threads)
         assert described(dataclasses.replace(log, fingerprint="")) == described(expected)
-    assert expected.ending is not None
-    assert expected.ending.code == "traceback"
-    assert 0 < expected.nccl_line < expected.nccl_last_line
 
 
+@pytest.mark.slow
 def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,16 +343,19 @@ def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
         read_log(path)
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(tmp_path: Path) -> None:
-    data = LONG * (2 * LARGE // len(LONG))
+    data = LONG + b"".join(b"line %d says nothing of the run\n" % number for number in range(LARGE // 20))
+    assert len(data) > 1.5 * LARGE
     path, packed = tmp_path / "log.out", tmp_path / "log.gz"
     path.write_bytes(data)
     packed.write_bytes(gzip.compress(data, 1))
-    assert read_log(path).fingerprint == read_log(packed).fingerprint
+    fingerprint = read_log(path).fingerprint
+    assert fingerprint == read_log(packed).fingerprint
     pieces = Fingerprint()
     for begin in range(0, len(data), 70_001):
         pieces.take(take_sample(begin, data[begin : begin + 70_001]))
-    assert pieces.digest(len(data)) == read_log(path).fingerprint
+    assert pieces.digest(len(data)) == fingerprint
 
 
 def traced(blocks: Iterable[bytes]) -> tuple[ParsedLog, int]:

@@ -214,6 +214,7 @@ def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
         assert [sum(one.field == StatedField.PROFILER for one in segment.stated) for segment in segments] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 61, 4096, 1 << 22])
 def test_it_does_not_matter_how_a_log_is_read(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
     data = ("noise of a rank\n" * 9000 + members(8) + "|   fp8: true\n" + nemo2_run(0, 9)).encode()

@@ -285,6 +285,7 @@ def test_the_log_is_read_in_full() -> None:
     assert only(parse(DAMAGED)).steps.mean_of.tolist() == [1, 1, 10, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_log_cut_off_or_begun_at_any_byte() -> None:
     data = DAMAGED.encode()
     for place in range(0, len(data), 2):
@@ -292,6 +293,7 @@ def test_a_log_cut_off_or_begun_at_any_byte() -> None:
         check(data[place + 1 :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("foreign", ["\nforeign\n", "foreign", "e", "[rank1]:[titan] ", "\x1b[31m\n"])
 def test_foreign_text_at_any_byte(foreign: str) -> None:
     data = DAMAGED.encode()
@@ -299,6 +301,7 @@ def test_foreign_text_at_any_byte(foreign: str) -> None:
         check(data[:place] + foreign.encode() + data[place:])
 
 
+@pytest.mark.slow
 def test_a_line_of_the_same_log_written_into_another() -> None:
     data = DAMAGED.encode()
     for number, each in enumerate(data.splitlines(keepends=True)):

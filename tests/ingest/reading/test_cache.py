@@ -63,6 +63,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
     assert places.read.count(places.logs[1]) == 1
 
 
+@pytest.mark.slow
 def test_another_parser_or_definition_sees_nothing_of_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("re2")
     places.again()
@@ -74,6 +75,7 @@ def test_another_parser_or_definition_sees_nothing_of_it(places: Places, monkeyp
     assert places.again() == sorted(places.logs)
 
 
+@pytest.mark.slow
 def test_every_source_file_of_the_parser_is_part_of_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def faster(data: bytes) -> bytes:
     return data[:start] + zstandard.compress(text.replace(b"nemo1", b"nemo2"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -143,6 +146,7 @@ def test_a_cache_file_of_other_content_counts_as_none(
     assert places.again() == []
 
 
+@pytest.mark.slow
 def test_a_cache_file_that_was_signed_elsewhere_counts_as_none(places: Places, tmp_path: Path) -> None:
     """It came from another machine or user, whose key lies there."""
     reading_of(places.runs, cache=LogCache(tmp_path / "elsewhere", [places.runs], ()))
@@ -173,6 +177,7 @@ def test_without_its_key_a_cache_file_counts_as_none(places: Places, key: bytes 
     assert (path.stat().st_size, path.stat().st_mode & 0o777) == (log_cache.KEY_BYTES, 0o600)
 
 
+@pytest.mark.slow
 def test_what_takes_more_memory_than_there_is_counts_as_none(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_data: object) -> None:
         raise MemoryError
@@ -194,6 +199,7 @@ def test_what_repeats_takes_little_room(places: Places) -> None:
     assert places.file.stat().st_size < steps * 18 * 8 / 4
 
 
+@pytest.mark.slow
 def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:
     places.again()
     for path in (places.file, places.folder):
@@ -208,6 +214,7 @@ def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:
     assert places.again() == sorted(places.logs)
 
 
+@pytest.mark.slow
 def test_a_file_of_another_user_is_not_trusted(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     places.again()
     stranger = os.geteuid() + 1
@@ -217,6 +224,7 @@ def test_a_file_of_another_user_is_not_trusted(places: Places, monkeypatch: pyte
     assert places.file.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["a file in its place", "no room", "cannot be renamed"])
 def test_a_cache_that_cannot_be_written_is_no_error(
     places: Places, monkeypatch: pytest.MonkeyPatch, problem: str
@@ -254,6 +262,7 @@ def test_logs_that_are_gone_leave_the_cache(places: Places) -> None:
     assert places.file.stat().st_size < size
 
 
+@pytest.mark.slow
 def test_cache_files_are_bounded_and_the_last_used_are_kept(
     places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +279,7 @@ def test_cache_files_are_bounded_and_the_last_used_are_kept(
     assert places.again() == []
 
 
+@pytest.mark.slow
 def test_sessions_side_by_side_see_a_whole_file_or_none(places: Places) -> None:
     """Both read before either has written; the last one counts, and what it holds is all of its own."""
     first, second = places.cache(), places.cache()

@@ -54,6 +54,7 @@ def again(results: Sequence[ReadResult], state: FileState | None = STATE) -> tup
     return tuple(reading.result for reading in unpacked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", ["logs", EXAMPLES], ids=["real", "examples"])
 def test_real_logs_come_out_as_they_went_in(root: str | Path) -> None:
     """All of them together: each gets its own part of the columns."""
@@ -116,6 +117,7 @@ def damaged_trees(tree: Any, place: tuple[int | str, ...] = ()) -> Iterator[tupl
         yield from damaged_trees(tree[key], (*place, key))
 
 
+@pytest.mark.slow
 def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
     """Whatever stands in any place of the text: only records of the declared types come out."""
     log = read_log(next(EXAMPLES.rglob("*.out")))
@@ -202,6 +204,7 @@ repeated = some.lists(some.tuples(rows, some.integers(1, 60)), max_size=6).map(
 )
 
 
+@pytest.mark.slow
 @given(some.lists(repeated, max_size=5))
 def test_all_columns_come_out_bit_for_bit(steps: list[Steps]) -> None:
     """Signed zeros, each NaN, and integers whose differences have no place in 64 bits; also unpacked ones."""

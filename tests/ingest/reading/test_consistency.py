@@ -106,6 +106,7 @@ def test_what_was_read_is_consistent(places: Places) -> None:
     assert not is_consistent(reading._replace(state=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_what_contradicts_itself_counts_as_none(places: Places, change: Change) -> None:
     """It is signed: a session with the key wrote it."""
@@ -116,6 +117,7 @@ def test_what_contradicts_itself_counts_as_none(places: Places, change: Change) 
     assert places.again() == []
 
 
+@pytest.mark.slow
 def test_the_entry_of_another_log_counts_as_none(places: Places) -> None:
     """Copied to the name of this one; with the digest of this one its size tells, where that is another."""
     other, own = read(places), FileToRead(str(places.logs[0]), is_log=True)

@@ -56,6 +56,7 @@ def said(logs: list[Path], found: reading.Reading) -> list[object]:
     return [bits(found.get_log(path)) for path in logs]
 
 
+@pytest.mark.slow
 def test_workers_read_what_this_process_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -69,6 +70,7 @@ def test_workers_read_what_this_process_reads(
     assert len(two_workers) == 2
 
 
+@pytest.mark.slow
 def test_what_a_killed_worker_had_is_read_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -134,6 +136,7 @@ def test_workers_that_cannot_start_or_talk_are_done_without(
     assert said(logs, reading_of(tmp_path)) == expected
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_said_in_the_same_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -148,6 +151,7 @@ def test_what_cannot_be_read_is_said_in_the_same_words(
     assert found.get_log(logs[0]).segments
 
 
+@pytest.mark.slow
 def test_an_interrupted_session_leaves_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -213,6 +217,7 @@ print(len([read.get_log(attempt.log) for run in runs for attempt in run.attempts
 """
 
 
+@pytest.mark.slow
 def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
     """Nor does a thread in it, with warnings as errors, keep workers from being started."""
     write_runs(tmp_path / "runs", 4)
@@ -224,6 +229,7 @@ def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("started\n4\n", "", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, ending: signal.Signals) -> None:
     """The session waits for ever in the midst of reading, with its workers alive."""

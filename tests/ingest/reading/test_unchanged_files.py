@@ -140,6 +140,7 @@ def anywhere(request: pytest.FixtureRequest, places: Places) -> Iterator[Places]
         shutil.rmtree(places.runs)
 
 
+@pytest.mark.slow
 def test_a_late_write_through_a_mapping_is_seen(anywhere: Places) -> None:
     """It moves no time, neither on a disk while its page waits for being written back, nor ever in memory."""
     for _ in range(5):  # once in a while the page was just written back
@@ -153,6 +154,7 @@ def test_a_late_write_through_a_mapping_is_seen(anywhere: Places) -> None:
     pytest.skip("every write moves a time on this file system")
 
 
+@pytest.mark.slow
 def test_a_large_log_that_a_late_write_could_change_is_never_kept(
     anywhere: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_large_log_that_a_late_write_could_change_is_never_kept(
     assert anywhere.again() == (sorted(anywhere.logs) if files.lies_in_memory(anywhere.runs.stat()) else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_seconds", [-3600, 1, 3000])
 def test_a_large_log_of_late_or_future_times_is_read_again(
     places: Places, monkeypatch: pytest.MonkeyPatch, old_seconds: int

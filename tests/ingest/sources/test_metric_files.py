@@ -82,6 +82,7 @@ def test_the_blocks_do_not_matter() -> None:
         assert repr(read(data, size=size)) == repr(whole)
 
 
+@pytest.mark.slow
 def test_a_large_record_is_passed_over() -> None:
     """Images and histograms; also where one ends with a block."""
     data = event_file(frame(bytes(200_000)), event(1, scalar("iteration-time", 0.5)))

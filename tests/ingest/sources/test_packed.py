@@ -143,6 +143,7 @@ def test_a_cut_archive_counts_as_far_as_it_was_whole_and_is_told() -> None:
 FILES = [(f"{number}/{'long' * number}.out", b"%d" % number * 700) for number in range(40)]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 60_000), st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
 def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(end: int, kind: int) -> None:
     """Missing runs must never go unnoticed."""
@@ -152,6 +153,7 @@ def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(end:
     assert len(listed) == 20 or found.unreadable
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_size=8), st.integers(100, 4000))
 def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
     changes: list[tuple[int, int]], size: int

@@ -23,8 +23,6 @@ from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import Launcher
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 
-pytestmark = pytest.mark.slow
-
 Life = Callable[[float], JobStatus | None]
 """What is known of a job so many seconds after its submission; None: nothing is."""
 
@@ -188,6 +186,7 @@ def test_a_job_is_submitted_followed_and_handed_on_once(session: Session) -> Non
         assert session.text.count(words) == 1
 
 
+@pytest.mark.slow
 def test_all_are_submitted_up_front_and_polled_together(session: Session) -> None:
     session.run(*(f"c{number}" for number in range(30)))
     assert len(session.ends) == 30
@@ -195,6 +194,7 @@ def test_all_are_submitted_up_front_and_polled_together(session: Session) -> Non
     assert max(session.world.submitted.values()) < 20
 
 
+@pytest.mark.slow
 def test_no_more_jobs_at_a_time_than_allowed(session: Session) -> None:
     session.make(Limits(max_jobs=3))
     session.run(*(f"c{number}" for number in range(10)))
@@ -227,6 +227,7 @@ def test_polls_grow_rare_while_nothing_changes_and_come_back_when_something_does
     assert len(times) < 140
 
 
+@pytest.mark.slow
 def test_the_number_of_polls_does_not_depend_on_the_number_of_jobs(tmp_path: Path) -> None:
     polls = []
     for number in (1, 200):
@@ -414,7 +415,7 @@ def test_a_job_that_pends_for_too_long_is_cancelled(session: Session) -> None:
 
 
 def test_without_a_limit_a_job_may_pend(session: Session) -> None:
-    session.make(replace(LIMITS, pending_seconds=None))
+    session.make(replace(LIMITS, pending_seconds=None, longest_poll=3600.0))
     session.world.lives["a"] = lives((9e5, waiting("Resources")), (9.05e5, running()), (1e9, ended()))
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE

@@ -93,7 +93,10 @@ class Held:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Held]:
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """An allocation that looks for runs every 0.05 s instead of every second."""
+    assert "    sleep 1\n" in allocation.HOLDER_SCRIPT
+    monkeypatch.setattr(allocation, "HOLDER_SCRIPT", allocation.HOLDER_SCRIPT.replace("sleep 1\n", "sleep 0.05\n"))
     made = Held(tmp_path)
     yield made
     for process in made.processes:

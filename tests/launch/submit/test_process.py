@@ -28,8 +28,6 @@ from pytest_llmbench.launch.submit.process import (
     wait,
 )
 
-pytestmark = pytest.mark.slow
-
 PATH = {"PATH": "/usr/bin:/bin"}
 
 
@@ -215,6 +213,7 @@ def test_nothing_is_started_twice_in_one_place(folder: Folder, name: str) -> Non
     assert [path.name for path in folder.path.iterdir()] == [name]
 
 
+@pytest.mark.slow
 def test_the_process_is_recorded_before_the_command_runs(folder: Folder) -> None:
     recorded: list[Process] = []
 
@@ -257,6 +256,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """  # noqa: E501
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("when", "said", "code"), [("before", "", NEVER_RAN), ("after", "done\n", 0)])
 def test_a_killed_caller_leaves_its_command_running_or_never_started(
     folder: Folder, when: str, said: str, code: int
@@ -316,6 +316,7 @@ while :; do sleep 0.05; done
 """
 
 
+@pytest.mark.slow
 def test_stop_asks_first_and_leaves_nothing_that_the_command_started(folder: Folder) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     slurm = subprocess.Popen(["sleep", "600"], start_new_session=True, env={MARK: "", "SLURM_JOB_ID": "7"})
@@ -359,6 +360,7 @@ exec sleep 600
 """
 
 
+@pytest.mark.slow
 def test_stop_ends_what_ignores_it_and_lost_its_mark_after_all_others_ended(folder: Folder) -> None:
     process = folder.start("sh", "-c", STUBBORN)
     pid = int(folder.says("pid")[1])
@@ -398,6 +400,7 @@ def test_a_slurm_job_on_this_machine_that_a_command_submitted_is_not_its_family(
 def test_what_does_not_end_is_named(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     process = folder.start("sleep", "600")
     with monkeypatch.context() as patch:
+        patch.setattr("pytest_llmbench.launch.submit.process.KILL_SECONDS", 0.5)
         patch.setattr(os, "kill", lambda pid, number: None)
         with pytest.raises(LaunchError, match=f"{process.pid}.*do not end although they were killed"):
             stop(process, 0, lambda seconds: None)

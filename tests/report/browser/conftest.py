@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,3 +90,22 @@ def chromium() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])  # CI runs as root
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def find_violations() -> Callable[..., list[tuple[str, str]]]:
+    """Return a function that lists what axe-core objects to: the rule, and the first element that breaks it.
+
+    More than `least` rules have to have passed, or axe-core looked at nothing; without `rules` all are applied.
+    """
+    from axe_playwright_python.sync_playwright import Axe
+
+    def find(page: Any, *, least: int, rules: list[str] | None = None) -> list[tuple[str, str]]:
+        options: dict[str, Any] = {"resultTypes": ["violations"]}
+        if rules:
+            options["runOnly"] = rules
+        found = Axe().run(page, options=options).response
+        assert len(found["passes"]) > least
+        return [(rule["id"], rule["nodes"][0]["html"]) for rule in found["violations"]]
+
+    return find

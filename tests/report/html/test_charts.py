@@ -90,6 +90,7 @@ def test_too_few_steps_are_no_chart(count: int) -> None:
 TIMES = st.lists(st.none() | st.floats(1e-6, 1e6), min_size=2, max_size=60)
 
 
+@pytest.mark.slow
 @given(times=TIMES, expected=st.none() | st.floats(1e-6, 1e6), tonight=st.none() | st.floats(1e-6, 1e6))
 def test_every_time_stays_within_the_chart(
     times: list[float | None], expected: float | None, tonight: float | None
@@ -319,6 +320,7 @@ def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
     assert draw_loss({}, "loss") is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)), max_size=30))
 def test_no_loss_breaks_the_chart(losses: list[float | None]) -> None:
     draw_loss(lost(losses, [place for place, loss in enumerate(losses) if loss is None]), "loss")

@@ -25,8 +25,6 @@ from pytest_llmbench.report.outcome import describe, describe_check, describe_st
 from pytest_llmbench.report.terminal import list_next_steps
 from pytest_llmbench.report.verdicts import sort_outcomes
 
-pytestmark = pytest.mark.slow
-
 LARGEST = 3_000_000
 VOID = {"meta", "input", "br", "img", "path", "line"}
 
@@ -85,6 +83,7 @@ def page(outcomes: list[dict[str, Any]]) -> str:
 # --- whole ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_night_of_82_configurations_with_50_steps_and_90_nights_each_is_small(
     outcomes: list[dict[str, Any]], page: str
 ) -> None:
@@ -94,6 +93,7 @@ def test_a_night_of_82_configurations_with_50_steps_and_90_nights_each_is_small(
     assert len(page.encode()) < LARGEST * 0.7  # room for the charts of what is missing here
 
 
+@pytest.mark.slow
 def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
     parsed = Parsed(page)
     assert parsed.inside == []
@@ -108,6 +108,7 @@ def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
     assert set(named) <= set(ids)
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
     parsed = Parsed(page)
     assert parsed.of("link") == parsed.of("img") == parsed.of("iframe") == []
@@ -116,6 +117,7 @@ def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
     assert "@import" not in page
 
 
+@pytest.mark.slow
 def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) -> None:
     (policy,) = (one["content"] for one in Parsed(page).of("meta") if one.get("http-equiv"))
     allowed = {}
@@ -129,11 +131,13 @@ def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) 
     assert [attributes for _, attributes in Parsed(page).elements if "style" in attributes] == []
 
 
+@pytest.mark.slow
 def test_it_is_the_same_in_whatever_order_the_outcomes_arrive(outcomes: list[dict[str, Any]], page: str) -> None:
     """Workers of xdist report as they please."""
     assert render(outcomes[::-1], NOW) == page
 
 
+@pytest.mark.slow
 def test_it_is_made_from_what_json_can_hold(outcomes: list[dict[str, Any]], page: str) -> None:
     assert render(json.loads(json.dumps(outcomes, allow_nan=False)), NOW) == page
 
@@ -141,6 +145,7 @@ def test_it_is_made_from_what_json_can_hold(outcomes: list[dict[str, Any]], page
 # --- what it says -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_head_counts_and_says_what_to_do_next(page: str) -> None:
     text = Parsed(page).words
     assert "5 red 1 unclear 73 green 4 skipped" in text
@@ -288,6 +293,7 @@ def test_what_an_outcome_does_not_say_is_not_shown(outcomes: list[dict[str, Any]
 # --- text is text -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_log_with_markup_and_script_shows_it_as_text(page: str) -> None:
     parsed = Parsed(page)
     assert parsed.text.count(HOSTILE) >= 10
@@ -295,6 +301,7 @@ def test_a_log_with_markup_and_script_shows_it_as_text(page: str) -> None:
     assert [name for _, attributes in parsed.elements for name in attributes if name.startswith("on")] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=60))
 def test_no_text_becomes_more_than_text(text: str) -> None:

@@ -1,0 +1,104 @@
+"""The decision of `python -m benchmarks.speed`, without counting anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from speed import gate
+from speed.counting import Count
+from speed.gate import Slowdown, Values, compare, lower_values, read_values, write_values
+from speed.jobs import JOBS
+
+VALUES = Path(__file__).parents[2] / "benchmarks" / "speed" / "values.yaml"
+DONE = "2000 steps"
+
+
+def values(*accepted: Slowdown, instructions: int = 1_000_000) -> Values:
+    """Return the values of one job `read` that takes a million instructions."""
+    return Values({"python": "3.11.7"}, {"read": Count(instructions, DONE)}, accepted)
+
+
+def accept(percent: float, job: str = "read") -> Slowdown:
+    """Return an accepted slowdown."""
+    return Slowdown(job, percent, "a new field is read", "the column reader")
+
+
+def test_job_passes_up_to_three_percent_above_its_value() -> None:
+    assert compare(values(), {"read": Count(1_030_000, DONE)}).faults == []
+
+
+def test_job_fails_above_three_percent_and_is_named() -> None:
+    (fault,) = compare(values(), {"read": Count(1_030_001, DONE)}).faults
+    assert fault.startswith("read: 3.00 % more instructions than its value; 3 % are allowed, and 0 % are accepted.")
+
+
+def test_accepted_slowdown_moves_the_limit_of_its_job_only() -> None:
+    slower = {"read": Count(1_050_000, DONE)}
+    assert compare(values(accept(2)), slower).faults == []
+    recorded = Values({}, {"read": Count(1_000_000, DONE), "site": Count(1, DONE)}, [accept(2, "site")])
+    assert len(compare(recorded, slower).faults) == 1
+
+
+def test_job_fails_beyond_its_accepted_slowdown() -> None:
+    (fault,) = compare(values(accept(2)), {"read": Count(1_060_000, DONE)}).faults
+    assert "and 2 % are accepted" in fault
+
+
+def test_accepted_slowdowns_fail_above_five_percent_in_all() -> None:
+    unchanged = {"read": Count(1_000_000, DONE)}
+    assert compare(values(accept(3), accept(2)), unchanged).faults == []
+    report = compare(values(accept(3), accept(2.1)), unchanged)
+    assert report.faults == ["the accepted slowdowns add up to 5.1 %, more than 5 %"]
+    assert report.rows[-1] == "accepted slowdowns in all: 5.1 % (at most 5 %)"
+
+
+def test_job_that_does_other_work_fails_though_it_is_faster() -> None:
+    report = compare(values(), {"read": Count(10, "0 steps")})
+    assert report.faults == ["read: did '0 steps'; its value is of '2000 steps'"]
+    assert report.lower == []
+
+
+def test_job_without_a_value_fails() -> None:
+    (fault,) = compare(Values(), {"read": Count(1, DONE)}).faults
+    assert fault.startswith("read: no value is recorded.")
+
+
+def test_faster_job_may_lower_its_value() -> None:
+    assert compare(values(), {"read": Count(960_000, DONE)}).lower == ["read"]
+    assert compare(values(), {"read": Count(980_000, DONE)}).lower == []
+
+
+def test_lowering_never_raises_a_value_and_ends_accepted_slowdowns() -> None:
+    recorded = Values({}, {"read": Count(100, DONE), "site": Count(100, DONE)}, [accept(3), accept(1, "site")])
+    lowered = lower_values(recorded, {"read": Count(90, DONE), "site": Count(110, DONE)})
+    assert lowered.jobs == {"read": Count(90, DONE), "site": Count(100, DONE)}
+    assert lowered.accepted == [accept(1, "site")]
+
+
+def test_values_are_read_back_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text("# a comment\n")
+    write_values(path, values(accept(2)))
+    assert path.read_text().startswith("# a comment\nenvironment:\n")
+    assert read_values(path) == Values({"python": "3.11.7"}, {"read": Count(1_000_000, DONE)}, [accept(2)])
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{job: site, percent: 1, why: a, until: b}", "no job is named 'site'"),
+        ("{job: read, percent: 1, why: '', until: b}", "read needs a percent above 0, `why` and `until`"),
+        ("{job: read, percent: 0, why: a, until: b}", "read needs a percent above 0, `why` and `until`"),
+        ("{job: read, percent: 1, why: a}", "until"),
+    ],
+)
+def test_unusable_accepted_slowdown_is_refused(tmp_path: Path, entry: str, message: str) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text(f"environment: {{}}\njobs: {{read: {{instructions: 1, done: a}}}}\naccepted: [{entry}]\n")
+    with pytest.raises(gate.ValuesError, match=message):
+        read_values(path)
+
+
+def test_every_job_has_a_recorded_value_and_nothing_else_has() -> None:
+    assert set(read_values(VALUES).jobs) == set(JOBS)
