@@ -94,6 +94,7 @@ def modules() -> list[Module]:
     return found
 
 
+@pytest.mark.slow
 def test_no_import_is_relative(modules: list[Module]) -> None:
     assert [module.path for module in modules if module.relative_imports] == []
 

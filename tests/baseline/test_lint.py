@@ -249,6 +249,7 @@ REASONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", REASONS)
 def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
     change, expected = REASONS[reason]

@@ -48,6 +48,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, captured.out, captured.err
 
 
+@pytest.mark.slow
 def test_list_has_a_line_for_every_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "list")
     lines = out.splitlines()
@@ -64,6 +65,7 @@ def test_list_of_one_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, out.splitlines()[-1]) == (0, "10 configurations")
 
 
+@pytest.mark.slow
 def test_list_adds_own_baselines(capsys: pytest.CaptureFixture[str], own: Path) -> None:
     code, out, _ = run(capsys, "list", "--baselines", own.parent, "--recipe", "mine")
     assert code == 0
@@ -71,6 +73,7 @@ def test_list_adds_own_baselines(capsys: pytest.CaptureFixture[str], own: Path) 
     assert "12.30 s" in out
 
 
+@pytest.mark.slow
 def test_show_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "show", "grok1_314b-25.05-gb200-bf16-512")
     assert (code, err) == (0, "")
@@ -93,17 +96,20 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line for line in out.splitlines() if len(line) >= 80 and ".yaml:" not in line] == []
 
 
+@pytest.mark.slow
 def test_show_says_that_a_proxy_is_one_and_has_no_days(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "show", "grok1_314b-24.11-h100-bf16-8")
     assert "(a proxy: not the full model)" in " ".join(out.split())
     assert "none (proxy)" in out
 
 
+@pytest.mark.slow
 def test_show_of_an_own_baseline_has_its_tolerance(capsys: pytest.CaptureFixture[str], own: Path) -> None:
     _, out, _ = run(capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", own.parent)
     assert "tolerance  2.5 %" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -125,6 +131,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert message in err
 
 
+@pytest.mark.slow
 def test_a_bad_file_is_named_with_its_line(capsys: pytest.CaptureFixture[str], own: Path) -> None:
     own.write_text(OWN.replace("tolerance:", "tolerence:"))
     for arguments in (["list", "--baselines", own.parent], ["lint", own]):
@@ -211,6 +218,7 @@ def untimed(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_recipe_that_nothing_has_timed_is_listed_and_shown_without_numbers(
     capsys: pytest.CaptureFixture[str], untimed: Path
 ) -> None:
@@ -230,6 +238,7 @@ def test_a_recipe_that_nothing_has_timed_lints_clean(capsys: pytest.CaptureFixtu
     assert "1 configuration, 0 cells (0 numbers), 0 derived" in out
 
 
+@pytest.mark.slow
 def test_diff_of_two_releases(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "diff", "24.11", "25.05")
     assert (code, err) == (1, "")
@@ -249,6 +258,7 @@ def test_diff_of_files_as_json(capsys: pytest.CaptureFixture[str], own: Path, tm
     assert run(capsys, "diff", own, own)[0] == 0
 
 
+@pytest.mark.slow
 def test_diff_of_nothing_that_there_is(capsys: pytest.CaptureFixture[str], own: Path) -> None:
     code, _, err = run(capsys, "diff", own, "25.50")
     assert code == 2

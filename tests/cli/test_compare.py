@@ -101,6 +101,7 @@ def test_a_side_that_differs_is_slower_or_faster(
     assert comparison["runs"] == comparison["groups"] == [4, 4]
 
 
+@pytest.mark.slow
 def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a", runs=1)
     write_side("b", 1.02, first=10, runs=1)
@@ -114,6 +115,7 @@ def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(capsys: pytest.Ca
     assert told(capsys, "a", "b", "--strict", code=4) == out
 
 
+@pytest.mark.slow
 def test_two_logs_and_an_archive_are_sides(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a", runs=1)
     write_side("b", 1.1, first=10, runs=1)
@@ -161,6 +163,7 @@ def test_a_configuration_on_one_side_only_is_listed_and_strict(capsys: pytest.Ca
     told(capsys, "a", "b", "--strict", code=4)
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_is_listed_and_no_data(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     write_side("b", first=10, runs=3)
@@ -184,6 +187,7 @@ def test_a_side_of_invalid_runs_alone_is_nothing_comparable(capsys: pytest.Captu
     assert "B without any run that counts" in out
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_nothing_comparable(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     Path("b").mkdir()
@@ -192,6 +196,7 @@ def test_an_empty_folder_is_nothing_comparable(capsys: pytest.CaptureFixture[str
     assert "A and B without any run that counts" in told(capsys, "c", "b", code=3)
 
 
+@pytest.mark.slow
 def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("b")
     shutil.make_archive("night", "zip", "b")
@@ -205,6 +210,7 @@ def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(capsys: pytest.Capt
     assert "no data:" not in told(capsys, "empty", "b", code=3)
 
 
+@pytest.mark.slow
 def test_copies_say_nothing_of_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a", runs=2)
     shutil.copytree("a", "b")
@@ -226,6 +232,7 @@ def test_a_copy_under_the_number_of_another_job_is_no_second_run(capsys: pytest.
     assert "copied" in {run["reason"] for run in found["no_data"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -266,6 +273,7 @@ def test_ctrl_c_ends_it_in_one_line_and_writes_nothing(capsys: pytest.CaptureFix
 # --- runs that no baseline knows ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_runs_that_say_the_same_of_themselves_are_one_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     for night in (1, 2, 3):
         write_titan_run(Path("a"), night)
@@ -283,6 +291,7 @@ def test_runs_that_say_another_batch_are_never_compared(capsys: pytest.CaptureFi
     assert [each["counts_on"] for each in found["not_compared"]] == ["A", "B"]
 
 
+@pytest.mark.slow
 def test_two_logs_of_other_names_that_say_the_same_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     write_titan_run(Path(), 1, name="old.log")
     write_titan_run(Path(), 5, name="new.log", seconds=2.2)
@@ -291,6 +300,7 @@ def test_two_logs_of_other_names_that_say_the_same_are_compared(capsys: pytest.C
     assert "2 not compared" in told(capsys, "old.log", "wide.log", code=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["hidden_size: {}", "num_attention_heads: {}", "hidden_size ..... {}"])
 def test_logs_of_models_of_other_sizes_are_never_compared(capsys: pytest.CaptureFixture[str], said: str) -> None:
     for name, size in (("old.log", 32), ("same.log", 32), ("wide.log", 64)):

@@ -120,6 +120,7 @@ def test_show_names_the_nearest_configuration(command: Command) -> None:
     assert f"(did you mean {ID!r}?)" in told
 
 
+@pytest.mark.slow
 def test_export_has_a_row_for_each_verdict(command: Command, tmp_path: Path) -> None:
     """The same from each format: runs, what is missing, all metrics, and the steps with all digits."""
     rows = json.loads(command("export", "--format", "json"))
@@ -138,6 +139,7 @@ def test_export_has_a_row_for_each_verdict(command: Command, tmp_path: Path) -> 
     assert [list(steps) for steps in parquet["step_seconds"]] == [row["step_seconds"] for row in rows]
 
 
+@pytest.mark.slow
 def test_the_ending_of_the_file_says_which_format_is_meant(command: Command, tmp_path: Path) -> None:
     """A table of texts under a name that says Parquet is read by nothing."""
     for name in ("h.parquet", "h.JSON", "h.jsonl", "h.txt"):
@@ -150,6 +152,7 @@ def test_the_ending_of_the_file_says_which_format_is_meant(command: Command, tmp
     assert (tmp_path / "other.json").read_text() == (tmp_path / "h.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.csv", "h.json", "h.jsonl", "h.parquet"])
 def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
     command: Command, history: StoreLocation, tmp_path: Path, name: str

@@ -69,6 +69,7 @@ def test_json_holds_the_same_and_can_be_held_against(capsys: pytest.CaptureFixtu
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("printed", [True, False], ids=["printed", "saved"])
 def test_what_was_saved_is_the_trace(capsys: pytest.CaptureFixture[str], trace: Path, printed: bool) -> None:
     kept = trace.with_name("grok1-25.05.nccl.json")

@@ -47,6 +47,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_named_from_30_nights(capsys: pytest.CaptureFixture[str]) -> None:
     """With its slowness, the runs that show it, and what leaves it out."""
     store_nights(Path("h.db"), {7: 0.1})
@@ -132,6 +133,7 @@ def test_nights_of_other_software_on_nodes_of_their_own_name_none(
     assert text in " ".join(out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"shared": 0.05}, {"shared": 0.2, "since": 27}])
 def test_none_is_named_where_no_node_is_slow(capsys: pytest.CaptureFixture[str], more: dict[str, Any]) -> None:
     """Neither where all jobs are slower: a regression is no node."""
@@ -141,6 +143,7 @@ def test_none_is_named_where_no_node_is_slow(capsys: pytest.CaptureFixture[str],
     assert more or "no node is evident; that does not mean that all are sound" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nights", "runs"), [(30, "60 runs"), (0, "0 runs"), (7, "0 runs")])
 def test_without_nodes_or_nights_there_is_nothing_to_tell(
     capsys: pytest.CaptureFixture[str], nights: int, runs: str

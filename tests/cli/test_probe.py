@@ -59,6 +59,7 @@ def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
 # --- runs that lie there -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)])
 def test_a_build_is_on_one_side_of_the_middle(
     ends: list[str], seconds: float, code: int, capsys: pytest.CaptureFixture[str]
@@ -71,6 +72,7 @@ def test_a_build_is_on_one_side_of_the_middle(
     assert max(map(len, out.splitlines())) < 80
 
 
+@pytest.mark.slow
 def test_in_the_middle_it_cannot_be_told(ends: list[str]) -> None:
     write_runs("new", 2.0495, 5)
     assert main([*ends, "new"]) == 125
@@ -133,11 +135,13 @@ def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
     assert out.count("no data: new/") == out.count("copied: a copy of") == (1 if end else 2)
 
 
+@pytest.mark.slow
 def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
     Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
     assert main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"]) == 125
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "code"),
     [
@@ -162,6 +166,7 @@ def test_a_command_that_is_not_there_says_nothing_of_a_build(
 # --- mistakes ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -19,6 +19,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_a_wider_tolerance_turns_red_to_green_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(capsys, "--tolerance=8%")
     assert lines[0] == "turn from red:"
@@ -36,16 +37,19 @@ def test_what_stays_as_red_as_it_was_says_so(capsys: pytest.CaptureFixture[str])
     assert "PASS -> INCONCLUSIVE" in lines[1]
 
 
+@pytest.mark.slow
 def test_a_certificate_is_stricter(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(capsys, "--certify")
     assert lines[0] == "turn red:"
     assert any(line.startswith("  55 without a run: grok1_314b-24.11-h100") for line in lines)
 
 
+@pytest.mark.slow
 def test_the_same_settings_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "--tolerance=5%") == ["0 of 82 items would change"]
 
 
+@pytest.mark.slow
 def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     parsed = find_runs._parse
@@ -59,6 +63,7 @@ def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert len(read) == len(set(read)) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -104,6 +104,7 @@ def test_a_trace_is_told_and_saved_without(capsys: pytest.CaptureFixture[str], f
     call(capsys, "nccl", "other.out", "--against=a.json", "--format=json", code=1)
 
 
+@pytest.mark.slow
 def test_runs_are_listed_and_judged_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     runs = folder / f"of-{TOKEN}"
     runs.mkdir()
@@ -123,6 +124,7 @@ def test_a_message_of_a_session_is_told_without(capsys: pytest.CaptureFixture[st
     assert HIDDEN in json.loads(call(capsys, "chat", "a.json", f"--link=https://ci/{TOKEN}", "--format=slack"))["text"]
 
 
+@pytest.mark.slow
 def test_drafts_and_differences_are_told_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "README.md").write_text(
         f"# {TEXT}\n\n| {TOKEN} | GPUs | step time (s) |\n|---|---|---|\n| x | 8 | 1.0 |\n"

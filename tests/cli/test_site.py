@@ -227,6 +227,7 @@ def test_a_site_takes_the_place_of_its_own_pages_and_of_no_other_file(site: Site
     assert not list(Path("site").rglob("*.tmp"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["index.html", f"configurations/{ID}.html"])
 def test_a_file_that_no_site_wrote_is_not_replaced_and_nothing_is_written(site: Site, name: str) -> None:
     """Not even the page of a session."""

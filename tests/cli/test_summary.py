@@ -143,6 +143,7 @@ def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> Non
     assert " ".join(lines[4].split()).endswith(f" Traced {traced}")
 
 
+@pytest.mark.slow
 def test_another_window(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = (row for row in rows(capsys, WORKLOADS, "--window", "0-0") if row["job_id"] == "1640021")
     assert float(row["time_mean_s"]) > 8
@@ -153,6 +154,7 @@ def test_another_window(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected two step numbers such as 11-44" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -170,6 +172,7 @@ def test_a_folder_without_runs_says_so(capsys: pytest.CaptureFixture[str], tmp_p
     assert capsys.readouterr().out == "no training run was found\n"
 
 
+@pytest.mark.slow
 def test_what_was_skipped_is_told_beside_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     packed(tmp_path / "outer.tar", "inner.tar")
     for form in ("table", "csv", "json"):
@@ -179,6 +182,7 @@ def test_what_was_skipped_is_told_beside_the_table(capsys: pytest.CaptureFixture
         assert told.err.startswith("1 file skipped:\n  inner.tar: an archive in an archive is not opened")
 
 
+@pytest.mark.slow
 def test_attempts_before_the_one_that_counts_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (log,) = EXAMPLES.rglob("log-*_1640021_0.out")
     text = log.read_text()
@@ -203,6 +207,7 @@ def test_of_several_finished_attempts_the_slowest_is_shown(capsys: pytest.Captur
     assert float(row["time_mean_s"]) == pytest.approx(7.325 * 1.2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_read_is_not_one_without_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     name = "log-x_llama3.1_8b_bf16_8_1_0.out"
     Path(tmp_path, name).write_bytes(gzip.compress(b"step " * 99)[:-4] + b"....")
@@ -222,6 +227,7 @@ def packed(path: Path, *names: str) -> None:
             archive.addfile(tarfile.TarInfo(name))
 
 
+@pytest.mark.slow
 def test_names_that_are_no_text_are_escaped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m")
     os.mkdir(folder)

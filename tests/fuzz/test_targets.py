@@ -25,12 +25,14 @@ SLOW = ("store", "unsaved", "journal", "session", "document", "archive", "growin
 """Targets of whose seeds only the first ones are cut off here: each input takes some hundredths of a second."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_and_findings_break_nothing(name: str) -> None:
     for data in TARGETS[name].seeds:
         TARGETS[name].check(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_cut_off_break_nothing(name: str) -> None:
     parts = (3, 7) if name in SLOW else range(1, 8)
@@ -39,6 +41,7 @@ def test_seeds_cut_off_break_nothing(name: str) -> None:
             TARGETS[name].check(data[: len(data) * part // 8])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_changed_seeds_break_nothing(name: str) -> None:
     target = TARGETS[name]
@@ -136,6 +139,7 @@ def check_badly(data: bytes) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_what_raises_breaks_a_law_or_hangs_is_kept_and_the_rest_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +160,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_counts_by_target(tmp_path: Path) -> None:
     done = run("hosts", "status", "--inputs", "60", "--jobs", "2", "--keep", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -165,6 +170,7 @@ def test_the_command_counts_by_target(tmp_path: Path) -> None:
     assert last == "2 targets: 60 inputs tried, 0 findings"
 
 
+@pytest.mark.slow
 def test_an_unknown_target_is_refused() -> None:
     done = run("lgo")
     assert done.returncode == 2

@@ -76,6 +76,7 @@ def commands(folder: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(PLACES))
 def test_a_flipped_bit_is_told_where_sqlite_finds_it_and_ends_nothing_where_it_does_not(
     sound: bytes, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -229,6 +230,7 @@ def test_the_command_names_the_session_that_said_what_cannot_be_shown(
 # --- what else a store may be -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_a_killed_program_left_in_its_write_ahead_log_is_there(sound: bytes, tmp_path: Path) -> None:
     """Somebody's viewer has switched the file to it: SQLite takes up what lies beside it."""
     path = tmp_path / "h.db"

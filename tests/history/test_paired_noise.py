@@ -32,6 +32,7 @@ def compared(
     return document(told, began=builders.NOW + timedelta(days=days))
 
 
+@pytest.mark.slow
 def test_it_comes_back_for_its_configuration_on_its_cluster_newest_first(place: StoreLocation) -> None:
     write(place, compared(0.002 * (1 + 2**-50), 5.0))
     write(place, compared(0.003, days=1))

@@ -348,6 +348,7 @@ def test_an_empty_store_has_no_past(place: StoreLocation) -> None:
     assert queries.list_everything(place) == []
 
 
+@pytest.mark.slow
 def test_numbers_that_are_no_numbers_are_none(place: StoreLocation) -> None:
     told = {**outcome(7.4), "expected_seconds": None, "log_difference": None}
     write(place, document(told))

@@ -133,6 +133,7 @@ def test_what_is_no_document_at_all_is_told(tmp_path: Path, content: bytes) -> N
         read_unsaved(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_a_session_left_is_stored_and_exported(
     place: StoreLocation, tmp_path: Path, kept: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ def test_a_fleet_follows_from_the_seed_and_its_number() -> None:
     assert told[0] == told[1] != told[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_scenario_gives_every_procedure_something_to_say(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "draw", partial(draw, count=8))

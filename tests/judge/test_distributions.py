@@ -92,6 +92,7 @@ def test_the_ends_of_the_quantiles_of_t(probability: float, freedom: float, expe
     assert distributions.compute_quantile(probability, freedom) == pytest.approx(expected, nan_ok=True)
 
 
+@pytest.mark.slow
 @given(st.floats(0.01, 100), FREEDOMS, FREEDOMS)
 def test_a_tail_of_f_is_that_of_scipy(ratio: float, freedom: float, below: float) -> None:
     expected = float(special.fdtrc(freedom, below, ratio))

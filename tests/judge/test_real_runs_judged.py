@@ -249,6 +249,7 @@ def is_forgiven(judgement: Judgement) -> bool:
     return any(note.code == "hiccup" for note in judgement.notes)
 
 
+@pytest.mark.slow
 def test_every_real_run_of_thirty_steps_takes_part(runs: Runs) -> None:
     found = {name: len(segment.steps) for name, segment in runs.items()}
     assert found.items() >= KNOWN.items()

@@ -282,6 +282,7 @@ def shipped() -> list[Configuration]:
     return [one.configuration for recipe in read_recipes(list_shipped_baselines()) for one in recipe.baselines]
 
 
+@pytest.mark.slow
 def test_the_documents_hold_14_families_and_41_pairs_with_ids_of_their_own(shipped: Sequence[Configuration]) -> None:
     found = compare_weak_scaling(group_families(shipped), {})
     assert len({one.id for one in found}) == len(found) == 14

@@ -278,6 +278,7 @@ def test_units_cancel(kind: str, seed: int, factor: float, resolution: float) ->
     assert without_seconds(one) == without_seconds(other)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 33), st.floats(1.5, 100))
 def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
     shape = find_shape(window(times(factor, position + 11)))

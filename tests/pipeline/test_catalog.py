@@ -44,6 +44,7 @@ def refused(path: Path, gpu: str = "h100") -> str:
     return str(error.value).replace(f"{path.parent}/", "")
 
 
+@pytest.mark.slow
 def test_the_configurations_of_one_gpu_type_are_asked_for_with_their_repeats(suite: Path) -> None:
     assert asked(suite) == {
         "grok1_314b-25.05-h100-bf16-512": (3, "exemplar.yaml:10"),
@@ -53,12 +54,14 @@ def test_the_configurations_of_one_gpu_type_are_asked_for_with_their_repeats(sui
     assert list(asked(suite, "gb200")) == ["grok1_314b-25.05-gb200-bf16-512", "grok1_314b-25.05-gb200-fp8-512"]
 
 
+@pytest.mark.slow
 def test_of_several_releases_it_is_the_newest_unless_one_is_named(suite: Path) -> None:
     suite.write_text(SUITE.replace("  - pretrain_llama3.1_70b:\n      dtypes: [bf16]\n", ""))
     for given, used in (("", "25.05"), ("24.11", "24.11")):
         assert {name.split("-")[1] for name in asked(suite, release=given)} == {used}
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_what_llmb_run_takes_for_it(suite: Path) -> None:
     suite.write_text(
         SUITE.replace("  scale: 512\n  repeats: 3\n  profile: true\n", "").replace("config:", "config: {}")
@@ -67,6 +70,7 @@ def test_what_is_left_out_is_what_llmb_run_takes_for_it(suite: Path) -> None:
     assert all(name.endswith("-512") for name in asked(suite))
 
 
+@pytest.mark.slow
 def test_several_files_ask_for_the_most(suite: Path, tmp_path: Path) -> None:
     more = tmp_path / "more.yml"
     more.write_text(SUITE.replace("repeats: 3", "repeats: 5"))
@@ -75,6 +79,7 @@ def test_several_files_ask_for_the_most(suite: Path, tmp_path: Path) -> None:
         assert {one.runs for one in found.values()} == {5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
@@ -104,6 +109,7 @@ def test_what_cannot_be_judged_is_not_passed_over(suite: Path, written: str, ins
     assert f"exemplar.yaml:{message}" in refused(suite)
 
 
+@pytest.mark.slow
 def test_the_gpu_type_has_to_be_said_where_the_file_has_several(suite: Path) -> None:
     assert "6: found workloads of 2 GPU types, expected --llmb-gpu to be one of gb200, h100" in refused(suite, "")
     one = SUITE.replace(SUITE[SUITE.index("  gb200") : SUITE.index("  h100")], "")
@@ -117,6 +123,7 @@ def write_ids(path: Path, gpu: str, *named: tuple[str, str]) -> None:
     path.write_text(f"config: {{repeats: 2}}\nworkloads:\n  {gpu}:\n{entries}", encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_id_names_one_configuration_with_its_own_gpus(suite: Path) -> None:
     """Of rows of any size, whatever `scale` says; a task, a variant and a release of its own are part of the id."""
     named = (
@@ -131,6 +138,7 @@ def test_an_id_names_one_configuration_with_its_own_gpus(suite: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_size_of_a_row_names_its_newest_release(suite: Path) -> None:
     write_ids(suite, "h100", ("pretrain_megatron_bridge_llama31_405b", "fp8_cs"))
     suite.write_text(suite.read_text().replace("repeats: 2", "repeats: 2, scale: 1024"))
@@ -138,6 +146,7 @@ def test_the_size_of_a_row_names_its_newest_release(suite: Path) -> None:
     assert list(asked(suite, "h100", "26.04.01")) == ["megatron_bridge_llama31_405b-26.04.01-h100-fp8_cs-1024"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "message"),
     [

@@ -47,6 +47,7 @@ def place(tmp_path: Path) -> StoreLocation:
     return place
 
 
+@pytest.mark.slow
 def test_a_folder_within_the_other_leaves_nothing_of_it(tmp_path: Path) -> None:
     write_side(tmp_path / "all" / "tonight", 1)
     write_side(tmp_path / "all" / "before", 5, 6)
@@ -56,6 +57,7 @@ def test_a_folder_within_the_other_leaves_nothing_of_it(tmp_path: Path) -> None:
     assert found.b.counted == 2
 
 
+@pytest.mark.slow
 def test_a_copy_within_a_side_is_listed_and_counts_once(tmp_path: Path) -> None:
     write_side(tmp_path / "a", 1, 2)
     write_side(tmp_path / "b", 11, 12)
@@ -81,6 +83,7 @@ def test_stored_step_times_tell_how_far_they_may_be_rounded(
     assert comparison.estimate.rounding == pytest.approx(2 * rounding)
 
 
+@pytest.mark.slow
 def test_a_folder_and_nights_of_a_history_are_compared(tmp_path: Path, place: StoreLocation) -> None:
     write_side(tmp_path / "b", 40, 41, factor=1.1)
     (comparison,) = compared("2025-11-01..2025-11-04", tmp_path / "b", place).comparisons
@@ -92,6 +95,7 @@ def test_a_folder_and_nights_of_a_history_are_compared(tmp_path: Path, place: St
     assert comparison.estimate.same_nodes is None
 
 
+@pytest.mark.slow
 def test_the_history_tells_the_nodes_of_runs_that_lie_in_a_folder(tmp_path: Path) -> None:
     write_side(tmp_path / "a", 1)
     write_side(tmp_path / "b", 9, factor=1.1)

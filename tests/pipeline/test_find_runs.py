@@ -43,6 +43,7 @@ def jobs(told: IngestedRuns) -> Sequence[tuple[str, Sequence[str]]]:
     return [(run.found.job_id, [attempt.files.log.name for attempt in run.attempts]) for run in told.runs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sbatch_train_{}.out", "sbatch_allocation_{}.out", "attached_{}.out", "attached.log"])
 def test_the_copies_that_an_attached_launcher_writes_are_no_further_runs(
     catalog: Catalog, tmp_path: Path, name: str
@@ -66,6 +67,7 @@ def placed(root: Path) -> Path:
     return write_run(root, shipped()[LLAMA], job_id="1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "runs"),
     [

@@ -78,6 +78,7 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     assert outcome.skipped
 
 
+@pytest.mark.slow
 def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
     """Where there is no baseline yet, that is what the verdict says; here it was just tried."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
@@ -134,6 +135,7 @@ def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
     assert make_recording([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
 
 
+@pytest.mark.slow
 def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp_path: Path) -> None:
     """Five runs of one night say no more of the next night than one does."""
     one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
@@ -148,6 +150,7 @@ def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp
     assert (baseline.recording.runs, baseline.recording.groups) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tolerance", "recorded_files"), [("perf:30%", 1), ("20%", 0)])
 def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     tmp_path: Path, tolerance: str, recorded_files: int
@@ -184,6 +187,7 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
     assert baseline.step_seconds == pytest.approx(7.3 * 1.05, rel=0.003)
 
 
+@pytest.mark.slow
 def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_runs_count(tmp_path: Path) -> None:
     """A value 30 % beyond its document is recorded, and nobody overlooks it: in the line, the text and the JSON."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50)
@@ -198,6 +202,7 @@ def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_run
     assert notes["recorded-few-groups"] in summary
 
 
+@pytest.mark.slow
 def test_five_nights_are_enough_and_say_so(tmp_path: Path) -> None:
     write_levels(tmp_path, (1.0,) * 5)
     _, told = recording_outcome(tmp_path)
@@ -229,6 +234,7 @@ def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, dict[str, 
     return session.get_outcome(session.results.configurations[KEY.id].case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
 def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, levels: tuple[float, ...]) -> None:
     write_levels(tmp_path, levels)
@@ -251,6 +257,7 @@ def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, level
     assert baseline.recording.levels == "two pools of nodes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cv", [0.002, 0.01, 0.02])
 @pytest.mark.parametrize("runs", [3, 6, 10])
 def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
@@ -263,6 +270,7 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
     assert baseline.recording.levels == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runs", "reason", "why"),
     [

@@ -44,12 +44,14 @@ def test_weak_scaling_reports_and_fails_only_where_asked(judged: Judge, generate
     assert asked.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_a_faster_small_size_is_no_scaling_regression(judged: Judge, generated: Write) -> None:
     session = judged(logs(family(generated, 0.85, 1.0, 1.0, 1.0)), "--llmb-scaling=fail")
     (told,) = checks(session, "weak-scaling").values()
     assert (told["verdict"], told["status"]) == ("PASS", "passed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "PASS"), (1.15, "REGRESSION")])
 def test_fp8_is_as_much_faster_as_documented(judged: Judge, generated: Write, factor: float, verdict: str) -> None:
     generated(BF16)
@@ -92,6 +94,7 @@ def test_the_selection_changes_no_verdict_and_no_noise(judged: Judge, shifted: P
     assert one.described[FAMILY[2]]["text"] == everything.described[FAMILY[2]]["text"]
 
 
+@pytest.mark.slow
 def test_without_history_nothing_is_shared(judged: Judge, generated: Write) -> None:
     assert checks(judged(logs(family(generated, 1.0, 1.0, 1.0, 1.0))), "cluster-change") == {}
 

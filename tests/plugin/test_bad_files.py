@@ -270,6 +270,7 @@ def test_a_place_that_fails_in_the_middle_ends_the_session_in_words() -> None:
         raise_usage_errors(fail)
 
 
+@pytest.mark.slow
 def test_a_report_of_pytest_that_cannot_be_written_is_told_below_all_verdicts(
     pytester: pytest.Pytester, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:

@@ -157,6 +157,7 @@ def test_what_a_conftest_sets_is_told(cautions: Cautions, generated: Write, pyte
 # --- baselines --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "far"), [(1.3, True), (1.04, False), (0.8, False)])
 def test_a_recorded_baseline_far_above_the_published_one_is_told(
     cautions: Cautions,
@@ -178,6 +179,7 @@ def test_a_recorded_baseline_far_above_the_published_one_is_told(
     assert found == (expected if far else {})
 
 
+@pytest.mark.slow
 def test_a_tolerance_of_a_baseline_file_is_told(
     cautions: Cautions, judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
@@ -305,6 +307,7 @@ def test_a_green_night_that_is_known_to_be_slower_says_so_first(
     assert "caution" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_users_own_test_needs_no_item_for_the_nights(
     cautions: Cautions, months: Path, pytester: pytest.Pytester
 ) -> None:

@@ -106,6 +106,7 @@ def test_what_a_user_s_own_test_made_of_a_verdict_is_there(
     assert [(one["verdict"], one["overruled"]) for one in found["outcomes"]] == [("TEST_FAILED", "PASS")]
 
 
+@pytest.mark.slow
 def test_launched_jobs_are_in_the_document(documented: Any, pytester: pytest.Pytester) -> None:
     write_recipe(pytester.path, {"ok": WELL, "bad": "echo no such image >&2; exit 3"}, kind="local")
     session, found = documented("--llmb-launch", "-k", "fake")
@@ -167,6 +168,7 @@ def test_a_job_has_one_summary_and_one_annotation_of_each_red_item(
     assert text.count("| PASS |") == 1
 
 
+@pytest.mark.slow
 def test_it_can_be_switched_off(pytester: pytest.Pytester, generated: Write, github: Path) -> None:
     folder = generated(BF16, factor=1.3)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q", LOGS(folder), "--llmb-github=off")
@@ -174,6 +176,7 @@ def test_it_can_be_switched_off(pytester: pytest.Pytester, generated: Write, git
     assert not github.exists()
 
 
+@pytest.mark.slow
 def test_elsewhere_nothing_of_it_is_done(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ def test_a_summary_that_cannot_be_written_changes_no_verdict(
     assert f"GITHUB_STEP_SUMMARY={github}:thejobsummarywasnotwritten:Isadirectory" in told
 
 
+@pytest.mark.slow
 def test_an_empty_name_of_the_summary_is_none(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch, github: Path
 ) -> None:
@@ -206,6 +210,7 @@ def test_an_empty_name_of_the_summary_is_none(
 # --- the chat message -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_document_becomes_a_message(
     documented: Any, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,6 +269,7 @@ def test_a_quiet_session_that_judged_nothing_says_why(pytester: pytest.Pytester,
     assert "next: " not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "coloured"),
     [
@@ -319,6 +325,7 @@ def short_summary(result: pytest.RunResult) -> list[str]:
 FORMS: list[tuple[str, ...]] = [(), ("-q",), ("--tb=no",), ("-q", "--tb=no"), ("-vv",), ("--tb=line",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("in_ci", "arguments"), [*product(["", "CI"], FORMS), ("BUILD_NUMBER", ())], indirect=["in_ci"]
 )
@@ -358,6 +365,7 @@ def test_pytest_s_own_report_keeps_the_whole_message(
     assert short_summary(result) == [f"{OURS} - Failed: {HEAD}" if in_ci else OURS]
 
 
+@pytest.mark.slow
 def test_the_message_in_a_user_s_own_test_has_one_line_too_and_his_own_words_stay_whole(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_folder_without_the_session_says_where_it_lies(night: Night, capfd: py
     assert list(night.morning.glob(".llmbench*")) == []
 
 
+@pytest.mark.slow
 def test_a_job_of_which_no_baseline_file_is_given_is_an_error_and_not_left_out(
     night: Night, capfd: pytest.CaptureFixture[str]
 ) -> None:

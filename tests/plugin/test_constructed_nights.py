@@ -695,6 +695,7 @@ RED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RED)
 def test_a_night_that_should_be_red_is(judged: Judge, site: Site, name: str) -> None:
     """Whatever the older run says."""
@@ -747,6 +748,7 @@ def titan(factor: float) -> str:
     return "".join(lines)
 
 
+@pytest.mark.slow
 def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(judged: Judge, tmp_path: Path) -> None:
     """Both have as many steps, and neither prints a time: the newer, slow one is judged."""
     own, runs = tmp_path / "own", tmp_path / "results/own/bf16/8b/8"
@@ -776,6 +778,7 @@ def test_a_run_of_another_name_is_red(judged: Judge, site: Site, name: str) -> N
     assert newest is None or session.statuses[NEMO2] == "failed" or NAMES[name] not in str(newest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_session_that_judges_nothing_is_red(pytester: pytest.Pytester, site: Site, name: str) -> None:
     """Or a usage error."""
@@ -785,6 +788,7 @@ def test_a_session_that_judges_nothing_is_red(pytester: pytest.Pytester, site: S
     assert pytester.runpytest_inprocess("-p", "no:cacheprovider", *logs, *options).ret == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ORDINARY)
 def test_an_ordinary_night_is_green(judged: Judge, site: Site, name: str) -> None:
     night = ORDINARY[name]

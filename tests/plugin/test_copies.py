@@ -79,6 +79,7 @@ def test_a_copy_of_an_older_log_under_another_job_id_is_invalid(
     assert NEW in one["text"]
 
 
+@pytest.mark.slow
 def test_a_compressed_copy_is_one(judged: Judge, tmp_path: Path, night: Any) -> None:
     old, new = night(LLAMA, 0, OLD), night(LLAMA, 1, NEW)
     new.with_suffix(".out.gz").write_bytes(gzip.compress(old.read_bytes()))
@@ -96,6 +97,7 @@ def test_a_copy_is_found_by_workers_and_in_each_mode(pytester: pytest.Pytester, 
     result.stdout.fnmatch_lines([f"*job {NEW} (*) is a copy of job {OLD}*"])
 
 
+@pytest.mark.slow
 def test_a_copy_of_another_configurations_log_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
     """One log cannot be of 8 and of 16 GPUs: here nothing in the text contradicts either but the batch size."""
     old = night(OTHER, 0, OLD)
@@ -116,6 +118,7 @@ def test_the_original_stands_where_the_copy_is_older_in_nothing(judged: Judge, t
     assert verdict(judged, tmp_path, LLAMA) == ("PASS", "within-tolerance", "1530333")
 
 
+@pytest.mark.slow
 def test_a_second_log_of_one_job_is_no_second_run(judged: Judge, tmp_path: Path, night: Any) -> None:
     """The same job, with edited dates and in another folder: one run, as old as it was."""
     old = night(LLAMA, 0, OLD)
@@ -126,6 +129,7 @@ def test_a_second_log_of_one_job_is_no_second_run(judged: Judge, tmp_path: Path,
     assert (one["verdict"], one["run"]["job_id"], one["run"]["started"][:10]) == ("PASS", OLD, str(STARTED.date()))
 
 
+@pytest.mark.slow
 def test_a_copy_whose_original_only_the_history_knows_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
     old = night(LLAMA, 0, OLD)
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
@@ -135,6 +139,7 @@ def test_a_copy_whose_original_only_the_history_knows_is_invalid(judged: Judge, 
     assert verdict(judged, tmp_path, LLAMA, *options) == ("INVALID", "copied", NEW)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_become_a_copy_of_one_that_was_removed(judged: Judge, tmp_path: Path, night: Any) -> None:
     """The history knows the copy, too: it was INVALID, and says nothing against the original."""
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
@@ -151,6 +156,7 @@ def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
     return tuple(float(f"{value:.1f}") for value in means)
 
 
+@pytest.mark.slow
 def test_honest_nights_of_coarse_means_are_no_copies(
     judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
 ) -> None:
@@ -165,6 +171,7 @@ def test_honest_nights_of_coarse_means_are_no_copies(
     assert OLD in note
 
 
+@pytest.mark.slow
 def test_the_same_text_to_the_letter_with_its_dates_is_a_copy_however_coarse(
     judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
 ) -> None:

@@ -18,6 +18,7 @@ def draft(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
     return code, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_draft_matches_its_runs_once_it_is_edited(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

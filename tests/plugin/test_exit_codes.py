@@ -21,6 +21,7 @@ def ended(pytester: pytest.Pytester, *arguments: object) -> int:
     return int(pytester.runpytest_inprocess("-p", "no:cacheprovider", *map(str, arguments)).ret)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -45,6 +46,7 @@ def test_a_session_over_runs_on_disk(
     assert ended(pytester, f"--llmb-logs={generated(FP8)}", *arguments) == code
 
 
+@pytest.mark.slow
 def test_a_report_that_a_conftest_makes_green_is_one(pytester: pytest.Pytester, generated: Write) -> None:
     pytester.makeconftest("""
         import pytest
@@ -75,6 +77,7 @@ def test_an_interrupted_session_is_two_and_its_document_not_green(
     assert '"exit_code": 2,\n "green": false' in path.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "behaviour", "code"),
     [

@@ -21,6 +21,7 @@ def settings_of(pytester: pytest.Pytester, *arguments: str) -> Settings:
     return config.stash[SESSION].settings
 
 
+@pytest.mark.slow
 def test_flags_are_off_until_they_are_typed(pytester: pytest.Pytester) -> None:
     settings = settings_of(pytester)
     assert (settings.certify, settings.selftest) == (False, False)
@@ -40,6 +41,7 @@ def test_the_ini_file_decides_where_nothing_is_typed(pytester: pytest.Pytester) 
     assert settings.inconclusive == "skip"
 
 
+@pytest.mark.slow
 def test_what_is_typed_replaces_what_the_ini_file_says_of_the_same(pytester: pytest.Pytester) -> None:
     pytester.makeini(INI)
     settings = settings_of(pytester, "--llmb-tolerance=perf:8%", "--llmb-repeat-window=0")

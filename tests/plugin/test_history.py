@@ -171,6 +171,7 @@ def test_what_a_session_is_told(night: Night, capsys: pytest.CaptureFixture[str]
     assert "llmbench: history in h.db: 1 run of 1 configuration" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_ini_file_can_say_it(
     judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +286,7 @@ def test_what_was_judged_from_standard_input_has_no_hash(
     assert (row["verdict"], row["log_sha256"]) == ("PASS", [None])
 
 
+@pytest.mark.slow
 def test_who_interrupts_the_hashing_loses_hashes_and_no_verdict(
     night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,6 +300,7 @@ def test_who_interrupts_the_hashing_loses_hashes_and_no_verdict(
     assert "holds no sha256 of the logs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_a_history_no_log_is_read_again(
     judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

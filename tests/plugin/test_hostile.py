@@ -48,6 +48,7 @@ def describe(folder: Path, values: dict[str, str]) -> None:
     (folder / "cluster.yaml").write_text(json.dumps(described, ensure_ascii=False))
 
 
+@pytest.mark.slow
 def test_every_value_reaches_the_job_as_it_is(pytester: pytest.Pytester, folder: Path) -> None:
     write_recipe(folder, {"8b": f"{SAVE}\n{WELL}"}, kind="local")
     describe(folder, VALUES)
@@ -84,6 +85,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["size", "recipe", "variant", "dtype"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_could_leave_its_folder_is_refused(pytester: pytest.Pytester, key: str, name: str) -> None:

@@ -77,6 +77,7 @@ def test_workers_and_one_process_write_the_same_page(pytester: pytest.Pytester, 
     assert one == two
 
 
+@pytest.mark.slow
 def test_a_failure_shows_its_log_as_text(pytester: pytest.Pytester, generated: Write) -> None:
     folder = generated("grok1_314b-25.05-gb200-bf16-128", ending="diverged", cut=20)
     (path,) = folder.rglob("log-*.out")
@@ -88,6 +89,7 @@ def test_a_failure_shows_its_log_as_text(pytester: pytest.Pytester, generated: W
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page(pytester)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_is_invalid_and_what_is_slow_show_their_logs_also_from_an_archive(
     pytester: pytest.Pytester, generated: Write, tmp_path: Path, packed: bool
@@ -104,6 +106,7 @@ def test_what_is_invalid_and_what_is_slow_show_their_logs_also_from_an_archive(
     assert "around step 11, the first of the window" in words(page(pytester))
 
 
+@pytest.mark.slow
 def test_runs_of_no_configuration_and_missing_ones_are_on_it(pytester: pytest.Pytester, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "log-unknown_7b_1.out").write_text("nothing\n")
@@ -151,6 +154,7 @@ def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_told(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_the_log_of_a_launched_job_is_shown_without_its_secrets(pytester: pytest.Pytester) -> None:
     said = "steps 1.0 0 30; echo the token is $HF_TOKEN; echo then it ended; exit 1"
     write_recipe(pytester.path, {"ok": said}, kind="local")

@@ -57,6 +57,7 @@ def test_the_workers_of_xdist_read_no_archive(pytester: pytest.Pytester, generat
     result.assert_outcomes(passed=2)  # with what says that something was judged
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_cut_is_never_green(judged: Judge, generated: Write, tmp_path: Path) -> None:
     folder = generated(GROK, job_id="1")
     path = packed(folder, tmp_path / "x.tar.gz")
@@ -109,6 +110,7 @@ def test_standard_input_may_be_a_log_beside_other_paths(
     assert both.verdicts[GROK] == "PASS"
 
 
+@pytest.mark.slow
 def test_an_empty_standard_input_is_never_green(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"")
     assert judged(logs("-"), "-s").ret == pytest.ExitCode.TESTS_FAILED
@@ -120,6 +122,7 @@ def test_standard_input_that_pytest_takes_away_is_a_usage_error(pytester: pytest
     result.stderr.fnmatch_lines(["*--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"])
 
 
+@pytest.mark.slow
 def test_a_remote_place_is_judged_as_a_folder(judged: Judge, generated: Write, tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     folder = generated(GROK, factor=1.5)
@@ -148,6 +151,7 @@ def test_a_url_that_cannot_be_opened_is_a_usage_error(pytester: pytest.Pytester,
     result.stderr.fnmatch_lines([message])
 
 
+@pytest.mark.slow
 def test_a_remote_place_that_is_absent_is_never_green(judged: Judge) -> None:
     pytest.importorskip("fsspec")
     session = judged(logs("memory://absent/bucket"))

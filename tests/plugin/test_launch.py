@@ -112,11 +112,13 @@ def test_of_runs_that_differ_too_much_to_be_recorded_each_is_shown(
     assert "its runs on this machine took 1.100 s, 1.200 s and 1.300 s a step" in printed
 
 
+@pytest.mark.slow
 def test_repeats_can_be_left_out(launch: Launch, ran: Callable[[], int]) -> None:
     launch("--llmb-launch", "--llmb-repeats=1", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
     assert ran() == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Callable[[], int]) -> None:
     commands = "echo ran >> $STAGE_PATH/ran; steps 1.0 0 20; echo 'no such image' >&2; exit 3"
     told = launch("--llmb-launch", "-k", "fake", bad=commands)
@@ -224,6 +226,7 @@ def test_a_user_s_own_test_launches_what_it_asks_for(
     assert ran() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mark", "runs"),
     [
@@ -349,6 +352,7 @@ def test_a_check_before_the_launch_is_overruled_by_its_name_and_that_is_told(
     collected.stdout.fnmatch_lines(["*preflight found and was overruled: python-version (--llmb-ignore)*"])
 
 
+@pytest.mark.slow
 def test_what_was_overruled_and_not_found_is_no_caution(launch: Launch, pytester: pytest.Pytester) -> None:
     launch("--llmb-launch", "-k", "fake", "--llmb-ignore=image", "--llmb-json=night.json", ok=COUNTED)
     assert json.loads((pytester.path / "night.json").read_text())["cautions"] == []

@@ -52,6 +52,7 @@ def test_fewer_where_the_command_says_so_and_what_is_missing_stands_under_the_li
     assert "1 valid run, exemplar.yaml:2 asks for 3 (--llmb-repeats=1)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_certificate_needs_all_runs_whatever_the_command_says(launch: Launch, ran: Callable[[], int]) -> None:
     session = launch("--llmb-repeats=1", "--llmb-certify", "--llmb-tolerance=50%")
     told = session.described[NAME]

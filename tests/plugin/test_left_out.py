@@ -360,6 +360,7 @@ SELECTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_a_newer_run_of_another_gpu_type_is_red_with_what_it_may_be_of(
     other_gpu: Path, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], selection: tuple[str, ...]
@@ -373,12 +374,14 @@ def test_a_newer_run_of_another_gpu_type_is_red_with_what_it_may_be_of(
     assert "UNMATCHED" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_is_named_where_it_is_left_out(other_gpu: Path, pytester: pytest.Pytester) -> None:
     code, names, told = red(other_gpu, pytester, "-k", "llama3.1_8b")
     assert (code, names) == (0, [])
     assert "1 red: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(told, "left-out-by-selection")
 
 
+@pytest.mark.slow
 def test_it_is_told_where_it_is_only_listed(other_gpu: Path, pytester: pytest.Pytester) -> None:
     code, _, told = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")
     assert code == 0
@@ -406,6 +409,7 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     return lock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("folder", ["experiments/pretrain_grok1_314b_fp8_256", "lost"])
 def test_a_folder_without_permission_is_red_with_what_it_may_hold(
@@ -421,6 +425,7 @@ def test_a_folder_without_permission_is_red_with_what_it_may_hold(
     assert f"UNREADABLE unreadable-{Path(folder).name}" in make_message(told)
 
 
+@pytest.mark.slow
 def test_a_folder_without_permission_of_another_recipe_is_named(
     good: Path, lock: Callable[[Path], None], pytester: pytest.Pytester
 ) -> None:
@@ -457,6 +462,7 @@ def test_a_users_own_tests_do_not_hide_what_was_asked_to_fail(fortnight: Path, p
     assert f"trend {LLAMA[0]}" in caution(told, "deselected")
 
 
+@pytest.mark.slow
 def test_node_ids_of_a_users_own_tests_name_what_else_is_red(uneven: Path, pytester: pytest.Pytester) -> None:
     """They leave items out before there are any."""
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")

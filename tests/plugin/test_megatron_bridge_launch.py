@@ -196,6 +196,7 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
         yield from (f"--{name}", value)
 
 
+@pytest.mark.slow
 def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
     printed, shipped = read_printed(), read_shipped()
     assert printed.keys() == shipped.keys()
@@ -234,6 +235,7 @@ def test_lora_starts_from_a_checkpoint_of_the_user() -> None:
         assert "PRETRAINED_CHECKPOINT" not in list_missing(spec, facts)
 
 
+@pytest.mark.slow
 def test_all_other_rows_need_no_checkpoint() -> None:
     for name, (base, facts) in read_shipped().items():
         spec = build_job(base, facts, make_cluster(base.key), caller=CALLER)

@@ -23,6 +23,7 @@ def logs(path: Path) -> str:
     return f"--llmb-logs={path}"
 
 
+@pytest.mark.slow
 def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Judge, generated: Write) -> None:
     folder = generated(GROK, factor=1.09, noise=0.0)
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
@@ -125,6 +126,7 @@ def test_nothing_judged_is_told_once(judged: Judge, generated: Write, capsys: py
     assert told.count("release 26.06.00 has no baseline; nearest ") == 2
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_red(judged: Judge, tmp_path: Path) -> None:
     session = judged(logs(tmp_path))
     assert session.ret == pytest.ExitCode.TESTS_FAILED
@@ -150,6 +152,7 @@ def test_another_release_can_be_judged_on_purpose(judged: Judge, generated: Writ
     assert session.verdicts == {GROK: "PASS"}
 
 
+@pytest.mark.slow
 def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Judge, generated: Write) -> None:
     old, new = datetime(2025, 7, 1, tzinfo=UTC), datetime(2025, 7, 2, tzinfo=UTC)
     generated(GROK, factor=1.2, job_id="1", started=old)
@@ -169,6 +172,7 @@ def test_a_run_that_is_too_old_is_missing(judged: Judge, generated: Write) -> No
     assert (session.verdicts[GROK], session.verdicts[LLAMA]) == ("MISSING", "PASS")
 
 
+@pytest.mark.slow
 def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated: Write, tmp_path: Path) -> None:
     own = tmp_path / "own"
     for number in (1, 2):
@@ -219,6 +223,7 @@ def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
     assert judged(*night(6, 1.09), judge).verdicts == {GROK: "PASS"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("against", ["recorded", "published", "both"])
 def test_recording_elsewhere_does_not_begin_drift_anew_whatever_is_judged_against(
     judged: Judge, baselines: dict[str, Baseline], tmp_path: Path, against: str
@@ -235,6 +240,7 @@ def test_recording_elsewhere_does_not_begin_drift_anew_whatever_is_judged_agains
     assert len(list(tmp_path.glob("new/*/*.yaml"))) == 1
 
 
+@pytest.mark.slow
 def test_a_recording_takes_what_was_selected_and_no_more(judged: Judge, generated: Write, tmp_path: Path) -> None:
     old, new = datetime.now(UTC) - timedelta(days=90), datetime.now(UTC) - timedelta(hours=5)
     generated(GROK, factor=1.4, job_id="1", started=old)
@@ -324,6 +330,7 @@ def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_con
     assert judged(logs(folder), "-k", GROK, "--llmb-unmatched=list").verdicts == {GROK: "PASS"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stray", ["loose", "copy", "profiled"])
 def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
     judged: Judge, generated: Write, stray: str

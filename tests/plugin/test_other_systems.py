@@ -39,6 +39,7 @@ def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "PROCESS", "/no/such/file")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_macos")
 def test_runs_are_judged_stored_and_reported_without_the_calls_of_linux(
     judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ def test_a_second_recording_changes_nothing_that_is_there(judged: Judge, tmp_pat
     assert [one.recording for one in before] == [one.recording for one in after if one.key == before[0].key]
 
 
+@pytest.mark.slow
 def test_a_log_without_a_step_at_that_place_is_a_run_that_died(judged: Judge, tmp_path: Path) -> None:
     write_run(tmp_path / "runs", 1)
     judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}")
@@ -207,6 +208,7 @@ def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
         assert not [name for name, one in session.described.items() if one["kind"] == "stray"]
 
 
+@pytest.mark.slow
 def test_what_is_told_fits_a_terminal(judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "runs", 1)
     judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}")

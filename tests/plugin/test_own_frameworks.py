@@ -101,6 +101,7 @@ def write(root: Path, name: str, night: int, slower: float) -> str:
     return f"--llmb-logs={root / f'night{night}'}"
 
 
+@pytest.mark.slow
 def test_a_number_of_steps_that_follows_from_few_digits_tells_no_configurations_apart(
     judged: Judge, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_report_that_nothing_ties_to_a_job_is_a_note(judged: Judge, tmp_path: 
     assert (verdict, job, "profiler-report" in notes) == ("PASS", NEW, True)
 
 
+@pytest.mark.slow
 def test_a_report_of_long_ago_does_not_silence_the_only_run_of_a_folder(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:

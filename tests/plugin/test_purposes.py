@@ -113,6 +113,7 @@ def test_a_traced_run_names_its_log(launch: Launch) -> None:
     assert told["jobs"][0]["files"] == [told["log"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
 def test_a_job_that_left_nothing_fails_however_fast_it_was(launch: Launch, option: str) -> None:
     told = launch(option, behaviour=WELL)
@@ -131,6 +132,7 @@ def test_the_speed_of_a_profiled_run_does_not_matter(launch: Launch, seconds: st
     assert len(told.described[CONFIGURATION]["jobs"]) == 1  # nor is it repeated
 
 
+@pytest.mark.slow
 def test_a_profile_may_end_the_run_early(launch: Launch) -> None:
     told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps 1.0 0 25")
     assert told.statuses == {CONFIGURATION: "skipped"}
@@ -161,6 +163,7 @@ def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(launch: Launch, p
     assert "the log says so in line 1" in told.described[CONFIGURATION]["text"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_the_job_did_not_load_fails(launch: Launch, pytester: pytest.Pytester) -> None:
     told = launch(f"--llmb-load-checkpoint={checkpoint(pytester.path)}", behaviour=WELL)
     assert told.described[CONFIGURATION]["reason"] == "nothing-left"
@@ -310,6 +313,7 @@ DOCUMENTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_the_variables_are_those_of_the_document(pytester: pytest.Pytester, name: str) -> None:
     selection, option, expected = DOCUMENTED[name]

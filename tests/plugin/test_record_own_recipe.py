@@ -54,6 +54,7 @@ def told_options(shown: str) -> list[str]:
     return match[1].split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["recipe", "published"])
 def test_what_was_recorded_judges_the_same_runs(
     judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
@@ -84,6 +85,7 @@ def test_what_was_recorded_judges_the_same_runs(
     assert judged(*logs, "--llmb-baselines=other").verdicts == dict.fromkeys(recorded.verdicts, "PASS")
 
 
+@pytest.mark.slow
 def test_the_owner_s_own_words_in_a_recorded_file_stay(judged: Judge, tmp_path: Path) -> None:
     write_recipe(tmp_path / "mine")
     write_runs(tmp_path / "runs")

@@ -19,6 +19,7 @@ def log_of(folder: Path) -> Path:
     return log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--llmb-json", "--llmb-html", "--llmb-junit", "--junitxml", "--log-file"])
 def test_a_log_is_never_overwritten(pytester: pytest.Pytester, generated: Write, flag: str) -> None:
     """Also by what pytest writes itself; and by no file that the next session would read as a log."""
@@ -36,6 +37,7 @@ def test_a_log_is_never_overwritten(pytester: pytest.Pytester, generated: Write,
     assert log_of(folder) == log
 
 
+@pytest.mark.slow
 def test_what_is_written_below_the_logs_is_no_run_of_the_next_session(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:

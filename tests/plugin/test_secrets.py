@@ -77,6 +77,7 @@ def test_no_report_of_runs_on_disk_shows_a_token(
     assert {item["id"] for item in document["outcomes"]} >= {GROK}
 
 
+@pytest.mark.slow
 def test_no_file_of_a_launch_shows_a_token(
     pytester: pytest.Pytester, judged: Judge, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +89,7 @@ def test_no_file_of_a_launch_shows_a_token(
     assert not find_leaks(pytester.path / ".llmbench", printed.out, printed.err, str(told.reports), *reports)
 
 
+@pytest.mark.slow
 def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
     pytester: pytest.Pytester,
     judged: Judge,
@@ -129,6 +131,7 @@ def test_a_summary_of_runs_shows_no_token(
         assert FOREIGN not in printed
 
 
+@pytest.mark.slow
 def test_ordinary_runs_are_shown_as_they_are(
     pytester: pytest.Pytester, judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ def logs(path: Path) -> str:
     return f"--llmb-logs={path}"
 
 
+@pytest.mark.slow
 def test_k_selects_by_recipe_and_precision(judged: Judge, examples: Path) -> None:
     session = judged(logs(examples), "-k", "grok1 and fp8")
     assert len(session.verdicts) == 14
@@ -50,6 +51,7 @@ def test_m_selects_by_mark(judged: Judge, examples: Path, expression: str, count
     assert len([one for one in told if one["kind"] == "configuration"]) == count
 
 
+@pytest.mark.slow
 def test_ids_are_the_same_wherever_the_package_is(judged: Judge, examples: Path) -> None:
     session = judged(logs(examples), "-k", "25.05-gb200-bf16-128")
     assert session.nodeids == [f"{SUITE}[grok1_314b-25.05-gb200-bf16-128]"]
@@ -90,6 +92,7 @@ def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project
     assert 'name="test_performance[grok1_314b-25.05-gb200-bf16-128]"' in report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
 def test_a_users_own_ini_does_not_hide_the_suite(pytester: pytest.Pytester, examples: Path, mode: str) -> None:
     pytester.makeini(
@@ -133,6 +136,7 @@ def test_lf_runs_what_failed(pytester: pytest.Pytester, examples: Path) -> None:
     again.assert_outcomes(failed=5, passed=2, deselected=83)  # with the scaling of what failed
 
 
+@pytest.mark.slow
 def test_x_stops_at_the_first_failure(pytester: pytest.Pytester, examples: Path) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "-x")
     assert result.parseoutcomes()["failed"] == 1
@@ -171,6 +175,7 @@ def test_with_paths_only_those_tests_run_and_they_use_the_fixtures(pytester: pyt
     assert sum(outcomes.values()) == 82 + 1
 
 
+@pytest.mark.slow
 def test_options_that_nothing_uses_are_refused(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.makepyfile(test_mine="def test_plain(): pass")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples))
@@ -188,6 +193,7 @@ def test_a_users_test_without_logs_fails_and_is_never_green(pytester: pytest.Pyt
     assert sum(words in line for line in result.outlines) >= len(uses)
 
 
+@pytest.mark.slow
 def test_a_users_own_failing_test_is_red_everywhere_although_the_verdict_passes(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
@@ -202,6 +208,7 @@ def test_a_users_own_failing_test_is_red_everywhere_although_the_verdict_passes(
     assert "PASS, but the test failed" in report
 
 
+@pytest.mark.slow
 def test_what_a_users_own_test_says_is_escaped_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
     """What it says may be from a log."""
     pytester.makepyfile(test_mine="def test_mine(llmb_verdict): raise ValueError('\\x1b[31m red \\u202e')")
@@ -261,6 +268,7 @@ def test_logs_that_no_test_uses_are_no_green_session_with_workers_either(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_a_users_test_that_ignores_a_red_verdict_is_reported_as_what_it_is(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
@@ -274,6 +282,7 @@ def test_a_users_test_that_ignores_a_red_verdict_is_reported_as_what_it_is(
     assert 'failures="0"' in pytester.path.joinpath("j.xml").read_text()
 
 
+@pytest.mark.slow
 def test_a_failing_test_on_a_missing_configuration_is_reported(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert llmb_verdict.judgement.meets_point")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "8b and fp8")
@@ -302,6 +311,7 @@ def test_collecting_only_writes_no_report(pytester: pytest.Pytester, examples: P
     assert pytester.path.joinpath("j.xml").read_text() == "of last night"
 
 
+@pytest.mark.slow
 def test_logs_in_addopts_do_not_hinder_other_tests(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
     pytester.makepyfile(test_mine="def test_plain(): pass")
@@ -329,12 +339,14 @@ def test_a_users_test_that_crashed_its_worker_is_in_every_report(pytester: pytes
     assert 'failures="1"' in pytester.path.joinpath("j.xml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--help", "--setup-plan", "--fixtures", "--markers", "--cache-show"])
 def test_a_session_that_only_tells_something_is_not_red(pytester: pytest.Pytester, examples: Path, option: str) -> None:
     result = pytester.runpytest_inprocess(logs(examples), option)
     assert result.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_a_node_id_works_as_printed_from_a_sub_folder(
     pytester: pytest.Pytester, judged: Judge, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +373,7 @@ def test_a_mistyped_node_id_is_told_with_workers_too(
     result.stderr.fnmatch_lines(["ERROR: not found: *nosuch*"])
 
 
+@pytest.mark.slow
 def test_another_test_with_the_same_parameter_is_not_taken_for_a_crash(
     pytester: pytest.Pytester, examples: Path
 ) -> None:

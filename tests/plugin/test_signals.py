@@ -112,6 +112,7 @@ def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
     assert "interrupted by SIGTERM" in printed
 
 
+@pytest.mark.slow
 def test_without_a_signal_every_report_is_of_tonight_and_green(pytester: pytest.Pytester, generated: Write) -> None:
     given = arguments(pytester.path, generated(FP8))
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
@@ -125,6 +126,7 @@ def test_without_a_signal_every_report_is_of_tonight_and_green(pytester: pytest.
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [["--collect-only"], ["--help"], ["--llmb-tolerance=much"], ["--llmb-baselines=none"]])
 def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
     pytester: pytest.Pytester, generated: Write, more: list[str]
@@ -219,6 +221,7 @@ def test_an_interrupted_recording_says_what_is_recorded_and_leaves_whole_files(
     assert path.read_bytes().endswith(b"\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["-x", "--maxfail=1"])
 def test_a_signal_to_a_session_that_ends_with_the_first_failure(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch, option: str

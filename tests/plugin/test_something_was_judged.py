@@ -116,6 +116,7 @@ def test_where_it_is_skipped_as_it_runs_the_session_is_red(pytester: pytest.Pyte
     result.stdout.fnmatch_lines(["*nothing was judged: no item with a verdict ran to its end*"])
 
 
+@pytest.mark.slow
 def test_runs_of_no_baseline_come_first_with_the_command_that_records_them(
     pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
 ) -> None:

@@ -305,6 +305,7 @@ def test_earlier_nights_say_how_much_one_step_varies(judged: Judge, generated: W
     assert sigmas[1] > 3 * sigmas[0]
 
 
+@pytest.mark.slow
 def test_a_launched_run_is_timed_so_too(pytester: pytest.Pytester, judged: Judge) -> None:
     write_recipe(pytester.path, {"ok": WELL}, kind="local")
     session = judged("--llmb-launch", "-k", "fake", DOCUMENT)

@@ -228,6 +228,7 @@ def test_a_configuration_that_sits_on_its_bound_says_so(
     assert "sits on its bound" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_quiet_nights_have_no_item(judged: Judge, generated: Write) -> None:
     noise = 0.003 * np.random.default_rng(6).standard_normal(20)
     for night, wobble in enumerate(noise.tolist()):

@@ -128,6 +128,7 @@ def judged_at(judged: Judge, tmp_path: Path) -> JudgedAt:
     return judge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_run_passes_at_its_own_step_time(judged_at: JudgedAt, name: str) -> None:
     log, seconds, baseline = REAL[name]
@@ -137,6 +138,7 @@ def test_a_real_run_passes_at_its_own_step_time(judged_at: JudgedAt, name: str) 
     assert len(told["window_seconds"]) == int(str(baseline["last"])) - int(str(baseline["first"])) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_run_never_passes_against_a_baseline_that_is_faster(judged_at: JudgedAt, name: str) -> None:
     log, seconds, baseline = REAL[name]
@@ -258,6 +260,7 @@ def test_means_over_intervals_are_judged_as_such(judged_at: JudgedAt, tmp_path: 
     assert len(told["window_seconds"]) == 17
 
 
+@pytest.mark.slow
 def test_what_was_recorded_of_an_unknown_framework_judges_the_next_run(
     judged: Judge, judged_at: JudgedAt, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
 def test_a_run_of_another_configuration_is_invalid(judged: Judge, generated: Write, case: Wrong) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -156,6 +157,7 @@ def test_what_looks_like_another_configuration_and_is_none(judged: Judge, genera
     assert found(session, case.name) == ("PASS", "within-tolerance", "passed")
 
 
+@pytest.mark.slow
 def test_of_two_attempts_in_one_log_the_judged_one_states_what_counts(judged: Judge, generated: Write) -> None:
     """The first one ran on fewer GPUs and was killed; or the other way round."""
     name = "nemotron4_340b-25.01-h100-fp8-256"
@@ -213,6 +215,7 @@ def test_it_says_which_configuration_it_is_like(judged: Judge, generated: Write)
     assert "--llmb-improvement=pass" in session.messages[GROK]
 
 
+@pytest.mark.slow
 def test_it_passes_where_somebody_said_so(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     folder = generated(GROK, factor=0.7)
     given = (f"--llmb-logs={folder}", "-k", GROK)
@@ -225,6 +228,7 @@ def test_it_passes_where_somebody_said_so(judged: Judge, generated: Write, pytes
     assert judged(*given, "--llmb-certify", "--llmb-improvement=pass").statuses == {GROK: "passed"}
 
 
+@pytest.mark.slow
 def test_an_acknowledged_change_covers_it(judged: Judge, generated: Write, tmp_path: Path) -> None:
     today = datetime.now(UTC)
     folder = generated(GROK, factor=0.8, started=today - timedelta(days=1))
@@ -237,6 +241,7 @@ def test_an_acknowledged_change_covers_it(judged: Judge, generated: Write, tmp_p
     assert judged(*given, f"--llmb-acknowledged={accepted}").statuses == {GROK: "passed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "sbatch"])
 def test_on_this_machine_any_speed_is_plausible(judged: Judge, pytester: pytest.Pytester, kind: str) -> None:
     """A CPU that others use is twice as fast once they have gone."""
@@ -397,6 +402,7 @@ TRAINER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "loss", "expected"), TRAINER.values(), ids=TRAINER)
 def test_the_records_of_the_steps_tell_whether_a_trainer_trained(
     judged: Judge, tmp_path: Path, records: list[str], loss: str, expected: str

@@ -49,6 +49,7 @@ def write_run(folder: Path, night: int, *, slower: float = 1.0, work: float = 36
     (run / f"log-oak_8b_bf16_8_{night}.out").write_text("".join(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", ["", "models: {8b: {formula: none}}"])
 def test_a_recorded_run_is_judged_by_what_its_framework_counts(judged: Judge, tmp_path: Path, models: str) -> None:
     write_file(tmp_path / "mine", models=models, more=", gbs: 8, sequence_length: 8192")
@@ -87,6 +88,7 @@ def test_a_run_that_logs_other_work_is_of_another_configuration(judged: Judge, t
     assert (outcome["verdict"], outcome["reason"]) == ("INVALID", "wrong-configuration")
 
 
+@pytest.mark.slow
 def test_a_run_of_which_no_size_is_known_still_has_a_step_time(judged: Judge, tmp_path: Path) -> None:
     write_file(tmp_path / "mine", peak="NA")
     write_run(tmp_path / "runs", 1)
@@ -133,6 +135,7 @@ The peak throughput for H100 BF16 is 989 TFLOPS. completed step: 49, seconds: 8.
 """
 
 
+@pytest.mark.slow
 def test_the_draft_of_a_document_judges_as_it_is(judged: Judge, tmp_path: Path) -> None:
     """Nothing is filled in, and a run of pre-training is never one of the other task."""
     (tmp_path / "README.md").write_text(DOCUMENT)

@@ -100,6 +100,7 @@ def test_a_missing_pytorch_names_the_interpreter_before_anything_starts(recipe: 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
+@pytest.mark.slow
 def test_a_pytorch_that_cannot_be_imported_says_why(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no libcudart')")
     interpreter = shutil.which("python3") or ""

@@ -67,6 +67,7 @@ def count_of(log: ParsedLog) -> int:
     return sum(len(segment.steps) for segment in log.segments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @EXAMPLES
 @given(data=st.data())
@@ -134,6 +135,7 @@ def test_cutting_a_log_off_adds_no_step(name: str, data: st.DataObject) -> None:
     assert count_of(less) <= count_of(more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)

@@ -166,6 +166,7 @@ def test_an_interrupted_session_leaves_no_worker(
     assert len(two_workers) == 2  # the fixture sees that they have ended
 
 
+@pytest.mark.slow
 def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
 

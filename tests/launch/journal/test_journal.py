@@ -604,6 +604,7 @@ def writer(folder: Path, turns: int, prefix: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_folder_do_not_mix(folder: Path) -> None:
     both = [writer(folder, 15, "1"), writer(folder, 15, "2")]
     for each in both:
@@ -617,6 +618,7 @@ def test_two_processes_on_one_folder_do_not_mix(folder: Path) -> None:
     assert len({(session, job_id[0]) for session, _, job_id in found}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.2])
 def test_a_killed_process_leaves_all_that_it_had_written(folder: Path, after: float) -> None:
     child = writer(folder, 100_000)
@@ -656,6 +658,7 @@ CHANGES: dict[str, Callable[[Journal, int, int], Any]] = {
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(1, 3), st.integers(0, 2)), max_size=15)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_whatever_happens_what_is_over_stays_and_the_file_says_what_memory_says(
@@ -700,11 +703,13 @@ statuses = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(statuses)
 def test_a_status_comes_back_equal(status: JobStatus) -> None:
     assert database.decode_status(database.encode_status(status)) == status
 
 
+@pytest.mark.slow
 @given(st.lists(st.text()).map(tuple), st.lists(st.tuples(st.text(min_size=1), st.text())).map(tuple), st.floats(0))
 def test_a_spec_without_secrets_comes_back_equal(
     command: tuple[str, ...], environment: tuple[tuple[str, str], ...], gpu_hours: float
@@ -713,6 +718,7 @@ def test_a_spec_without_secrets_comes_back_equal(
     assert database.decode_spec(database.encode_spec(spec)) == spec
 
 
+@pytest.mark.slow
 def test_two_hundred_jobs_are_polled_with_few_statements(journal: Journal) -> None:
     journal._database.execute("PRAGMA synchronous = OFF")
     numbers = [journal.intend(SPEC, NOW).number for _ in range(200)]

@@ -308,6 +308,7 @@ def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFa
     return replace(facts("grok1/24.11"), kind="own", commands=(Command("own", via, command, job_id=job_id),))
 
 
+@pytest.mark.slow
 @given(value=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30))
 @example("a b; touch /tmp/x $(touch /tmp/x) `x` 'q\" \n -N 9 {gpus} $STAGE_PATH")
 def test_a_value_with_anything_in_it_is_one_argument_and_one_variable(value: str) -> None:

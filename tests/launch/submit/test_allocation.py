@@ -130,6 +130,7 @@ def test_no_secret_is_written(held: Held) -> None:
     assert all(b"hf_" not in text for text in texts)
 
 
+@pytest.mark.slow
 def test_runs_come_one_after_another_and_leave_nothing_behind(held: Held) -> None:
     """Their exit codes are told apart; what one left in the background is ended before the next one begins."""
     held.write_script("sleep 300 & echo $! > left; exit 3")

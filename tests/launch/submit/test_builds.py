@@ -168,6 +168,7 @@ def test_who_interrupts_it_ends_it(site: Site) -> None:
     assert site.built == ["begun", "anew"]
 
 
+@pytest.mark.slow
 def test_a_session_waits_for_a_build_that_one_left_when_it_was_killed(site: Site) -> None:
     """The build is not made twice, and its result counts."""
 

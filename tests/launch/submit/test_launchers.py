@@ -204,6 +204,7 @@ def test_a_submission_that_says_nothing_or_was_killed_is_not_taken_for_refused(
     assert caught.value.uncertain
 
 
+@pytest.mark.slow
 def test_a_submission_that_does_not_end_is_stopped_and_not_taken_for_refused(bench: Bench) -> None:
     one = bench.intend("echo $$ > pid; sleep 60")
     begun = time.monotonic()
@@ -248,6 +249,7 @@ def test_recovering_a_submission_reads_what_it_left(bench: Bench) -> None:
     assert (bench.folder / "runs").read_text() == "x\n"
 
 
+@pytest.mark.slow
 def test_recovering_waits_for_a_submission_that_still_runs(bench: Bench) -> None:
     assert bench.recover(bench.interrupted("sleep 1; echo Submitted batch job 12")) == Submission("12")
 
@@ -302,6 +304,7 @@ def followed(launcher: LocalLauncher, one: Job) -> JobStatus:
     pytest.fail("the job does not end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "state", "code"),
     [("exit 0", "COMPLETED", "0:0"), ("exit 7", "FAILED", "7:0"), ("kill -SEGV $$", "FAILED", "0:11")],
@@ -398,6 +401,7 @@ def test_local_jobs_take_turns(journal: Journal) -> None:
     assert LocalLauncher(journal).scheduler.at_once == 1
 
 
+@pytest.mark.slow
 def test_recovering_a_local_job(journal: Journal, tmp_path: Path) -> None:
     launcher = LocalLauncher(journal)
     waits = "echo x >> runs; for i in $(seq 400); do test -e end && break; sleep 0.05; done"

@@ -397,6 +397,7 @@ def test_a_slurm_job_on_this_machine_that_a_command_submitted_is_not_its_family(
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_what_does_not_end_is_named(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     process = folder.start("sleep", "600")
     with monkeypatch.context() as patch:

@@ -231,6 +231,7 @@ def test_a_step_that_hangs_is_ended_with_its_children(script: str, tmp_path: Pat
     assert not running(tmp_path)
 
 
+@pytest.mark.slow
 @HANGS
 def test_stopped_by_hand_it_leaves_nothing_behind(script: str, tmp_path: Path) -> None:
     def interrupt(line: str) -> None:
@@ -408,6 +409,7 @@ def test_a_dry_run_shows_what_it_sets_and_how_the_image_is_fetched(tmp_path: Pat
     assert is_good
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "code"), [("touch x; echo i > $STAGE_PATH/nvidia+jax+maxtext-2024.12.09.sqsh", 0), ("exit 5", 1)]
 )
@@ -424,6 +426,7 @@ def test_the_command_ends_with_what_comes_next_or_with_the_failure(script: str, 
     assert last.startswith("all of it: ") is (code == 1)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_ended_by_a_signal_ends_the_step(tmp_path: Path) -> None:
     recipe(tmp_path, "sleep 60 & echo $! > $STAGE_PATH/pid; echo started; wait")
     command = [sys.executable, "-m", "pytest_llmbench.cli.main", "setup", "maxtext_llama2", "--folder", "recipe"]
@@ -436,6 +439,7 @@ def test_a_command_that_is_ended_by_a_signal_ends_the_step(tmp_path: Path) -> No
     assert not running(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_unknown_recipe_is_a_usage_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest_llmbench.cli.main", "setup", "grok"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -156,6 +156,7 @@ def test_a_session_that_knows_the_token_hides_it_alone(tmp_path: Path) -> None:
     assert "53cr3t" not in str(invalid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("token", "shown"), [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")])
 def test_the_last_line_of_a_log_that_says_nothing_of_its_end_is_a_quote(tmp_path: Path, token: str, shown: str) -> None:
     runs, one, found = left_by(tmp_path, "use hf_53cr3t\n", token)

@@ -55,6 +55,7 @@ def find(
     return named, " ".join(" ".join(said).split())
 
 
+@pytest.mark.slow
 def test_the_cheapest_configuration_that_was_slow_runs_there_with_nodes_that_were_fast(history: StoreLocation) -> None:
     (named,), text = find(history)
     assert (named.case, named.nodes) == (KEYS[1].id, ("n07",))

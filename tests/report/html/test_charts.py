@@ -245,6 +245,7 @@ def test_other_checks_have_no_curve(changes: dict[str, Any]) -> None:
 # --- drawing ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(low=st.floats(-1e9, 1e9), high=st.floats(-1e9, 1e9))
 @example(low=-5e-324, high=-5e-324)  # the smallest number there is: to a chart it is 0
 def test_a_scale_holds_both_ends_and_its_texts_are_its_ticks(low: float, high: float) -> None:
