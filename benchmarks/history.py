@@ -107,7 +107,9 @@ def fill(place: StoreLocation, nights: int, baselines: Sequence[Baseline]) -> It
     for night in range(nights):
         outcomes = [outcome(baseline, night, random) for baseline in baselines]
         about: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": [], "environment": {}}
-        session = record.describe_session(uuid.uuid4().hex, START + timedelta(days=night, hours=4), **about)
+        session = record.describe_session(
+            uuid.UUID(int=random.getrandbits(128)).hex, START + timedelta(days=night, hours=4), **about
+        )
         begin = time.process_time()
         write(place, record.make_document(session, outcomes))
         yield time.process_time() - begin
