@@ -12,6 +12,8 @@ from pathlib import Path
 import clusters
 import pytest
 
+pytestmark = pytest.mark.slow
+
 OWNER = """
 import time
 from clusters import running
@@ -29,7 +31,6 @@ def processes_with(text: str) -> list[str]:
     return [line for line in found if text in line]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("before", ["pass", "cluster.stop_controller()"], ids=["up", "without its controller"])
 def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
     with subprocess.Popen(
@@ -49,7 +50,6 @@ def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.slow
 def test_a_cluster_that_does_not_start_prints_its_logs() -> None:
     folder = Path(tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp"))
     folder.chmod(0o755)

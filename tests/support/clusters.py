@@ -71,17 +71,8 @@ class Cluster:
         end = time.monotonic() + seconds
         while (state := self.state(job_id)) not in states:
             assert time.monotonic() < end, f"job {job_id} is {state or 'unknown'}, not {' or '.join(states)}"
-            time.sleep(0.03)
+            time.sleep(0.1)
         return state
-
-    def end_in_time(self, job_id: str) -> None:
-        """Let the time of a running job be over, and wait until Slurm has ended it for that: some 2 s."""
-        self.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+1seconds")
-        end = time.monotonic() + 60
-        while self.state(job_id) != "TIMEOUT":
-            assert time.monotonic() < end, f"job {job_id} does not end"
-            (self.folder / "due").touch()  # without quick.c Slurm looks every 30 s
-            time.sleep(0.3)
 
     def jobs(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
@@ -93,7 +84,7 @@ class Cluster:
         while jobs := self.jobs():
             assert time.monotonic() < end, f"jobs {jobs} cannot be cancelled"
             self.ask("scancel", *jobs)
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def stop_controller(self) -> None:
         """Stop slurmctld: from now on nothing answers, and running jobs go on."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from clusters import Cluster
-from forked_sessions import ForkedSession, poll_quickly
 
 
 class Gate:
@@ -21,20 +21,16 @@ class Gate:
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder = folder
         self.cluster = cluster
-        self.started: list[ForkedSession] = []
-        self.gone_seconds = 600.0
-        """For how long a session waits for nodes that are gone."""
+        self.started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *arguments: str) -> ForkedSession:
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start pytest; what it prints goes to out.txt."""
-        (self.folder / "out.txt").touch()
-        process = ForkedSession(
-            ("-p", "no:cacheprovider", "-k", "fake", *arguments),
-            self.folder,
-            {**os.environ, **self.cluster.environment, "COLUMNS": "80"},
-            self.folder / "out.txt",
-            partial(poll_quickly, gone_seconds=self.gone_seconds),
-        )
+        command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", *arguments]
+        environment = {**os.environ, **self.cluster.environment, "COLUMNS": "80"}
+        with (self.folder / "out.txt").open("ab") as output:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
         self.started.append(process)
         return process
 
@@ -81,7 +77,7 @@ class Gate:
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, self.output
-            time.sleep(0.03)
+            time.sleep(0.1)
 
     def end(self) -> None:
         """Leave no process behind."""
