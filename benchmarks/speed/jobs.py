@@ -215,11 +215,18 @@ def write_log(dialect: str) -> Callable[[Path], None]:
     return prepare
 
 
+def load_parser() -> None:
+    """Parse one line: this imports what the parser imports at its first use."""
+    from pytest_llmbench.ingest.parse.read import parse_blocks
+
+    parse_blocks([format_step("nemo2", 0, 1.5, START).encode()])
+
+
 def read_training_log(folder: Path, counting: Counting) -> str:
     """Read `training.log` as any session does."""
-    from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+    from pytest_llmbench.ingest.parse.read import read_log
 
-    parse_blocks([format_step("nemo2", 0, 1.5, START).encode()])  # loads what is loaded at first use
+    load_parser()
     with counting:
         log = read_log(folder / "training.log")
     return f"{sum(len(segment.steps) for segment in log.segments)} steps"
@@ -239,7 +246,7 @@ def read_large_log(folder: Path, counting: Counting) -> str:
     """Read a large log block by block in one thread: threads that wait for each other execute a varying number."""
     from pytest_llmbench.ingest.parse.read import parse_blocks
 
-    parse_blocks([format_step("nemo2", 0, 1.5, START).encode()])  # loads what is loaded at first use
+    load_parser()
     with (folder / "training.log").open("rb") as file, counting:
         log = parse_blocks(iter(lambda: file.read(BLOCK), b""))
     return f"{sum(len(segment.steps) for segment in log.segments)} steps"
