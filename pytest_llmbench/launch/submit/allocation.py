@@ -27,7 +27,7 @@ from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
     from pytest_llmbench.launch.journal import Journal
-    from pytest_llmbench.launch.slurm import Slurm
+    from pytest_llmbench.launch.slurm import Slurm, StepStatus
     from pytest_llmbench.launch.submit import Scheduler
 
 HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script, and what it prints
@@ -42,6 +42,7 @@ SIGNALLED = 128  # a shell's exit code above this is a signal
 
 # `ls` makes a network file system look for new names. Each run is a process group, so that nothing of it goes on beside
 # the next one; steps that it left are ended, too. After SIGTERM, which ends the allocation, a run leaves no exit code.
+# There is a second between two runs: Slurm gives the start of a step in whole seconds, which tells whose step it is.
 HOLDER_SCRIPT = """\
 #!/bin/bash
 {directives}
@@ -61,6 +62,7 @@ while [ ! -e {release} ] && [ "$idle" -lt {idle} ]; do
         kill -KILL -- "-$!" 2>/dev/null
         scancel --quiet --signal=TERM "$SLURM_JOB_ID" 2>/dev/null
         idle=0
+        break
     done
 done
 exit 0
@@ -269,17 +271,25 @@ def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm)
 def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm) -> str | None:
     """Return the exit code of a step of a run that failed, empty where none did; None while nobody can tell.
 
-    That of the allocation is the worst of all its steps so far: those of this run may have ended well. Where accounting
-    has no steps, it counts.
+    That of the allocation is the worst of all its steps so far, also of earlier runs. Where accounting has no step with
+    this code, it is one of this run that accounting does not have yet.
     """
-    if allocation.derived_exit_code in ("", SUCCESS):
+    worst = allocation.derived_exit_code
+    if worst in ("", SUCCESS):
         return ""
-    steps = slurm.list_steps(job.slurm_id, begun - CLOCK_MARGIN)
+    steps = slurm.list_steps(job.slurm_id, (allocation.started or begun) - CLOCK_MARGIN)
     own = [step for step in steps if step.started >= begun]
     if any(find_phase(step.state) is not Phase.ENDED for step in own):
         return None
-    failed = (step.exit_code for step in own if step.state not in ("COMPLETED", "CANCELLED"))
-    return next(failed, "") if steps else allocation.derived_exit_code
+    failed = [step.exit_code for step in own if step.state != "COMPLETED" and not _was_left_behind(step)]
+    if failed:
+        return next((code for code in failed if code != SUCCESS), worst)
+    return "" if worst in (step.exit_code for step in steps) else worst
+
+
+def _was_left_behind(step: StepStatus) -> bool:
+    """Whether the end of its run ended a step, by SIGTERM. One that was killed is CANCELLED, too, with 0:9."""
+    return step.state == "CANCELLED" and step.exit_code in (SUCCESS, "0:15")
 
 
 def is_kept(job: Job) -> bool:

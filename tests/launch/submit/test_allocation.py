@@ -241,7 +241,11 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
         ([BEFORE, StepStatus("FAILED", "1:0", BEGUN)], "9:0", "1:0"),
         ([BEFORE, StepStatus("COMPLETED", "0:0", BEGUN)], "9:0", ""),
         ([BEFORE, StepStatus("CANCELLED", "0:15", UNTIL)], "9:0", ""),
+        ([BEFORE, StepStatus("CANCELLED", "0:9", UNTIL)], "9:0", "0:9"),
+        ([BEFORE, StepStatus("FAILED", "0:15", UNTIL)], "9:0", "0:15"),
+        ([BEFORE, StepStatus("TIMEOUT", "0:0", UNTIL)], "9:0", "9:0"),
         ([BEFORE], "9:0", ""),
+        ([BEFORE], "12:0", "12:0"),
         ([], "9:0", "9:0"),
         ([StepStatus("FAILED", "1:0", BEGUN)], "0:0", ""),
     ],
@@ -249,7 +253,7 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
 def test_a_failed_step_is_looked_for_where_the_allocation_has_one(
     held: Held, steps: list[StepStatus], worst: str, told: str
 ) -> None:
-    """A cancelled one is what a run left behind; where no step is known at all, this run may be the one."""
+    """One that SIGTERM ended was left behind by the run; a failed step that accounting does not have is of this run."""
     status = describe_run(
         held.job, RunMarks(BEGUN, UNTIL, 0), running(derived_exit_code=worst), cast("Slurm", FakeSlurm(*steps))
     )
