@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pandas as pd  # noqa: F401
 import pytest
 import scipy.stats  # noqa: F401
 import yaml  # noqa: F401
+
+if TYPE_CHECKING:
+    from forked_processes import Programs
 
 with suppress(
     ModuleNotFoundError
@@ -74,3 +78,12 @@ def _interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def programs() -> "Iterator[Programs]":
+    """Runs `llmbench` and pytest in processes of their own."""
+    from forked_processes import forking
+
+    with forking() as programs:
+        yield programs

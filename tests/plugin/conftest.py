@@ -13,7 +13,6 @@ from typing import Any
 import junit_xml  # noqa: F401
 import pytest
 import zstandard  # noqa: F401
-from forked_processes import Programs, forking
 from generator import write_run
 from generator.__main__ import shipped
 from sessions import Judge, Judged, Write
@@ -29,13 +28,6 @@ for module in pkgutil.walk_packages(pytest_llmbench.__path__, "pytest_llmbench."
         importlib.import_module(module.name)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "experiments"
-
-
-@pytest.fixture(scope="session")
-def programs() -> Iterator[Programs]:
-    """Runs pytest in processes of its own."""
-    with forking() as programs:
-        yield programs
 
 
 @pytest.fixture

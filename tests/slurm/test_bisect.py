@@ -16,8 +16,6 @@ from fake_recipe import write_recipe
 from gates import Gate
 from outcomes import faults
 
-pytestmark = pytest.mark.slow
-
 CASE = "fake_8b-24.11-h100-bf16-16"
 
 BUILDS = 32
@@ -74,6 +72,7 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
     return dict(outcome)
 
 
+@pytest.mark.slow
 def test_a_change_is_named_with_its_size_on_the_same_nodes(gate: Gate, prepare: Prepare) -> None:
     """In fewer runs than three of each build of a binary search would take; the cost is told before it starts."""
     prepare({19: 0.02})
@@ -90,6 +89,7 @@ def test_a_change_is_named_with_its_size_on_the_same_nodes(gate: Gate, prepare: 
     assert "36 jobs, 8.0 GPU-hours of steps" in gate.plain
 
 
+@pytest.mark.slow
 def test_without_a_change_nothing_is_searched_and_it_is_red(gate: Gate, prepare: Prepare) -> None:
     prepare({})
     assert gate.run(*SEARCH) == 1, gate.output
@@ -99,6 +99,7 @@ def test_without_a_change_nothing_is_searched_and_it_is_red(gate: Gate, prepare:
     assert len(read_started(gate)) == 8
 
 
+@pytest.mark.slow
 def test_two_changes_are_both_named(gate: Gate, prepare: Prepare) -> None:
     prepare({8: 0.04, 22: 0.05})
     assert gate.run(*SEARCH) == 0, gate.output
@@ -106,6 +107,7 @@ def test_two_changes_are_both_named(gate: Gate, prepare: Prepare) -> None:
     assert re.match(r"first slow: b08: \+[345]\.\d\d % .*; first slow: b22: \+[456]\.\d\d % ", text), text
 
 
+@pytest.mark.slow
 def test_builds_that_do_not_run_are_skipped(gate: Gate, prepare: Prepare) -> None:
     """Each is tried once; where they stand before the first slow one, it is one of a range."""
     prepare({19: 0.05}, 15, 16, 18)
@@ -116,13 +118,14 @@ def test_builds_that_do_not_run_are_skipped(gate: Gate, prepare: Prepare) -> Non
     assert all(builds.count(broken) <= 1 for broken in ("b15", "b16", "b18"))
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_takes_the_same_next_steps(gate: Gate, prepare: Prepare) -> None:
     wait = "[ $(wc -l < $STAGE_PATH/started) != 6 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
     prepare({19: 0.02}, after=wait)
     process = gate.start(*SEARCH)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 6, seconds=60)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 6)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
+    process.wait(timeout=180)
     gate.go()
     assert gate.run("--llmb-resume", "--llmb-json=session.json") == 0, gate.output
     text, builds = read_outcome(gate)["text"], [build for _, _, build in read_started(gate)]
@@ -131,6 +134,7 @@ def test_killed_in_the_middle_it_takes_the_same_next_steps(gate: Gate, prepare: 
     assert builds[:4] == ["b00", "b31", "b31", "b00"]
 
 
+@pytest.mark.slow
 def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(gate: Gate, prepare: Prepare) -> None:
     """All runs are kept; what it may cost is told again, and refused where it is more than allowed."""
     prepare({19: 0.02})
@@ -193,6 +197,7 @@ echo $number >> $STAGE_PATH/built
 [ $number -ge 4 ] && echo 1.05 > seconds || echo 1.0 > seconds"""
 
 
+@pytest.mark.slow
 def test_each_commit_is_built_once_before_its_first_run(gate: Gate, commit: Callable[[int, str], list[str]]) -> None:
     """One that cannot be built is skipped; the dry run shows the command, and builds nothing."""
     commits = commit(7, NOTE_BUILD)
@@ -216,6 +221,7 @@ def test_each_commit_is_built_once_before_its_first_run(gate: Gate, commit: Call
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_in_a_build_it_goes_on_with_it(
     gate: Gate, commit: Callable[[int, str], list[str]], how: signal.Signals
@@ -229,9 +235,9 @@ def test_stopped_in_a_build_it_goes_on_with_it(
     )
     built = gate.folder / "stage" / "built"
     process = gate.start(*SEARCH)
-    gate.wait_for(lambda: built.exists() and len(built.read_text().split()) == 2, seconds=60)
+    gate.wait_for(lambda: built.exists() and len(built.read_text().split()) == 2)
     process.send_signal(how)
-    process.wait(timeout=60)
+    process.wait(timeout=180)
     gate.go()
     (lock,) = (gate.folder / ".llmbench" / "sessions").iterdir()
     session = f"--llmb-session={lock.stem}"
@@ -243,14 +249,15 @@ def test_stopped_in_a_build_it_goes_on_with_it(
     assert built.read_text().split()[:3] == (["0", "2", "1"] if how is signal.SIGKILL else ["0", "2", "2"])
 
 
+@pytest.mark.slow
 def test_one_allocation_holds_all_runs_of_a_search(gate: Gate, prepare: Prepare) -> None:
     """Killed in the middle it goes on in the same one; a run of each end warms it up."""
     wait = "[ $(wc -l < $STAGE_PATH/started) != 8 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
     prepare({19: 0.02}, 15, 16, 18, after=wait, allocation="shared")
     process = gate.start(*SEARCH)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 8, seconds=60)
+    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 8)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
+    process.wait(timeout=180)
     gate.go()
     assert gate.run("--llmb-resume", "--llmb-json=session.json") == 0, gate.output
     outcome, started = read_outcome(gate), read_started(gate)
@@ -261,6 +268,7 @@ def test_one_allocation_holds_all_runs_of_a_search(gate: Gate, prepare: Prepare)
     assert "38 runs, 2 of them to warm up" in gate.plain
 
 
+@pytest.mark.slow
 def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:
     """Each runs the script of its own commit."""
     prepare({})

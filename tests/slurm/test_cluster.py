@@ -12,8 +12,6 @@ from pathlib import Path
 import clusters
 import pytest
 
-pytestmark = pytest.mark.slow
-
 OWNER = """
 import time
 from clusters import running
@@ -31,6 +29,7 @@ def processes_with(text: str) -> list[str]:
     return [line for line in found if text in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["pass", "cluster.stop_controller()"], ids=["up", "without its controller"])
 def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
     with subprocess.Popen(
@@ -50,6 +49,7 @@ def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_start_prints_its_logs() -> None:
     folder = Path(tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp"))
     folder.chmod(0o755)
@@ -61,7 +61,7 @@ def test_a_cluster_that_does_not_start_prints_its_logs() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "Unable to process configuration file" in done.stderr

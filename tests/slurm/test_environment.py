@@ -17,8 +17,6 @@ from pytest_llmbench.core.models.jobs import Cluster as Described
 from pytest_llmbench.core.models.jobs import JobSpec
 from pytest_llmbench.launch.recipe import build_job
 
-pytestmark = pytest.mark.slow
-
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 HOSTILE = "a b; touch x $(touch x) `touch x` 'q\" {gpus} ${HOME}\n -N 9 é"
 
@@ -31,40 +29,45 @@ def spec(cluster: Cluster, stage: Path, script: str, described: Described, **cal
     return build_job(baseline("grok1/24.11", "fp8-8"), facts("grok1/24.11"), described, caller=known)
 
 
-def run(spec: JobSpec) -> str:
+def run(cluster: Cluster, spec: JobSpec) -> str:
     """Submit a job, wait for its end, and return what it printed."""
     program, *options = spec.command
     output = spec.directory / "job.out"
     done = subprocess.run(
-        [program, "--wait", f"--output={output}", *options],
+        [program, "--parsable", f"--output={output}", *options],
         cwd=spec.directory,
         env=dict(spec.environment),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
-    assert "Submitted batch job" in done.stdout, done.stderr
+    assert done.stdout.strip().isdecimal(), done.stderr
+    cluster.wait(done.stdout.strip(), "COMPLETED", "FAILED")
     return output.read_text()
 
 
+@pytest.mark.slow
 def test_a_value_with_anything_in_it_reaches_the_job_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
     described = Described(gpu="h100", gres="gpu:8", environment=(("VALUE", "${HOSTILE}"),))
     job = spec(cluster, tmp_path / "a b;$(touch x)", f"exec {sys.executable} -c '{PRINT}'", described, HOSTILE=HOSTILE)
-    seen = json.loads(run(job))
+    seen = json.loads(run(cluster, job))
     assert seen["VALUE"] == HOSTILE
     assert seen["STAGE_PATH"] == str(job.directory)
     assert seen["DTYPE"] == "fp8"
     assert sorted(path.name for path in job.directory.iterdir()) == ["job.out", "launch.sh"]
 
 
+@pytest.mark.slow
 def test_nothing_of_the_callers_own_reaches_the_job(cluster: Cluster, tmp_path: Path) -> None:
     described = Described(gpu="h100", gres="gpu:8")
     script = f"exec {sys.executable} -c '{PRINT}'"
-    seen = json.loads(run(spec(cluster, tmp_path / "stage", script, described, LD_LIBRARY_PATH="/mine", MINE="1")))
+    job = spec(cluster, tmp_path / "stage", script, described, LD_LIBRARY_PATH="/mine", MINE="1")
+    seen = json.loads(run(cluster, job))
     assert not {"LD_LIBRARY_PATH", "MINE"} & set(seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gres", ["gpu:8", ""])
 def test_the_steps_of_a_job_start_with_the_gpus_that_the_cluster_file_says(
     cluster: Cluster, tmp_path: Path, gres: str
@@ -72,13 +75,14 @@ def test_the_steps_of_a_job_start_with_the_gpus_that_the_cluster_file_says(
     """SLURM_GPUS_PER_NODE=null, as the old documents export it, would have srun ask for GPUs of that name."""
     described = Described(gpu="h100", gres=gres)
     job = spec(cluster, tmp_path / "stage", "srun hostname; echo code $?", described, SLURM_GPUS_PER_NODE="null")
-    assert run(job).splitlines()[-1] == "code 0"
+    assert run(cluster, job).splitlines()[-1] == "code 0"
     null = replace(job, environment=(*job.environment, ("SLURM_GPUS_PER_NODE", "null")))
-    assert "Invalid generic resource (gres) specification" in run(null)
+    assert "Invalid generic resource (gres) specification" in run(cluster, null)
 
 
+@pytest.mark.slow
 def test_gpus_may_be_asked_for_by_option_and_variable(cluster: Cluster, tmp_path: Path) -> None:
     """Nemotron's document names SBATCH_GPUS_PER_NODE, and its command gets --gres as well."""
     job = spec(cluster, tmp_path / "stage", "srun hostname; echo code $?", Described(gpu="h100", gres="gpu:8"))
     both = replace(job, environment=(*job.environment, ("SBATCH_GPUS_PER_NODE", "8")))
-    assert run(both).splitlines()[-1] == "code 0"
+    assert run(cluster, both).splitlines()[-1] == "code 0"

@@ -9,8 +9,6 @@ import pytest
 from clusters import Cluster, missing, running
 from fake_recipe import WELL, write_recipe
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def typed_cluster() -> Iterator[Cluster]:
@@ -26,6 +24,7 @@ def run(folder: Path, cluster: Cluster, *command: str) -> tuple[int, str]:
     return cluster.run_python(folder, "-Im", *command, STAGE_PATH=str(folder / "stage"))
 
 
+@pytest.mark.slow
 def test_nothing_has_to_be_written_before_a_launch(tmp_path: Path, typed_cluster: Cluster) -> None:
     write_recipe(tmp_path, {"8b": WELL})
     (tmp_path / "cluster.yaml").unlink()
@@ -39,6 +38,7 @@ def test_nothing_has_to_be_written_before_a_launch(tmp_path: Path, typed_cluster
     assert "1 green: 1 PASS" in output
 
 
+@pytest.mark.slow
 def test_what_is_written_launches_the_same(tmp_path: Path, typed_cluster: Cluster) -> None:
     write_recipe(tmp_path, {"8b": WELL})
     (tmp_path / "cluster.yaml").unlink()
@@ -50,6 +50,7 @@ def test_what_is_written_launches_the_same(tmp_path: Path, typed_cluster: Cluste
     assert "launch on: cluster.yaml" in output
 
 
+@pytest.mark.slow
 def test_a_type_that_it_does_not_have_is_told(tmp_path: Path, typed_cluster: Cluster) -> None:
     code, output = run(tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "--gpu=b200")
     assert code == 2

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from clusters import Cluster
+from forked_sessions import run_session
 from generator.bridge import CONFIGURATION, SCRIPT, BridgeRun, write_bridge_run
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipe
-
-pytestmark = pytest.mark.slow
 
 ROW = "megatron_bridge_nemotron_3_nano-26.06-b300-fp8_mx-8"
 
@@ -47,6 +44,7 @@ touch "${log/JOB/$SLURM_JOB_ID}"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "outcome"), [({}, "PASS within-tolerance"), ({"dtype": "bf16"}, "INVALID wrong-configuration")], ids=str
 )
@@ -70,18 +68,10 @@ def test_a_row_is_launched_found_and_judged(
     )
     arguments = ("-k", ROW, "--llmb-launch", "--llmb-repeats=1", "--llmb-retries=0", "--llmb-json=session.json")
     environment = {**os.environ, **cluster.environment, "COLUMNS": "80"}
-    done = subprocess.run(
-        [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    _, output = run_session(tmp_path, environment, "-p", "no:cacheprovider", *arguments)
     (told,) = [each for each in json.loads((tmp_path / "session.json").read_text())["outcomes"] if each["id"] == ROW]
-    assert f"{told['verdict']} {told['reason']}" == outcome, done.stdout
+    assert f"{told['verdict']} {told['reason']}" == outcome, output
     kept = [path for path in (tmp_path / ".llmbench").rglob("*") if path.is_file()]
     assert kept
     assert not [path for path in kept if b"hf_very_secret" in path.read_bytes()]
-    assert "hf_very_secret" not in done.stdout
+    assert "hf_very_secret" not in output

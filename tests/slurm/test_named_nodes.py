@@ -21,8 +21,6 @@ from remembered import outcome
 
 from pytest_llmbench.core.models import Key
 
-pytestmark = pytest.mark.slow
-
 KEY = Key("fake", "8b", "24.11", "h100", "bf16", 16)
 NIGHTS = 30
 SLOW = "n2"
@@ -75,6 +73,7 @@ def list_nodes(described: dict[str, Any], purpose: str) -> list[list[str]]:
     return [job["nodes"] for job in described["jobs"] if job["purpose"] == purpose]
 
 
+@pytest.mark.slow
 def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_follows(gate: Gate) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; {SLOW_THERE}"}, gpus=16)
     assert gate.run(*LAUNCH) == RED_NODE, gate.output
@@ -90,6 +89,7 @@ def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_fol
     assert f"one run of {KEY.id} there comes first" in gate.plain
 
 
+@pytest.mark.slow
 def test_a_named_node_that_is_sound_tonight_is_not_left_out_and_the_text_says_so(gate: Gate) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.0"}, gpus=16)
     assert gate.run(*LAUNCH) == RED_NODE, gate.output
@@ -102,6 +102,7 @@ def test_a_named_node_that_is_sound_tonight_is_not_left_out_and_the_text_says_so
     assert f"in job {gate.submitted()[0]} there: not confirmed, and not left out" in described["nodes"]
 
 
+@pytest.mark.slow
 def test_a_slow_night_of_all_nodes_names_no_node(gate: Gate) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.1"}, gpus=16)
     assert gate.run(*LAUNCH) == 1, gate.output
@@ -111,6 +112,7 @@ def test_a_slow_night_of_all_nodes_names_no_node(gate: Gate) -> None:
     assert "the software, or the whole cluster" in described["nodes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -126,6 +128,7 @@ def test_a_launch_that_may_not_confirm_only_says_what_the_history_names(gate: Ga
     assert said in gate.plain
 
 
+@pytest.mark.slow
 def test_a_session_that_is_killed_while_it_confirms_goes_on_with_it(gate: Gate) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; {WAIT}; {SLOW_THERE}"}, gpus=16)
     process = gate.start(*LAUNCH)

@@ -16,8 +16,6 @@ from fake_recipe import write_recipe
 from gates import Gate
 from outcomes import faults
 
-pytestmark = pytest.mark.slow
-
 CASE = "fake_8b-24.11-h100-bf16-16"
 
 NOISE = "1.002 0.999 1.001 0.998 1.003 0.997 1.000 1.001"
@@ -71,6 +69,7 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
     return dict(outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slower", "answer", "order"),
     [
@@ -108,6 +107,7 @@ def test_a_planted_difference_is_told_on_the_nodes_of_the_first_run(
     )
 
 
+@pytest.mark.slow
 def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
     prepare(1.0, 1.1, 0.9)
     assert gate.run(*AB) == 1, gate.output
@@ -117,6 +117,7 @@ def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
     assert [variant for _, _, variant in read_started(gate)] == ["v0", "v1", "v2", "v2", "v1", "v0"]
 
 
+@pytest.mark.slow
 def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> None:
     """Neither in the history nor where its logs are read later."""
     prepare(1.0, 1.3)
@@ -127,6 +128,7 @@ def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> 
     assert "A/B" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_the_noise_of_the_first_is_used_by_the_next(gate: Gate, prepare: Prepare) -> None:
     prepare(1.0, 1.02)
     with_history = (*AB, "--llmb-history=h.db")
@@ -144,6 +146,7 @@ def test_the_noise_of_the_first_is_used_by_the_next(gate: Gate, prepare: Prepare
     assert second["trials"]["answers"][0]["pairs"] <= first["trials"]["answers"][0]["pairs"]
 
 
+@pytest.mark.slow
 def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(gate: Gate, prepare: Prepare) -> None:
     prepare(1.0, 1.0, before='[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }')
     assert gate.run(*AB) == 1, gate.output
@@ -160,9 +163,10 @@ def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
     process = gate.start(*AB)
     gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == number)
     process.send_signal(how)
-    process.wait(timeout=60)
+    process.wait(timeout=180)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(gate: Gate, prepare: Prepare) -> None:
     """None is made twice."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
@@ -173,6 +177,7 @@ def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(gate: Gate, p
     assert [variant for _, _, variant in read_started(gate)] == ["v0", "v1", "v1", "v0"]
 
 
+@pytest.mark.slow
 def test_killed_none_of_its_runs_is_a_night_later(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
     """Nor the last one, which ended when nobody looked."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
@@ -188,6 +193,7 @@ def test_killed_none_of_its_runs_is_a_night_later(gate: Gate, prepare: Prepare, 
     assert read_outcome(gate)["text"].startswith("v1 is slower than v0: +5")
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_no_job(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGINT)
@@ -196,6 +202,7 @@ def test_interrupted_it_leaves_no_job(gate: Gate, prepare: Prepare, cluster: Clu
     assert len(read_started(gate)) == 2
 
 
+@pytest.mark.slow
 def test_other_variants_are_refused_by_a_session_that_goes_on(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
@@ -207,6 +214,7 @@ def test_other_variants_are_refused_by_a_session_that_goes_on(gate: Gate, prepar
     gate.wait_for(lambda: not cluster.jobs())
 
 
+@pytest.mark.slow
 def test_a_commit_is_checked_out_beside_the_journal(gate: Gate, prepare: Prepare) -> None:
     """Each arm runs the script of its own commit; the recipe's folder stays as it is."""
     prepare(1.0, 1.0)
@@ -258,6 +266,7 @@ def list_variants(gate: Gate) -> str:
     return " ".join(runs.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slower", "answer", "order"),
     [
@@ -283,6 +292,7 @@ def test_one_allocation_holds_all_runs(gate: Gate, prepare: Prepare, slower: flo
     assert not list((gate.folder / "stage" / "results").rglob("*.out"))
 
 
+@pytest.mark.slow
 def test_steps_of_a_run_have_all_nodes_and_a_failed_one_is_its_own(gate: Gate, prepare: Prepare) -> None:
     """Also where its script ends well, and a run before it left a step behind; later runs are not blamed for it."""
     steps = """\
@@ -298,6 +308,7 @@ srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
     assert sorted((gate.folder / "stage" / "steps").read_text().split()) == ["n1"] * 7 + ["n2"] * 7
 
 
+@pytest.mark.slow
 def test_where_the_gpu_hours_end_the_allocation_does(gate: Gate, prepare: Prepare) -> None:
     """Its runs take longer than is estimated: they start up, and what that takes counts, too."""
     prepare(1.0, 1.05, after="sleep 2", allocation="shared")
@@ -311,6 +322,7 @@ def test_where_the_gpu_hours_end_the_allocation_does(gate: Gate, prepare: Prepar
     assert {job for job, _, _ in read_started(gate)} == {outcome["jobs"][-1]["job_id"]}
 
 
+@pytest.mark.slow
 def test_an_arm_that_does_not_run_ends_its_allocation(gate: Gate, prepare: Prepare) -> None:
     broken = '[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }'
     prepare(1.0, 1.0, after=broken, allocation="shared")
@@ -319,6 +331,7 @@ def test_an_arm_that_does_not_run_ends_its_allocation(gate: Gate, prepare: Prepa
     assert list_variants(gate) == "011"
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_no_allocation(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
     stop_in_second(gate, signal.SIGINT, 3)
@@ -327,6 +340,7 @@ def test_interrupted_it_leaves_no_allocation(gate: Gate, prepare: Prepare, clust
     assert list_variants(gate) == "010"
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_in_the_same_allocation(gate: Gate, prepare: Prepare) -> None:
     """No run is made twice."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
@@ -337,6 +351,7 @@ def test_killed_it_goes_on_in_the_same_allocation(gate: Gate, prepare: Prepare) 
     assert list_variants(gate) == "010110"
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_in_a_new_allocation_where_the_old_one_has_ended(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
@@ -352,6 +367,7 @@ def test_killed_it_goes_on_in_a_new_allocation_where_the_old_one_has_ended(
     assert len({nodes for _, nodes, _ in read_started(gate)}) == 1
 
 
+@pytest.mark.slow
 def test_an_allocation_that_somebody_ends_costs_the_run_in_it(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
     """It is no failure of its variant, and is made again in a new one."""
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
@@ -361,7 +377,7 @@ def test_an_allocation_that_somebody_ends_costs_the_run_in_it(gate: Gate, prepar
     cluster.run("scancel", job)
     cluster.wait(job, "CANCELLED")
     gate.go()
-    assert process.wait(timeout=90) == 1, gate.output
+    assert process.wait(timeout=180) == 1, gate.output
     outcome = read_outcome(gate)
     assert re.match(r"v1 is slower than v0: \+[45]", outcome["text"]), outcome["text"]
     assert list_variants(gate) == "010 011010"
@@ -374,18 +390,14 @@ def failing_node(cluster: Cluster) -> Iterator[str]:
     cluster.ask("scontrol", "update", "NodeName=n2", "State=RESUME")  # refused where it is back already
 
 
-def end_in_time(cluster: Cluster, job: str) -> None:
-    cluster.run("scontrol", "update", f"JobId={job}", "EndTime=now+1seconds")
-    cluster.wait(job, "TIMEOUT", seconds=90)
-
-
 def lose_node(cluster: Cluster, job: str) -> None:
     cluster.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
-    cluster.wait(job, "NODE_FAIL", seconds=60)
+    cluster.wait(job, "NODE_FAIL")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("failing_node")
-@pytest.mark.parametrize(("end", "state"), [(end_in_time, "TIMEOUT"), (lose_node, "NODE_FAIL")])
+@pytest.mark.parametrize(("end", "state"), [(Cluster.end_in_time, "TIMEOUT"), (lose_node, "NODE_FAIL")])
 def test_an_allocation_that_ends_early_costs_the_run_in_it(
     gate: Gate, prepare: Prepare, end: Callable[[Cluster, str], None], state: str
 ) -> None:
@@ -396,7 +408,7 @@ def test_an_allocation_that_ends_early_costs_the_run_in_it(
     (job,) = gate.cluster.jobs()
     end(gate.cluster, job)
     gate.go()
-    assert process.wait(timeout=90) == 1, gate.output
+    assert process.wait(timeout=180) == 1, gate.output
     outcome = read_outcome(gate)
     assert re.match(r"v1 is slower than v0: \+[45].*in 2 allocations\)", outcome["text"]), outcome["text"]
     assert list_variants(gate) == "0101 01110"
@@ -405,24 +417,18 @@ def test_an_allocation_that_ends_early_costs_the_run_in_it(
     assert outcome["jobs"][3]["step_seconds"] is None
 
 
-GONE = """\
-from pytest_llmbench.launch.follow import watch
-
-watch.GONE_SECONDS = 4.0
-"""
-
-
+@pytest.mark.slow
 def test_nodes_that_are_gone_end_it(gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str) -> None:
     """They are waited for a while, for they may come back."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
-    (gate.folder / "gone.py").write_text(GONE)
-    process = gate.start(*AB, "-p", "gone", "-o", "pythonpath=.")
+    gate.gone_seconds = 2.0
+    process = gate.start(*AB)
     gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 4)
     (job,) = cluster.jobs()
     cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DRAIN", "Reason=test")
     cluster.run("scancel", job)
     gate.go()
-    assert process.wait(timeout=90) == 1, gate.output
+    assert process.wait(timeout=180) == 1, gate.output
     outcome = read_outcome(gate)
     assert outcome["verdict"] == "INVALID"
     assert re.search(r"two starts in a row were lost .* UnavailableNodes:n2: its nodes are down", outcome["text"])
@@ -430,6 +436,7 @@ def test_nodes_that_are_gone_end_it(gate: Gate, prepare: Prepare, cluster: Clust
     assert list_variants(gate) == "0101"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("partition", "launcher", "why"),
     [

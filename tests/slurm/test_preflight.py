@@ -18,8 +18,6 @@ from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
 from pytest_llmbench.launch.slurm import Slurm, run
 from pytest_llmbench.launch.submit.setup import SetupHost, build_setup_step, run_setup
 
-pytestmark = pytest.mark.slow
-
 
 def slurm_of(cluster: RealCluster) -> Slurm:
     return Slurm(run, {**os.environ, **cluster.environment})
@@ -52,12 +50,14 @@ def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
     return (directory / f"out-{number}").read_text().rpartition("GPUs:")[2].strip()
 
 
+@pytest.mark.slow
 def test_a_job_without_problems_gets_its_gpus(cluster: RealCluster, tmp_path: Path) -> None:
     good = job(tmp_path, "--gres=gpu:8")
     assert problems(cluster, good) == ()
     assert seen_gpus(cluster, good) == "0,1,2,3,4,5,6,7"
 
 
+@pytest.mark.slow
 def test_without_gres_a_step_sees_no_gpus_also_if_the_job_is_exclusive(cluster: RealCluster, tmp_path: Path) -> None:
     bad = job(tmp_path, "--exclusive")
     (problem,) = problems(cluster, bad)
@@ -65,6 +65,7 @@ def test_without_gres_a_step_sees_no_gpus_also_if_the_job_is_exclusive(cluster: 
     assert seen_gpus(cluster, bad) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -81,11 +82,13 @@ def test_what_cannot_exist_is_told(
     assert problem.what == what
 
 
+@pytest.mark.slow
 def test_more_gpus_than_a_node_has_are_told(cluster: RealCluster, tmp_path: Path) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:9"))
     assert problem.what == "partition 'batch' has 8 GPUs a node: such a job is refused"
 
 
+@pytest.mark.slow
 def test_a_slurm_without_its_controller_is_told_once(cluster: RealCluster, tmp_path: Path) -> None:
     cluster.stop_controller()
     try:
@@ -118,7 +121,7 @@ def set_up(
     world = SetupHost(
         tell,
         lambda: datetime.now(UTC),
-        lambda _: time.sleep(0.2),
+        lambda _: time.sleep(0.05),
         folder / "setup.log",
         60.0,
         slurm_of(cluster),
@@ -132,10 +135,11 @@ def goes(cluster: RealCluster) -> bool:
     while jobs := cluster.jobs():
         if time.monotonic() > end:
             break
-        time.sleep(0.2)
+        time.sleep(0.05)
     return not jobs
 
 
+@pytest.mark.slow
 def test_a_setup_job_is_waited_for(cluster: RealCluster, tmp_path: Path) -> None:
     problem, lines = set_up(
         cluster, tmp_path, "echo importing; sleep 1; echo image > $STAGE_PATH/nemo.sqsh; echo ready"
@@ -144,18 +148,21 @@ def test_a_setup_job_is_waited_for(cluster: RealCluster, tmp_path: Path) -> None
     assert lines[-2:] == ["importing", "ready"]
 
 
+@pytest.mark.slow
 def test_a_setup_job_that_fails_is_told_with_its_last_lines(cluster: RealCluster, tmp_path: Path) -> None:
     problem, _ = set_up(cluster, tmp_path, "echo no space left; exit 3")
     assert "FAILED: exit code 3" in problem
     assert "\n  no space left\n" in problem
 
 
+@pytest.mark.slow
 def test_a_setup_job_that_never_starts_is_cancelled(cluster: RealCluster, tmp_path: Path) -> None:
     problem, _ = set_up(cluster, tmp_path, "#SBATCH --time=20\ntrue", partition="short")
     assert "it will never start and was cancelled (PartitionTimeLimit: " in problem
     assert goes(cluster)
 
 
+@pytest.mark.slow
 def test_a_setup_job_is_cancelled_by_hand(cluster: RealCluster, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         set_up(cluster, tmp_path, "echo importing; sleep 60", stop="importing")

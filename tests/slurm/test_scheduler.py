@@ -14,8 +14,6 @@ from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
 from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway, run
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
 
-pytestmark = pytest.mark.slow
-
 
 def asking(cluster: Cluster) -> Slurm:
     return Slurm(run, {**os.environ, **cluster.environment})
@@ -28,7 +26,7 @@ def until(
     slurm, since, end = asking(cluster), since or datetime.now(UTC), time.monotonic() + 60
     while not enough(status := slurm.poll({job_id: since})[job_id]):
         assert time.monotonic() < end, status
-        time.sleep(0.2)
+        time.sleep(0.05)
     return status
 
 
@@ -48,6 +46,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ENDS)
 @pytest.mark.parametrize("cluster_name", ["cluster", "cluster_without_database"])
 def test_how_a_job_ends(request: pytest.FixtureRequest, cluster_name: str, script: str) -> None:
@@ -60,14 +59,16 @@ def test_how_a_job_ends(request: pytest.FixtureRequest, cluster_name: str, scrip
     assert abs(datetime.now(UTC) - status.submitted) < timedelta(minutes=1)
 
 
+@pytest.mark.slow
 def test_a_time_limit(cluster: Cluster) -> None:
     job = cluster.submit("sleep 100")
     cluster.wait(job, "RUNNING")
-    cluster.run("scontrol", "update", f"JobId={job}", "EndTime=now+2seconds")
+    cluster.end_in_time(job)
     status = ended(cluster, job)
     assert (status.state, explain_status(status).blame) == ("TIMEOUT", Blame.RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
 def test_cancelling(cluster: Cluster, state: str) -> None:
     job = cluster.submit("sleep 100", *(["--hold"] if state == "PENDING" else []))
@@ -86,9 +87,10 @@ def failing_node(cluster: Cluster) -> Iterator[str]:
     while cluster.run("sinfo", "--noheader", "--nodes=n3", "--partition=batch", "--format=%T") != "idle":
         assert time.monotonic() < end
         cluster.ask("scontrol", "update", "NodeName=n3", "State=RESUME")  # refused if it is back already
-        time.sleep(0.3)
+        time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
     job = cluster.submit("sleep 100", "--no-requeue", f"--nodelist={failing_node}")
     running(cluster, job)
@@ -97,6 +99,7 @@ def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
     assert (end.blame, end.text) == (Blame.INFRASTRUCTURE, "NODE_FAIL: a node failed under it (n3)")
 
 
+@pytest.mark.slow
 def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(cluster: Cluster, failing_node: str) -> None:
     """Accounting shows NODE_FAIL at that moment, and for a while nothing else."""
     since = datetime.now(UTC)
@@ -108,6 +111,7 @@ def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(cluster: Cluste
     assert ended(cluster, job).state == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_a_requeued_job(cluster: Cluster) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("sleep $((100 * (1 - ${SLURM_RESTART_COUNT:-0})))")
@@ -120,6 +124,7 @@ def test_a_requeued_job(cluster: Cluster) -> None:
     assert len(status.earlier_seconds) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -134,6 +139,7 @@ def test_jobs_that_never_start(cluster: Cluster, options: list[str], reason: str
     asking(cluster).cancel([job])
 
 
+@pytest.mark.slow
 def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
     failed = cluster.submit("exit 1")
     job = cluster.submit("true", f"--dependency=afterok:{failed}")
@@ -142,6 +148,7 @@ def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
     asking(cluster).cancel([job])
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
     jobs = [cluster.submit("sleep 100", "-N4", "--exclusive") for _ in range(2)]
     status = until(cluster, jobs[1], lambda status: status.reason in ("Resources", "Priority"))
@@ -150,12 +157,14 @@ def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
     assert [ended(cluster, job).state for job in jobs] == ["CANCELLED"] * 2
 
 
+@pytest.mark.slow
 def test_a_submission_that_slurm_refuses_is_recorded_as_failed(cluster: Cluster) -> None:
     assert cluster.ask("sbatch", "--gres=gpu:9", "--comment=llmb:refused", "--wrap=true").returncode == 1
     job = asking(cluster).find(["refused"], datetime.now(UTC))["refused"]
     assert "no node ever ran it" in explain_status(ended(cluster, job)).text
 
 
+@pytest.mark.slow
 def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("sleep 2")
@@ -173,6 +182,7 @@ def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
     assert explain_status(until(cluster, job, lambda status: status.phase is Phase.ENDED, since)).blame is Blame.NONE
 
 
+@pytest.mark.slow
 def test_jobs_are_found_by_their_comment(cluster: Cluster) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("true", "--comment=llmb:a1b2")
@@ -183,6 +193,7 @@ def test_jobs_are_found_by_their_comment(cluster: Cluster) -> None:
     ended(cluster, other)
 
 
+@pytest.mark.slow
 def test_accounting_finds_a_job_that_the_controller_has_forgotten(cluster: Cluster) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("true", "--comment=llmb:forgotten")
@@ -196,10 +207,11 @@ def test_accounting_finds_a_job_that_the_controller_has_forgotten(cluster: Clust
     end = time.monotonic() + 30
     while (found := slurm.find(["forgotten"], since)) != {"forgotten": job}:
         assert time.monotonic() < end, found
-        time.sleep(0.5)
+        time.sleep(0.1)
     assert slurm.poll({job: since})[job].seen_by == "sacct"
 
 
+@pytest.mark.slow
 def test_an_unknown_job_is_unknown(cluster: Cluster) -> None:
     now = datetime.now(UTC)
     statuses = asking(cluster).poll({"888888": now, "888889": now})
@@ -207,6 +219,7 @@ def test_an_unknown_job_is_unknown(cluster: Cluster) -> None:
     assert asking(cluster).poll({"888888": now})["888888"].phase is Phase.UNKNOWN
 
 
+@pytest.mark.slow
 def test_a_job_id_of_last_year_is_another_job(cluster: Cluster) -> None:
     job = cluster.submit("true")
     ended(cluster, job)
@@ -214,6 +227,7 @@ def test_a_job_id_of_last_year_is_another_job(cluster: Cluster) -> None:
     assert asking(cluster).poll({job: later})[job] == JobStatus(Phase.UNKNOWN, "")
 
 
+@pytest.mark.slow
 def test_the_caller_may_live_in_another_time_zone(cluster: Cluster) -> None:
     environment = {**os.environ, **cluster.environment, "TZ": "Asia/Tokyo", "SLURM_TIME_FORMAT": "%d"}
     since = datetime.now(UTC)
@@ -224,6 +238,7 @@ def test_the_caller_may_live_in_another_time_zone(cluster: Cluster) -> None:
     assert abs(status.submitted - since) < timedelta(minutes=1)
 
 
+@pytest.mark.slow
 def test_long_fields_are_not_cut(cluster: Cluster) -> None:
     token = "f" * 200
     job = cluster.submit("true", f"--comment=llmb:{token}")
@@ -231,6 +246,7 @@ def test_long_fields_are_not_cut(cluster: Cluster) -> None:
     ended(cluster, job)
 
 
+@pytest.mark.slow
 def test_what_the_cluster_has(cluster: Cluster, cluster_without_database: Cluster) -> None:
     partitions = (
         Partition("batch", 4, 8, None, True, is_default=True, gpu_nodes=(("", 8, 4),)),

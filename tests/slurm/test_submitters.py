@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from clusters import Cluster
 from fake_recipe import PURPOSED, PURPOSES, WELL, program, write_recipe
-
-pytestmark = pytest.mark.slow
+from forked_sessions import run_session
 
 BLOCK = """#!/bin/bash
 # as NeMo-Run's experiments are reported: its own names of tasks, a time in brackets, the folder wrapped at 80 columns
@@ -106,8 +105,9 @@ WORKLOADS = "environment: {HF_TOKEN: hf_53cr3t}\nworkloads: {installed: [pretrai
 def run(folder: Path, cluster: Cluster, *arguments: str) -> tuple[int, str]:
     """Run pytest in a folder, with the programs of its `bin`; return its exit code and what it printed."""
     path = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
-    command = ("-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", *arguments)
-    return cluster.run_python(folder, *command, "--junitxml=junit.xml", PATH=path)
+    environment = {**os.environ, **cluster.environment, "COLUMNS": "80", "PATH": path}
+    options = ("-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", *arguments, "--junitxml=junit.xml")
+    return run_session(folder, environment, *options)
 
 
 def outcomes(folder: Path) -> dict[str, str]:
@@ -125,6 +125,7 @@ BEHAVIOURS = {"8b": WELL, "9b": "echo 'RuntimeError: no such layer'; exit 3", "r
 EXPECTED = {"8b": "within-tolerance", "9b": "job-failed", "refused": "not-submitted"}
 
 
+@pytest.mark.slow
 def test_the_block_of_nemo_run(tmp_path: Path, cluster: Cluster) -> None:
     write_recipe(tmp_path, BEHAVIOURS, kind="script")
     program(tmp_path / "recipe" / "submit.sh", BLOCK)
@@ -136,6 +137,7 @@ def test_the_block_of_nemo_run(tmp_path: Path, cluster: Cluster) -> None:
     assert "\\n" not in output  # what the submission said is told in one line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "task", "reason"),
     [
@@ -163,6 +165,7 @@ def test_of_two_tasks_only_the_one_that_was_asked_for_is_submitted(
     assert tasks == [f"pretrain_fake_8b_bf16_8{task}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("subcommand", "config"), [("single", OLD), ("submit", NEW)])
 def test_llmb_run(tmp_path: Path, cluster: Cluster, subcommand: str, config: str) -> None:
     """Its submission failed is exit code 0 in the older one: nothing was submitted all the same."""
@@ -174,6 +177,7 @@ def test_llmb_run(tmp_path: Path, cluster: Cluster, subcommand: str, config: str
     assert "53cr3t" not in output
 
 
+@pytest.mark.slow
 def test_llmb_run_profiles(tmp_path: Path, cluster: Cluster) -> None:
     behaviour = f"[ -z $ENABLE_PROFILE ] || touch $FOLDER/profile_$SLURM_JOB_ID.nsys-rep; {WELL}"
     write_llmb_run(tmp_path, "single", OLD, {"8b": behaviour})
@@ -182,6 +186,7 @@ def test_llmb_run_profiles(tmp_path: Path, cluster: Cluster) -> None:
     assert outcomes(tmp_path) == {"8b": "not-judged"}
 
 
+@pytest.mark.slow
 def test_placement_holds_for_a_launcher_that_submits_by_itself(tmp_path: Path, cluster: Cluster) -> None:
     """Nodes left out and a time limit reach Slurm, and what starts again after a bad node leaves that out, too."""
     bad = "echo 'torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered'; exit 1"
@@ -197,6 +202,7 @@ def test_placement_holds_for_a_launcher_that_submits_by_itself(tmp_path: Path, c
     assert code == 0
 
 
+@pytest.mark.slow
 def test_llmb_run_leaves_nodes_out_too(tmp_path: Path, cluster: Cluster) -> None:
     write_llmb_run(tmp_path, "submit", NEW, {"8b": WELL})
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-exclude=n[1-3]", "--llmb-json=night.json")
@@ -205,6 +211,7 @@ def test_llmb_run_leaves_nodes_out_too(tmp_path: Path, cluster: Cluster) -> None
     assert [job["nodes"] for job in jobs] == [["n4"]]
 
 
+@pytest.mark.slow
 def test_a_script_that_is_killed_before_it_prints_its_job_leaves_none_behind(tmp_path: Path, cluster: Cluster) -> None:
     write_recipe(tmp_path, {"8b": WELL}, kind="script")
     submit = tmp_path / "recipe" / "submit.sh"
@@ -213,6 +220,7 @@ def test_a_script_that_is_killed_before_it_prints_its_job_leaves_none_behind(tmp
     assert (code, outcomes(tmp_path)) == (0, {"8b": "within-tolerance"}), output
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(tmp_path: Path, cluster: Cluster) -> None:
     write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-dry-run")
@@ -222,6 +230,7 @@ def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(tmp_path: Path
     assert not (tmp_path / "llmb" / "workloads").exists()
 
 
+@pytest.mark.slow
 def test_llmb_run_that_is_not_there_is_told_before_anything_is_submitted(tmp_path: Path, cluster: Cluster) -> None:
     write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
     (tmp_path / "bin" / "llmb-run").unlink()
@@ -246,6 +255,7 @@ def write_llmb_run(folder: Path, subcommand: str, config: str, behaviours: Mappi
     program(install / "job.sh", launch.replace('    exec >>"$folder', '    : exec >>"$folder'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--llmb-profile=start:20,stop:30", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
 def test_a_job_of_slurm_that_did_what_it_was_for_is_skipped(tmp_path: Path, cluster: Cluster, option: str) -> None:
     write_recipe(tmp_path, {"8b": PURPOSED + WELL}, purposes=PURPOSES)

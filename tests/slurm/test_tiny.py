@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from clusters import Cluster
 
-pytestmark = pytest.mark.slow
-
 RECIPE = Path(__file__).resolve().parents[2] / "examples" / "tiny_llama"
 
 
@@ -50,7 +48,7 @@ def launched(
         env={**os.environ, **cluster.environment, **said},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=True,
     )
     job = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
@@ -59,6 +57,7 @@ def launched(
     return job[1], results / f"log-tiny_llama_{size}_{nodes}_{job[1]}_0.out"
 
 
+@pytest.mark.slow
 def test_a_job_leaves_the_log_that_the_baseline_file_names(cluster: Cluster, python: Path) -> None:
     job, log = launched(cluster, python.parent, python)
     cluster.wait(job, "COMPLETED")
@@ -66,6 +65,7 @@ def test_a_job_leaves_the_log_that_the_baseline_file_names(cluster: Cluster, pyt
     assert log.read_text() == said
 
 
+@pytest.mark.slow
 def test_a_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> None:
     job, log = launched(cluster, python.parent, python, EXIT="3")
     cluster.wait(job, "FAILED")
@@ -73,18 +73,20 @@ def test_a_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> No
     assert "ExitCode=3:0" in cluster.run("scontrol", "show", "job", job)
 
 
+@pytest.mark.slow
 def test_where_one_node_fails_the_other_does_not_wait(cluster: Cluster, python: Path) -> None:
     job, log = launched(cluster, python.parent, python, nodes=2, EXIT="3", WAITS="1")
     cluster.wait(job, "FAILED")
     assert log.read_text().count("--nproc-per-node=1 --nnodes=2") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pytorch")
 def test_two_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
     """With torchrun and PyTorch as they are, over gloo."""
     settings = {"DTYPE": "fp32", "GPU_TYPE": "cpu", "MAX_STEPS": "2"}
     job, log = launched(cluster, tmp_path, Path(sys.executable), nodes=2, size="1m", **settings)
-    cluster.wait(job, "COMPLETED", "FAILED", seconds=90)
+    cluster.wait(job, "COMPLETED", "FAILED", seconds=240)
     text = log.read_text()
     assert "MEMBER: 1/2" in text
     assert text.count("global_batch_size: 4 |") == 2

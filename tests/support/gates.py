@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from clusters import Cluster
+from forked_sessions import ForkedSession, poll_quickly
 
 
 class Gate:
@@ -21,22 +21,26 @@ class Gate:
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder = folder
         self.cluster = cluster
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[ForkedSession] = []
+        self.gone_seconds = 600.0
+        """For how long a session waits for nodes that are gone."""
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> ForkedSession:
         """Start pytest; what it prints goes to out.txt."""
-        command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-k", "fake", *arguments]
-        environment = {**os.environ, **self.cluster.environment, "COLUMNS": "80"}
-        with (self.folder / "out.txt").open("ab") as output:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
-            )
+        (self.folder / "out.txt").touch()
+        process = ForkedSession(
+            ("-p", "no:cacheprovider", "-k", "fake", *arguments),
+            self.folder,
+            {**os.environ, **self.cluster.environment, "COLUMNS": "80"},
+            self.folder / "out.txt",
+            partial(poll_quickly, gone_seconds=self.gone_seconds),
+        )
         self.started.append(process)
         return process
 
     def run(self, *arguments: str) -> int:
         """Run pytest to its end and return its exit code."""
-        return self.start(*arguments).wait(timeout=90)
+        return self.start(*arguments).wait(timeout=180)
 
     @property
     def output(self) -> str:
@@ -72,12 +76,12 @@ class Gate:
         file = self.folder / "stage" / "started"
         return sorted(file.read_text().split()) if file.exists() else []
 
-    def wait_for(self, true: Callable[[], object], seconds: float = 30.0) -> None:
+    def wait_for(self, true: Callable[[], object], seconds: float = 120.0) -> None:
         """Wait until something is true."""
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, self.output
-            time.sleep(0.1)
+            time.sleep(0.03)
 
     def end(self) -> None:
         """Leave no process behind."""
