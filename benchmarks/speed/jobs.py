@@ -3,8 +3,8 @@
 A job has two functions. `prepare` writes its input into an empty folder and is not counted. `run` does
 the work in a new process; only what happens inside `with counting:` is counted. It returns a short text
 that states what was done: a job whose text differs from the recorded one fails the gate, so that no job
-gets faster by doing less. Imports of the package are inside. Imports of other libraries are inside in `idle`,
-`session` and `nccl` alone: they would be most of every other job.
+gets faster by doing less. Imports of the package are counted in `idle` and `import` alone: they would be
+most of every other job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 import os
+import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -39,7 +41,10 @@ class Job:
     base: Run | None = None
 
 
-LIBRARIES = ("numpy", "yaml", "zstandard", "jinja2", "sqlalchemy.dialects.sqlite", "hyperscan", "ahocorasick_rs")
+LIBRARIES = (
+    *("pytest", "numpy", "yaml", "zstandard", "jinja2", "sqlalchemy.dialects.sqlite", "hyperscan", "ahocorasick_rs"),
+    *("sqlite3", "xml.etree.ElementTree"),
+)
 
 
 def load_libraries() -> None:
@@ -48,8 +53,18 @@ def load_libraries() -> None:
         importlib.import_module(name)
 
 
+def load_package(*folders: str) -> None:
+    """Import all modules of these folders of the package, of all but its test suite by default."""
+    import pytest_llmbench
+
+    for module in pkgutil.walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
+        folder = module.name.split(".")[1]
+        if folder in folders or (not folders and folder != "suite"):
+            importlib.import_module(module.name)
+
+
 def run_pytest(folder: Path, counting: Counting, *arguments: str) -> str:
-    """Count a pytest session with the imports of the plugin.
+    """Count a pytest session.
 
     Return its exit code and its last line without the time.
     """
@@ -64,7 +79,7 @@ def run_pytest(folder: Path, counting: Counting, *arguments: str) -> str:
 
 
 def run_llmbench(folder: Path, counting: Counting, *arguments: str) -> str:
-    """Count an `llmbench` command, imports included; return its exit code."""
+    """Count an `llmbench` command, and return its exit code."""
     os.chdir(folder)
     with counting, contextlib.redirect_stdout(io.StringIO()):
         from pytest_llmbench.cli.main import main
@@ -102,31 +117,50 @@ def collect_with_plugin(folder: Path, counting: Counting) -> str:
 
 
 def collect_without_plugin(folder: Path, counting: Counting) -> str:
-    """Collect an empty project without the plugin."""
-    return run_pytest(folder, counting, "--collect-only")
+    """Collect an empty project with another, empty plugin: with `-p` pytest looks at all installed packages."""
+    return run_pytest(folder, counting, "-p", "speed", "--collect-only")
 
 
 def write_documented_runs(folder: Path) -> None:
-    """Write one run of each of the first 20 documented configurations; all 82 would take a minute and a half."""
-    write_runs(folder / "runs", 20)
+    """Write one run of each of the first 22 documented configurations."""
+    write_runs(folder / "runs", 22)
 
 
 def judge_documented_runs(folder: Path, counting: Counting) -> str:
-    """Find, read and judge 20 runs, as a session of a new day does."""
+    """Find, read and judge 22 runs, as a session of a new day does."""
+    load_libraries()
+    load_package()
     return run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache")
 
 
-def write_page(folder: Path, counting: Counting) -> str:
-    """Judge 20 runs and write the HTML page."""
+def import_package(folder: Path, counting: Counting) -> str:
+    """Import the modules that read runs and baselines."""
+    del folder
     load_libraries()
-    done = run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache", "--llmb-html=page.html")
-    return f"{done}, {(folder / 'page.html').stat().st_size // 100_000} x 100 kB of page"
+    with counting:
+        load_package("core", "baseline", "ingest")
+    return "imported"
 
 
-def judge_without_page(folder: Path, counting: Counting) -> str:
-    """Judge the same 20 runs alone."""
-    load_libraries()
-    return judge_documented_runs(folder, counting)
+def write_judged(folder: Path) -> None:
+    """Write the JSON document of a session of 82 runs."""
+    import pytest
+
+    write_runs(folder / "runs", 82)
+    os.chdir(folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["-q", "-p", "no:cacheprovider", "--llmb-logs=runs", "--llmb-json=session.json"])
+
+
+def render_page(folder: Path, counting: Counting) -> str:
+    """Render the HTML page of 82 runs."""
+    from pytest_llmbench.report.html import render
+
+    document = json.loads((folder / "session.json").read_text())
+    render([], START)
+    with counting:
+        page = render(document["outcomes"], START)
+    return f"{len(page) // 100_000} x 100 kB of page"
 
 
 def write_history(folder: Path, days: int = 365) -> None:
@@ -163,6 +197,7 @@ def write_site_history(folder: Path) -> None:
 def write_site(folder: Path, counting: Counting) -> str:
     """Run `llmbench site` over the history."""
     load_libraries()
+    load_package()
     done = run_llmbench(folder, counting, "site", "--history", "history.db", "-o", "site")
     return f"{done}, {sum(1 for _ in (folder / 'site').rglob('*.html'))} pages"
 
@@ -261,6 +296,8 @@ def write_trace(folder: Path) -> None:
 
 def analyse_trace(folder: Path, counting: Counting) -> str:
     """Run `llmbench nccl` on the trace."""
+    load_libraries()
+    load_package()
     return run_llmbench(folder, counting, "nccl", "trace.log")
 
 
@@ -306,13 +343,15 @@ def write_two_sides(folder: Path) -> None:
 def compare_sides(folder: Path, counting: Counting) -> str:
     """Run `llmbench compare` on two folders of 6 runs."""
     load_libraries()
+    load_package()
     return run_llmbench(folder, counting, "compare", "a", "b")
 
 
 JOBS: dict[str, Job] = {
     "idle": Job("the plugin, installed and not used", lambda _: None, collect_with_plugin, base=collect_without_plugin),
-    "session": Job("a session of 20 runs", write_documented_runs, judge_documented_runs),
-    "page": Job("its HTML page", write_documented_runs, write_page, base=judge_without_page),
+    "import": Job("importing what reads runs and baselines", lambda _: None, import_package),
+    "session": Job("a session of 22 runs", write_documented_runs, judge_documented_runs),
+    "page": Job("the HTML page of 82 runs", write_judged, render_page),
     "history": Job("a year of history", write_history, read_history),
     "site": Job("`llmbench site` of 90 days", write_site_history, write_site),
     **{
