@@ -32,6 +32,7 @@ from random import Random
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = Path(sys.prefix)
 STRATA = (
     "judge",
     "measure",
@@ -266,10 +267,14 @@ def choose_tests(mutant: Mutant, recorded: Mapping[str, Any], budget: float) -> 
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy what git tracks, with a link to the shared logs beside it."""
+    """Copy the checkout with its environment (as hard links), and link the shared logs beside it."""
     copy = folder / "main"
     subprocess.run(["git", "clone", "--quiet", "--shared", str(CHECKOUT), str(copy)], check=True)
     shutil.copytree(CHECKOUT, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
+    shutil.copytree(ENVIRONMENT, copy / ".venv", symlinks=True, copy_function=os.link)
+    (editable,) = copy.glob(".venv/lib/*/site-packages/*_pytest_llmbench.pth")
+    editable.unlink()
+    editable.write_text(f"{copy}\n")
     if (CHECKOUT.parent / "shared").exists():
         (folder / "shared").symlink_to(CHECKOUT.parent / "shared")
     return copy
@@ -284,20 +289,9 @@ def try_mutant(mutant: Mutant, checkout: Path, tests: Sequence[str], seconds: fl
     changed = make_source(original, mutant.operator, mutant.occurrence)
     assert changed is not None, f"{mutant} does not fit this version of the package"  # noqa: S101
     module.write_text(changed, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:randomly",
-    ]
-    environment = os.environ | {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    python = str(checkout / ".venv" / "bin" / "python")
+    command = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     arguments = checkout.parent / "tests.txt"
     arguments.write_text("\n".join(tests))
     process = subprocess.Popen(

@@ -22,8 +22,8 @@ from pytest_llmbench.plugin.session import Session
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""
 
-BEGAN = "touch -d '1 minute ago' $STAGE_PATH/../.llmbench/jobs/*/*/llmb-config_*.yaml"
-"""A job that began a minute ago: a local one began when its record was written."""
+BEGAN = "touch -d '61 seconds ago' $STAGE_PATH/../.llmbench/jobs/*/*/llmb-config_*.yaml"
+"""A job that began over a minute ago: a local one began when its record was written."""
 
 Launch = Callable[..., Judged]
 

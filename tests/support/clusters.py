@@ -19,7 +19,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[1] / "slurm" / "cluster"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sbatch", "sacct")
-PORTS = range(20_000, 32_000, 100)
+PORTS = range(10_000, 20_000, 100)
 """Below the ports that Linux hands out by itself. A cluster uses a hundred of them; the first is the claim on them."""
 
 
