@@ -27,11 +27,17 @@ with suppress(
     settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffle the test files, and the tests within each, if LLMB_TEST_ORDER holds a seed.
+WAITING = Path(__file__).parent / "slurm"
+"""These tests wait for Slurm most of the time."""
 
-    Files stay together, so that their fixtures are set up once.
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that wait first, so that other processes use the processors meanwhile.
+
+    If LLMB_TEST_ORDER holds a seed, shuffle the test files, and the tests within each, instead. Files stay together,
+    so that their fixtures are set up once.
     """
+    items.sort(key=lambda item: WAITING not in item.path.parents)
     if seed := os.environ.get("LLMB_TEST_ORDER"):
         random = Random(seed)  # noqa: S311 (an order, not a secret)
         rank: dict[Path, float] = {}

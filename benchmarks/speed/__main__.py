@@ -88,7 +88,8 @@ def main() -> int:
     for fault in report.faults:
         print(f"FAILED {fault}")
     if report.faults:
-        print("\n".join(describe_differences(values.environment, environment)))
+        for difference in describe_differences(values.environment, environment):
+            print(difference)
     return 1 if report.faults else 0
 
 
