@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.models.jobs import (
@@ -55,6 +55,15 @@ class NextJob:
     def identity(self) -> JobIdentity:
         """That of the job which it becomes."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
+
+
+class _TakenJob(NamedTuple):
+    """What a poll made of a job: the job, its status before, whether it moved on, and whether it is to be cancelled."""
+
+    job: Job
+    before: JobStatus | None
+    moved: bool
+    cancel: bool = False
 
 
 class Engine:
@@ -306,11 +315,13 @@ class Engine:
             self._note_answer(jobs[0])
             logs = self._read_logs(jobs, statuses)
             with self._journal.write_together():  # on many disks each write takes as long as the poll
-                steps = [self._take(job, statuses.get(job.number), logs.get(job.number)) for job in jobs]
+                taken_jobs = [self._take(job, statuses.get(job.number), logs.get(job.number)) for job in jobs]
+            for each in taken_jobs:  # only what is written: a session that is killed goes on with what it said
+                self._progress.tell_change(each.job, each.before, self._now(), cancels=self._limits.stalls.cancels)
             for job in (job for job in jobs if job.number not in self._live):
                 self._hand_on(self._jobs[job.number])
-            changed |= any(moved for moved, _ in steps)
-            doomed = [job for _, job in steps if job]
+            changed |= any(each.moved for each in taken_jobs)
+            doomed = [each.job for each in taken_jobs if each.cancel]
             if doomed and (problem := scheduler.cancel(doomed)):
                 self._say(problem)
         self._polled = self._now()
@@ -329,24 +340,21 @@ class Engine:
             if (status := statuses.get(job.number)) and (status.phase is Phase.RUNNING or status.state == "TIMEOUT")
         }
 
-    def _take(self, job: Job, status: JobStatus | None, log: LogProgress | None) -> tuple[bool, Job | None]:
-        """Take what a poll says of a job: whether it moved on, and the job if it is to be cancelled."""
+    def _take(self, job: Job, status: JobStatus | None, log: LogProgress | None) -> _TakenJob:
+        """Write what a poll says of a job."""
         now = self._now()
         step = self._watch.decide(job, status, now, log)
-        moved = has_moved_on(job.status, step.status)
+        before, moved = job.status, has_moved_on(job.status, step.status)
         if step.ended and step.status:
             text = explain_end(replace(job, status=step.status)).text
             del self._live[job.number]
-            self._jobs[job.number] = replace(
-                self._journal.record_end(job.number, step.status, text, now), spec=job.spec
-            )
-            self._progress.tell_change(self._jobs[job.number], job.status, now)  # a requeue that no poll saw
-            return True, None
-        if differs(job.status, step.status) and step.status:
-            before, job = job.status, replace(self._journal.record_status(job.number, step.status), spec=job.spec)
+            job = replace(self._journal.record_end(job.number, step.status, text, now), spec=job.spec)
+            self._jobs[job.number] = job
+            return _TakenJob(job, before, moved=True)
+        if differs(before, step.status) and step.status:
+            job = replace(self._journal.record_status(job.number, step.status), spec=job.spec)
             self._jobs[job.number] = self._live[job.number] = job
-            self._progress.tell_change(job, before, now, cancels=self._limits.stalls.cancels)
-        return moved, job if step.cancel else None
+        return _TakenJob(job, before, moved=moved, cancel=step.cancel)
 
     def _hand_on(self, job: Job) -> None:
         """Tell of a job that ended or was refused, and queue what follows from it."""

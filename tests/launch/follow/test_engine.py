@@ -344,6 +344,21 @@ def test_a_job_that_stands_still_is_told_cancelled_and_ends_as_hung(session: Ses
     assert {job.spec.case_id: (job, end) for job, end in session.ends}["a"] == found["a"]
 
 
+def test_a_stall_is_written_before_it_is_told(session: Session) -> None:
+    """A session that is killed then and goes on knows of it."""
+    session.world.lives["a"] = lives((5, waiting()), (1e9, running()))
+    uncommitted: list[bool] = []
+
+    def say(text: str) -> None:
+        if "stands still" in text:
+            uncommitted.append(session.journal._database.in_transaction)
+
+    progress = Progress(say, lambda job: (14, 50, 5.0))
+    session.make(progress=progress, read_progress=read_steps(30, session=session))
+    session.run()
+    assert uncommitted == [False]
+
+
 def test_a_job_that_goes_on_is_told_so_and_left_alone(session: Session) -> None:
     session.world.lives["a"] = lives((1700, running()), (1e9, ended()))
     read = read_steps(*range(30, 100, 5), *range(900, 1700, 5), session=session)
