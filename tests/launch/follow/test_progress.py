@@ -14,7 +14,7 @@ import pytest
 from job_specs import START, Clock, ended, job, running, waiting
 
 from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.launch.follow.progress import Progress, format_duration, summarize, wrap_line
+from pytest_llmbench.launch.follow.progress import Progress, format_duration, summarize
 
 HERE = Path("/scratch")
 
@@ -73,9 +73,6 @@ def test_which_of_several_jobs_for_one_configuration_is_said(lines: list[str]) -
 )
 def test_all_jobs_in_one_line(jobs: list[JobStatus | None], waits: int, expected: str) -> None:
     assert summarize([job(HERE, number, status=status) for number, status in enumerate(jobs)], waits) == expected
-
-
-def test_a_refused_job_is_not_pending() -> None:
     assert summarize([job(HERE, **REFUSED), job(HERE, 2)]) == "1 pending, 1 refused"
 
 
@@ -172,7 +169,3 @@ def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -
 )
 def test_durations(seconds: float, expected: str) -> None:
     assert format_duration(seconds) == expected
-
-
-def test_an_empty_line_stays_one() -> None:
-    assert wrap_line("") == ""

@@ -18,11 +18,9 @@ from pytest_llmbench.launch.follow.watch import Limits, Watch, explain_end
     ("purpose", "reason", "minutes"),
     [
         (Purpose.MEASURE, "Resources", 24 * 60),
-        (Purpose.MEASURE, "ReqNodeNotAvail, UnavailableNodes:n1", 24 * 60),
         (Purpose.CONFIRM_NODES, "Resources", 60),
         (Purpose.CHECK_NODES, "Priority", 60),
         (Purpose.ALLOCATION, "ReqNodeNotAvail, UnavailableNodes:n1", 5),
-        (Purpose.BISECT, "ReqNodeNotAvail, UnavailableNodes:n1", 5),
         (Purpose.COMPARE_VARIANTS, "Resources", 24 * 60),
         (Purpose.ALLOCATION, "ReqNodeNotAvail, Reserved for maintenance", 24 * 60),
         (Purpose.CHECK_NODES, "ReqNodeNotAvail, UnavailableNodes:n1", 0),
