@@ -50,6 +50,7 @@ SPEC = JobSpec(
 )
 HIDDEN = replace(SPEC, environment=(("HF_TOKEN", "***"), *SPEC.environment[1:]))
 RUNNING = JobStatus(Phase.RUNNING, "RUNNING", nodes=("n1", "n2"), started=NOW, elapsed_seconds=1.5, seen_by="squeue")
+WAITING = JobStatus(Phase.WAITING, "PENDING", reason="Priority", started=NOW)
 DONE = JobStatus(Phase.ENDED, "COMPLETED", exit_code="0:0", derived_exit_code="7:0", ended=NOW, restarts=2)
 PROCESS = Process(4711, "host boot pid:[1] 99", "mark")
 
@@ -68,11 +69,17 @@ def journal(folder: Path) -> Iterator[Journal]:
 
 
 def reopened(journal: Journal) -> Journal:
-    """Another journal that went on with the session, as after the death of the first."""
+    """Return another journal that resumed the session, as after the death of the first."""
     journal.close()
     again = Journal(journal.folder)
     again.resume(journal.session)
     return again
+
+
+def read_again(journal: Journal) -> tuple[Job, ...]:
+    """Return the jobs of the session as another process finds them."""
+    with closing(reopened(journal)) as again:
+        return again.list_jobs()
 
 
 def refused(match: str, *changes: Callable[[], object]) -> None:
@@ -81,14 +88,14 @@ def refused(match: str, *changes: Callable[[], object]) -> None:
             change()
 
 
-def test_a_session_has_a_readable_id_and_a_folder_that_git_ignores(folder: Path) -> None:
+def test_session_has_a_readable_id_and_an_ignored_folder(folder: Path) -> None:
     journal = Journal(folder)
     assert re.fullmatch(r"20261121-0545-[0-9a-f]{4}", journal.begin("nightly", NOW))
     assert (folder / ".gitignore").read_text() == "*\n"
     journal.close()
 
 
-def test_a_folder_that_was_there_is_not_hidden_from_git(tmp_path: Path) -> None:
+def test_existing_folder_is_not_hidden_from_git(tmp_path: Path) -> None:
     for folder, hidden in ((tmp_path, False), (tmp_path / "made", True), (tmp_path / ".llmbench", True)):
         (tmp_path / ".llmbench").mkdir(exist_ok=True)
         Journal(folder).close()
@@ -96,18 +103,16 @@ def test_a_folder_that_was_there_is_not_hidden_from_git(tmp_path: Path) -> None:
         assert (folder / ".gitignore").exists() is hidden, folder
 
 
-def test_a_job_is_on_disk_with_its_folder_before_anything_is_submitted(journal: Journal) -> None:
+def test_intended_job_is_on_disk_with_its_folder(journal: Journal) -> None:
     job = journal.intend(SPEC, NOW, attempt=2, repeat=3)
     assert job == Job(1, job.token, SPEC, journal.folder / f"jobs/{journal.session}/1-{SPEC.case_id}", 2, 3)
     assert job.folder.is_dir()
     assert len(job.token) == 16
-    again = reopened(journal)
-    assert again.list_jobs() == (replace(job, spec=HIDDEN),)
-    assert again.list_live() == again.list_jobs()
-    again.close()
+    assert journal.list_live() == (job,)
+    assert read_again(journal) == (replace(job, spec=HIDDEN),)
 
 
-def test_everything_that_is_known_of_a_job_comes_back(journal: Journal) -> None:
+def test_everything_about_a_job_is_read_back(journal: Journal) -> None:
     first, second, third = (journal.intend(SPEC, NOW).number for _ in range(3))
     journal.record_process(first, PROCESS)
     journal.record_submission(first, "4711", Path("/logs/4711"), NOW)
@@ -127,7 +132,7 @@ def test_everything_that_is_known_of_a_job_comes_back(journal: Journal) -> None:
     again.close()
 
 
-def test_secrets_never_reach_the_disk_wherever_they_stand(journal: Journal) -> None:
+def test_secrets_never_reach_the_disk(journal: Journal) -> None:
     spec = replace(
         SPEC,
         command=("launch.sh", f"--token={TOKEN}"),
@@ -144,41 +149,39 @@ def test_secrets_never_reach_the_disk_wherever_they_stand(journal: Journal) -> N
     assert b"said ***" in written
     assert TOKEN.encode() not in written
     assert b"later-secret" not in written
-    again = reopened(journal)
-    assert again.list_jobs()[0].spec.command == ("launch.sh", "--token=***")
-    assert dict(again.list_jobs()[0].spec.environment)["URL"] == "https://***@host/"
-    again.close()
+    again = read_again(journal)[0].spec
+    assert again.command == ("launch.sh", "--token=***")
+    assert dict(again.environment)["URL"] == "https://***@host/"
 
 
 @pytest.mark.parametrize("value", ["1", "128", "grok1"])
-def test_a_value_that_is_no_real_secret_does_not_make_a_job_another(journal: Journal, value: str) -> None:
+def test_short_secret_changes_nothing_else_of_a_job(journal: Journal, value: str) -> None:
     spec = replace(SPEC, command=("launch.sh", "128"), environment=(("HF_TOKEN", value),))
     journal.intend(spec, NOW)
-    again = reopened(journal)
-    assert again.list_jobs()[0].spec == replace(spec, environment=(("HF_TOKEN", "***"),))
-    assert again.list_jobs()[0].folder.is_dir()
-    again.close()
+    [again] = read_again(journal)
+    assert again.spec == replace(spec, environment=(("HF_TOKEN", "***"),))
+    assert again.folder.is_dir()
 
 
 @pytest.mark.parametrize(
     "case_id",
     ["", "../a", "a/b", "/etc", "..", "a..b", "a\0b", "a\nb", "a\x1b[31m", "x" * 201, "ä" * 101, "\ud800"],
 )
-def test_a_case_that_could_leave_its_folder_is_refused(journal: Journal, case_id: str) -> None:
+def test_case_that_could_leave_its_folder_is_refused(journal: Journal, case_id: str) -> None:
     with pytest.raises(LaunchError, match=r"name a folder"):
         journal.intend(replace(SPEC, case_id=case_id), NOW)
     assert journal.list_jobs() == ()
     assert not (journal.folder / "jobs").exists()
 
 
-@pytest.mark.parametrize("case_id", ["x" * 200, "a b", "-rf", "a[b]", "~", "ä"])
-def test_other_cases_get_a_folder_below_that_of_their_session(journal: Journal, case_id: str) -> None:
+@pytest.mark.parametrize("case_id", ["x" * 200, "a b", "~"])
+def test_odd_case_gets_a_folder_of_its_session(journal: Journal, case_id: str) -> None:
     made = journal.intend(replace(SPEC, case_id=case_id), NOW).folder
     assert made.resolve().parent == (journal.folder / "jobs" / journal.session).resolve()
     assert made.is_dir()
 
 
-def test_an_ended_job_never_gets_un_ended(journal: Journal) -> None:
+def test_ended_job_stays_ended(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     journal.record_submission(number, "1", None, NOW)
     ended = journal.record_end(number, DONE, "first", NOW)
@@ -194,7 +197,7 @@ def test_an_ended_job_never_gets_un_ended(journal: Journal) -> None:
     assert journal.list_live() == ()
 
 
-def test_a_job_that_failed_to_be_submitted_stays_so(journal: Journal) -> None:
+def test_refused_job_stays_refused(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     failed = journal.record_failure(number, "", NOW)
     assert failed.problem == "it was not submitted"
@@ -207,53 +210,48 @@ def test_a_job_that_failed_to_be_submitted_stays_so(journal: Journal) -> None:
     )
 
 
-def test_a_job_is_started_and_submitted_once(journal: Journal) -> None:
+def test_job_is_started_and_submitted_once(journal: Journal) -> None:
     first, second, local = (
         journal.intend(replace(SPEC, via=via), NOW).number for via in ("sbatch", "llmb-run", "local")
     )
     journal.record_process(first, PROCESS)
-    with pytest.raises(LaunchError, match="not started again"):
-        journal.record_process(first, PROCESS)
-    with pytest.raises(LaunchError, match="cannot get ''"):
-        journal.record_submission(first, "", None, NOW)
+    refused("not started again", lambda: journal.record_process(first, PROCESS))
+    refused("cannot get ''", lambda: journal.record_submission(first, "", None, NOW))
     assert journal.record_submission(first, "3", None, NOW) == journal.record_submission(first, "3", None, NOW)
-    with pytest.raises(LaunchError, match="has id '3' and cannot get '4'"):
-        journal.record_submission(first, "4", None, NOW)
-    with pytest.raises(LaunchError, match="job id 3 of job number 2 is that of number 1"):
-        journal.record_submission(second, "3", None, NOW)
-    with pytest.raises(LaunchError, match="was submitted as 3"):
-        journal.record_failure(first, "no", NOW)
+    refused("has id '3' and cannot get '4'", lambda: journal.record_submission(first, "4", None, NOW))
+    refused("job id 3 of job number 2 is that of number 1", lambda: journal.record_submission(second, "3", None, NOW))
+    refused("was submitted as 3", lambda: journal.record_failure(first, "no", NOW))
     assert journal.record_submission(local, "3", None, NOW).job_id == "3"  # a number of this journal, not of Slurm
-    with pytest.raises(LaunchError, match="no job number 9"):
-        journal.record_process(9, PROCESS)
+    refused("no job number 9", lambda: journal.record_process(9, PROCESS))
 
 
-def test_polls_that_say_nothing_new_are_not_written(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = journal.intend(SPEC, NOW).number
-    journal.record_status(number, RUNNING)
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "open_transaction", None)
-        later = journal.record_status(number, replace(RUNNING, elapsed_seconds=99.0))
-    assert later.status == replace(RUNNING, elapsed_seconds=99.0)
-    assert journal.list_live() == (later,)
-    journal.record_status(number, replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0))
-    again = reopened(journal)
-    assert again.list_jobs()[0].status == replace(RUNNING, nodes=("n3",), elapsed_seconds=100.0)
-    again.close()
-
-
-def test_a_later_guess_of_when_a_job_may_start_is_not_written(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("first", "passing", "lasting"),
+    [
+        (RUNNING, {"elapsed_seconds": 99.0}, {"nodes": ("n3",), "elapsed_seconds": 100.0}),
+        (WAITING, {"started": None}, {"reason": "Resources", "started": None}),
+    ],
+    ids=["elapsed time", "start estimate"],
+)
+def test_poll_without_news_is_not_written(
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    first: JobStatus,
+    passing: dict[str, Any],
+    lasting: dict[str, Any],
 ) -> None:
     number = journal.intend(SPEC, NOW).number
-    waiting = JobStatus(Phase.WAITING, "PENDING", reason="Priority", started=NOW)
-    journal.record_status(number, waiting)
+    journal.record_status(number, first)
     with monkeypatch.context() as patch:
         patch.setattr(database, "open_transaction", None)
-        assert journal.record_status(number, replace(waiting, started=None)).status == replace(waiting, started=None)
+        later = journal.record_status(number, replace(first, **passing))
+    assert later.status == replace(first, **passing)
+    assert journal.list_live() == (later,)
+    journal.record_status(number, replace(first, **lasting))
+    assert [job.status for job in read_again(journal)] == [replace(first, **lasting)]
 
 
-def test_what_one_poll_says_is_written_together_or_not_at_all(journal: Journal) -> None:
+def test_one_poll_is_written_together_or_not_at_all(journal: Journal) -> None:
     numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
     commits: list[str] = []
     journal._database.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
@@ -269,12 +267,10 @@ def test_what_one_poll_says_is_written_together_or_not_at_all(journal: Journal) 
 
     with pytest.raises(KeyboardInterrupt):
         stopped()
-    again = reopened(journal)
-    assert [job.status for job in again.list_jobs()] == [RUNNING] * 3
-    again.close()
+    assert [job.status for job in read_again(journal)] == [RUNNING] * 3
 
 
-def test_sessions_see_only_their_own_jobs_and_numbers_are_unique(journal: Journal, folder: Path) -> None:
+def test_sessions_see_only_their_own_jobs(journal: Journal, folder: Path) -> None:
     other = Journal(folder)
     other.begin("other", NOW, {"name": "theirs"})
     assert (journal.read_note("name"), other.read_note("name")) == ("", "theirs")
@@ -288,7 +284,7 @@ def test_sessions_see_only_their_own_jobs_and_numbers_are_unique(journal: Journa
     other.close()
 
 
-def test_a_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None:
+def test_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None:
     other = Journal(folder)
     for name in ("", journal.session):
         with pytest.raises(LaunchError, match=rf"{journal.session} is in use by process {os.getpid()} on "):
@@ -301,7 +297,7 @@ def test_a_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None
     other.close()
 
 
-def test_the_newest_unfinished_session_is_resumed(folder: Path) -> None:
+def test_newest_unfinished_session_is_resumed(folder: Path) -> None:
     ids = []
     for label in ("first", "second", "third"):
         each = Journal(folder)
@@ -322,7 +318,7 @@ def test_the_newest_unfinished_session_is_resumed(folder: Path) -> None:
     journal.close()
 
 
-def test_a_finished_session_is_gone_on_with_by_its_name_alone_and_stays_finished_until_a_job_follows(
+def test_finished_session_is_resumed_by_name_only(
     folder: Path,
 ) -> None:
     first = Journal(folder)
@@ -344,20 +340,14 @@ def test_a_finished_session_is_gone_on_with_by_its_name_alone_and_stays_finished
     journal.close()
 
 
-def test_without_a_session_there_is_nothing_to_resume_or_write(folder: Path) -> None:
+def test_without_a_session_nothing_is_written(folder: Path) -> None:
     journal = Journal(folder)
     assert journal.list_unfinished() == ()
-    with pytest.raises(LaunchError, match=r"no session to resume in .*none is unfinished"):
-        journal.resume()
-    refused(
-        "no session was begun",
-        lambda: journal.intend(SPEC, NOW),
-        lambda: journal.finish(NOW),
-    )
+    refused("no session was begun", lambda: journal.intend(SPEC, NOW), lambda: journal.finish(NOW))
     journal.close()
 
 
-def test_a_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
+def test_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     assert not journal.finish(NOW)
     assert [past.waiting for past in journal.list_unfinished()] == [1]
@@ -406,9 +396,7 @@ def broken(file: Path) -> None:
         (lambda file: (file.unlink(), file.mkdir()), "unable to open database file"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_what_to_do(
-    journal: Journal, damage: Callable[[Path], Any], message: str
-) -> None:
+def test_unusable_file_is_refused_with_a_remedy(journal: Journal, damage: Callable[[Path], Any], message: str) -> None:
     journal.intend(SPEC, NOW)
     journal.close()
     damage(journal.folder / "launch.db")
@@ -419,9 +407,9 @@ def test_a_file_that_cannot_be_used_says_what_to_do(
 
 @pytest.mark.parametrize(
     "values",
-    [{"spec": "{"}, {"spec": "{}"}, {"spec": "[]"}, {"status": "{}"}, {"spec": json.dumps({"key": {"new": 1}})}],
+    [{"spec": "{"}, {"status": "{}"}, {"spec": json.dumps({"key": {"new": 1}})}],
 )
-def test_a_row_that_cannot_be_read_is_an_error_and_frees_the_session(journal: Journal, values: dict[str, str]) -> None:
+def test_unreadable_row_is_refused_and_frees_the_session(journal: Journal, values: dict[str, str]) -> None:
     journal.intend(SPEC, NOW)
     row = {"spec": database.encode_spec(SPEC), "status": None, **values}
     journal._database.execute("UPDATE job SET spec = :spec, status = :status", row)
@@ -433,36 +421,35 @@ def test_a_row_that_cannot_be_read_is_an_error_and_frees_the_session(journal: Jo
         again.close()
 
 
-def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+def test_impossible_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
         with pytest.raises(LaunchError, match=r"\.llmbench cannot be made: .*; name a folder"):
             Journal(place)
 
 
-def test_a_job_without_a_folder_is_not_written_down(journal: Journal) -> None:
+def test_job_without_a_folder_is_not_recorded(journal: Journal) -> None:
     (journal.folder / "jobs").touch()
     with pytest.raises(LaunchError, match=r"cannot be made: .*nothing was submitted"):
         journal.intend(SPEC, NOW)
-    again = reopened(journal)
-    assert again.list_jobs() == journal.list_jobs() == ()
-    again.close()
+    assert journal.list_jobs() == read_again(journal) == ()
 
 
-def test_a_full_disk_is_an_error_and_memory_keeps_what_must_be_cancelled(journal: Journal) -> None:
+def test_full_disk_leaves_submitted_jobs_in_memory(journal: Journal) -> None:
     first, second = (journal.intend(SPEC, NOW).number for _ in range(2))
     journal._database.execute("PRAGMA max_page_count = 1")
-    with pytest.raises(LaunchError, match=r"full.*make room"):
-        journal.record_failure(second, "x" * 100_000, NOW)
-    with pytest.raises(LaunchError, match=r"full.*make room"):
-        journal.record_submission(first, "4711", Path("x" * 100_000), NOW)
+    long = "x" * 100_000
+    refused(
+        r"full.*make room",
+        lambda: journal.record_failure(second, long, NOW),
+        lambda: journal.record_submission(first, "4711", Path(long), NOW),
+        lambda: journal.intend(replace(SPEC, experiment=long), NOW),
+    )
     assert [job.job_id for job in journal.list_live()] == ["4711"]
-    with pytest.raises(LaunchError, match=r"full.*make room"):
-        journal.intend(replace(SPEC, experiment="x" * 100_000), NOW)
     assert len(journal.list_jobs()) == 2  # what was not written down is not submitted
 
 
-def test_a_journal_that_is_removed_meanwhile_is_an_error(journal: Journal) -> None:
+def test_removed_journal_is_an_error(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     shutil.rmtree(journal.folder)
     with pytest.raises(LaunchError, match=r"launch\.db: .*; "):
@@ -470,7 +457,7 @@ def test_a_journal_that_is_removed_meanwhile_is_an_error(journal: Journal) -> No
     assert [job.job_id for job in journal.list_live()] == ["4711"]
 
 
-def test_a_file_held_by_another_program_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_file_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PATIENCE_SECONDS", 0.1)
     journal = Journal(folder)
     other = sqlite3.connect(folder / "launch.db", isolation_level=None)
@@ -507,70 +494,44 @@ def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
 # --- journals of the version before -----------------------------------------------------------------------
 
 
-def test_a_journal_that_says_in_words_alone_what_became_of_jobs_is_read(folder: Path) -> None:
-    journal = Journal(folder)
-    journal.begin("old", NOW)
-    jobs = [journal.intend(replace(SPEC, case_id=f"case-{number}"), NOW) for number in range(4)]
-    journal.record_failure(jobs[0].number, "it may have been submitted: nothing tells", NOW)
-    journal.record_failure(jobs[1].number, "its submission came to nothing, and another job took its place", NOW)
-    journal.record_failure(jobs[2].number, "no such partition", NOW)
-    journal.record_submission(jobs[3].number, "17", None, NOW)
-    journal.record_end(jobs[3].number, replace(DONE, reason="pytest: never started"), "", NOW)
-    journal.close()
-    with closing(sqlite3.connect(folder / "launch.db")) as file:
-        file.execute("ALTER TABLE job DROP COLUMN submission")
-        file.execute("UPDATE job SET status = json_remove(status, '$.ended_by')")
-        file.commit()
-    journal = Journal(folder)
-    journal.resume()
-    assert [job.submission.value for job in journal.list_jobs()] == [
-        "uncertain",
-        "superseded",
-        "not-submitted",
-        "submitted",
-    ]
-    status = journal.list_jobs()[3].status
-    assert status is not None
-    assert status.ended_by is EndedBy.PYTEST
-    journal.close()
+def test_states_in_words_of_an_earlier_version_are_read(journal: Journal) -> None:
+    uncertain, superseded, refused, ended = (journal.intend(SPEC, NOW).number for _ in range(4))
+    journal.record_failure(uncertain, "it may have been submitted: nothing tells", NOW)
+    journal.record_failure(superseded, "its submission came to nothing, and another job took its place", NOW)
+    journal.record_failure(refused, "no such partition", NOW)
+    journal.record_submission(ended, "17", None, NOW)
+    journal.record_end(ended, replace(DONE, reason="pytest: never started"), "", NOW)
+    script(
+        journal.folder / "launch.db",
+        "ALTER TABLE job DROP COLUMN submission; UPDATE job SET status = json_remove(status, '$.ended_by')",
+    )
+    jobs = read_again(journal)
+    assert [job.submission for job in jobs] == ["uncertain", "superseded", "not-submitted", "submitted"]
+    assert jobs[-1].status is not None
+    assert jobs[-1].status.ended_by is EndedBy.PYTEST
 
 
-def test_that_a_job_stood_still_is_kept_and_a_journal_that_says_nothing_of_it_is_read(folder: Path) -> None:
-    journal = Journal(folder)
-    journal.begin("old", NOW)
+def test_stall_is_kept_and_may_be_missing(journal: Journal) -> None:
+    """An earlier version wrote none."""
     stall = Stall(StallPlace.STEPS, 1200.0, 5, 50, "/logs/x.out", cancelled=True)
-    ids = []
-    for number in range(2):
-        ids.append(journal.intend(replace(SPEC, case_id=f"case-{number}"), NOW).number)
-        journal.record_submission(ids[-1], str(number), None, NOW)
-        journal.record_status(ids[-1], replace(DONE, phase=Phase.RUNNING, limit_seconds=60.0, stall=stall))
-    journal.close()
-    with closing(sqlite3.connect(folder / "launch.db")) as file:
-        removed = "json_remove(status, '$.stall', '$.limit_seconds')"
-        file.execute(f"UPDATE job SET status = {removed} WHERE number = {ids[1]}")  # noqa: S608 (our own)
-        file.commit()
-    journal = Journal(folder)
-    journal.resume()
-    assert [job.status and job.status.stall for job in journal.list_jobs()] == [stall, None]
-    journal.close()
+    first, second = (journal.intend(SPEC, NOW).number for _ in range(2))
+    for number in (first, second):
+        journal.record_status(number, replace(RUNNING, limit_seconds=60.0, stall=stall))
+    removed = "json_remove(status, '$.stall', '$.limit_seconds')"
+    script(journal.folder / "launch.db", f"UPDATE job SET status = {removed} WHERE number = {second}")  # noqa: S608
+    assert [job.status and job.status.stall for job in read_again(journal)] == [stall, None]
 
 
-def test_a_job_that_the_version_before_found_uncertain_is_not_taken_for_one_to_be_submitted(folder: Path) -> None:
-    """The version before leaves the column with the state as this one wrote it."""
-    journal = Journal(folder)
-    journal.begin("both", NOW)
-    number = journal.intend(SPEC, NOW).number
-    journal.record_process(number, PROCESS)
-    journal.close()
-    with closing(sqlite3.connect(folder / "launch.db")) as file:
-        assert file.execute("SELECT submission FROM job").fetchone() == ("intended",)
-        file.execute("UPDATE job SET problem = 'it may have been submitted: nothing tells', over = 'now'")
-        file.commit()
-    journal = Journal(folder)
-    journal.resume()
-    assert [job.submission for job in journal.list_jobs()] == [SubmissionState.UNCERTAIN]
-    assert journal.list_live() == ()
-    journal.close()
+def test_uncertain_job_of_an_earlier_version_stays_uncertain(journal: Journal) -> None:
+    """That version does not update the column with the state: read alone, the job would be submitted twice."""
+    job = journal.intend(SPEC, NOW)
+    assert job.submission is SubmissionState.INTENDED
+    journal.record_process(job.number, PROCESS)
+    problem = "it may have been submitted: nothing tells"
+    script(journal.folder / "launch.db", f"UPDATE job SET problem = '{problem}', over = 'now'")  # noqa: S608
+    with closing(reopened(journal)) as again:
+        assert [job.submission for job in again.list_jobs()] == [SubmissionState.UNCERTAIN]
+        assert again.list_live() == ()
 
 
 # --- real processes --------------------------------------------------------------------------------------
@@ -605,7 +566,7 @@ def writer(folder: Path, turns: int, prefix: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_two_processes_on_one_folder_do_not_mix(folder: Path) -> None:
+def test_two_processes_share_one_folder(folder: Path) -> None:
     both = [writer(folder, 15, "1"), writer(folder, 15, "2")]
     for each in both:
         said, errors = each.communicate(timeout=60)
@@ -619,8 +580,8 @@ def test_two_processes_on_one_folder_do_not_mix(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_a_killed_process_leaves_all_that_it_had_written(folder: Path, after: float) -> None:
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.2])
+def test_killed_process_leaves_all_it_had_written(folder: Path, after: float) -> None:
     child = writer(folder, 100_000)
     assert child.stdout is not None
     session = child.stdout.readline().strip()
@@ -661,9 +622,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(1, 3), 
 @pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_whatever_happens_what_is_over_stays_and_the_file_says_what_memory_says(
-    tmp_path: Path, steps: list[tuple[str, int, int]]
-) -> None:
+def test_file_agrees_with_memory_after_any_changes(tmp_path: Path, steps: list[tuple[str, int, int]]) -> None:
     shutil.rmtree(tmp_path / "law", ignore_errors=True)
     journal = Journal(tmp_path / "law")
     journal.begin("law", NOW)
@@ -705,30 +664,14 @@ statuses = st.builds(
 
 @pytest.mark.slow
 @given(statuses)
-def test_a_status_comes_back_equal(status: JobStatus) -> None:
+def test_status_is_read_back_equal(status: JobStatus) -> None:
     assert database.decode_status(database.encode_status(status)) == status
 
 
 @pytest.mark.slow
 @given(st.lists(st.text()).map(tuple), st.lists(st.tuples(st.text(min_size=1), st.text())).map(tuple), st.floats(0))
-def test_a_spec_without_secrets_comes_back_equal(
+def test_spec_without_secrets_is_read_back_equal(
     command: tuple[str, ...], environment: tuple[tuple[str, str], ...], gpu_hours: float
 ) -> None:
     spec = replace(SPEC, command=command, environment=environment, secrets=(), gpu_hours=gpu_hours)
     assert database.decode_spec(database.encode_spec(spec)) == spec
-
-
-@pytest.mark.slow
-def test_two_hundred_jobs_are_polled_with_few_statements(journal: Journal) -> None:
-    journal._database.execute("PRAGMA synchronous = OFF")
-    numbers = [journal.intend(SPEC, NOW).number for _ in range(200)]
-    for number in numbers:
-        journal.record_submission(number, str(number), None, NOW)
-        journal.record_status(number, RUNNING)
-    statements: list[str] = []
-    journal._database.set_trace_callback(statements.append)
-    for poll in range(10):
-        for number in numbers:
-            journal.record_status(number, replace(RUNNING, elapsed_seconds=float(poll + 2)))
-        assert len(journal.list_live()) == 200
-    assert len(statements) < 10 * (200 * 5 + 20), "none looks at all jobs for one job's sake"
