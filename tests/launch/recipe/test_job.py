@@ -19,7 +19,6 @@ from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, 
 from pytest_llmbench.launch.recipe import IMAGE, build_job, find_named_image, list_missing
 
 STAGE = Path("/lustre/stage")
-GB200 = Cluster(gpu="gb200", account="acct", partition="batch")
 
 
 def environment(spec: JobSpec) -> dict[str, str]:
@@ -205,19 +204,6 @@ def test_the_time_limit_is_given_to_sbatch() -> None:
     assert environment(spec("grok1/25.05", "h100-fp8-512", cluster))["TIME_LIMIT"] == "00:30:00", "launch.sh reads it"
 
 
-def test_a_gb200_node_has_four_gpus() -> None:
-    job = spec("grok1/25.05", "gb200-bf16-128", GB200)
-    assert (job.nodes, job.gpus) == (32, 128)
-    assert spec("grok1/25.05", "gb200-bf16-128", replace(GB200, gpus_per_node=8)).nodes == 16
-
-
-def test_gpus_that_are_no_whole_nodes_are_refused() -> None:
-    with pytest.raises(
-        LaunchError, match=r"grok1_314b-24.11-h100-fp8-64: 64 GPUs are no whole number of nodes with 12"
-    ):
-        spec("grok1/24.11", "fp8-64", replace(CLUSTER, gpus_per_node=12))
-
-
 def test_a_launcher_that_the_recipe_does_not_have_is_refused() -> None:
     with pytest.raises(LaunchError, match=r"--llmb-launcher=scrpt: .*did you mean 'script'\?.*llmb-run, script"):
         spec("grok1/25.05", "h100-fp8-512", launcher="scrpt")
@@ -318,7 +304,7 @@ def test_a_value_with_anything_in_it_is_one_argument_and_one_variable(value: str
     assert job.command == ("prog", value, f"x{value}y", value, value.replace("${", "$ {"))
 
 
-@pytest.mark.parametrize("value", ["a b", "; touch x", "$(touch x)", "`touch x`", "'\"", "two\nlines", "-A x", "é"])
+@pytest.mark.parametrize("value", ["a b; $(touch x) `touch x`", "'\"", "two\nlines", "é"])
 def test_a_value_reaches_a_process_as_it_is(value: str, tmp_path: Path) -> None:
     own = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value),))

@@ -209,7 +209,6 @@ NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
     ("marks", "held_status", "told"),
     [
         (NOT_YET, waiting(), (Phase.WAITING, "PENDING", "")),
-        (NOT_YET, running(), (Phase.WAITING, "PENDING", "")),
         (UNDER_WAY, running(), (Phase.RUNNING, "RUNNING", "")),
         (UNDER_WAY, JobStatus(Phase.UNKNOWN, ""), (Phase.UNKNOWN, "", "")),
         (RunMarks(BEGUN, UNTIL, 0), running(), (Phase.ENDED, "COMPLETED", "0:0")),
@@ -219,7 +218,6 @@ NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
         (RunMarks(BEGUN, UNTIL, 7), ended("CANCELLED"), (Phase.ENDED, "CANCELLED", "")),
         (RunMarks(BEGUN, UNTIL, 7), JobStatus(Phase.RUNNING, "COMPLETING"), (Phase.RUNNING, "COMPLETING", "")),
         (UNDER_WAY, ended("NODE_FAIL"), (Phase.ENDED, "NODE_FAIL", "")),
-        (UNDER_WAY, ended("TIMEOUT"), (Phase.ENDED, "TIMEOUT", "")),
         (NOT_YET, ended("COMPLETED"), (Phase.ENDED, "CANCELLED", "")),
     ],
 )
@@ -239,7 +237,6 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
     ("steps", "worst", "told"),
     [
         ([BEFORE, StepStatus("FAILED", "1:0", BEGUN)], "9:0", "1:0"),
-        ([BEFORE, StepStatus("COMPLETED", "0:0", BEGUN)], "9:0", ""),
         ([BEFORE, StepStatus("CANCELLED", "0:15", UNTIL)], "9:0", ""),
         ([BEFORE, StepStatus("CANCELLED", "0:9", UNTIL)], "9:0", "0:9"),
         ([BEFORE, StepStatus("FAILED", "0:15", UNTIL)], "9:0", "0:15"),

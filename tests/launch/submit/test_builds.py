@@ -137,11 +137,6 @@ def test_a_failure_is_not_tried_again_in_its_session_and_is_in_another(site: Sit
     assert site.built == ["again", "again"]
 
 
-def test_a_command_that_is_not_there_is_a_failure(site: Site) -> None:
-    with pytest.raises(SubmitError, match="its build: no-such-command: no such program"):
-        site.submit("no-such-command")
-
-
 def test_of_one_that_was_killed_nothing_is_known(site: Site) -> None:
     """It is made again."""
     killed = ("sh", "-c", "echo try >> built; [ $(wc -l < built) = 2 ] || kill -9 $$")

@@ -71,16 +71,20 @@ def test_where_no_folder_of_logs_is_known_it_lies_where_the_job_was_submitted(tm
     assert read(tmp_path) == [["token1"], ["token1", "4711"]]
 
 
-def test_of_one_that_was_refused_nothing_is_left_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "marks"),
+    [
+        (SubmitError("no"), [["token1"], ["token1", "-"]]),
+        (SubmitError("perhaps", uncertain=True), [["token1"]]),
+    ],
+    ids=["refused", "may run"],
+)
+def test_mark_of_a_failed_submission_is_closed_if_refused(
+    tmp_path: Path, error: SubmitError, marks: list[list[str]]
+) -> None:
     with pytest.raises(SubmitError):
-        MarkFirst(Inner(lambda: None, SubmitError("no"))).submit(make_job(tmp_path))
-    assert read(tmp_path / "stage" / "results")[-1] == ["token1", "-"]
-
-
-def test_of_one_that_may_run_it_stays_open(tmp_path: Path) -> None:
-    with pytest.raises(SubmitError):
-        MarkFirst(Inner(lambda: None, SubmitError("perhaps", uncertain=True))).submit(make_job(tmp_path))
-    assert read(tmp_path / "stage" / "results") == [["token1"]]
+        MarkFirst(Inner(lambda: None, error)).submit(make_job(tmp_path))
+    assert read(tmp_path / "stage" / "results") == marks
 
 
 @pytest.mark.parametrize(("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")])
