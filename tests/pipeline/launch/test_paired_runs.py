@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from builders import BASELINE, KEY, NOW, run
+from job_specs import job_spec
 
 from pytest_llmbench.core.models import Judgement, Key, Noise, Reason, Run, Tolerance, TrialTime, Verdict
 from pytest_llmbench.core.models.jobs import (
@@ -29,15 +30,13 @@ from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
 
-SPEC = JobSpec(
+SPEC = job_spec(
+    Path("/recipe"),
     case_id=KEY.id,
     key=KEY,
     purpose=Purpose.COMPARE_VARIANTS,
     via="sbatch",
     command=("sbatch", "./launch.sh"),
-    directory=Path("/recipe"),
-    environment=(),
-    secrets=(),
     nodes=2,
     gpus=8,
     gpu_hours=1.0,
@@ -54,6 +53,12 @@ WELL = JobEnd(Blame.NONE)
 BROKEN = JobEnd(Blame.INFRASTRUCTURE, "node n1 failed")
 CRASHED = JobEnd(Blame.RUN, "exit code 1")
 HUNG = JobEnd(Blame.HUNG, "it stood still")
+REFUSED: dict[str, Any] = {
+    "status": None,
+    "job_id": "",
+    "submission": SubmissionState.NOT_SUBMITTED,
+    "problem": "no such node",
+}
 
 
 class Course:
@@ -113,10 +118,20 @@ class Course:
         held = Job(99, "token", HELD.spec, Path("/jobs"), repeat=number, job_id="4711", status=status)
         assert not self.progress.take_ended(replace(held, **fields), end)
 
-    def run_on(self, ends: Mapping[str, tuple[float | None, JobEnd]]) -> None:
-        """Let each job that is due end as its variant does, until there is none."""
+    def end_all(self, *seconds: float, **fields: Any) -> JobSpec | None:
+        """Let jobs end one after another with these step times, and return the job that follows."""
+        for step_seconds in seconds:
+            following = self.end(step_seconds, **fields)
+        return following
+
+    def run_variants(self, **ends: tuple[float | None, JobEnd]) -> None:
+        """Let each due job end as its variant does, until no job is due."""
         while self.end(*ends[self.next[0].variant]):
             pass
+
+    @property
+    def text(self) -> str:
+        return self.result.judgement.text
 
     @property
     def result(self) -> ConfigurationResult:
@@ -156,17 +171,15 @@ def course(tmp_path: Path) -> Course:
     return Course(tmp_path)
 
 
-def test_runs_come_in_the_order_of_the_procedure_on_the_nodes_of_the_first(course: Course) -> None:
+def test_runs_alternate_on_the_nodes_of_the_first(course: Course, tmp_path: Path) -> None:
     pinned = course.end(1.0)
     assert pinned is not None
     assert (pinned.sbatch_options, pinned.exclude) == (("--qos=high", "--nodelist=n1,n2"), ())
-    course.end(1.05)
-    course.end(1.05)
-    assert course.end(1.0) is None
+    assert [path.name for path in tmp_path.glob("*.ab")] == ["log-1.out.ab"], "marked as no run to judge"
+    assert course.end_all(1.05, 1.05, 1.0) is None
     assert course.made == ["good", "new", "new", "good"]
-    judgement = course.result.judgement
-    assert judgement.reason is Reason.VARIANT_SLOWER
-    assert judgement.text == "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs (on n[1-2])"
+    assert course.result.judgement.reason is Reason.VARIANT_SLOWER
+    assert course.text == "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs (on n[1-2])"
     assert [(job.step_seconds, job.text) for job in course.result.jobs] == [
         (1.0, "good"),
         (1.05, "new"),
@@ -175,16 +188,15 @@ def test_runs_come_in_the_order_of_the_procedure_on_the_nodes_of_the_first(cours
     ]
 
 
-def test_the_noise_of_earlier_ones_is_used_and_told(tmp_path: Path) -> None:
+def test_noise_of_earlier_comparisons_is_used_and_reported(tmp_path: Path) -> None:
     """A difference that four runs alone do not show is shown with it; what they say themselves is kept for later."""
     seconds = (1.0, 1.011, 1.013, 1.0)
     alone, noise = Course(tmp_path), Noise(0.002, 10.0, "3 earlier A/Bs", measured=True)
     course = Course(tmp_path, cluster="eos", earlier={KEY.id: noise})
-    assert [alone.end(each) for each in seconds][-1] is not None
-    assert [course.end(each) for each in seconds][-1] is None
-    text = course.result.judgement.text
-    assert text.startswith("new is slower than good: +1.20 % (98 %: ")
-    assert "2 pairs; noise: of 3 earlier A/Bs, 10 degrees (on n[1-2])" in text
+    assert alone.end_all(*seconds) is not None
+    assert course.end_all(*seconds) is None
+    assert course.text.startswith("new is slower than good: +1.20 % (98 %: ")
+    assert "2 pairs; noise: of 3 earlier A/Bs, 10 degrees (on n[1-2])" in course.text
     report = course.result.trials
     assert report is not None
     assert (report.cluster, report.earlier) == ("eos", noise)
@@ -193,7 +205,7 @@ def test_the_noise_of_earlier_ones_is_used_and_told(tmp_path: Path) -> None:
     assert report.noise.sigma == pytest.approx(0.001, rel=0.5)
 
 
-def test_one_that_was_stopped_before_it_was_submitted_says_nothing_of_its_variant(course: Course) -> None:
+def test_stopped_submission_is_no_failure_of_its_variant(course: Course) -> None:
     stopped = {"submission": SubmissionState.STOPPED, "job_id": "", "problem": "its build was killed"}
     for _ in range(2):
         course.end(1.0)
@@ -202,113 +214,99 @@ def test_one_that_was_stopped_before_it_was_submitted_says_nothing_of_its_varian
     assert course.next[0].variant == "good"  # and nothing is said of the variant
 
 
-def test_one_that_is_faster_is_not_red(course: Course) -> None:
-    for seconds in (1.0, 0.95, 0.95, 1.0):
-        course.end(seconds)
-    assert (course.result.judgement.reason, course.result.done) == (Reason.PURPOSE_DONE, course.result.judgement.text)
-    assert course.result.judgement.text.startswith("new is faster than good: -5.00 %")
+def test_faster_variant_is_no_failure(course: Course) -> None:
+    course.end_all(1.0, 0.95, 0.95, 1.0)
+    assert (course.result.judgement.reason, course.result.done) == (Reason.PURPOSE_DONE, course.text)
+    assert course.text.startswith("new is faster than good: -5.00 %")
 
 
-def test_what_cannot_be_told_says_what_would_be_shown(course: Course) -> None:
-    for seconds in (1.0, 1.02, 0.99, 1.01, 1.0, 1.02, 0.99, 1.01):
-        course.end(seconds)
-    text = course.result.judgement.text
-    assert text.startswith("new cannot be told from good: ")
-    assert text.endswith("% would be shown in 4 of 5 A/Bs (on n[1-2])")
+def test_inconclusive_comparison_names_the_detectable_difference(course: Course) -> None:
+    course.end_all(1.0, 1.02, 0.99, 1.01, 1.0, 1.02, 0.99, 1.01)
+    assert course.text.startswith("new cannot be told from good: ")
+    assert course.text.endswith("% would be shown in 4 of 5 A/Bs (on n[1-2])")
 
 
-def test_every_log_gets_the_mark_that_it_is_no_night(course: Course, tmp_path: Path) -> None:
-    course.end(1.0)
-    assert [path.name for path in tmp_path.glob("*.ab")] == ["log-1.out.ab"]
-
-
-def test_a_run_that_infrastructure_ended_is_made_again(course: Course) -> None:
+def test_run_lost_to_infrastructure_is_made_again(course: Course) -> None:
     course.end(1.0)
     course.end(None, BROKEN)
-    for seconds in (1.05, 1.05, 1.0):
-        course.end(seconds)
+    course.end_all(1.05, 1.05, 1.0)
     assert course.made == ["good", "new", "new", "new", "good"]
     assert course.result.judgement.reason is Reason.VARIANT_SLOWER
     assert course.result.jobs[1].text == "new; node n1 failed"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "end", "text"),
+    ("good", "new", "text"),
     [
-        (None, CRASHED, "new does not run, and is not compared with good (on n[1-2]); exit code 1"),
-        (None, HUNG, "new does not run, and is not compared with good (on n[1-2]); job 3 on n[1-2]: it stood still"),
-        (0.0, WELL, "new does not run, and is not compared with good (on n[1-2]); the loss diverged"),
+        ((1.0, WELL), (None, CRASHED), "new does not run, and is not compared with good (on n[1-2]); exit code 1"),
         (
-            None,
-            BROKEN,
+            (1.0, WELL),
+            (None, HUNG),
+            "new does not run, and is not compared with good (on n[1-2]); job 2 on n[1-2]: it stood still; "
+            "job 3 on n[1-2]: it stood still",
+        ),
+        ((1.0, WELL), (0.0, WELL), "new does not run, and is not compared with good (on n[1-2]); the loss diverged"),
+        (
+            (1.0, WELL),
+            (None, BROKEN),
             "new is not compared with good: two starts in a row were lost (on n[1-2]); node n1 failed",
         ),
+        ((None, CRASHED), (1.0, WELL), "new is not compared: good does not run (on n[1-2]); exit code 1"),
     ],
+    ids=["crashed", "hung", "diverged", "lost", "reference crashed"],
 )
-def test_an_arm_that_fails_twice_ends_it_red(course: Course, seconds: float | None, end: JobEnd, text: str) -> None:
-    course.end(1.0)
-    while course.end(
-        seconds if course.next[0].variant == "new" else 1.0, end if course.next[0].variant == "new" else WELL
-    ):
-        pass
-    judgement = course.result.judgement
-    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.PURPOSE_MISSED)
-    assert judgement.text.replace("job 2 on n[1-2]: it stood still; ", "") == text
+def test_variant_that_fails_twice_is_a_failure(
+    course: Course, good: tuple[float | None, JobEnd], new: tuple[float | None, JobEnd], text: str
+) -> None:
+    course.run_variants(good=good, new=new)
+    assert (course.result.judgement.verdict, course.result.judgement.reason) == (
+        Verdict.INVALID,
+        Reason.PURPOSE_MISSED,
+    )
+    assert course.text == text
     assert not course.result.done
 
 
-def test_without_a_run_of_the_reference_nothing_is_compared(course: Course) -> None:
-    course.end(None, CRASHED)
-    while course.end(
-        None if course.next[0].variant == "good" else 1.0, CRASHED if course.next[0].variant == "good" else WELL
-    ):
-        pass
-    assert "new is not compared: good does not run" in course.result.judgement.text
-    assert course.result.judgement.verdict is Verdict.INVALID
-
-
-def test_a_job_that_was_refused_is_no_run_of_its_variant(course: Course) -> None:
+def test_refused_job_is_no_run_of_its_variant(course: Course) -> None:
     course.end(1.0)
-    refused = {"job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "invalid node name"}
-    course.end(None, BROKEN, **refused)
-    course.end(None, BROKEN, **refused)
-    assert "two starts in a row were lost" in course.result.judgement.text
-    assert "invalid node name" in course.result.judgement.text
+    for _ in range(2):
+        course.end(None, BROKEN, **REFUSED)
+    assert "two starts in a row were lost" in course.text
+    assert "no such node" in course.text
 
 
-def test_where_the_gpu_hours_end_it_has_no_answer(tmp_path: Path) -> None:
+def test_comparison_without_hours_has_no_answer(tmp_path: Path) -> None:
     course = Course(tmp_path, hours=1.5)
     used = JobStatus(Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=450.0)
     assert course.end(1.0, status=used) is None
-    assert course.result.judgement.text == "the A/B has no end: a further run was not started (on n[1-2])"
+    assert course.text == "the A/B has no end: a further run was not started (on n[1-2])"
     assert "GPU-hours, and of the 1.5 allowed" in course.result.nodes
 
 
-def test_three_arms_are_answered_each(tmp_path: Path) -> None:
+def test_each_of_three_variants_is_answered(tmp_path: Path) -> None:
     arms = [*ARMS, replace(SPEC, variant="third")]
     course = Course(tmp_path, arms=arms)
-    course.run_on({"good": (1.0, WELL), "new": (1.1, WELL), "third": (0.9, WELL)})
+    course.run_variants(good=(1.0, WELL), new=(1.1, WELL), third=(0.9, WELL))
     assert course.made == ["good", "new", "third", "third", "new", "good"]
-    assert "new is slower than good: +10.00 %" in course.result.judgement.text
-    assert "third is faster than good: -10.00 %" in course.result.judgement.text
+    assert "new is slower than good: +10.00 %" in course.text
+    assert "third is faster than good: -10.00 %" in course.text
 
 
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [(("n1", "n3"), "new; it ran on n[1,3], not on the nodes of the first run"), ((), "new; nothing says on which")],
 )
-def test_a_run_on_other_nodes_stands_beside_none(course: Course, nodes: tuple[str, ...], problem: str) -> None:
+def test_run_on_other_nodes_is_not_compared(course: Course, nodes: tuple[str, ...], problem: str) -> None:
     """A launcher may pass over what it is told; the difference would be that of the nodes."""
     course.end(1.0)
     course.nodes = nodes
     course.end(1.2)
     course.nodes = ("n2", "n1")
-    for seconds in (1.0, 1.0, 1.0):
-        course.end(seconds)
+    course.end_all(1.0, 1.0, 1.0)
     assert course.made[:5] == ["good", "new", "new", "new", "good"]
     while course.progress.configurations[KEY.id].result is None:
         course.end(1.0)
-    assert course.result.judgement.text.startswith("new is within 1 % of good: 0.00 %".replace("0.00", "+0.00"))
+    assert course.text.startswith("new is within 1 % of good: +0.00 %")
     assert course.result.jobs[1].text.startswith(problem)
     assert course.result.jobs[1].step_seconds is None
 
@@ -327,22 +325,21 @@ def shared(tmp_path: Path) -> Course:
 
 
 def end_well(course: Course, *seconds: float) -> None:
-    for each in seconds:
-        course.end(each, status=replace(GONE, state="COMPLETED", exit_code="0:0"))
+    course.end_all(*seconds, status=replace(GONE, state="COMPLETED", exit_code="0:0"))
 
 
-def test_the_first_run_of_each_arm_in_an_allocation_counts_for_nothing(shared: Course) -> None:
+def test_first_run_of_each_variant_warms_up(shared: Course) -> None:
     end_well(shared, 3.0, 2.0, 1.0, 1.05, 1.05, 1.0)
     assert shared.made == ["good", "new", "good", "new", "new", "good"]
-    assert shared.result.judgement.text.startswith("new is slower than good: +5.00 %")
-    assert shared.result.judgement.text.endswith("(on n[1-2], in 1 allocation)")
+    assert shared.text.startswith("new is slower than good: +5.00 %")
+    assert shared.text.endswith("(on n[1-2], in 1 allocation)")
     assert [job.text for job in shared.result.jobs][:3] == ["good, to warm up", "new, to warm up", "good"]
     assert (shared.released, shared.allocations) == ([KEY.id], [])
     assert shared.result.trials is not None
     assert (shared.result.trials.allocations, shared.result.trials.separate_because) == (1, "")
 
 
-def test_a_run_costs_nothing_besides_its_allocation(shared: Course) -> None:
+def test_run_costs_nothing_beside_its_allocation(shared: Course) -> None:
     end_well(shared, 1.0, 1.05, 1.0, 1.05, 1.05, 1.0)
     assert shared.budget.used == 0.0
     shared.end_allocation(1, WELL, status=replace(GONE, state="COMPLETED", elapsed_seconds=3600.0))
@@ -350,30 +347,26 @@ def test_a_run_costs_nothing_besides_its_allocation(shared: Course) -> None:
     assert shared.result.jobs[-1].purpose is Purpose.ALLOCATION
 
 
-def test_where_the_gpu_hours_of_an_allocation_end_it_is_released_and_has_no_answer(tmp_path: Path) -> None:
+def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
     used = iter((1.0, 2.0))
     course = Course(tmp_path, hours=2.5, held=HELD, used=lambda: {(KEY.id, "allocation", 1, 1): next(used)})
     end_well(course, 1.0, 1.0)
     assert (course.made, course.released) == (["good", "new"], [KEY.id])
     text = "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
-    assert course.result.judgement.text == text
+    assert course.text == text
     told = "the A/B has no end: 1 run takes 1.0 GPU-hours, and of the 2.5 allowed 2.0 are used"
     assert course.result.nodes == told
 
 
 @pytest.mark.parametrize(
-    ("state", "blame"),
-    [("CANCELLED", Blame.CANCELLED), ("TIMEOUT", Blame.RUN), ("NODE_FAIL", Blame.INFRASTRUCTURE)],
+    "end",
+    [CANCELLED, JobEnd(Blame.RUN, "TIMEOUT"), JobEnd(Blame.INFRASTRUCTURE, "NODE_FAIL")],
+    ids=["cancelled", "time limit", "node failure"],
 )
-def test_a_run_that_its_allocation_took_with_it_is_made_again_in_another_one(
-    shared: Course, state: str, blame: Blame
-) -> None:
-    """On the same nodes, after new warm-ups, and for as many runs as there are left at most."""
+def test_run_lost_with_its_allocation_is_made_again(shared: Course, end: JobEnd) -> None:
+    """On the same nodes, after new warm-ups, in an allocation for the runs that are left."""
     end_well(shared, 1.0, 1.05)
-    end = (
-        CANCELLED if state == "CANCELLED" else JobEnd(Blame.RUN if state == "TIMEOUT" else Blame.INFRASTRUCTURE, state)
-    )
-    status = replace(GONE, state=state)
+    status = replace(GONE, state=end.text.partition(":")[0])
     shared.end_allocation(1, end, status=status)
     shared.end(None, end, status=status)
     (held,) = shared.allocations
@@ -382,16 +375,20 @@ def test_a_run_that_its_allocation_took_with_it_is_made_again_in_another_one(
     assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)
     end_well(shared, 1.0, 1.05, 1.05, 1.0, 1.05, 1.0)
     assert shared.made == ["good", "new", "good", "good", "new", "new", "good", "new", "good"]
-    assert shared.result.judgement.text.endswith("in 2 allocations)")
+    assert shared.text.endswith("in 2 allocations)")
     assert shared.result.jobs[2].text.startswith("good; its allocation ended: ")
 
 
-def test_an_arm_that_fails_in_its_allocation_does_not_run(shared: Course) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{"status": replace(GONE, state="FAILED", exit_code="1:0")}, {**REFUSED, "problem": "launch.sh: no such file"}],
+    ids=["failed", "script not copied"],
+)
+def test_variant_that_fails_twice_in_its_allocation_does_not_run(shared: Course, fields: dict[str, Any]) -> None:
     end_well(shared, 1.0)
-    failed = replace(GONE, state="FAILED", exit_code="1:0")
-    shared.end(None, CRASHED, status=failed)
-    shared.end(None, CRASHED, status=failed)
-    assert shared.result.judgement.text.startswith("new does not run, and is not compared with good")
+    shared.end(None, CRASHED, **fields)
+    assert shared.end(None, CRASHED, **fields) is None
+    assert shared.text.startswith("new does not run, and is not compared with good")
     assert shared.released == [KEY.id]
 
 
@@ -400,24 +397,22 @@ def test_an_arm_that_fails_in_its_allocation_does_not_run(shared: Course) -> Non
     [
         {"status": JobStatus(Phase.ENDED, "FAILED", nodes=("n1",), started=NOW)},
         {"status": JobStatus(Phase.ENDED, "CANCELLED")},
-        {"status": None, "job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "refused"},
+        REFUSED,
     ],
 )
-def test_where_no_nodes_can_be_held_each_run_is_a_job_of_its_own(shared: Course, fields: dict[str, Any]) -> None:
+def test_runs_are_separate_jobs_without_an_allocation(shared: Course, fields: dict[str, Any]) -> None:
     shared.end_allocation(1, CRASHED, **fields)
-    refused = {"job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "its allocation has ended"}
-    spec = shared.end(None, CRASHED, status=None, **refused)
-    assert spec == ARMS[0]
+    assert shared.end(None, CRASHED, **{**REFUSED, "problem": "its allocation has ended"}) == ARMS[0]
     end_well(shared, 1.0, 1.05, 1.05, 1.0)
     assert shared.made[1:] == ["good", "new", "new", "good"]
-    assert shared.result.judgement.text.endswith("2 pairs (on n[1-2])")
+    assert shared.text.endswith("2 pairs (on n[1-2])")
     assert "the last runs were jobs of their own: no nodes could be held: " in shared.result.nodes
     assert shared.result.trials is not None
     assert shared.result.trials.allocations == 0
     assert shared.result.trials.separate_because.startswith("no nodes could be held: ")
 
 
-def test_allocations_that_end_again_and_again_are_given_up(shared: Course) -> None:
+def test_allocations_are_given_up_after_three(shared: Course) -> None:
     for number in (1, 2, 3):
         assert shared.next[0].allocation == number
         end_well(shared, 1.0, 1.05)
@@ -426,16 +421,7 @@ def test_allocations_that_end_again_and_again_are_given_up(shared: Course) -> No
     assert (shared.next[0].via, shared.next[0].allocation) == ("sbatch", 0)
 
 
-def test_a_run_whose_script_cannot_be_copied_is_its_variants_failure(shared: Course) -> None:
-    """And is not tried for ever."""
-    refused = {"job_id": "", "submission": SubmissionState.NOT_SUBMITTED, "problem": "launch.sh: no such file"}
-    end_well(shared, 1.0)
-    shared.end(None, CRASHED, status=None, **refused)
-    assert shared.end(None, CRASHED, status=None, **refused) is None
-    assert shared.result.judgement.text.startswith("new does not run")
-
-
-def test_a_run_that_left_no_log_ends_its_allocation(shared: Course) -> None:
+def test_run_without_a_log_ends_its_allocation(shared: Course) -> None:
     """The next run in it would write into the same file, if that is only not seen yet."""
     end_well(shared, 1.0, 1.05)
     shared.end(None, WELL, status=replace(GONE, state="COMPLETED", exit_code="0:0"))
