@@ -120,12 +120,6 @@ def test_what_it_ended_with_in_words(answer: BisectAnswer, text: str) -> None:
     assert describe_search(answer, NAMES) == text
 
 
-def test_two_changes_come_in_the_order_of_their_builds() -> None:
-    later = FoundChange(7, 7, 0.99, 0.05, 0.04, 0.06, 0.5)
-    text = describe_search(BisectAnswer(BisectOutcome.FOUND, ENDS, 20, changes=(later, CHANGE)), NAMES)
-    assert text.index("c5") < text.index("c7")
-
-
 def test_in_an_allocation_a_run_of_each_end_is_discarded_first() -> None:
     """And again in a further one, in the middle of the search; what they measure moves nothing."""
     trials: list[Trial] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import log, run, segment, steps
@@ -20,12 +21,17 @@ from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
 from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 from pytest_llmbench.pipeline.settings import Settings
 
+
+def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:
+    settings = settings or Settings()
+    return LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START, **fields)
+
+
 XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus. hf_secretvalue"
 
 
-def test_what_the_log_of_a_job_says_of_its_nodes_is_quoted_without_its_secrets(tmp_path: Path) -> None:
-    settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
+def test_node_evidence_is_quoted_without_secrets(tmp_path: Path) -> None:
+    runs = make_runs()
     secret = job_spec(tmp_path, environment=(("HF_TOKEN", "hf_secretvalue"),), secrets=("HF_TOKEN",))
     ended = job(tmp_path, spec=secret, status=running("n6", "n7"))
     log = tmp_path / "log-x_1_0.out"
@@ -54,10 +60,8 @@ ECC = RAISED.replace("ValueError: x", "RuntimeError: CUDA error: uncorrectable E
 
 def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
     """Whose failure the end of a launched run is, and its words."""
-    settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
-    one = run(log(segment(steps([7.3] * 30), finished=False), ending=ending))
-    return runs.read_ending(job(tmp_path), one)
+    unfinished = run(log(segment(steps([7.3] * 30), finished=False), ending=ending))
+    return make_runs().read_ending(job(tmp_path), unfinished)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +78,18 @@ def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
         ("srun: error: n1: task 3: Killed\n" + WAITED, Blame.RUN, "a task of it failed: "),
     ],
 )
-def test_a_time_out_of_nccl_that_an_exception_caused_is_the_failure_of_the_run(
-    tmp_path: Path, text: str, blame: Blame, words: str
-) -> None:
+def test_nccl_timeout_after_an_exception_blames_the_run(tmp_path: Path, text: str, blame: Blame, words: str) -> None:
     found = judged(tmp_path, parse(text).ending)
     assert found[0] is blame
     assert found[1].startswith(words)
 
 
-def test_what_steps_follow_is_no_failure_of_the_infrastructure(tmp_path: Path) -> None:
+def test_timeout_followed_by_steps_blames_the_run(tmp_path: Path) -> None:
     warned = replace(parse(WAITED).ending or Ending(EndingCode.CUT, NO_QUOTE, 0), went_on=True)
     assert judged(tmp_path, warned)[0] is Blame.RUN
 
 
-def test_a_log_that_says_nothing_of_its_end_blames_nobody(tmp_path: Path) -> None:
+def test_log_without_an_ending_blames_nothing(tmp_path: Path) -> None:
     assert judged(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
 
 
@@ -96,8 +98,7 @@ STALLED = LINE.format(0) + LINE.format(1) + "[rank3]:[E] hf_53cr3t: " + WAITED.p
 
 def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
     """A job that had this token, its run, and what reads it."""
-    settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
+    runs = make_runs()
     one = job(tmp_path, log_folder=tmp_path, status=running())
     one = replace(one, spec=replace(one.spec, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",)))
     (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(text)
@@ -106,11 +107,9 @@ def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, R
     return runs, one, found
 
 
-def test_runs_in_an_allocation_have_one_job_id_and_each_its_own_log(tmp_path: Path) -> None:
+def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
     """Each is taken away when its run has ended, so that it is none of the next one, which may write the same file."""
-    settings = Settings()
-    facts = {KEY.id: replace(FACTS, log="results/{dtype}/{gpus}/log-x_{job}.out")}
-    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START, facts=facts)
+    runs = make_runs(facts={KEY.id: replace(FACTS, log="results/{dtype}/{gpus}/log-x_{job}.out")})
     shared = tmp_path / "results" / "bf16" / "8"
     shared.mkdir(parents=True)
     log = shared / "log-nemo_fake_8b_8_4711.out"
@@ -135,30 +134,26 @@ def test_runs_in_an_allocation_have_one_job_id_and_each_its_own_log(tmp_path: Pa
     assert log.exists()
 
 
-def test_a_session_that_does_not_know_the_token_says_the_cause_and_quotes_nothing(tmp_path: Path) -> None:
-    runs, one, found = left_by(tmp_path, STALLED, "***")
-    blame, text = runs.read_ending(one, found)
+@pytest.mark.parametrize(
+    ("token", "quote"),
+    [("***", "(not shown: it may hold a secret) ("), ("hf_53cr3t", "[rank3]:[E] ***: Watchdog caught collective")],
+    ids=["token unknown", "token known"],
+)
+def test_cause_is_quoted_without_the_token(tmp_path: Path, token: str, quote: str) -> None:
+    """A session that does not know the token quotes nothing."""
+    runs, ended, found = left_by(tmp_path, STALLED, token)
+    blame, text = runs.read_ending(ended, found)
     assert blame is Blame.INFRASTRUCTURE
-    assert text == (
-        "NCCL gave up waiting for a collective operation: (not shown: it may hold a secret) "
-        f"(log-nemo_fake_8b_8_{one.job_id}.out:3, rank 3)"
-    )
-    invalid = measure(found, runs.catalog.baselines[KEY][0], START).problems
-    assert any("NCCL gave up waiting" in problem.text for problem in invalid)
-    assert "53cr3t" not in str(invalid)
-
-
-def test_a_session_that_knows_the_token_hides_it_alone(tmp_path: Path) -> None:
-    runs, one, found = left_by(tmp_path, STALLED, "hf_53cr3t")
-    assert "***: Watchdog caught collective operation timeout" in runs.read_ending(one, found)[1]
-    invalid = measure(found, runs.catalog.baselines[KEY][0], START).problems
-    assert any("***: Watchdog caught" in problem.text for problem in invalid)
-    assert "53cr3t" not in str(invalid)
+    assert text.startswith(f"NCCL gave up waiting for a collective operation: {quote}")
+    assert text.endswith(f"(log-nemo_fake_8b_8_{ended.job_id}.out:3, rank 3)")
+    problems = " ".join(problem.text for problem in measure(found, runs.catalog.baselines[KEY][0], START).problems)
+    assert quote in problems
+    assert "53cr3t" not in text + problems
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("token", "shown"), [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")])
-def test_the_last_line_of_a_log_that_says_nothing_of_its_end_is_a_quote(tmp_path: Path, token: str, shown: str) -> None:
+def test_last_line_is_quoted_without_the_token(tmp_path: Path, token: str, shown: str) -> None:
     runs, one, found = left_by(tmp_path, "use hf_53cr3t\n", token)
     assert runs.read_ending(one, found) == (
         Blame.NONE,
@@ -187,7 +182,7 @@ configurations:
 """
 
 
-def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(tmp_path: Path) -> None:
+def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(OWN)
     settings = Settings(baselines=(tmp_path / "own.yaml",))
     catalog = load(settings)
@@ -205,10 +200,9 @@ def test_the_log_of_a_job_is_read_in_the_dialect_that_its_baseline_file_defines(
     assert run.attempts[0].log.segments[0].steps.seconds.tolist() == [2.5] * 7
 
 
-def test_a_run_ran_in_the_image_that_its_job_was_told_to_use(tmp_path: Path) -> None:
+def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
     """Unless the launcher's own record of the job names another one."""
-    settings = Settings()
-    runs = LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START)
+    runs = make_runs()
     one = job(tmp_path, log_folder=tmp_path, status=running())
     one = replace(one, spec=replace(one.spec, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),)))
     (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
@@ -222,12 +216,12 @@ def test_a_run_ran_in_the_image_that_its_job_was_told_to_use(tmp_path: Path) -> 
     assert found.found.environment == (("container", "its.sqsh"),)
 
 
-def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: Path) -> None:
+def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
     """It would be an earlier night of itself."""
     (tmp_path / "own.yaml").write_text(OWN)
     settings = Settings(baselines=(tmp_path / "own.yaml",), logs=(tmp_path,), release="1", gpu="h100")
-    catalog = load(settings)
-    key = next(key for key in catalog.baselines if key.recipe == "fake")
+    runs = make_runs(settings)
+    key = next(key for key in runs.catalog.baselines if key.recipe == "fake")
     folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
     folder.mkdir(parents=True)
     one = job(tmp_path, log_folder=folder, status=running())
@@ -235,7 +229,6 @@ def test_the_log_of_a_launched_run_below_the_old_ones_is_no_older_run(tmp_path: 
     for number in (one.job_id, "9999"):
         log = folder / f"log-fake_8b_8_{number}.out"
         log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 51)))
-    runs = LaunchedRuns(settings, catalog, "session", lambda _key: Look(), lambda: START)
     found = runs.find_run(one)
     assert found is not None
     ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_specs import job_spec
 from node_nights import KEYS, make_nights, store
 from planned import FACTS
 
@@ -20,19 +21,7 @@ from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.settings import Settings
 
 SPECS = tuple(
-    JobSpec(
-        case_id=key.id,
-        key=key,
-        purpose=Purpose.MEASURE,
-        via="sbatch",
-        command=("sbatch", "./launch.sh"),
-        directory=Path("/recipe"),
-        environment=(),
-        secrets=(),
-        nodes=8,
-        gpus=64,
-        gpu_hours=hours,
-    )
+    job_spec(Path("/recipe"), case_id=key.id, key=key, via="sbatch", nodes=8, gpus=64, gpu_hours=hours)
     for key, hours in zip(KEYS, (20.0, 10.0), strict=True)
 )
 
