@@ -111,7 +111,7 @@ def test_variants_that_cannot_run_in_one_say_why(job: PlannedJob, changes: dict[
     assert planned.describe(8, 2).startswith("each run is a job of its own, on the nodes of the first: ")
 
 
-@pytest.mark.parametrize("option", ["--export=NONE", "--array=1-2", "--chdir=/tmp", "-D"])
+@pytest.mark.parametrize("option", ["--export=NONE", "-D"])
 def test_what_runs_are_not_to_share_is_seen_in_the_command_and_in_the_script(job: PlannedJob, option: str) -> None:
     name = option.partition("=")[0]
     assert plan(change(job, command=("sbatch", option, *SBATCH[1:]))).because == f"its jobs have {name}"

@@ -158,8 +158,3 @@ def test_the_most_counts_profiles_after_a_regression_and_checks_of_the_nodes_of_
         f"at most {hours * 4 + 0.5 + 2 * 8 / 4:.1f} GPU-hours: 3 runs of each, 1 on slow nodes, checks of nodes, "
         "1 profile of each"
     )
-
-
-def test_different_launchers_and_purposes_show_their_whole_environment(tmp_path: Path) -> None:
-    jobs = [at(planned(tmp_path, purpose=purpose), {"A": "x"}) for purpose in (Purpose.MEASURE, Purpose.PROFILE)]
-    assert format_plan(jobs, []).count("    A=x") == 2

@@ -53,8 +53,11 @@ def found(job: PlannedJob, slurm: FakeSlurm | None = None, on: LocalMachine | No
     return [f"{problem.what} | {problem.remedy}" for problem in problems]
 
 
-def test_nothing_is_wrong_with_a_job_that_has_all_it_needs(tmp_path: Path) -> None:
+def test_job_that_has_all_it_needs_has_no_problem(tmp_path: Path) -> None:
     assert found(planned(tmp_path)) == []
+    facts = replace(FACTS, required=(), forbidden=(), image="", needs_token=False, python="", virtual_environment=False)
+    undemanding = planned(tmp_path, facts=facts, via="local", environment={"HF_TOKEN": "", "LLMB_INSTALL": "/nowhere"})
+    assert found(undemanding) == []
 
 
 def without(job: PlannedJob, *names: str) -> PlannedJob:
@@ -89,112 +92,117 @@ def empty_image(folder: Path, job: PlannedJob) -> PlannedJob:
     return job
 
 
-DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str]] = {
-    "no script": (remove("recipe/launch.sh"), "there is no launch.sh in", "`folder` of llama3.1-25.04"),
-    "script not executable": (mode("recipe/launch.sh", 0o644), "cannot be executed", "chmod +x"),
-    "no recipe": (remove("recipe"), "there is no folder", "`folder` of llama3.1-25.04"),
+DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]] = {
+    "no script": (remove("recipe/launch.sh"), "script", "there is no launch.sh in", "`folder` of llama3.1-25.04"),
+    "script not executable": (mode("recipe/launch.sh", 0o644), "script", "cannot be executed", "chmod +x"),
+    "no recipe": (remove("recipe"), "script", "there is no folder", "`folder` of llama3.1-25.04"),
     "folder of a variable": (
         lambda _, job: replace(job, spec=replace(job.spec, directory=Path("$LLMB_REPO/grok1"))),
+        "script",
         "the recipe's folder is $LLMB_REPO/grok1, and LLMB_REPO is not set",
         "set `folder` of llama3.1-25.04",
     ),
-    "no stage": (remove("stage"), "STAGE_PATH=", "create it"),
-    "relative stage": (lambda _, job: with_(job, STAGE_PATH="stage"), "another folder on another node", "full path"),
-    "no image": (remove("stage/nemo.sqsh"), "no container image nemo.sqsh", "llmbench setup llama3.1 --release 25.04"),
-    "image of a broken import": (empty_image, "nemo.sqsh is empty", "llmbench setup"),
-    "other image": (lambda _, job: with_(job, RUN_CONF_IMAGE="/nowhere/a.sqsh"), "no container image a.sqsh", "setup"),
-    "no token": (lambda _, job: without(job, "HF_TOKEN"), "HF_TOKEN is not set", "export HF_TOKEN="),
-    "empty token": (lambda _, job: with_(job, HF_TOKEN=""), "HF_TOKEN is not set", "export HF_TOKEN="),
-    "no stage variable": (lambda _, job: without(job, "STAGE_PATH"), "STAGE_PATH is not set", "`environment:`"),
-    "forbidden": (lambda _, job: with_(job, LLMB_INSTALL="/"), "LLMB_INSTALL must not be set", "remove"),
-    "no bash": (remove("bin/bash"), "no program 'bash' on the job's PATH", "install it"),
+    "no stage": (remove("stage"), "stage-folder", "STAGE_PATH=", "create it"),
+    "relative stage": (
+        lambda _, job: with_(job, STAGE_PATH="stage"),
+        "stage-folder",
+        "another folder on another node",
+        "full path",
+    ),
+    "no image": (
+        remove("stage/nemo.sqsh"),
+        "image",
+        "no container image nemo.sqsh",
+        "llmbench setup llama3.1 --release 25.04",
+    ),
+    "image of a broken import": (empty_image, "image", "nemo.sqsh is empty", "llmbench setup"),
+    "other image": (
+        lambda _, job: with_(job, RUN_CONF_IMAGE="/nowhere/a.sqsh"),
+        "image",
+        "no container image a.sqsh",
+        "setup",
+    ),
+    "no token": (lambda _, job: without(job, "HF_TOKEN"), "token", "HF_TOKEN is not set", "export HF_TOKEN="),
+    "empty token": (lambda _, job: with_(job, HF_TOKEN=""), "token", "HF_TOKEN is not set", "export HF_TOKEN="),
+    "no stage variable": (
+        lambda _, job: without(job, "STAGE_PATH"),
+        "variables",
+        "STAGE_PATH is not set",
+        "`environment:`",
+    ),
+    "forbidden": (
+        lambda _, job: with_(job, LLMB_INSTALL="/"),
+        "forbidden-variables",
+        "LLMB_INSTALL must not be set",
+        "remove",
+    ),
+    "no bash": (remove("bin/bash"), "programs", "no program 'bash' on the job's PATH", "install it"),
     "no venv": (
         lambda _, job: without(job, "VIRTUAL_ENV"),
+        "virtual-environment",
         "a virtual environment of its own",
         "/bin/python3 -m venv DIR, and `virtual_environment: DIR`",
     ),
-    "broken venv": (remove("venv/bin/python"), "has no bin/python", "/bin/python3 -m venv DIR"),
-    "no sbatch": (remove("bin/sbatch"), "no Slurm on this machine", "--llmb-launcher=local"),
+    "broken venv": (remove("venv/bin/python"), "virtual-environment", "has no bin/python", "/bin/python3 -m venv DIR"),
+    "no sbatch": (remove("bin/sbatch"), "slurm", "no Slurm on this machine", "--llmb-launcher=local"),
     "account": (
         lambda _, job: with_(job, SBATCH_ACCOUNT="reserch"),
+        "account",
         "Slurm has no account 'reserch' (did you mean 'research'?)",
         "`account` in the cluster file",
     ),
     "partition": (
         lambda _, job: with_(job, SBATCH_PARTITION="bach"),
+        "partition",
         "Slurm has no partition 'bach' (did you mean 'batch'?)",
         "there are batch",
     ),
     "gres": (
         lambda _, job: without(job, "SBATCH_GPUS_PER_NODE"),
+        "gpus",
         "the job asks for none: its steps would see no GPUs",
         "set `gres: gpu:8`",
     ),
-    "gres null": (lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="null"), "asks for none", "set `gres: gpu:8`"),
-    "gres too large": (lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="9"), "has 8 GPUs a node", "correct"),
+    "gres null": (lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="null"), "gpus", "asks for none", "set `gres: gpu:8`"),
+    "gres too large": (lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="9"), "gpus", "has 8 GPUs a node", "correct"),
     "nodes": (
         lambda _, job: replace(job, spec=replace(job.spec, nodes=5, gpus=40)),
+        "nodes",
         "partition 'batch' has 4 nodes: a larger job waits for ever",
         "`largest`",
     ),
     "gpus a node": (
         lambda _, job: replace(job, spec=replace(job.spec, nodes=1, gpus=16)),
+        "gpus",
         "has 8 GPUs a node: such a job is refused",
         "`gpus_per_node`",
     ),
 }
 
 
-CHECKS = {
-    "no script": "script",
-    "no recipe": "script",
-    "no stage": "stage-folder",
-    "no image": "image",
-    "image of a broken import": "image",
-    "no token": "token",
-    "no stage variable": "variables",
-    "forbidden": "forbidden-variables",
-    "no bash": "programs",
-    "no venv": "virtual-environment",
-    "no sbatch": "slurm",
-    "account": "account",
-    "partition": "partition",
-    "gres": "gpus",
-    "nodes": "nodes",
-    "gpus a node": "gpus",
-}
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_each_problem_says_which_check_found_it(name: str, tmp_path: Path) -> None:
-    job = DAMAGE[name][0](tmp_path, planned(tmp_path))
-    (problem,) = check_launch([job], CLUSTER, FakeSlurm(), machine())
-    assert problem.check == CHECKS[name]
-
-
 @pytest.mark.parametrize("name", DAMAGE)
-def test_each_thing_that_is_missing_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> None:
-    change, what, remedy = DAMAGE[name]
-    (line,) = found(change(tmp_path, planned(tmp_path)))
-    told_what, _, told_remedy = line.partition(" | ")
-    assert what in told_what
-    assert remedy in told_remedy
+def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> None:
+    change, check, what, remedy = DAMAGE[name]
+    (problem,) = check_launch([change(tmp_path, planned(tmp_path))], CLUSTER, FakeSlurm(), machine())
+    assert problem.check == check
+    assert what in problem.what
+    assert remedy in problem.remedy
 
 
-def test_a_folder_of_a_variable_that_is_required_is_told_once(tmp_path: Path) -> None:
+def test_unset_required_variable_is_reported_once(tmp_path: Path) -> None:
     job = without(planned(tmp_path, directory=Path("$STAGE_PATH")), "STAGE_PATH")
     (line,) = found(job)
     assert line.startswith("STAGE_PATH is not set")
 
 
-def test_the_image_may_lie_below_images(tmp_path: Path) -> None:
+def test_image_may_be_in_the_images_folder(tmp_path: Path) -> None:
     job = planned(tmp_path)
     (tmp_path / "stage/images").mkdir()
     (tmp_path / "stage/nemo.sqsh").rename(tmp_path / "stage/images/nemo.sqsh")
     assert found(job) == []
 
 
-def test_what_may_not_be_written_is_a_problem(tmp_path: Path) -> None:
+def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
     """Asked through `may`: the tests may run as root, who may everything."""
     job = planned(tmp_path, via="sbatch", command=("sbatch", "--gres=gpu:8", "-N", "2", "./launch.sh"))
 
@@ -205,7 +213,7 @@ def test_what_may_not_be_written_is_a_problem(tmp_path: Path) -> None:
     assert ["STAGE_PATH: " in problems[0], "cannot be written, and Slurm" in problems[1]] == [True, True]
 
 
-def test_of_a_shared_installation_only_the_workload_is_written(tmp_path: Path) -> None:
+def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None:
     workload = tmp_path / "stage/workloads/x"
     workload.mkdir(parents=True)
 
@@ -219,11 +227,9 @@ def test_of_a_shared_installation_only_the_workload_is_written(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("wanted", "has", "suited"),
     [
-        ("3.12", "3.12.0", True),
         ("3.12", "3.12.9", True),
         ("3.12", "3.1", False),
         ("3.12", "3.13.0", False),
-        ("3.10.12 or newer", "3.10.12", True),
         ("3.10.12 or newer", "3.10.4", False),
         ("3.10.12 or newer", "3.9.20", False),
         ("3.10.12 or newer", "3.13.1", True),
@@ -231,18 +237,18 @@ def test_of_a_shared_installation_only_the_workload_is_written(tmp_path: Path) -
         ("new", "3.12.1", False),
     ],
 )
-def test_which_python_suits(wanted: str, has: str, suited: bool) -> None:
+def test_python_version_suits(wanted: str, has: str, suited: bool) -> None:
     assert is_wanted_version(has, wanted) is suited
 
 
-def test_the_wrong_python_is_named_with_its_place(tmp_path: Path) -> None:
+def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), on=machine("Python 3.9.2\n"))
     assert f"needs Python 3.10.12 or newer; {tmp_path}/venv/bin/python is Python 3.9.2" in line
     (line,) = found(planned(tmp_path), on=machine("Segmentation fault"))
     assert "something that does not tell its version" in line
 
 
-def test_a_virtual_environment_that_is_overruled_hides_no_old_python(tmp_path: Path) -> None:
+def test_missing_virtual_environment_hides_no_old_python(tmp_path: Path) -> None:
     job = without(planned(tmp_path), "VIRTUAL_ENV")
     problems = check_launch([job], CLUSTER, FakeSlurm(), machine("Python 3.9.2\n"))
     assert [problem.check for problem in problems] == ["virtual-environment", "python-version"]
@@ -266,9 +272,7 @@ def answer(**versions: str) -> LocalMachine:
         ({"python3": "Python 3.9.2"}, "there is no Python 3.10.12 or newer on the PATH"),
     ],
 )
-def test_the_remedy_for_an_old_python_is_a_command_that_is_there(
-    others: dict[str, str], remedy: str, tmp_path: Path
-) -> None:
+def test_remedy_for_an_old_python_is_available(others: dict[str, str], remedy: str, tmp_path: Path) -> None:
     for name in others:
         program(tmp_path / "bin" / name.replace("_", "."))
     (problem,) = check_launch([planned(tmp_path)], CLUSTER, FakeSlurm(), answer(python="Python 3.9.2", **others))
@@ -280,7 +284,7 @@ def test_the_remedy_for_an_old_python_is_a_command_that_is_there(
 TORCH = replace(FACTS, python="", virtual_environment=False, modules=("torch",))
 
 
-def test_a_module_that_is_missing_here_is_told_before_the_launch(tmp_path: Path) -> None:
+def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
     job = planned(tmp_path, facts=TORCH, via="local")
     (problem,) = check_launch([job], CLUSTER, None, answer(python="torch\n"))
     assert problem.check == PreflightCheck.PYTHON_MODULES
@@ -291,14 +295,14 @@ def test_a_module_that_is_missing_here_is_told_before_the_launch(tmp_path: Path)
     assert check_launch([on_nodes], CLUSTER, FakeSlurm(), answer(python="torch\n")) == ()
 
 
-def test_modules_are_looked_for_by_the_python_that_the_job_is_told(tmp_path: Path) -> None:
+def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     facts = replace(TORCH, modules=("json", "no_such_module"))
     job = planned(tmp_path, facts=facts, via="local", environment={"PYTHON": sys.executable})
     (problem,) = check_launch([job], CLUSTER, None)
     assert problem.what == f"llama3.1 25.04 needs no_such_module, and {sys.executable} has none"
 
 
-def test_llmb_run_brings_its_own_python_and_needs_its_configuration(tmp_path: Path) -> None:
+def test_llmb_run_needs_its_configuration_only(tmp_path: Path) -> None:
     job = without(planned(tmp_path, via="llmb-run", command=("llmb-run", "single")), "VIRTUAL_ENV")
     (line,) = found(job)
     assert "llmb-run needs its cluster_config.yaml" in line
@@ -309,21 +313,16 @@ def test_llmb_run_brings_its_own_python_and_needs_its_configuration(tmp_path: Pa
 # --- folders ----------------------------------------------------------------------------------------------
 
 
-def test_the_stage_folder_of_other_recipes_is_none_of_this_ones_business(tmp_path: Path) -> None:
-    facts = replace(FACTS, forbidden=())
-    assert found(planned(tmp_path, facts=facts, environment={"LLMB_INSTALL": "/nowhere"})) == []
-
-
-def test_a_recipe_in_a_stage_folder_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
-    job = planned(tmp_path)
+def test_recipe_in_the_stage_folder_is_one_problem(tmp_path: Path) -> None:
+    job = planned(tmp_path, directory=tmp_path / "stage")
+    (line,) = found(job)
+    assert "| run `llmbench setup llama3.1 --release 25.04`, or set `folder` of llama3.1-25.04" in line
     shutil.rmtree(tmp_path / "stage")
-    (line,) = found(replace(job, spec=replace(job.spec, directory=tmp_path / "stage")))
+    (line,) = found(job)
     assert "STAGE_PATH=" in line
 
 
-def test_a_folder_that_may_not_be_entered_is_a_problem_and_no_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forbidden_folder_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -335,13 +334,7 @@ def test_a_folder_that_may_not_be_entered_is_a_problem_and_no_crash(
     )
 
 
-def test_a_script_that_setup_copies_into_the_stage_folder_is_missed_with_that_advice(tmp_path: Path) -> None:
-    job = planned(tmp_path)
-    (line,) = found(replace(job, spec=replace(job.spec, directory=tmp_path / "stage")))
-    assert "| run `llmbench setup llama3.1 --release 25.04`, or set `folder` of llama3.1-25.04" in line
-
-
-def test_a_recipe_of_which_nothing_says_where_it_is_names_no_folder_of_ours(tmp_path: Path) -> None:
+def test_recipe_without_a_folder_is_a_problem(tmp_path: Path) -> None:
     job = planned(tmp_path, facts=replace(FACTS, file=tmp_path / "recipe" / "25.04.yaml"))
     (tmp_path / "recipe" / "launch.sh").unlink()
     (line,) = found(job)
@@ -364,25 +357,24 @@ def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> Planne
         (("--gres=gpu:8",), ""),
         (("--gres", "gpu:h100:8"), ""),
         (("--gpus=16",), ""),
-        (("-G16",), ""),
         (("--gpus-per-node=8",), ""),
         ((), "#SBATCH --gres=gpu:8"),
         ((), "#SBATCH --exclusive --gpus-per-node 8 # all of them"),
         (("--gres=nvme:1,gpu:8(S:0-1)",), ""),
     ],
 )
-def test_gpus_may_be_asked_for_in_many_ways(options: tuple[str, ...], script: str, tmp_path: Path) -> None:
+def test_request_for_gpus_is_found(options: tuple[str, ...], script: str, tmp_path: Path) -> None:
     assert found(sbatch(tmp_path, *options, script=f"#!/bin/bash\n{script}\n")) == []
 
 
 @pytest.mark.parametrize("options", [(), ("--gres=nvme:1",), ("--gres=none",), ("--exclusive",), ("-G", "0")])
-def test_a_job_that_asks_for_no_gpus_is_told_to_set_gres(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_job_without_gpus_is_told_to_set_gres(options: tuple[str, ...], tmp_path: Path) -> None:
     """An exclusive job has them, but its steps do not: seen on Slurm 22.05."""
     (line,) = found(sbatch(tmp_path, *options))
     assert "set `gres: gpu:8` in the cluster file; 'GPUs not found' and 'without GPU resources'" in line
 
 
-def test_a_job_for_the_cpu_has_to_ask_for_no_gpus(tmp_path: Path) -> None:
+def test_cpu_job_needs_no_gpus(tmp_path: Path) -> None:
     job = sbatch(tmp_path)
     assert found(replace(job, spec=replace(job.spec, key=replace(job.spec.key, gpu="cpu")))) == []
 
@@ -399,13 +391,13 @@ def test_only_options_of_sbatch_itself_count(tmp_path: Path) -> None:
     assert "asks for none" in found(job)[0]
 
 
-def test_a_script_that_asks_for_its_gpus_by_itself_is_left_alone(tmp_path: Path) -> None:
+def test_script_that_requests_its_gpus_is_accepted(tmp_path: Path) -> None:
     job = without(planned(tmp_path), "SBATCH_GPUS_PER_NODE")
     assert len(found(job)) == 1
     assert found(replace(job, facts=replace(FACTS, optional=()))) == []
 
 
-def test_a_cluster_without_gres_must_not_be_asked_for_gpus(tmp_path: Path) -> None:
+def test_cluster_without_gres_refuses_a_gpu_request(tmp_path: Path) -> None:
     without_gres = FakeSlurm(part(gpus=0))
     (line,) = found(sbatch(tmp_path, "--gres=gpu:8"), without_gres)
     assert "has no GPUs configured (gres), and the job asks for gpu:8 | leave `gres`" in line
@@ -419,12 +411,11 @@ def test_a_cluster_without_gres_must_not_be_asked_for_gpus(tmp_path: Path) -> No
         (("-t", "10:00"), "", True),
         (("--time=00:10:01",), "", False),
         (("-t11",), "", False),
-        (("--time=1-00:00:00",), "", False),
         ((), "#SBATCH --time=0:30:00", False),
         ((), "", True),
     ],
 )
-def test_a_time_limit_above_the_partitions_never_starts(
+def test_time_limit_above_the_partitions_is_a_problem(
     options: tuple[str, ...], script: str, fits: bool, tmp_path: Path
 ) -> None:
     job = sbatch(tmp_path, "--gres=gpu:8", *options, script=f"#!/bin/bash\n{script}\n")
@@ -434,31 +425,30 @@ def test_a_time_limit_above_the_partitions_never_starts(
     assert found(job, FakeSlurm(part(limit=None))) == []
 
 
-def test_a_partition_that_is_down_is_told(tmp_path: Path) -> None:
+def test_partition_that_is_down_is_a_problem(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), FakeSlurm(part(up=False)))
     assert "partition 'batch' takes no jobs: it is down" in line
 
 
-def test_without_a_partition_the_best_one_counts(tmp_path: Path) -> None:
-    job = replace(
-        sbatch(tmp_path), spec=replace(sbatch(tmp_path).spec, command=("sbatch", "--gres=gpu:8", "launch.sh"))
-    )
+def test_best_partition_counts_if_none_is_named(tmp_path: Path) -> None:
+    job = sbatch(tmp_path)
+    job = replace(job, spec=replace(job.spec, command=("sbatch", "--gres=gpu:8", "launch.sh")))
     assert found(job, FakeSlurm(part("tiny", 1), part("large", 100))) == []
     (line,) = found(job, FakeSlurm(part("tiny", 1)))
     assert "partition 'tiny' has 1 nodes" in line
 
 
-def test_without_accounting_an_account_is_not_doubted(tmp_path: Path) -> None:
+def test_account_is_accepted_without_accounting(tmp_path: Path) -> None:
     job = with_(planned(tmp_path), SBATCH_ACCOUNT="anything")
     assert found(job, FakeSlurm(accounts=None)) == []
 
 
-def test_a_slurm_that_is_away_is_one_problem(tmp_path: Path) -> None:
+def test_unreachable_slurm_is_one_problem(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), FakeSlurm(away=True))
     assert "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | look at `sinfo`" in line
 
 
-def test_a_machine_without_slurm_is_told_once_and_a_local_job_does_not_care(tmp_path: Path) -> None:
+def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, gpus) for gpus in (8, 16)]
     (problem,) = check_launch(jobs, CLUSTER, None, machine())
     assert problem.what == "there is no Slurm on this machine: no sbatch on the job's PATH"
@@ -469,7 +459,7 @@ def test_a_machine_without_slurm_is_told_once_and_a_local_job_does_not_care(tmp_
 # --- checkpoints ------------------------------------------------------------------------------------------
 
 
-def test_checkpoints_have_to_fit_together_on_the_disk(tmp_path: Path) -> None:
+def test_checkpoints_must_fit_on_the_disk_together(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, gpus, purpose=Purpose.SAVE_CHECKPOINT) for gpus in (16, 32)]
     assert check_launch(jobs, CLUSTER, FakeSlurm(), machine(free=210 * 10**9)) == ()
     (problem,) = check_launch(jobs, CLUSTER, FakeSlurm(), machine(free=209 * 10**9))
@@ -479,7 +469,7 @@ def test_checkpoints_have_to_fit_together_on_the_disk(tmp_path: Path) -> None:
     assert check_launch(measured, CLUSTER, FakeSlurm(), machine(free=0)) == ()
 
 
-def test_a_checkpoint_has_to_lie_below_the_stage_folder(tmp_path: Path) -> None:
+def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
     inside, outside = tmp_path / "stage/step50", tmp_path / "step50"
     for folder in (inside, outside):
         (folder / "weights").mkdir(parents=True, exist_ok=True)
@@ -493,7 +483,7 @@ def test_a_checkpoint_has_to_lie_below_the_stage_folder(tmp_path: Path) -> None:
 # --- the text ---------------------------------------------------------------------------------------------
 
 
-def test_one_problem_of_many_configurations_is_one_entry_and_slurm_is_asked_once(tmp_path: Path) -> None:
+def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, 8 * count) for count in range(1, 27)]
     (tmp_path / "stage/nemo.sqsh").unlink()
     slurm, python = FakeSlurm(part(nodes=20)), Python()
@@ -507,7 +497,7 @@ def test_one_problem_of_many_configurations_is_one_entry_and_slurm_is_asked_once
     assert "and 21 more" in text
 
 
-def test_the_text_fits_and_holds_no_secret(tmp_path: Path) -> None:
+def test_text_fits_and_contains_no_secret(tmp_path: Path) -> None:
     job = planned(tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"})
     shutil.rmtree(tmp_path / "stage")
     text = describe_problems(check_launch([job], CLUSTER, FakeSlurm(), machine()))
@@ -517,7 +507,7 @@ def test_the_text_fits_and_holds_no_secret(tmp_path: Path) -> None:
     assert all(str(tmp_path) in line for line in long)
 
 
-def test_golden_text() -> None:
+def test_problems_are_described_with_remedies() -> None:
     problem = LaunchProblem(
         "no container image a.sqsh in /stage and /stage/images", "run `llmbench setup a --release 1`", ("a",)
     )
@@ -532,12 +522,3 @@ def test_golden_text() -> None:
     assert named == text.format("[image] ") + "\noverrule what is no problem here: --llmb-ignore=image"
     assert describe_problems([replace(problem, check=PreflightCheck.SLURM)]) == text.format("[slurm] ")
     assert describe_problems([]) == ""
-
-
-def test_a_free_disk_is_read_from_the_machine(tmp_path: Path) -> None:
-    assert LocalMachine().free_bytes(tmp_path) > 0
-
-
-def test_facts_without_needs_are_no_problem(tmp_path: Path) -> None:
-    facts = replace(FACTS, required=(), forbidden=(), image="", needs_token=False, python="", virtual_environment=False)
-    assert found(planned(tmp_path, facts=facts, via="local", environment={"HF_TOKEN": ""})) == []
