@@ -28,16 +28,12 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(prog="tests/faults/run.py", description=__doc__)
     parser.add_argument("session", choices=SESSIONS, help="what is run")
-    parser.add_argument("--kinds", default="", help="only these calls: open,read,write (default: all)")
     parser.add_argument("--from-there-on", action="store_true", help="all calls from the failed one on fail, too")
     parser.add_argument("--half", action="store_true", help="reads and writes give half of what was asked for")
     parser.add_argument("--all-errors", action="store_true", help="each call fails in every way that it can")
     parser.add_argument("--allocations", metavar="N", type=int, default=0, help="so many allocations instead of calls")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample of allocations (default: 1)")
     parser.add_argument("--points", default="", help="only these, as a finding names them: 17,230")
     parser.add_argument("--only", metavar="TEXT", action="append", help="only calls such as 'stat state/s.json'")
-    parser.add_argument("--every", type=int, default=1, help="only every N-th point")
-    parser.add_argument("--keep", metavar="FILE", type=Path, help="where every point is written, as lines of JSON")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes side by side")
     parser.add_argument("--most", metavar="N", type=int, help="so many points, spread over all")
     parser.add_argument("--show", action="store_true", help="keep what every session said")
@@ -51,9 +47,8 @@ def plan_faults(calls: Sequence[Call], allocations: int, asked: argparse.Namespa
         yield from (Fault(at, ONCE, "ENOMEM", ALLOCATIONS) for at in sample_allocations(allocations, asked))
         return
     only = {int(number) for number in asked.points.split(",") if number}
-    kinds = {kind for kind in asked.kinds.split(",") if kind}
     for at, call in enumerate(calls, 1):
-        if (only and at not in only) or (kinds and call.kind not in kinds) or at % asked.every:
+        if only and at not in only:
             continue
         if asked.only and not any(text in f"{call.kind} {call.place}" for text in asked.only):
             continue
@@ -72,7 +67,7 @@ def plan_faults(calls: Sequence[Call], allocations: int, asked: argparse.Namespa
 
 def sample_allocations(count: int, asked: argparse.Namespace) -> list[int]:
     """Return numbers of allocations: half of them spread evenly over the logarithm, half by chance."""
-    numbers = random.Random(asked.seed)
+    numbers = random.Random(1)
     half = asked.allocations // 2
     spread = {round(count ** (place / half)) for place in range(half)}
     while len(spread) < min(asked.allocations, count):
@@ -141,8 +136,6 @@ def main() -> int:
         results = list(sweep(asked, work))
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if asked.keep:
-        asked.keep.write_text("".join(f"{json.dumps(result)}\n" for result in results))
     return int(summarize(results) > 0)
 
 

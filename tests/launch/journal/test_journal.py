@@ -82,6 +82,17 @@ def read_again(journal: Journal) -> tuple[Job, ...]:
         return again.list_jobs()
 
 
+def leave_session(folder: Path, *, finished: bool = False) -> str:
+    """Leave a session with a job, as a process that has ended does; return its id."""
+    with closing(Journal(folder)) as journal:
+        session = journal.begin("left", NOW)
+        number = journal.intend(SPEC, NOW).number
+        if finished:
+            journal.record_failure(number, "no", NOW)
+            assert journal.finish(NOW)
+    return session
+
+
 def refused(match: str, *changes: Callable[[], object]) -> None:
     for change in changes:
         with pytest.raises(LaunchError, match=match):
@@ -271,73 +282,52 @@ def test_one_poll_is_written_together_or_not_at_all(journal: Journal) -> None:
 
 
 def test_sessions_see_only_their_own_jobs(journal: Journal, folder: Path) -> None:
-    other = Journal(folder)
-    other.begin("other", NOW, {"name": "theirs"})
-    assert (journal.read_note("name"), other.read_note("name")) == ("", "theirs")
-    numbers = [each.intend(SPEC, NOW).number for each in (journal, other, journal, other)]
-    assert len(set(numbers)) == 4
-    assert [job.number for job in journal.list_jobs()] == [numbers[0], numbers[2]]
-    assert [job.number for job in other.list_jobs()] == [numbers[1], numbers[3]]
-    assert journal.list_jobs()[0].folder.parent != other.list_jobs()[0].folder.parent
-    with pytest.raises(LaunchError, match="no job number"):
-        journal.record_submission(numbers[1], "1", None, NOW)
-    other.close()
+    with closing(Journal(folder)) as other:
+        other.begin("other", NOW, {"name": "theirs"})
+        assert (journal.read_note("name"), other.read_note("name")) == ("", "theirs")
+        first, second, third, fourth = (each.intend(SPEC, NOW).number for each in (journal, other, journal, other))
+        assert len({first, second, third, fourth}) == 4
+        assert [job.number for job in journal.list_jobs()] == [first, third]
+        assert [job.number for job in other.list_jobs()] == [second, fourth]
+        assert journal.list_jobs()[0].folder.parent != other.list_jobs()[0].folder.parent
+        refused("no job number", lambda: journal.record_submission(second, "1", None, NOW))
 
 
 def test_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None:
-    other = Journal(folder)
-    for name in ("", journal.session):
-        with pytest.raises(LaunchError, match=rf"{journal.session} is in use by process {os.getpid()} on "):
-            other.resume(name)
-    [past] = other.list_unfinished()
-    assert past.alive
-    assert journal.list_unfinished() == (past,)
-    journal.close()
-    assert other.resume() == journal.session
-    other.close()
+    with closing(Journal(folder)) as other:
+        in_use = rf"{journal.session} is in use by process {os.getpid()} on "
+        refused(in_use, other.resume, lambda: other.resume(journal.session))
+        [past] = other.list_unfinished()
+        assert past.alive
+        assert journal.list_unfinished() == (past,)
+        journal.close()
+        assert other.resume() == journal.session
 
 
 def test_newest_unfinished_session_is_resumed(folder: Path) -> None:
-    ids = []
-    for label in ("first", "second", "third"):
-        each = Journal(folder)
-        ids.append(each.begin(label, NOW))
-        each.intend(SPEC, NOW)
-        if label == "third":
-            each.record_failure(each.list_live()[0].number, "no", NOW)
-            assert each.finish(NOW)
-        each.close()
-    journal = Journal(folder)
-    found = [(past.session, past.waiting, past.alive) for past in journal.list_unfinished()]
-    assert found == [(ids[1], 1, False), (ids[0], 1, False)]
-    with pytest.raises(LaunchError, match=rf"is not in .*unfinished are {ids[1]}, {ids[0]} \(did you mean '{ids[0]}'"):
-        journal.resume(ids[0][:-1])
-    assert journal.resume() == ids[1]
-    with pytest.raises(LaunchError, match="holds session"):
-        journal.begin("another", NOW)
-    journal.close()
+    first, second = leave_session(folder), leave_session(folder)
+    leave_session(folder, finished=True)
+    with closing(Journal(folder)) as journal:
+        found = [(past.session, past.waiting, past.alive) for past in journal.list_unfinished()]
+        assert found == [(second, 1, False), (first, 1, False)]
+        unknown = rf"is not in .*unfinished are {second}, {first} \(did you mean '{first}'"
+        refused(unknown, lambda: journal.resume(first[:-1]))
+        assert journal.resume() == second
+        refused("holds session", lambda: journal.begin("another", NOW))
 
 
-def test_finished_session_is_resumed_by_name_only(
-    folder: Path,
-) -> None:
-    first = Journal(folder)
-    session = first.begin("first", NOW)
-    first.record_failure(first.intend(SPEC, NOW).number, "no", NOW)
-    assert not first.was_finished
-    assert first.finish(NOW)
-    first.close()
-    journal = Journal(folder)
-    with pytest.raises(LaunchError, match=r"no session to resume in .*none is unfinished"):
-        journal.resume()
-    assert journal.resume(session) == session
-    assert journal.was_finished
-    assert journal.list_unfinished() == ()
-    number = journal.intend(SPEC, NOW, repeat=2).number
-    assert [past.session for past in journal.list_unfinished()] == [session]
-    journal.record_failure(number, "no", NOW)
-    assert journal.finish(NOW)
-    journal.close()
+def test_finished_session_is_resumed_by_name_only(folder: Path) -> None:
+    """It stays finished until a job follows."""
+    session = leave_session(folder, finished=True)
+    with closing(Journal(folder)) as journal:
+        refused(r"no session to resume in .*none is unfinished", journal.resume)
+        assert journal.resume(session) == session
+        assert journal.was_finished
+        assert journal.list_unfinished() == ()
+        number = journal.intend(SPEC, NOW, repeat=2).number
+        assert [past.session for past in journal.list_unfinished()] == [session]
+        journal.record_failure(number, "no", NOW)
+        assert journal.finish(NOW)
 
 
 def test_without_a_session_nothing_is_written(folder: Path) -> None:
@@ -356,13 +346,11 @@ def test_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
     assert journal.list_unfinished() == ()
 
 
-def test_ids_of_one_minute_differ(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = iter(["aaaa", "aaaa", "bbbb"])
+def test_ids_of_one_minute_differ(journal: Journal, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter([journal.session[-4:], "bbbb"])
     monkeypatch.setattr("secrets.token_hex", lambda size: next(numbers))
-    first, second = Journal(folder), Journal(folder)
-    assert [first.begin("", NOW)[-4:], second.begin("", NOW)[-4:]] == ["aaaa", "bbbb"]
-    first.close()
-    second.close()
+    with closing(Journal(folder)) as other:
+        assert other.begin("", NOW)[-4:] == "bbbb"
 
 
 # --- what can be wrong with the file ---------------------------------------------------------------------

@@ -82,11 +82,6 @@ def test_needs_image_and_nodes() -> None:
     ("name", "profiling"),
     [
         ("grok1/24.11", None),
-        ("maxtext_llama2/24.11", None),
-        (
-            "grok1/25.05",
-            Profiling(ENABLED, "PROFILE_START_STEP", "PROFILE_STOP_STEP", default_start=45, default_stop=50),
-        ),
         (
             "llama3.1/25.04",
             Profiling(ALONE, "PROFILE_START_STEP", "PROFILE_STOP_STEP", default_start=20, default_stop=25),
@@ -114,10 +109,8 @@ def test_each_document_profiles_under_its_own_names(name: str, profiling: Profil
     ("name", "trace"),
     [
         ("grok1/24.11", ()),
-        ("maxtext_llama2/24.11", ()),
         ("nemotron4/25.01", (("ENABLE_NCCL_TRACE", "true"),)),
         ("llama3.1/25.04", (("ENABLE_NCCLTRACE", "true"), ("DISABLE_PERFRUN", "true"))),
-        ("grok1/25.05", (("ENABLE_NCCLTRACE", "true"),)),
     ],
 )
 def test_each_document_traces_under_its_own_name(name: str, trace: tuple[tuple[str, str], ...]) -> None:
@@ -165,12 +158,6 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
             "bf16-8",
             replace(H100, launcher="llmb-run"),
             "grok1 24.11 is not launched by 'llmb-run', but by sbatch",
-        ),
-        (
-            "grok1/24.11",
-            "bf16-8",
-            replace(H100, installed=(InstalledRecipe("llama3.1", "24.11"),)),
-            "grok1-24.11 is not installed here: there is llama3.1-24.11",
         ),
         ("grok1/25.05", "h100-bf16-512", replace(H100, launcher="llmb-run"), ""),
         ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=12), "64 GPUs are no whole number of nodes with 12"),
@@ -221,8 +208,6 @@ def test_the_number_of_nodes(name: str, ending: str, per_node: int, nodes: int) 
         ("grok1/25.05", Purpose.MEASURE, {}, 50),
         ("grok1/25.05", Purpose.NCCL_TRACE, {}, 5),
         ("grok1/25.05", Purpose.LOAD_CHECKPOINT, {}, 1),
-        ("grok1/25.05", Purpose.PROFILE, {}, 50),
-        ("grok1/25.05", Purpose.PROFILE, {"PROFILE_STOP_STEP": "30"}, 30),
         ("llama3.1/25.04", Purpose.MEASURE, {"PROFILE_STOP_STEP": "40"}, 50),
         ("llama3.1/25.04", Purpose.NCCL_TRACE, {}, 5),
         ("llama3.1/25.04", Purpose.PROFILE, {}, 25),

@@ -36,13 +36,6 @@ def environment(spec: JobSpec) -> dict[str, str]:
             "/lustre/stage",
         ),
         (
-            "maxtext_llama2/24.11",
-            "fp8-256",
-            "",
-            "sbatch --gres=gpu:8 -A acct -p batch -N 32 /lustre/stage/launch.sh",
-            "/lustre/stage",
-        ),
-        (
             "nemotron4/25.01",
             "fp8-128",
             "",

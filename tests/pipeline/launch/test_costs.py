@@ -116,9 +116,11 @@ def test_job_with_an_unknown_end_counts_its_estimate() -> None:
 
 
 def test_planned_job_is_refused_once_the_hours_are_used() -> None:
-    budget = plan(20.0, SPEC, OTHER)
+    third = replace(SPEC, case_id="third")
+    budget = plan(20.0, SPEC, OTHER, third)
     assert budget.admit(job()) == ""
     assert budget.admit(job(2, OTHER)) == "", "20 are reserved, 20 are allowed"
+    assert budget.admit(job(3, third)).endswith("and of the 20 allowed 0.0 are used and 20.0 reserved")
     budget.settle(job(elapsed_seconds=HOUR))
     assert budget.admit(job(2, OTHER)) == "it takes 10.0 GPU-hours, and of the 20 allowed 16.0 are used"
 

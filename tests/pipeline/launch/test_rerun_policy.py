@@ -220,11 +220,18 @@ def test_run_is_repeated_until_verdict_is_certain(
     assert [job.repeat for job in course.result.jobs] == list(range(1, looks[-1] + 1))
 
 
-def test_repeats_end_with_the_gpu_hours() -> None:
+@pytest.mark.parametrize(
+    ("verdict", "end", "note"),
+    [(Verdict.REGRESSION, WELL, "not repeated"), (Verdict.INVALID, BROKEN, "not started again")],
+)
+def test_repeats_and_retries_end_with_the_hours(verdict: Verdict, end: JobEnd, note: str) -> None:
     course = Course(Verdict.REGRESSION, hours_left=9.0)
-    assert course.end() == []
-    assert course.result.judgement.verdict is Verdict.REGRESSION
-    assert course.result.nodes == "not repeated: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used"
+    assert course.end(end) == []
+    assert course.result.judgement.verdict is verdict
+    assert course.result.nodes == f"{note}: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used"
+
+
+def test_requested_repeats_need_hours_for_all() -> None:
     assert Course(Verdict.PASS, asked=3, hours_left=15.0).end() == []
 
 
@@ -280,12 +287,17 @@ def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
     assert course.looks == [1, 3]
 
 
-def test_regression_is_profiled_once_if_requested() -> None:
+@pytest.mark.parametrize(("end", "loss"), [(WELL, None), (CRASHED, Loss.FAILED)], ids=["well", "crashed"])
+def test_regression_is_profiled_once_if_requested(end: JobEnd, loss: Loss | None) -> None:
     course = Course(Verdict.REGRESSION, repeats=1, profile_on_regression=True)
     assert course.end() == ["profile 1, attempt 1"]
-    assert course.end(CRASHED) == []
+    assert course.end(end) == []
     assert course.result.judgement.verdict is Verdict.REGRESSION
-    assert [job.purpose for job in course.result.jobs] == [Purpose.MEASURE, Purpose.PROFILE]
+    jobs = [(job.purpose, job.cost.loss) for job in course.result.jobs]
+    assert jobs == [(Purpose.MEASURE, None), (Purpose.PROFILE, loss)]
+
+
+def test_profile_needs_a_regression_and_hours() -> None:
     assert Course(Verdict.PASS, profile_on_regression=True).end() == []
     poor = Course(Verdict.REGRESSION, hours_left=0.0, repeats=1, profile_on_regression=True)
     assert poor.end() == []
@@ -332,12 +344,6 @@ def test_retries_end_with_an_invalid_verdict(end: JobEnd, settings: dict[str, An
     assert course.result.judgement.verdict is Verdict.INVALID
     assert end.text in course.result.judgement.text
     assert course.looks == []
-
-
-def test_retry_without_hours_is_reported_with_the_numbers() -> None:
-    course = Course(Verdict.PASS, hours_left=5.0)
-    assert course.end(BROKEN) == []
-    assert course.result.nodes == "not started again: 1 run takes 10.0 GPU-hours, and of the 15 allowed 10.0 are used"
 
 
 def test_only_the_node_that_a_log_names_is_excluded() -> None:
@@ -741,11 +747,3 @@ def test_run_without_a_verdict_is_lost_unless_baseline_is_missing(
     course.reason = reason
     course.end()
     assert [job.cost.loss for job in course.result.jobs] == [loss]
-
-
-@pytest.mark.parametrize(("end", "loss"), [(WELL, None), (CRASHED, Loss.FAILED)])
-def test_failed_profile_is_lost(end: JobEnd, loss: Loss | None) -> None:
-    course = Course(Verdict.REGRESSION, repeats=1, profile_on_regression=True)
-    course.end()
-    course.end(end)
-    assert [job.cost.loss for job in course.result.jobs] == [None, loss]
