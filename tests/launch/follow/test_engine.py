@@ -248,16 +248,6 @@ def test_slow_slurm_is_polled_rarely(session: Session) -> None:
     assert min(later - earlier for earlier, later in pairwise(times)) >= 20
 
 
-def test_new_start_estimate_is_no_change(session: Session) -> None:
-    def waits(age: float) -> JobStatus | None:
-        guess = START + timedelta(seconds=age + 3600)
-        return waiting(started=guess, reason="Priority" if age % 2 < 1 else "Resources") if age < 3000 else ended()
-
-    session.world.lives["a"] = waits
-    session.run("a")
-    assert len(session.world.polls) < 120
-
-
 def test_following_jobs_are_submitted(session: Session) -> None:
     session.following["a"] = [NextJob(session.spec("a"), repeat=2), NextJob(session.spec("a", exclude=("n1",)), 2, 2)]
     session.run("a", "b")
@@ -452,7 +442,6 @@ def test_missing_record_after_submission_is_normal(session: Session) -> None:
     [
         (lives((100, running("n7")), (1e9, None)), "though it ran: its record was purged"),
         (lives((1e9, None)), "whether it ran, only its log can tell"),
-        (lives((1e9, JobStatus(Phase.UNKNOWN, ""))), "whether it ran, only its log can tell"),
     ],
 )
 def test_lost_job_ends_as_unknown(session: Session, life: Life, words: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_specs import START, ended, job, job_spec, running, waiting
@@ -126,9 +127,31 @@ def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
     assert describe_stall(replace(stall, total=None)) == "stood still for 20 min after step 11 (log-x_1_0.out)"
 
 
-def test_run_that_logs_steps_is_left_alone() -> None:
-    lives = RunningJob(every(7.0, 25 * MINUTE, 3 * 3600)).run(3 * 3600)
-    assert (lives.told, lives.cancelled) == ([], None)
+@pytest.mark.parametrize(
+    ("fields", "until"),
+    [
+        ({"steps": every(7.0, 25 * MINUTE, 3 * 3600)}, 3 * 3600),
+        ({"steps": [*every(7.0, 60.0, 300.0), *every(7.0, 840.0, 1100.0), *every(7.0, 2600.0, 3000.0)]}, 3000.0),
+        ({"steps": [*FAST, 3000.0], "other": every(500.0, 600.0, 2600.0)}, 3000.0),
+        ({"steps": every(7.0, 120.0, 5000.0), "shown": 28 * MINUTE}, 5000.0),
+        ({"steps": every(25 * MINUTE, 30 * MINUTE, 180 * MINUTE)}, 180 * MINUTE),
+        ({"steps": FAST, "unreadable": (200.0, 9000.0)}, 9000.0),
+        ({"late": True}, 5 * 3600),
+        ({"purpose": Purpose.CHECK_NODES}, 5 * 3600),
+        *(
+            ({"steps": [*FAST, 190.0 + 28 * MINUTE], "purpose": purpose}, 190.0 + 28 * MINUTE)
+            for purpose in (Purpose.PROFILE, Purpose.SAVE_CHECKPOINT, Purpose.LOAD_CHECKPOINT)
+        ),
+    ],
+    ids=[
+        *("logs steps", "silent save of 9 min makes 25 min ordinary", "lines of saves", "log appears late"),
+        *("a line for 100 steps", "log unreadable", "logs its steps at the end", "checks nodes"),
+        *("profiles", "saves checkpoint", "loads checkpoint"),
+    ],
+)
+def test_running_job_is_not_stalled(fields: dict[str, Any], until: float) -> None:
+    job = RunningJob(**fields).run(until)
+    assert (job.told, job.cancelled) == ([], None)
 
 
 def test_slow_steps_get_20_gaps() -> None:
@@ -137,20 +160,6 @@ def test_slow_steps_get_20_gaps() -> None:
     assert 100 * MINUTE <= told - 60 * MINUTE <= 115 * MINUTE
     assert slow.cancelled is not None
     assert slow.cancelled - 60 * MINUTE >= 200 * MINUTE
-
-
-def test_silent_save_makes_later_long_gaps_ordinary() -> None:
-    """The first one of 9 min makes one of 25 min ordinary."""
-    steps = [*every(7.0, 60.0, 300.0), *every(7.0, 840.0, 1100.0), *every(7.0, 2600.0, 3000.0)]
-    lives = RunningJob(steps).run(3000.0)
-    assert lives.told == []
-
-
-def test_line_of_a_save_is_a_sign_of_life() -> None:
-    saves = RunningJob([*FAST, 3000.0], other=every(500.0, 600.0, 2600.0)).run(3000.0)
-    assert saves.told == []
-    silent = RunningJob([*FAST, 3000.0]).run(3000.0)
-    assert silent.cancelled is not None
 
 
 def test_first_step_gets_half_an_hour() -> None:
@@ -170,11 +179,6 @@ def test_missing_log_is_reported_with_its_folder() -> None:
     assert describe_stall(lost.stall) == "stood still for 60 min: no log of its own was found in /logs"
 
 
-def test_late_log_with_steps_shows_a_running_job() -> None:
-    lives = RunningJob(every(7.0, 120.0, 5000.0), shown=28 * MINUTE).run(5000.0)
-    assert lives.told == []
-
-
 def test_log_written_in_bursts_may_be_silent_again() -> None:
     """All 300 steps of 7 s of each 35 minutes reach it at once."""
     bursts = [second for burst in (40, 75, 110) for second in [burst * MINUTE] * 300]
@@ -183,17 +187,11 @@ def test_log_written_in_bursts_may_be_silent_again() -> None:
     assert lives.told == [30 * MINUTE]
 
 
-def test_step_time_is_unknown_before_the_second_step() -> None:
-    """A line for each 100 steps of 15 s, or a CUDA graph that is captured after the first step."""
-    lives = RunningJob(every(25 * MINUTE, 30 * MINUTE, 180 * MINUTE)).run(180 * MINUTE)
-    assert (lives.told, lives.cancelled) == ([], None)
-    hung = RunningJob([200.0]).run(9000.0)
-    assert hung.cancelled is not None
-
-
-def test_unreadable_log_shows_no_stall() -> None:
-    away = RunningJob(FAST, unreadable=(200.0, 9000.0)).run(9000.0)
-    assert (away.told, away.cancelled) == ([], None)
+@pytest.mark.parametrize(
+    ("steps", "until"), [([*FAST, 3000.0], 3000.0), ([200.0], 9000.0)], ids=["silent", "after one step"]
+)
+def test_silent_job_is_cancelled(steps: list[float], until: float) -> None:
+    assert RunningJob(steps).run(until).cancelled is not None
 
 
 def test_restarted_process_gets_half_an_hour() -> None:
@@ -204,22 +202,9 @@ def test_restarted_process_gets_half_an_hour() -> None:
     assert hung.cancelled - 2300.0 <= 25 * MINUTE, "the time in which it started is no gap between steps"
 
 
-@pytest.mark.parametrize(
-    "job", [RunningJob(late=True), RunningJob(purpose=Purpose.CHECK_NODES)], ids=["prints late", "checks nodes"]
-)
-def test_job_that_logs_no_steps_is_never_stalled(job: RunningJob) -> None:
-    assert job.run(5 * 3600).told == []
-
-
 def test_hang_after_the_last_step_names_the_final_save() -> None:
     hung = RunningJob(every(7.0, 120.0, 120.0 + 49 * 7.0)).run(9000.0)
     assert "after its last step, 50/50, in its final save or teardown" in describe_stall(hung.stall)
-
-
-@pytest.mark.parametrize("purpose", [purpose for purpose in Purpose if purpose is not Purpose.MEASURE])
-def test_profiles_and_checkpoints_get_more_time(purpose: Purpose) -> None:
-    job = RunningJob([*FAST, 190.0 + 28 * MINUTE], purpose=purpose).run(190.0 + 28 * MINUTE)
-    assert job.told == []
 
 
 def test_stall_limit_is_set_and_cancelling_switched_off() -> None:

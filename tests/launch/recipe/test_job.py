@@ -52,9 +52,7 @@ def environment(spec: JobSpec) -> dict[str, str]:
         ),
     ],
 )
-def test_the_command_is_that_of_the_document(
-    name: str, ending: str, launcher: str, command: str, directory: str
-) -> None:
+def test_command_is_that_of_the_document(name: str, ending: str, launcher: str, command: str, directory: str) -> None:
     job = spec(name, ending, launcher=launcher)
     assert " ".join(job.command) == command
     assert job.directory == Path(directory)
@@ -74,19 +72,6 @@ def test_the_command_is_that_of_the_document(
                 "SLURM_ACCOUNT": "acct",
                 "SLURM_PARTITION": "batch",
                 "SLURM_GPUS_PER_NODE": "8",
-            },
-        ),
-        (
-            "nemotron4/25.01",
-            "fp8-128",
-            "",
-            {
-                "DTYPE": "fp8",
-                "MODEL_SIZE": "340b",
-                "STAGE_PATH": "/lustre/stage",
-                "SBATCH_ACCOUNT": "acct",
-                "SBATCH_PARTITION": "batch",
-                "SBATCH_GPUS_PER_NODE": "8",
             },
         ),
         (
@@ -127,7 +112,7 @@ def test_the_command_is_that_of_the_document(
         ),
     ],
 )
-def test_the_environment_is_that_of_the_document_and_nothing_else(
+def test_environment_is_exactly_that_of_the_document(
     name: str, ending: str, launcher: str, own: dict[str, str]
 ) -> None:
     """Above all not the caller's LD_PRELOAD and SLURM_JOB_ID, nor STAGE_PATH where the document forbids it."""
@@ -135,13 +120,13 @@ def test_the_environment_is_that_of_the_document_and_nothing_else(
     assert environment(spec(name, ending, launcher=launcher)) == {**common, **own}
 
 
-def test_a_folder_of_another_release_is_removed_even_from_the_cluster_file() -> None:
+def test_forbidden_variable_of_the_cluster_file_is_removed() -> None:
     cluster = replace(CLUSTER, environment=(("STAGE_PATH", "/lustre/old"),))
     assert environment(spec("grok1/24.11", "fp8-256", cluster))["STAGE_PATH"] == "/lustre/old"
     assert "STAGE_PATH" not in environment(spec("grok1/25.05", "h100-fp8-512", cluster))
 
 
-def test_what_is_set_later_wins() -> None:
+def test_later_setting_wins() -> None:
     """The cluster file over the caller, the installed recipe over the cluster, the configuration over all of them."""
     installed = InstalledRecipe("grok1", "24.11", environment=(("B", "recipe"), ("DTYPE", "bf16")))
     cluster = replace(
@@ -158,7 +143,7 @@ SWITCHES = ["ENABLE_PROFILE", "ENABLE_NCCLTRACE", "DISABLE_PERFRUN", "ENABLE_CHE
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_run_is_never_profiled_traced_or_saved_by_accident(name: str) -> None:
+def test_run_is_never_profiled_or_traced_by_accident(name: str) -> None:
     """A profiled run must not be judged for its speed: only the purpose of a job switches these on."""
     cluster = replace(CLUSTER, environment=((name, "true"),))
     caller = {**CALLER, name: "true"}
@@ -170,7 +155,7 @@ def test_a_run_is_never_profiled_traced_or_saved_by_accident(name: str) -> None:
     assert job.purpose is Purpose.PROFILE
 
 
-def test_the_gpus_per_node_that_the_old_documents_call_null_are_left_out() -> None:
+def test_null_gpus_per_node_are_left_out() -> None:
     """srun takes SLURM_GPUS_PER_NODE=null for a request for GPUs, and refuses every step of the job."""
     caller = {**CALLER, "SLURM_GPUS_PER_NODE": "null"}
     without = replace(CLUSTER, gres="")
@@ -178,33 +163,33 @@ def test_the_gpus_per_node_that_the_old_documents_call_null_are_left_out() -> No
     assert environment(spec("grok1/24.11", "fp8-256", caller=caller))["SLURM_GPUS_PER_NODE"] == "8"
 
 
-def test_account_and_partition_that_nothing_names_are_left_out() -> None:
+def test_unnamed_account_and_partition_are_left_out() -> None:
     assert spec("grok1/24.11", "fp8-8", Cluster(gpu="h100")).command == ("sbatch", "-N", "1", "./launch.sh")
     joined = own_command("sbatch --account={account} -p {partition} -N {nodes} ./launch.sh")
     job = build_job(baseline("grok1/24.11", "fp8-8"), joined, Cluster(gpu="h100", partition="p q"), caller=CALLER)
     assert job.command == ("sbatch", "-p", "p q", "-N", "1", "./launch.sh")
 
 
-def test_account_and_partition_that_the_caller_exported_are_used() -> None:
+def test_exported_account_and_partition_are_used() -> None:
     caller = {**CALLER, "SLURM_ACCOUNT": "mine", "SLURM_PARTITION": "other"}
     job = spec("grok1/24.11", "fp8-8", Cluster(gpu="h100"), caller=caller)
     assert job.command == ("sbatch", "-A", "mine", "-p", "other", "-N", "1", "./launch.sh")
 
 
-def test_the_time_limit_is_given_to_sbatch() -> None:
+def test_time_limit_is_passed_to_sbatch() -> None:
     cluster = replace(CLUSTER, time_limit="00:30:00")
     assert spec("grok1/24.11", "fp8-8", cluster).command[:3] == ("sbatch", "--gres=gpu:8", "--time=00:30:00")
     assert environment(spec("grok1/25.05", "h100-fp8-512", cluster))["TIME_LIMIT"] == "00:30:00", "launch.sh reads it"
 
 
-def test_a_launcher_that_the_recipe_does_not_have_is_refused() -> None:
+def test_launcher_unknown_to_the_recipe_is_refused() -> None:
     with pytest.raises(LaunchError, match=r"--llmb-launcher=scrpt: .*did you mean 'script'\?.*llmb-run, script"):
         spec("grok1/25.05", "h100-fp8-512", launcher="scrpt")
     with pytest.raises(LaunchError, match="launcher 'sbatch': its recipe has none of that name"):
         spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, launcher="sbatch"))
 
 
-def test_the_installed_recipe_says_folder_launcher_and_virtual_environment(tmp_path: Path) -> None:
+def test_installed_recipe_sets_folder_launcher_and_environment(tmp_path: Path) -> None:
     own = InstalledRecipe("grok1", "25.05", Path("${RECIPES}/grok1"), "script", (), tmp_path)
     job = spec(
         "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,)), caller={**CALLER, "RECIPES": "/my recipes"}
@@ -217,24 +202,24 @@ def test_the_installed_recipe_says_folder_launcher_and_virtual_environment(tmp_p
     assert conda["CONDA_PREFIX"] == str(tmp_path)
 
 
-def test_llmb_run_works_in_its_own_folder_whatever_is_installed_where() -> None:
+def test_llmb_run_works_in_its_own_folder() -> None:
     own = InstalledRecipe("grok1", "25.05", Path("/lustre/recipes/grok1"))
     assert spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,))).directory == Path("/lustre/llmb")
 
 
-def test_a_recipe_of_ones_own_runs_beside_its_file(tmp_path: Path) -> None:
+def test_custom_recipe_runs_beside_its_file(tmp_path: Path) -> None:
     own = replace(own_command("./launch.sh", "local"), file=tmp_path / "mine.yaml")
     job = build_job(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER)
     assert (job.via, job.directory) == ("local", tmp_path)
 
 
-def test_the_callers_virtual_environment_counts_where_the_recipe_wants_one() -> None:
+def test_virtual_environment_is_passed_if_the_recipe_wants_it() -> None:
     caller = {**CALLER, "VIRTUAL_ENV": "/venv"}
     assert environment(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller=caller))["VIRTUAL_ENV"] == "/venv"
     assert "VIRTUAL_ENV" not in environment(spec("grok1/24.11", "fp8-8", caller=caller))
 
 
-def test_the_gpus_that_the_caller_may_use_count_on_this_machine_only() -> None:
+def test_visible_devices_are_passed_to_local_jobs_only() -> None:
     caller = {**CALLER, "CUDA_VISIBLE_DEVICES": "3"}
     local = build_job(
         baseline("grok1/24.11", "fp8-8"), own_command("./launch.sh", "local"), Cluster(gpu="h100"), caller=caller
@@ -265,13 +250,11 @@ def test_the_gpus_that_the_caller_may_use_count_on_this_machine_only() -> None:
         ),
     ],
 )
-def test_the_log_lies_below_the_last_folder_that_is_known(
-    name: str, ending: str, purpose: Purpose, folders: list[Path]
-) -> None:
+def test_log_folder_is_the_deepest_known_one(name: str, ending: str, purpose: Purpose, folders: list[Path]) -> None:
     assert list(spec(name, ending, purpose=purpose).log_folders) == folders
 
 
-def test_a_job_on_this_machine_has_no_log_but_its_own_output() -> None:
+def test_local_job_logs_only_its_output() -> None:
     """A log of Slurm's job 3, left in results/, is not the log of the third local job."""
     own = replace(own_command("./launch.sh", "local"), log="results/{dtype}/log_{job}.out")
     assert build_job(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER).log_folders == ()
@@ -290,7 +273,7 @@ def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFa
 @pytest.mark.slow
 @given(value=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30))
 @example("a b; touch /tmp/x $(touch /tmp/x) `x` 'q\" \n -N 9 {gpus} $STAGE_PATH")
-def test_a_value_with_anything_in_it_is_one_argument_and_one_variable(value: str) -> None:
+def test_any_value_is_one_argument_and_one_variable(value: str) -> None:
     own = own_command("prog {account} x{stage}y $STAGE_PATH ${VALUE}")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value.replace("${", "$ {")),))
     job = build_job(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
@@ -298,7 +281,7 @@ def test_a_value_with_anything_in_it_is_one_argument_and_one_variable(value: str
 
 
 @pytest.mark.parametrize("value", ["a b; $(touch x) `touch x`", "'\"", "two\nlines", "é"])
-def test_a_value_reaches_a_process_as_it_is(value: str, tmp_path: Path) -> None:
+def test_value_reaches_a_process_unchanged(value: str, tmp_path: Path) -> None:
     own = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value),))
     job = build_job(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
@@ -308,7 +291,7 @@ def test_a_value_reaches_a_process_as_it_is(value: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_no_process_can_have_is_refused_without_its_value() -> None:
+def test_impossible_variable_is_refused_without_its_value() -> None:
     with pytest.raises(LaunchError, match="the value of HF_TOKEN holds a NUL") as caught:
         spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller={**CALLER, "HF_TOKEN": "hf_secret\0"})
     assert "hf_secret" not in str(caught.value)
@@ -321,20 +304,20 @@ def test_what_no_process_can_have_is_refused_without_its_value() -> None:
         build_job(baseline("grok1/24.11", "fp8-8"), own_command("sbatch a\0b"), CLUSTER, caller=CALLER)
 
 
-def test_a_reference_that_is_not_set_names_key_and_variable() -> None:
+def test_unset_reference_is_refused_with_its_key() -> None:
     cluster = replace(CLUSTER, environment=(("HF_TOKEN", "${MY_TOKEN}"),), source=Path("cluster.yaml"))
     with pytest.raises(LaunchError, match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{MY_TOKEN\}"):
         spec("grok1/24.11", "fp8-8", cluster)
 
 
-def test_a_command_that_cannot_be_read_is_named() -> None:
+def test_unreadable_command_is_refused() -> None:
     for command, message in (("sbatch 'x", "No closing quotation"), ("run {job}", "{job} is not known before")):
         with pytest.raises(LaunchError, match=r"grok1/24.11.yaml: launch: commands: own") as caught:
             build_job(baseline("grok1/24.11", "fp8-8"), own_command(command), CLUSTER, caller=CALLER)
         assert message in str(caught.value)
 
 
-def test_a_variable_that_is_not_set_stays_as_it_is_written() -> None:
+def test_unset_variable_stays_as_written() -> None:
     """Preflight names it as missing, together with everything else that is."""
     caller = {name: value for name, value in CALLER.items() if name != "STAGE_PATH"}
     job = spec("maxtext_llama2/24.11", "fp8-256", caller=caller)
@@ -342,7 +325,7 @@ def test_a_variable_that_is_not_set_stays_as_it_is_written() -> None:
     assert list_missing(job, facts("maxtext_llama2/24.11")) == ["STAGE_PATH"]
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_variables_are_listed() -> None:
     job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", Cluster(gpu="h100"), caller={"HF_TOKEN": ""})
     assert list_missing(job, facts("llama3.1/25.04")) == [
         "STAGE_PATH",
@@ -353,17 +336,17 @@ def test_what_is_missing_is_named() -> None:
     assert list_missing(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), facts("llama3.1/25.04")) == []
 
 
-def test_secrets_are_those_of_the_name_of_the_cluster_file_and_of_what_carries_one() -> None:
+def test_variables_that_carry_secrets_are_secret() -> None:
     cluster = replace(CLUSTER, environment=(("CARRIER", "x${MY_TOKEN}"), ("QUIET", "y")), secrets=("QUIET",))
     job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", cluster, caller={**CALLER, "MY_TOKEN": "t"})
     assert job.secrets == ("CARRIER", "HF_TOKEN", "QUIET")
 
 
-def test_nodes_to_avoid_are_those_of_the_cluster() -> None:
+def test_excluded_nodes_are_those_of_the_cluster() -> None:
     assert spec("grok1/24.11", "fp8-8", replace(CLUSTER, exclude=("n1", "n2"))).exclude == ("n1", "n2")
 
 
-def test_the_rest_of_a_job() -> None:
+def test_job_has_id_experiment_and_gpu_hours() -> None:
     job = spec("grok1/24.11", "fp8-256")
     assert (job.case_id, job.experiment) == ("grok1_314b-24.11-h100-fp8-256", "pretrain_grok1_314b_fp8_256")
     assert job.gpu_hours == pytest.approx(50 * baseline("grok1/24.11", "fp8-256").step_seconds * 256 / 3600)
@@ -387,7 +370,7 @@ def test_the_rest_of_a_job() -> None:
         ("x" * 300, False, {}),
     ],
 )
-def test_the_image_that_a_cluster_file_names(value: str, secret: bool, expected: dict[str, str]) -> None:
+def test_image_of_the_cluster_file_is_found(value: str, secret: bool, expected: dict[str, str]) -> None:
     cluster = replace(CLUSTER, environment=((IMAGE, value),), secrets=(IMAGE,) if secret else ())
     assert find_named_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
     assert find_named_image(spec("grok1/24.11", "fp8-256")) == {}

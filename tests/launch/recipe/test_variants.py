@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ def read(tmp_path: Path, *entries: str) -> tuple[Variant, ...]:
     return read_variants(path).variants
 
 
-def test_an_arm_is_an_image_a_commit_a_folder_variables_or_arguments(tmp_path: Path) -> None:
+def test_variant_is_read_with_all_its_keys(tmp_path: Path) -> None:
     variants = read(
         tmp_path,
         "name: good",
@@ -86,13 +86,13 @@ def test_an_arm_is_an_image_a_commit_a_folder_variables_or_arguments(tmp_path: P
         (["name: a", 'name: b, arguments: ["\\0"]'], ":4: "),
     ],
 )
-def test_what_is_none_is_refused_with_its_line(tmp_path: Path, entries: Sequence[str], message: str) -> None:
+def test_mistaken_variant_is_refused_with_its_line(tmp_path: Path, entries: Sequence[str], message: str) -> None:
     with pytest.raises(LaunchError, match=r"variants\.yaml") as error:
         read(tmp_path, *entries)
     assert message in str(error.value)
 
 
-def test_a_search_is_over_variants_or_commits_with_the_most_runs(tmp_path: Path) -> None:
+def test_search_is_over_variants_or_commits(tmp_path: Path) -> None:
     path = tmp_path / "builds.yaml"
     path.write_text("schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
     assert read_builds(path) == Builds((Variant("a"), Variant("b", "x")), most_runs=60)
@@ -110,7 +110,7 @@ def test_a_search_is_over_variants_or_commits_with_the_most_runs(tmp_path: Path)
         ("commits: a..b\nmost_runs: 7", ":3: found 7, expected a whole number from 8 to 10000"),
     ],
 )
-def test_what_is_no_search_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_mistaken_search_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "builds.yaml"
     path.write_text(f"schema: 1\n{text}\n")
     with pytest.raises(LaunchError, match=r"builds\.yaml") as error:
@@ -118,7 +118,7 @@ def test_what_is_no_search_is_refused_with_its_line(tmp_path: Path, text: str, m
     assert message in str(error.value)
 
 
-def test_an_ab_has_no_key_of_a_search(tmp_path: Path) -> None:
+def test_comparison_has_no_key_of_a_search(tmp_path: Path) -> None:
     path = tmp_path / "variants.yaml"
     path.write_text("schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
     with pytest.raises(LaunchError, match="most_runs"):
@@ -128,21 +128,21 @@ def test_an_ab_has_no_key_of_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "separate"), [("", False), ("allocation: shared\n", False), ("allocation: separate\n", True)]
 )
-def test_a_file_may_want_jobs_of_their_own(tmp_path: Path, line: str, separate: bool) -> None:
+def test_file_may_ask_for_separate_jobs(tmp_path: Path, line: str, separate: bool) -> None:
     path = tmp_path / "variants.yaml"
     path.write_text(f"schema: 1\n{line}variants:\n  - {{name: a}}\n  - {{name: b, image: x}}\n")
     for builds in (read_variants(path), read_builds(path)):
         assert (len(builds.variants), builds.separate) == (2, separate)
 
 
-def test_another_word_for_the_allocation_is_refused(tmp_path: Path) -> None:
+def test_unknown_allocation_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "variants.yaml"
     path.write_text("schema: 1\nallocation: common\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
     with pytest.raises(LaunchError, match=":2: found 'common', expected shared or separate"):
         read_variants(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"none\.yaml"):
         read_variants(tmp_path / "none.yaml")
 
@@ -154,7 +154,7 @@ def install(tmp_path: Path, variant: Variant, facts: LaunchFacts = FACTS, *recip
     return install_variant(variant, job, cluster, journal=tmp_path / "journal", run=run).installed[0]
 
 
-def test_it_takes_the_place_of_what_is_installed_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_variant_overrides_the_installed_recipe(tmp_path: Path) -> None:
     there = InstalledRecipe("grok1", "", tmp_path, "script", (("A", "old"), ("KEPT", "yes")), tmp_path / "venv")
     variant = Variant("new", image="img", environment=(("A", "new"),), folder=tmp_path / "mine")
     arm = install(tmp_path, variant, FACTS, there)
@@ -176,7 +176,7 @@ def test_it_takes_the_place_of_what_is_installed_and_keeps_the_rest(tmp_path: Pa
         (Variant("a", commit="abc"), FACTS, "variant a: commit abc: git in "),
     ],
 )
-def test_what_a_recipe_cannot_be_given_is_refused(
+def test_impossible_variant_of_a_recipe_is_refused(
     tmp_path: Path, variant: Variant, facts: LaunchFacts, message: str
 ) -> None:
     with pytest.raises(LaunchError, match="variant a: ") as error:
@@ -195,9 +195,7 @@ def test_what_a_recipe_cannot_be_given_is_refused(
         ({"PATH": "/elsewhere/bin"}, "PATH"),
     ],
 )
-def test_a_variable_that_something_else_sets_is_refused(
-    tmp_path: Path, environment: dict[str, str], refused: str
-) -> None:
+def test_ineffective_variable_is_refused(tmp_path: Path, environment: dict[str, str], refused: str) -> None:
     variant = Variant("b", environment=tuple(environment.items()))
     job = {"DTYPE": "bf16", "COLUMNS": "400", "EMPTY": "", "DATA": "/home/x/data", "PATH": "/venv/bin:/opt/bin"}
     spec = job_spec(tmp_path, environment=tuple(job.items()))
@@ -232,20 +230,19 @@ def test_variants_with_the_same_job_are_refused(tmp_path: Path, changes: dict[st
         refuse_same(jobs)
 
 
-def test_a_commit_that_git_says_nothing_of_is_refused(tmp_path: Path) -> None:
-    def answer(
-        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
-    ) -> CommandOutput:
-        del arguments, timeout, environment
-        return CommandOutput(0, "", "")
+def answer(code: int, errors: str = "") -> Callable[..., CommandOutput]:
+    """Return a runner whose commands all end so."""
+    return lambda *_, **__: CommandOutput(code, "", errors)
 
+
+def test_unknown_commit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="git knows no such commit"):
         install_variant(
             Variant("a", commit="abc"),
             PlannedJob(job_spec(tmp_path), FACTS),
             Cluster(),
             journal=tmp_path,
-            run=answer,
+            run=answer(0),
         )
 
 
@@ -269,22 +266,10 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_of_what_git_says_the_reason_is_told(tmp_path: Path) -> None:
-    def answer(
-        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
-    ) -> CommandOutput:
-        del arguments, timeout, environment
-        return CommandOutput(128, "", "Preparing\nfatal: no room\nuse 'add -f'\n")
-
+def test_failure_of_git_is_reported_with_its_reason(tmp_path: Path) -> None:
+    failing = answer(128, "Preparing\nfatal: no room\nuse 'add -f'\n")
     with pytest.raises(LaunchError, match=r"git:a\.\.b: git in .*: fatal: no room$"):
-        list_commits("a..b", tmp_path, answer)
-
-
-def test_a_checkout_that_was_removed_is_made_again(check_out: Callable[[], Path]) -> None:
-    checkout = check_out()
-    shutil.rmtree(checkout)
-    assert check_out() == checkout
-    assert (checkout / "launch.sh").exists()
+        list_commits("a..b", tmp_path, failing)
 
 
 @pytest.fixture
@@ -304,15 +289,18 @@ def check_out(repository: Path) -> Callable[[], Path]:
     return make
 
 
-def test_a_checkout_is_kept_with_what_was_built_in_it(check_out: Callable[[], Path]) -> None:
+def test_checkout_is_kept_with_its_build_until_removed(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     assert (checkout / "launch.sh").read_text() == "steps 1.0\n"
     (checkout / "built").touch()
     assert check_out() == checkout
     assert (checkout / "built").exists()
+    shutil.rmtree(checkout)
+    assert check_out() == checkout
+    assert (checkout / "launch.sh").exists()
 
 
-def test_a_checkout_that_was_killed_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
+def test_killed_checkout_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
     """Also where git left its lock on it, as it does when it is killed itself."""
     checkout = check_out()
     (checkout / "launch.sh").unlink()
@@ -324,7 +312,7 @@ def test_a_checkout_that_was_killed_is_made_again(check_out: Callable[[], Path],
     assert not checkout.with_name(f"{checkout.name}.part").exists()
 
 
-def test_a_checkout_that_git_could_not_make_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
+def test_failed_checkout_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
     hook = repository / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nrm launch.sh; exit 3\n")
@@ -335,7 +323,7 @@ def test_a_checkout_that_git_could_not_make_is_made_again(check_out: Callable[[]
     assert (check_out() / "launch.sh").exists()
 
 
-def test_a_checkout_that_was_changed_since_is_refused(check_out: Callable[[], Path]) -> None:
+def test_changed_checkout_is_refused(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     (checkout / "launch.sh").write_text("steps 1.05\n")
     with pytest.raises(LaunchError, match=r"launch\.sh was changed in it: .*; remove the folder"):
@@ -345,7 +333,7 @@ def test_a_checkout_that_was_changed_since_is_refused(check_out: Callable[[], Pa
         check_out()
 
 
-def test_a_folder_in_the_place_of_a_checkout_is_refused_and_kept(check_out: Callable[[], Path]) -> None:
+def test_folder_in_place_of_a_checkout_is_kept(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     (checkout / ".git").unlink()
     for _ in range(2):
@@ -354,7 +342,7 @@ def test_a_folder_in_the_place_of_a_checkout_is_refused_and_kept(check_out: Call
     assert (checkout / "launch.sh").exists()
 
 
-def test_a_commit_that_another_session_checks_out_is_refused(check_out: Callable[[], Path]) -> None:
+def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     checkout.with_name(f"{checkout.name}.part").touch()
     lock = take_lock(checkout.with_name(f"{checkout.name}.lock"))
@@ -365,7 +353,7 @@ def test_a_commit_that_another_session_checks_out_is_refused(check_out: Callable
     assert check_out() == checkout
 
 
-def test_commits_between_two_are_those_of_the_first_parents(repository: Path) -> None:
+def test_commits_follow_the_first_parents(repository: Path) -> None:
     variants = list_commits("HEAD~2..main", repository, run)
     subjects = [
         run(("git", "-C", str(repository), "log", "-1", "--format=%s", each.commit), timeout=60).out.strip()
@@ -379,16 +367,13 @@ def test_commits_between_two_are_those_of_the_first_parents(repository: Path) ->
     ("text", "message"),
     [
         ("main", "expected two commits"),
-        ("main...HEAD", "expected two commits"),
-        ("..main", "expected two commits"),
         ("--all..main", "expected two commits"),
         ("main..main", "expected up to 511 commits between"),
-        ("main..HEAD~1", "expected up to 511 commits between"),
         ("side..main", "expected up to 511 commits between"),
         ("none..main", "git:none..main: git in "),
     ],
 )
-def test_what_is_no_range_of_commits_is_refused(repository: Path, text: str, message: str) -> None:
+def test_impossible_range_of_commits_is_refused(repository: Path, text: str, message: str) -> None:
     with pytest.raises(LaunchError) as error:
         list_commits(text, repository, run)
     assert message in str(error.value)
