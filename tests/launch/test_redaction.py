@@ -77,13 +77,13 @@ def test_a_job_hides_its_own_secrets_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("left", ["hf_secret-of-mine", "hf_secret-of-m", "hf_secret-of-m…", "hf_s"])
-def test_a_quote_that_was_cut_within_a_secret_does_not_begin_it(left: str) -> None:
+def test_truncated_secret_is_hidden_in_a_quote(left: str) -> None:
     job = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "hf_secret-of-mine"),))
     assert hide_in_quote(Quote(f"token: {left}"), job) == "token: ***"
     assert hide_in_quote(Quote("nothing of it…"), job) == "nothing of it…"
 
 
-def test_a_token_that_is_another_one_than_that_of_the_job_hides_nothing_in_what_the_job_printed() -> None:
+def test_quote_is_withheld_if_the_token_changed() -> None:
     fresh = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "hf_new"),))
     for had, shown in (("hf_new", "token: ***"), ("hf_old", WITHHELD)):
         job = replace(fresh, digests=(("HF_TOKEN", make_digest(had)),))
@@ -93,7 +93,7 @@ def test_a_token_that_is_another_one_than_that_of_the_job_hides_nothing_in_what_
     assert hide_in_quote(Quote("token: hf_old"), gone) == WITHHELD
 
 
-def test_without_its_secrets_nothing_that_a_job_printed_is_shown() -> None:
+def test_quote_is_withheld_without_the_secrets() -> None:
     job = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "***"),))
     assert hide_in_quote(Quote("token: hf_secret"), job) == WITHHELD
 

@@ -30,7 +30,7 @@ def lines() -> list[str]:
     return []
 
 
-def test_each_change_of_a_job_has_its_line(lines: list[str]) -> None:
+def test_each_change_of_a_job_has_a_line(lines: list[str]) -> None:
     progress, one = Progress(lines.append), job(HERE)
     progress.tell_submitted(one, START)
     progress.tell_change(replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), None, START)
@@ -46,7 +46,7 @@ def test_each_change_of_a_job_has_its_line(lines: list[str]) -> None:
     assert all(line.startswith(f"{START.astimezone():%H:%M:%S}  ") for line in lines)
 
 
-def test_a_refused_submission_is_told_in_full(lines: list[str]) -> None:
+def test_refused_submission_is_reported_in_full(lines: list[str]) -> None:
     Progress(lines.append).tell_ended(
         job(HERE, job_id="", **REFUSED),
         JobEnd(Blame.RUN, "refused:\n    no account"),
@@ -55,7 +55,7 @@ def test_a_refused_submission_is_told_in_full(lines: list[str]) -> None:
     assert lines == [f"{START.astimezone():%H:%M:%S}  refused:\n          no account"]
 
 
-def test_which_of_several_jobs_for_one_configuration_is_said(lines: list[str]) -> None:
+def test_line_names_purpose_run_and_attempt(lines: list[str]) -> None:
     spec = replace(job(HERE).spec, purpose=Purpose.PROFILE)
     Progress(lines.append).tell_submitted(job(HERE, spec=spec, attempt=2, repeat=3), START)
     assert "(profile, run 3, attempt 2)" in " ".join(lines[0].split())
@@ -88,7 +88,7 @@ def follow(
     return told
 
 
-def test_a_heartbeat_comes_after_a_minute_and_then_less_often_but_every_5_minutes() -> None:
+def test_heartbeat_slows_down_to_every_5_minutes() -> None:
     told = follow(Progress(print), 2.0)
     gaps = [later - earlier for earlier, later in pairwise(told)]
     assert gaps[0] == 10.0, "the first line is a change"
@@ -118,7 +118,7 @@ def steps(found: dict[int, tuple[int, int | None, float]]) -> Callable[[Job], tu
         ({1: (23, None, 9.0), 2: (50, 50, 9.0)}, "step 50/50, about 0 s left"),
     ],
 )
-def test_the_way_of_the_run_that_ends_last_is_told(
+def test_progress_of_the_last_run_is_reported(
     lines: list[str], found: dict[int, tuple[int, int | None, float]], expected: str
 ) -> None:
     progress = Progress(lines.append, steps(found))
@@ -128,7 +128,7 @@ def test_the_way_of_the_run_that_ends_last_is_told(
     assert expected.format(id=jobs[0].spec.case_id) in " ".join(lines[0].split())
 
 
-def test_no_step_of_an_allocation_is_told(lines: list[str]) -> None:
+def test_allocation_reports_no_step(lines: list[str]) -> None:
     """A log by its job id is that of the run in it, or of the one before."""
     held = replace(job(HERE).spec, purpose=Purpose.ALLOCATION)
     jobs = [job(HERE, 1, spec=held, status=running()), job(HERE, 2, status=running())]
@@ -139,7 +139,7 @@ def test_no_step_of_an_allocation_is_told(lines: list[str]) -> None:
         assert " ".join(lines[-1].split())[9:].lstrip() == expected
 
 
-def test_few_logs_are_looked_at_however_many_jobs_run(lines: list[str]) -> None:
+def test_few_logs_are_read_however_many_jobs_run(lines: list[str]) -> None:
     looked: list[int] = []
     jobs = [job(HERE, number, status=running()) for number in range(200)]
     progress = Progress(lines.append, lambda one: looked.append(one.number))

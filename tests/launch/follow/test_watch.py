@@ -27,7 +27,7 @@ from pytest_llmbench.launch.follow.watch import Limits, Watch, explain_end
         (Purpose.CONFIRM_NODES, "(ReqNodeNotAvail, Reserved for maintenance)", 0),
     ],
 )
-def test_a_job_on_suspect_nodes_is_not_waited_for_all_night(
+def test_job_on_given_nodes_is_not_awaited_for_long(
     tmp_path: Path, purpose: Purpose, reason: str, minutes: int
 ) -> None:
     watch = Watch(Limits(pending_seconds=24 * 3600.0))
@@ -43,7 +43,7 @@ def test_a_job_on_suspect_nodes_is_not_waited_for_all_night(
 GONE = "ReqNodeNotAvail, UnavailableNodes:n1"
 
 
-def test_a_time_in_which_nobody_answered_is_none_in_which_nodes_were_gone(tmp_path: Path) -> None:
+def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
     watch = Watch(Limits())
     held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
     assert not watch.decide(held, waiting(GONE), START).cancel
@@ -52,7 +52,7 @@ def test_a_time_in_which_nobody_answered_is_none_in_which_nodes_were_gone(tmp_pa
     assert watch.decide(held, waiting(GONE), START + timedelta(seconds=1501)).cancel
 
 
-def test_a_reason_that_never_clears_is_timed_by_itself(tmp_path: Path) -> None:
+def test_permanent_reason_is_timed_by_itself(tmp_path: Path) -> None:
     watch = Watch(Limits())
     held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
     assert not watch.decide(held, waiting(GONE), START).cancel
@@ -69,7 +69,7 @@ def hold(folder: Path) -> tuple[Job, Job]:
 STILL = "stood still for 20 min after step 5/50 (x.out)"
 
 
-def test_an_allocation_that_ends_with_a_run_which_stood_still_was_ended_by_us(tmp_path: Path) -> None:
+def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
     """Slurm says that the user did it, who is us: both jobs say why, the allocation first, as it is asked for first."""
     watch = Watch(Limits(stalls=StallLimits(600.0)), lambda _job: (5, 50, 1.0))
     held, run = hold(tmp_path)
@@ -91,7 +91,7 @@ def test_an_allocation_that_ends_with_a_run_which_stood_still_was_ended_by_us(tm
     ]
 
 
-def test_an_allocation_that_somebody_else_cancelled_was_not_ended_by_us(tmp_path: Path) -> None:
+def test_allocation_cancelled_by_others_was_not_ended_by_us(tmp_path: Path) -> None:
     watch = Watch(Limits())
     for each in hold(tmp_path):
         watch.decide(each, running(), START)

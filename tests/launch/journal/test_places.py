@@ -32,7 +32,7 @@ def explain(index: Path | None, session: str, folder: Path) -> str:
     return str(caught.value)
 
 
-def test_the_newest_unfinished_session_is_named_with_its_folder(tmp_path: Path, index: Path) -> None:
+def test_newest_unfinished_session_is_named_with_its_folder(tmp_path: Path, index: Path) -> None:
     begun(tmp_path / "old", index)
     session = begun(tmp_path / "a folder", index)
     finished = begun(tmp_path / "new", index, finish=True)
@@ -49,7 +49,7 @@ def test_the_newest_unfinished_session_is_named_with_its_folder(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("content", [b"", b'\xff\n[1]\n{}\nnull\n["x"', b'["20261121-0545-3f9a", "/gone"]\n'])
-def test_a_file_that_says_nothing_of_use_is_no_error(tmp_path: Path, index: Path, content: bytes) -> None:
+def test_useless_index_is_no_error(tmp_path: Path, index: Path, content: bytes) -> None:
     index.parent.mkdir()
     index.write_bytes(content)
     (tmp_path / "here").mkdir()
@@ -60,20 +60,20 @@ def test_a_file_that_says_nothing_of_use_is_no_error(tmp_path: Path, index: Path
     assert "lies in" in explain(index, "", tmp_path / "here")
 
 
-def test_a_file_that_cannot_be_written_hinders_no_session(tmp_path: Path) -> None:
+def test_unwritable_index_hinders_no_session(tmp_path: Path) -> None:
     for place in (None, tmp_path, Path("/proc/sessions.jsonl")):
         begun(tmp_path / "here", place or tmp_path)
         places.require_journal(place, "", tmp_path / "here")
 
 
-def test_the_folder_above_is_an_error_that_names_the_right_one_once(tmp_path: Path, index: Path) -> None:
+def test_parent_folder_is_refused_with_the_right_one(tmp_path: Path, index: Path) -> None:
     begun(tmp_path / ".llmbench", index)
     told = explain(index, "", tmp_path)
     assert f"did you mean --llmb-journal={tmp_path}/.llmbench?" in told
     assert told.count(str(tmp_path / ".llmbench")) == 1
 
 
-def test_a_session_that_another_folder_holds_is_found_from_one_that_has_a_journal(tmp_path: Path, index: Path) -> None:
+def test_session_of_another_folder_is_found(tmp_path: Path, index: Path) -> None:
     session = begun(tmp_path / "one", index)
     begun(tmp_path / "two", index)
     journal = Journal(tmp_path / "two", index)

@@ -61,7 +61,7 @@ def plan(*jobs: PlannedJob, slurm: FakeSlurm | None = None) -> AllocationPlan:
     return plan_allocation(jobs, 10, cast("Slurm", slurm or FakeSlurm()))
 
 
-def test_it_holds_the_nodes_for_the_most_runs_there_can_be(job: PlannedJob) -> None:
+def test_allocation_is_sized_for_the_most_runs(job: PlannedJob) -> None:
     """Each gets its steps, half as long again, and ten minutes."""
     planned = plan(job, change(job, environment=(*job.spec.environment, ("A", "1"))))
     held = planned.size(10)
@@ -75,12 +75,12 @@ def test_it_holds_the_nodes_for_the_most_runs_there_can_be(job: PlannedJob) -> N
     )
 
 
-def test_a_run_in_it_is_the_script_with_its_arguments(job: PlannedJob) -> None:
+def test_run_in_an_allocation_is_the_script(job: PlannedJob) -> None:
     run = place_run(job.spec, 2, warm_up=True)
     assert (run.via, run.command, run.allocation, run.warm_up) == ("allocation", ("./launch.sh", "--fast"), 2, True)
 
 
-def test_the_time_limit_of_a_run_is_that_of_its_share(job: PlannedJob) -> None:
+def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
     limited = change(job, command=("sbatch", "--time=30", *SBATCH[1:]))
     held = plan(limited).size(4)
     assert held is not None
@@ -104,7 +104,7 @@ def test_the_time_limit_of_a_run_is_that_of_its_share(job: PlannedJob) -> None:
         ({"command": ("sbatch", "--wrap=srun true")}, "its command names no script"),
     ],
 )
-def test_variants_that_cannot_run_in_one_say_why(job: PlannedJob, changes: dict[str, Any], because: str) -> None:
+def test_variants_that_cannot_share_give_the_reason(job: PlannedJob, changes: dict[str, Any], because: str) -> None:
     planned = plan(job, change(job, **changes))
     assert planned.spec is None
     assert because in planned.because
@@ -112,14 +112,14 @@ def test_variants_that_cannot_run_in_one_say_why(job: PlannedJob, changes: dict[
 
 
 @pytest.mark.parametrize("option", ["--export=NONE", "-D"])
-def test_what_runs_are_not_to_share_is_seen_in_the_command_and_in_the_script(job: PlannedJob, option: str) -> None:
+def test_options_that_runs_cannot_share_are_found(job: PlannedJob, option: str) -> None:
     name = option.partition("=")[0]
     assert plan(change(job, command=("sbatch", option, *SBATCH[1:]))).because == f"its jobs have {name}"
     (job.spec.directory / "launch.sh").write_text(f"#!/bin/bash\n#SBATCH {option}\n")
     assert plan(job).because == f"its jobs have {name}"
 
 
-def test_other_lines_for_sbatch_in_the_script_are_other_options(job: PlannedJob, tmp_path: Path) -> None:
+def test_other_directives_in_the_script_prevent_sharing(job: PlannedJob, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "launch.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=8\n")
@@ -135,16 +135,16 @@ def test_other_lines_for_sbatch_in_the_script_are_other_options(job: PlannedJob,
         (FakeSlurm(limit=7 * 3600.0), ""),
     ],
 )
-def test_what_slurm_would_not_give_is_not_asked_for(job: PlannedJob, slurm: FakeSlurm, because: str) -> None:
+def test_allocation_beyond_slurm_is_not_planned(job: PlannedJob, slurm: FakeSlurm, because: str) -> None:
     assert plan(job, slurm=slurm).because == because
 
 
-def test_other_launchers_submit_by_themselves(job: PlannedJob) -> None:
+def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:
     """And on this machine there is nothing to hold, nor to say."""
     assert plan(change(job, via="llmb-run", command=("llmb-run",))).because == "its launcher submits by itself"
     assert plan(change(job, via="local", command=("./launch.sh",))) == AllocationPlan()
     assert not AllocationPlan().describe(8, 2)
 
 
-def test_nothing_is_held_for_runs_of_unknown_length(job: PlannedJob) -> None:
+def test_runs_of_unknown_length_get_no_allocation(job: PlannedJob) -> None:
     assert plan(change(job, gpu_hours=0.0)).because == "nothing says how long a run takes"

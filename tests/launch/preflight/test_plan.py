@@ -25,7 +25,7 @@ def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:
     return replace(job, spec=spec)
 
 
-def test_golden_plan(tmp_path: Path) -> None:
+def test_plan_shows_every_job(tmp_path: Path) -> None:
     command = ("sbatch", "-A", "my account", "-N", "1", "./launch.sh")
     shared = {"DTYPE": "bf16", "HF_TOKEN": "hf_1234"}
     first = at(planned(tmp_path, 8, via="sbatch", command=command), {**shared, "A": "x", "B": "y"})
@@ -60,7 +60,7 @@ def test_golden_plan(tmp_path: Path) -> None:
     )
 
 
-def test_a_secret_is_shown_nowhere(tmp_path: Path) -> None:
+def test_plan_shows_no_secret(tmp_path: Path) -> None:
     """Not as its variable, in another variable, in an argument (quoted or not), or in a folder."""
     secret = "s3cret value"
     spec = replace(
@@ -75,7 +75,7 @@ def test_a_secret_is_shown_nowhere(tmp_path: Path) -> None:
     assert "'--token=***' ***" in text
 
 
-def test_a_command_can_be_pasted_whatever_its_arguments_hold(tmp_path: Path) -> None:
+def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
     words = (
         "plain",
         "two words",
@@ -99,7 +99,7 @@ def test_a_command_can_be_pasted_whatever_its_arguments_hold(tmp_path: Path) -> 
     assert not (tmp_path / "x").exists()
 
 
-def test_the_budget_counts_by_recipe_and_says_what_is_unknown(tmp_path: Path) -> None:
+def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
     one = planned(tmp_path, 8)
     other = replace(one, facts=replace(one.facts, release="25.05"), spec=replace(one.spec, gpu_hours=0.0))
     assert format_budget([one, other]) == [
@@ -110,20 +110,20 @@ def test_the_budget_counts_by_recipe_and_says_what_is_unknown(tmp_path: Path) ->
     assert format_budget([]) == ["0 jobs, 0.0 GPU-hours of steps"]
 
 
-def test_more_than_is_allowed_says_what_to_do(tmp_path: Path) -> None:
+def test_exceeded_budget_shows_the_remedy(tmp_path: Path) -> None:
     told = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
     expected = "more than allowed: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
     assert expected in " ".join(told)
     assert "more than allowed" not in " ".join(format_budget([planned(tmp_path, 8)], limit=2))
 
 
-def test_repeats_are_counted_for_what_is_measured_only(tmp_path: Path) -> None:
+def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
     profile = planned(tmp_path, 8, purpose=Purpose.PROFILE)
     assert format_budget([profile], reruns=Reruns(3)) == ["1 job, 1.6 GPU-hours of steps"]
     assert "1.60 GPU-hours, profile: not judged for speed" in format_plan([profile], [])
 
 
-def test_the_runs_that_are_asked_for_are_counted_and_further_ones_are_not_counted_twice(tmp_path: Path) -> None:
+def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
     one = planned(tmp_path, 8)
     hours = one.spec.gpu_hours
     told = [f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed", "more than allowed: "]
@@ -134,7 +134,7 @@ def test_the_runs_that_are_asked_for_are_counted_and_further_ones_are_not_counte
     assert everything[0] == f"3 jobs, {3 * hours:.1f} GPU-hours of steps"
 
 
-def test_the_most_counts_repeats_of_what_is_measured_and_new_starts_of_everything(tmp_path: Path) -> None:
+def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
     one, profile = planned(tmp_path, 8), planned(tmp_path, 8, purpose=Purpose.PROFILE)
     hours = one.spec.gpu_hours
     assert format_budget([one, profile], 10, Reruns(3, 1))[1:] == [
@@ -148,7 +148,7 @@ def test_the_most_counts_repeats_of_what_is_measured_and_new_starts_of_everythin
     assert len(format_budget([one], 100)) == 1
 
 
-def test_the_most_counts_profiles_after_a_regression_and_checks_of_the_nodes_of_slow_runs(tmp_path: Path) -> None:
+def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
     one = planned(tmp_path, 4, nodes=1, gpus_per_node=8)
     hours = one.spec.gpu_hours
     once = format_budget([one], None, Reruns(profiles=0.5, node_checks=True))

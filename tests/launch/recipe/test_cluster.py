@@ -98,12 +98,12 @@ def test_every_key_becomes_a_field(file: Path) -> None:
     )
 
 
-def test_nothing_has_to_be_said_but_the_version(file: Path) -> None:
+def test_only_the_schema_is_required(file: Path) -> None:
     file.write_text("schema: 1\n")
     assert read_cluster(file) == Cluster(source=file)
 
 
-def test_a_recipe_with_its_release_comes_before_one_for_all_releases(file: Path) -> None:
+def test_recipe_with_a_release_comes_first(file: Path) -> None:
     file.write_text("schema: 1\ninstalled: {my-model-2: {}, grok1: {}, my-model-2-25.05: {}}\n")
     found = [(one.recipe, one.release) for one in read_cluster(file).installed]
     assert found == [("my-model-2", "25.05"), ("my-model-2", ""), ("grok1", "")]
@@ -143,11 +143,11 @@ def test_gres_is_written_as_slurm_has_it(file: Path, text: str, gres: str) -> No
         ("schema: 1\nname: [\n", "found a syntax error"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(file: Path, text: str, message: str) -> None:
+def test_mistake_is_named_with_its_line(file: Path, text: str, message: str) -> None:
     assert message in refused(file, text)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"none.yaml: No such file or directory, expected a readable cluster file"):
         read_cluster(tmp_path / "none.yaml")
 
@@ -162,7 +162,7 @@ def test_references_are_taken_from_the_caller() -> None:
         fill_references("${TOKEN}", caller, "cluster.yaml: environment: HF_TOKEN")
 
 
-def test_the_page_about_the_cluster_is_true(file: Path) -> None:
+def test_page_about_the_cluster_is_true(file: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
     example = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert example
@@ -259,7 +259,7 @@ def test_a_newer_file_of_llmb_run(tmp_path: Path) -> None:
         ("  installed:\n", "  installed: yes\n  other:\n", "FILE:14: found yes, expected a list"),
     ],
 )
-def test_what_llmb_run_could_not_use_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_mistake_in_the_llmb_run_file_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "cluster_config.yaml"
     path.write_text(OLDER.replace(old, new))
     with pytest.raises(LaunchError) as caught:
@@ -267,7 +267,7 @@ def test_what_llmb_run_could_not_use_is_named(tmp_path: Path, old: str, new: str
     assert message in str(caught.value).replace(str(path), "FILE")
 
 
-def test_a_folder_without_the_file_is_named(tmp_path: Path) -> None:
+def test_folder_without_the_llmb_run_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"cluster_config.yaml: No such file or directory"):
         read_llmb_run(tmp_path)
 
@@ -288,7 +288,7 @@ def test_a_folder_without_the_file_is_named(tmp_path: Path) -> None:
         (0, "NVIDIA RTX A6000\nNVIDIA H100 PCIe\nNVIDIA RTX A6000\n", "rtxa6000", 2),
     ],
 )
-def test_this_machine_is_a_node_with_its_gpus(code: int, out: str, gpu: str, count: int) -> None:
+def test_local_machine_is_a_node_with_its_gpus(code: int, out: str, gpu: str, count: int) -> None:
     asked: list[tuple[str, ...]] = []
 
     def run(arguments: Sequence[str], **_: object) -> CommandOutput:

@@ -60,7 +60,7 @@ def test_a_command_keeps_its_template_folder_and_variables() -> None:
     )
 
 
-def test_a_command_of_its_own_name_says_how_it_is_launched_and_what_it_prints() -> None:
+def test_custom_command_is_read() -> None:
     own = ("mine", (("command", "./go"), ("via", "script"), ("job_id", r"id (?P<job>\d+)")))
     launch = (("kind", "mine"), ("commands", (own,)), ("gpus_per_node", ()))
     found = read_facts(replace(recipe("grok1/24.11"), launch=launch))
@@ -164,13 +164,13 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
         ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=4), ""),
     ],
 )
-def test_what_a_cluster_cannot_run_is_told_with_the_reason(name: str, ending: str, cluster: Cluster, why: str) -> None:
+def test_unfit_configuration_has_a_reason(name: str, ending: str, cluster: Cluster, why: str) -> None:
     found = reason(name, ending, cluster)
     assert found.startswith(why)
     assert bool(found) is bool(why)
 
 
-def test_a_launcher_that_is_asked_for_counts_more_than_the_clusters() -> None:
+def test_requested_launcher_overrides_the_clusters() -> None:
     cluster = replace(H100, launcher="sbatch", installed=(InstalledRecipe("grok1", "25.05", launcher="script"),))
     assert reason("grok1/25.05", "h100-bf16-512", cluster) == ""
     assert reason("grok1/25.05", "h100-bf16-512", cluster, "llmb-run") == ""
@@ -218,14 +218,14 @@ def test_the_number_of_nodes(name: str, ending: str, per_node: int, nodes: int) 
         ("nemotron4/25.01", Purpose.PROFILE, {"RUN_CONF_PROFILE_STOP_STEP": "30"}, 50),
     ],
 )
-def test_a_job_that_is_not_measured_may_make_fewer_steps(
+def test_unmeasured_job_may_make_fewer_steps(
     name: str, purpose: Purpose, environment: dict[str, str], steps: int
 ) -> None:
     """As the launch scripts of these releases set the number of steps. A profile of Nemotron 4 does not end the run."""
     assert count_steps(recipe(name).baselines[0], facts(name), purpose, environment) == steps
 
 
-def test_a_profile_that_the_caller_prolongs_is_counted_with_its_steps() -> None:
+def test_prolonged_profile_is_estimated_with_its_steps() -> None:
     profile = partial(spec, "llama3.1/25.04", "8b-25.04-h100-bf16-128", purpose=Purpose.PROFILE)
     usual, longer = profile(), profile(caller={**CALLER, "PROFILE_STOP_STEP": "50"})
     assert usual.gpu_hours == pytest.approx(25 * 12.33 * 128 / 3600)
@@ -245,7 +245,7 @@ def test_gpu_hours_are_those_of_the_steps() -> None:
 HOURS = {"a": 10.0, "b": 20.0, "c": 5.0, "d": 5.5, "e": 4.0, "f": 3.0, "g": 2.5}
 
 
-def test_more_gpu_hours_than_nobody_asked_for_are_refused_with_the_largest() -> None:
+def test_hours_above_the_default_limit_are_refused() -> None:
     refuse_hours({"a": 50.0}, None)
     with pytest.raises(LaunchError) as caught:
         refuse_hours({**HOURS, "c": 6.0}, None)
@@ -256,7 +256,7 @@ def test_more_gpu_hours_than_nobody_asked_for_are_refused_with_the_largest() -> 
     assert "--llmb-gpu-hours=51" in text
 
 
-def test_a_limit_counts_in_place_of_the_default() -> None:
+def test_given_limit_replaces_the_default() -> None:
     refuse_hours({"a": 500.0}, 500.0)
     with pytest.raises(LaunchError, match="allowed are 20:"):
         refuse_hours(HOURS, 20.0)
@@ -264,6 +264,6 @@ def test_a_limit_counts_in_place_of_the_default() -> None:
         refuse_hours({"a": 0.1}, 0.0)
 
 
-def test_hours_that_are_no_number_are_not_below_the_limit() -> None:
+def test_unknown_hours_are_not_below_the_limit() -> None:
     with pytest.raises(LaunchError):
         refuse_hours({"a": math.nan}, None)

@@ -56,7 +56,7 @@ def test_a_type_is_read_as_gres_spells_it(gres_type: str, gpu: str) -> None:
     assert learn(part("batch", (gres_type, 4, 2))).gpu == gpu
 
 
-def test_of_several_types_the_one_with_the_most_gpus_counts_or_the_one_that_is_asked_for() -> None:
+def test_most_common_or_requested_gpu_type_counts() -> None:
     several = (part("mixed", ("a100", 8, 10), ("h100", 8, 20), is_default=True), part("old", ("v100", 4, 30)))
     assert (learn(*several).gpu, learn(*several).gres) == ("h100", "gpu:h100:8"), "a job has to say which it means"
     asked = learn(*several, gpu="v100")

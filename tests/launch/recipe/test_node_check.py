@@ -11,7 +11,7 @@ from pytest_llmbench.core.models.jobs import Cluster, Purpose
 from pytest_llmbench.launch.recipe.node_check import build_node_check
 
 
-def test_a_check_runs_on_exactly_the_nodes_with_the_account_and_gpus_of_the_configuration(tmp_path: Path) -> None:
+def test_node_check_runs_on_exactly_the_suspect_nodes(tmp_path: Path) -> None:
     measured = replace(
         job_spec(tmp_path),
         nodes=4,

@@ -83,7 +83,7 @@ def test_what_is_profiled_is_read_from_the_option(text: str, request_: ProfileRe
         (",", "found ''"),
     ],
 )
-def test_a_request_that_cannot_be_read_is_refused_with_an_example(text: str, message: str) -> None:
+def test_unreadable_profile_request_is_refused(text: str, message: str) -> None:
     with pytest.raises(LaunchError) as raised:
         parse_profile(text)
     assert message in str(raised.value)
@@ -211,7 +211,7 @@ def load(folder: Path, gpus: int = 16) -> Pairs:
     return build_variables(FACTS, Purpose.LOAD_CHECKPOINT, configuration(gpus).key, checkpoint=folder)
 
 
-def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(tmp_path: Path) -> None:
+def test_checkpoint_is_loaded_from_its_folder(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
     assert load(folder) == (("LOAD_CHECKPOINT_PATH", str(folder)),)
     assert load(folder, gpus=2048)
@@ -224,7 +224,7 @@ def test_the_weights_themselves_are_refused_with_the_parent(tmp_path: Path) -> N
     assert str(raised.value).endswith(f"give the one above: {folder}")
 
 
-def test_a_folder_above_is_refused_with_the_newest_checkpoint_in_it(tmp_path: Path) -> None:
+def test_parent_folder_is_refused_with_the_newest_checkpoint(tmp_path: Path) -> None:
     old, new = checkpoint(tmp_path, "a"), checkpoint(tmp_path, "b")
     os.utime(old / "weights", (1, 1))
     assert explain_unloadable(tmp_path, None).endswith(f"did you mean {new}? (2 checkpoints below it)")
@@ -236,7 +236,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     assert "has no file *.distcp: not a checkpoint, or one that was not saved" in explain_unloadable(tmp_path, None)
 
 
-def test_a_checkpoint_outside_the_stage_folder_is_refused_also_through_a_link(tmp_path: Path) -> None:
+def test_checkpoint_outside_the_stage_folder_is_refused(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "link").symlink_to(checkpoint(tmp_path / "other"))

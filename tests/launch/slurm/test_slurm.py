@@ -96,7 +96,7 @@ class Fake:
         ("21", "", Phase.UNKNOWN, "", ""),
     ],
 )
-def test_where_a_job_stands(job_id: str, queue: str, phase: Phase, state: str, seen_by: str) -> None:
+def test_phase_of_a_job_is_read(job_id: str, queue: str, phase: Phase, state: str, seen_by: str) -> None:
     """What slurmctld says decides; a record of an earlier job with that id, or an unreadable one, says nothing."""
     status = Fake(sacct=SACCT, squeue=QUEUE.get(queue, "")).status(job_id)
     assert (status.phase, status.state, status.seen_by) == (phase, state, seen_by)
@@ -110,19 +110,19 @@ def test_sacct_and_squeue_give_the_same_exit_codes(job_id: str, queue: str) -> N
     assert explain_status(alone).blame is Blame.RUN
 
 
-def test_a_failed_step_that_only_sacct_knows_is_not_lost() -> None:
+def test_failed_step_known_to_sacct_is_kept() -> None:
     queue = QUEUE["failed step"].replace("1792", "0")
     assert Fake(sacct=SACCT, squeue=queue).status("4").derived_exit_code == "7:0"
 
 
-def test_a_requeued_job_keeps_its_submission_and_counts_its_restarts() -> None:
+def test_requeued_job_keeps_its_submission_time() -> None:
     status = Fake(sacct=SACCT, squeue=QUEUE["running"]).status("5")
     assert (status.submitted, status.restarts) == (SUBMITTED, 1)
     assert status.started == datetime(2026, 11, 21, 5, 57, 58, tzinfo=UTC)
     assert status.ended is None
 
 
-def test_the_latest_start_counts_in_whatever_order_sacct_lists_them() -> None:
+def test_latest_start_counts_in_any_order() -> None:
     for rows in (SACCT.splitlines(), SACCT.splitlines()[::-1]):
         status = Fake(sacct="\n".join(rows)).status("5")
         assert (status.state, status.restarts, status.submitted) == ("RUNNING", 1, SUBMITTED)
@@ -161,7 +161,7 @@ def test_all_jobs_are_polled_with_two_commands() -> None:
     assert "--starttime=2026-11-21T04:54:27" in fake.asked[0]
 
 
-def test_what_is_no_job_of_slurm_is_unknown_and_no_reason_to_ask() -> None:
+def test_invalid_job_id_is_unknown_without_a_query() -> None:
     fake = Fake(sacct=SACCT)
     assert Slurm(fake, {}).poll({}) == {}
     assert Slurm(fake, {}).poll({"--help": SUBMITTED})["--help"].phase is Phase.UNKNOWN
@@ -176,7 +176,7 @@ def test_a_single_job_that_squeue_refuses_to_know() -> None:
 @pytest.mark.parametrize(
     "answer", [UNREACHABLE, CommandOutput(124, "", "squeue did not end within 30 s"), CommandOutput(1, "", "")]
 )
-def test_a_controller_that_does_not_answer_is_away_whatever_accounting_says(answer: CommandOutput) -> None:
+def test_silent_controller_is_away(answer: CommandOutput) -> None:
     with pytest.raises(SlurmAway, match="squeue does not answer"):
         Fake(sacct=SACCT, squeue=answer).status("1")
 
@@ -187,7 +187,7 @@ def test_a_missing_program_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")])
-def test_without_an_answer_from_accounting_the_controller_has_to_know_all_jobs(answer: CommandOutput) -> None:
+def test_silent_accounting_needs_a_controller_that_knows(answer: CommandOutput) -> None:
     assert Fake(sacct=answer, squeue=QUEUE["running"]).status("5").state == "RUNNING"
     with pytest.raises(SlurmAway, match="sacct does not answer"):
         Fake(sacct=answer, squeue="").status("5")
@@ -229,7 +229,7 @@ def test_all_jobs_are_cancelled_with_one_command() -> None:
         (CommandOutput(124, "", "scancel did not end within 30 s"), "did not end"),
     ],
 )
-def test_what_went_wrong_with_cancelling(answer: CommandOutput, problem: str) -> None:
+def test_problem_of_cancelling_is_reported(answer: CommandOutput, problem: str) -> None:
     said = Slurm(Fake(scancel=answer), {}).cancel(["1"])
     assert problem in said
     assert bool(said) is bool(problem)
@@ -252,7 +252,7 @@ def test_jobs_are_found_by_their_tokens() -> None:
     assert find(["ccc"], squeue=queue, sacct=NO_ACCOUNTING) == {}
 
 
-def test_a_job_that_may_be_there_is_never_said_to_be_missing() -> None:
+def test_possible_job_is_never_reported_missing() -> None:
     with pytest.raises(SlurmAway):
         find(["aaa"], squeue=UNREACHABLE, sacct="1|llmb:aaa\n")
     with pytest.raises(SlurmAway):
@@ -369,6 +369,6 @@ def test_a_margin_for_clocks_that_differ() -> None:
 @pytest.mark.parametrize(
     ("shown", "seconds"), [("30:00|", 1800.0), ("1-00:00:00|", 86400.0), ("UNLIMITED|", None), ("", None)]
 )
-def test_the_time_limit_of_a_job_comes_with_its_state(shown: str, seconds: float | None) -> None:
+def test_time_limit_comes_with_the_state(shown: str, seconds: float | None) -> None:
     status = Fake(sacct=SACCT, squeue=QUEUE["running"] + shown).status("5")
     assert (status.state, status.limit_seconds) == ("RUNNING", seconds)

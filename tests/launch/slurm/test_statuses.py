@@ -40,7 +40,7 @@ def ended(state: str, exit_code: str = "0:0", derived: str = "0:0", cancelled_by
         *((state, Phase.UNKNOWN) for state in ("", "EXPEDITING", "completed", "COMPLETED ", "CANCELLED by 0")),
     ],
 )
-def test_phases(state: str, phase: Phase) -> None:
+def test_phase_of_each_state(state: str, phase: Phase) -> None:
     assert find_phase(state) is phase
 
 
@@ -68,14 +68,14 @@ def test_phases(state: str, phase: Phase) -> None:
     ],
     ids=lambda value: f"{value.phase}-{value.state}-{value.derived_exit_code}" if isinstance(value, JobStatus) else "",
 )
-def test_ends(status: JobStatus, blame: Blame, words: str) -> None:
+def test_end_of_each_state_is_blamed(status: JobStatus, blame: Blame, words: str) -> None:
     end = explain_status(status)
     assert end.blame is blame
     assert words in end.text
     assert bool(end.text) is (blame is not Blame.NONE)
 
 
-def test_the_nodes_of_a_failure_of_the_infrastructure_are_named() -> None:
+def test_failed_nodes_are_named() -> None:
     assert "(n1, n2)" in explain_status(JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n1", "n2"))).text
 
 

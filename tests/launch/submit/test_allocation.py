@@ -105,7 +105,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     made.journal.close()
 
 
-def test_a_run_has_the_environment_of_its_variant_and_of_the_allocation(held: Held) -> None:
+def test_run_has_environment_of_variant_and_allocation(held: Held) -> None:
     """What the reference has and it has not is gone; the script is a copy, as with sbatch, in the recipe's folder."""
     del held.environment["GONE"]
     held.environment |= {"NEW": "it's $HOME", "TOKEN": "hf_other"}
@@ -131,7 +131,7 @@ def test_no_secret_is_written(held: Held) -> None:
 
 
 @pytest.mark.slow
-def test_runs_come_one_after_another_and_leave_nothing_behind(held: Held) -> None:
+def test_runs_follow_each_other_and_leave_no_process(held: Held) -> None:
     """Their exit codes are told apart; what one left in the background is ended before the next one begins."""
     held.write_script("sleep 300 & echo $! > left; exit 3")
     first = held.leave_run()
@@ -142,7 +142,7 @@ def test_runs_come_one_after_another_and_leave_nothing_behind(held: Held) -> Non
     assert held.wait_for_end(held.leave_run()).code == 0
 
 
-def test_it_ends_when_it_is_given_back(held: Held) -> None:
+def test_allocation_ends_when_released(held: Held) -> None:
     process = held.start()
     allocation.release(held.journal, "another")
     assert process.poll() is None
@@ -150,14 +150,14 @@ def test_it_ends_when_it_is_given_back(held: Held) -> None:
     assert process.wait(timeout=20) == 0
 
 
-def test_it_ends_by_itself_where_nobody_leaves_a_run(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_allocation_ends_by_itself(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session that holds it was killed, and no other goes on with it."""
     monkeypatch.setattr(allocation, "IDLE_SECONDS", 1)
     allocation.write_holder(held.job)
     assert held.start().wait(timeout=20) == 0
 
 
-def test_a_run_that_ends_with_its_allocation_leaves_no_exit_code(held: Held) -> None:
+def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
     """SIGTERM comes to all processes at once, as from scancel or at the time limit."""
     held.write_script("trap 'exit 7' TERM; touch here; while :; do sleep 0.05; done")
     job, process = held.leave_run(), held.start()
@@ -173,13 +173,13 @@ def test_a_run_that_ends_with_its_allocation_leaves_no_exit_code(held: Held) -> 
     assert allocation.read_marks(job).code is None
 
 
-def test_without_an_allocation_nothing_is_run(held: Held) -> None:
+def test_run_without_an_allocation_is_refused(held: Held) -> None:
     held.journal.record_end(held.job.number, ended(), "", START)
     with pytest.raises(SubmitError, match="its allocation has ended"):
         held.leave_run()
 
 
-def test_a_run_that_was_left_by_a_killed_session_is_found_again(held: Held) -> None:
+def test_run_of_a_killed_session_is_found(held: Held) -> None:
     spec = held.make_spec(via="allocation", command=("./launch.sh",), allocation=1)
     job = held.journal.intend(spec, START)
     assert held.launcher.recover(job) is None
@@ -196,7 +196,7 @@ def test_cancelling_runs_cancels_their_allocation_once(held: Held) -> None:
     assert slurm.cancelled == ["4711"]
 
 
-def test_directives_are_those_before_the_first_command() -> None:
+def test_directives_precede_the_first_command() -> None:
     lines = ["#!/bin/bash", "#SBATCH -N 2", "", "# a comment", "#SBATCH --exclusive # why", "set -e", "#SBATCH -N 3"]
     assert list(allocation.list_directives(lines)) == ["#SBATCH -N 2", "#SBATCH --exclusive # why"]
 
@@ -221,7 +221,7 @@ NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
         (NOT_YET, ended("COMPLETED"), (Phase.ENDED, "CANCELLED", "")),
     ],
 )
-def test_what_a_run_and_its_allocation_tell(
+def test_status_follows_from_run_and_allocation(
     held: Held, marks: RunMarks, held_status: JobStatus, told: tuple[Phase, str, str]
 ) -> None:
     """A run that failed while its allocation was ending has no exit code of its own: that may be why."""
@@ -247,9 +247,7 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
         ([StepStatus("FAILED", "1:0", BEGUN)], "0:0", ""),
     ],
 )
-def test_a_failed_step_is_looked_for_where_the_allocation_has_one(
-    held: Held, steps: list[StepStatus], worst: str, told: str
-) -> None:
+def test_failed_step_of_an_allocation_is_assigned(held: Held, steps: list[StepStatus], worst: str, told: str) -> None:
     """One that SIGTERM ended was left behind by the run; a failed step that accounting does not have is of this run."""
     status = describe_run(
         held.job, RunMarks(BEGUN, UNTIL, 0), running(derived_exit_code=worst), cast("Slurm", FakeSlurm(*steps))
@@ -257,14 +255,14 @@ def test_a_failed_step_is_looked_for_where_the_allocation_has_one(
     assert (status.derived_exit_code, status.elapsed_seconds) == (told, 90.0)
 
 
-def test_a_run_has_not_ended_before_its_steps_have(held: Held) -> None:
+def test_run_ends_after_its_steps(held: Held) -> None:
     """Accounting may lag behind: a step that failed would be missed."""
     slurm = FakeSlurm(BEFORE, StepStatus("RUNNING", "0:0", BEGUN))
     status = describe_run(held.job, RunMarks(BEGUN, UNTIL, 0), running(derived_exit_code="9:0"), cast("Slurm", slurm))
     assert status.phase is Phase.RUNNING
 
 
-def test_logs_are_put_where_no_later_run_writes(held: Held) -> None:
+def test_logs_are_moved_away_from_later_runs(held: Held) -> None:
     job = held.leave_run()
     log = held.folder / "results" / "bf16" / "8" / "log-x_4711.out"
     log.parent.mkdir(parents=True)

@@ -87,7 +87,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 NOTE = ("sh", "-c", "echo once >> built")
 
 
-def test_it_is_built_once_in_its_checkout_and_then_submitted(site: Site) -> None:
+def test_build_is_made_once_before_submitting(site: Site) -> None:
     """In all sessions: the result is kept."""
     first = site.submit(*NOTE)
     assert site.lines == [f"llmbench: builds 0123456789ab, whose output is in {first.folder / OUTPUT}"]
@@ -99,13 +99,13 @@ def test_it_is_built_once_in_its_checkout_and_then_submitted(site: Site) -> None
     assert len(site.lines) == 1
 
 
-def test_a_job_without_a_build_is_only_submitted(site: Site) -> None:
+def test_job_without_a_build_is_only_submitted(site: Site) -> None:
     site.submit()
     assert len(site.inner.submitted) == 1
     assert not list(site.checkout.parent.glob("*.build.*"))
 
 
-def test_another_command_or_a_new_checkout_is_built_anew(site: Site) -> None:
+def test_other_command_or_checkout_is_built_anew(site: Site) -> None:
     site.submit(*NOTE)
     site.submit("sh", "-c", "echo other >> built")
     assert site.built == ["once", "other"]
@@ -116,13 +116,13 @@ def test_another_command_or_a_new_checkout_is_built_anew(site: Site) -> None:
     assert site.built == ["once", "other", "other"]
 
 
-def test_words_are_never_read_by_a_shell(site: Site) -> None:
+def test_build_command_is_read_by_no_shell(site: Site) -> None:
     job = site.submit("echo", "a; touch b", "$(touch c)", "`touch d`", "*")
     assert (job.folder / OUTPUT).read_text() == "a; touch b $(touch c) `touch d` *\n"
     assert [path.name for path in site.checkout.iterdir()] == [".git"]
 
 
-def test_a_failure_is_not_tried_again_in_its_session_and_is_in_another(site: Site) -> None:
+def test_failed_build_is_retried_by_another_session(site: Site) -> None:
     """Its last words are said, without secrets."""
     fails = ("sh", "-c", 'echo again >> built; echo "no rule for $HF_TOKEN"; exit 2')
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_a_failure_is_not_tried_again_in_its_session_and_is_in_another(site: Sit
     assert site.built == ["again", "again"]
 
 
-def test_of_one_that_was_killed_nothing_is_known(site: Site) -> None:
+def test_killed_build_is_made_again(site: Site) -> None:
     """It is made again."""
     killed = ("sh", "-c", "echo try >> built; [ $(wc -l < built) = 2 ] || kill -9 $$")
     with pytest.raises(SubmitError, match="its build was killed, which says nothing of it") as error:
@@ -147,7 +147,7 @@ def test_of_one_that_was_killed_nothing_is_known(site: Site) -> None:
     assert (site.built, len(site.inner.submitted)) == (["try", "try"], 1)
 
 
-def test_who_interrupts_it_ends_it(site: Site) -> None:
+def test_interrupt_ends_the_build(site: Site) -> None:
     waits = ("sh", "-c", "echo begun >> built; sleep 60; echo ended >> built")
     interrupts = iter([KeyboardInterrupt])
 
@@ -164,7 +164,7 @@ def test_who_interrupts_it_ends_it(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_waits_for_a_build_that_one_left_when_it_was_killed(site: Site) -> None:
+def test_session_waits_for_a_left_build(site: Site) -> None:
     """The build is not made twice, and its result counts."""
 
     class Killed(Exception):  # noqa: N818
@@ -181,7 +181,7 @@ def test_a_session_waits_for_a_build_that_one_left_when_it_was_killed(site: Site
     assert (site.built, len(site.inner.submitted)) == (["once"], 1)
 
 
-def test_a_record_that_nobody_can_read_is_none(site: Site) -> None:
+def test_unreadable_build_record_is_ignored(site: Site) -> None:
     for text in ("", "[]", "{}", '{"process": {"pid": 1}}', '{"process": 3, "command": []}'):
         site.checkout.with_name(f"{site.checkout.name}.build.json").write_text(text)
         site.submit(*NOTE)

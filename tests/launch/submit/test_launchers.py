@@ -150,7 +150,7 @@ def test_pattern_of_the_user_wins(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("via", "code"), [("sbatch", 1), ("script", 0), ("llmb-run", 2)])
-def test_missing_job_id_is_a_refusal_at_any_exit_code(bench: Bench, via: str, code: int) -> None:
+def test_missing_job_id_is_a_refusal(bench: Bench, via: str, code: int) -> None:
     one = bench.intend(f"echo sbatch: error: invalid partition specified: gpux >&2; exit {code}", via=via)
     with pytest.raises(SubmitError, match=rf"exit code {code} and no job id: check `partition`.*gpux") as caught:
         bench.submit(one)

@@ -73,7 +73,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     assert not list(tmp_path.rglob("hacked"))
 
 
-def test_the_mark_and_the_placement_come_before_what_the_launcher_says(site: Site) -> None:
+def test_mark_and_placement_precede_the_launchers_options(site: Site) -> None:
     options = ("--time=01:30:00", "--qos=high", "--nodelist=n[1-4]")
     job = site.intend(
         "sbatch --parsable -N 2 launch.sh -x", "12;eos", exclude=("n7", "n[12-14]"), sbatch_options=options
@@ -85,12 +85,12 @@ def test_the_mark_and_the_placement_come_before_what_the_launcher_says(site: Sit
     assert path == site.path, "the job does not find the wrapper again"
 
 
-def test_what_the_launcher_prints_names_the_folder(site: Site) -> None:
+def test_printed_folder_is_used(site: Site) -> None:
     script = 'id=$(sbatch --parsable launch.sh); echo "- Job id: $id"; echo "- Local Directory: /lustre/x"'
     assert site.launcher.submit(site.intend(script, "12")) == Submission("12", Path("/lustre/x"))
 
 
-def test_a_launcher_that_fails_to_submit_fails_as_before(site: Site) -> None:
+def test_failing_launcher_is_a_refusal(site: Site) -> None:
     site.write("slurm $(bin)/sbatch", "echo sbatch: error: Invalid account >&2; exit 3")
     with pytest.raises(SubmitError, match=r"exit code 3 and no job id.*Invalid account") as caught:
         site.launcher.submit(site.intend("sbatch launch.sh"))
@@ -98,27 +98,27 @@ def test_a_launcher_that_fails_to_submit_fails_as_before(site: Site) -> None:
 
 
 @pytest.mark.parametrize("script", ["sbatch launch.sh >/dev/null; kill -9 $$", "sbatch launch.sh >/dev/null; exit 1"])
-def test_a_launcher_that_is_killed_before_it_prints_leaves_no_job_behind(site: Site, script: str) -> None:
+def test_job_of_a_killed_launcher_is_found(site: Site, script: str) -> None:
     job = site.intend(script)
     assert site.launcher.submit(job) == Submission("12")
     assert site.launcher.recover(job) == Submission("12")
 
 
-def test_an_answer_that_was_cut_is_asked_for_by_the_mark(site: Site) -> None:
+def test_lost_answer_is_found_by_the_mark(site: Site) -> None:
     site.write("slurm $(bin)/sbatch", "kill -9 $PPID; exit 1")
     job = site.intend("sbatch launch.sh")
     site.queue.tokens[job.token] = "31"
     assert site.launcher.submit(job) == Submission("31")
 
 
-def test_two_jobs_of_one_launcher_are_not_chosen_between(site: Site) -> None:
+def test_two_jobs_of_one_launcher_are_uncertain(site: Site) -> None:
     with pytest.raises(SubmitError, match=r"2 job ids \(12, 13\)") as caught:
         site.launcher.submit(site.intend("sbatch launch.sh >/dev/null; ANSWER=13 sbatch launch.sh >/dev/null", "12"))
     assert caught.value.uncertain
 
 
 @pytest.mark.parametrize("own", ["--exclude=n1", "-wn1", "--requeue -F nodes"])
-def test_a_launcher_that_names_nodes_itself_is_refused(site: Site, own: str) -> None:
+def test_launcher_that_names_nodes_itself_is_refused(site: Site, own: str) -> None:
     with pytest.raises(SubmitError, match=r"two lists of nodes cannot both hold.*this launcher names nodes") as caught:
         site.launcher.submit(site.intend(f"sbatch {own} launch.sh", exclude=("n7",)))
     assert not caught.value.uncertain
@@ -126,12 +126,12 @@ def test_a_launcher_that_names_nodes_itself_is_refused(site: Site, own: str) -> 
     assert site.launcher.submit(site.intend(f"sbatch {own} launch.sh")) == Submission("12"), "its own alone may stand"
 
 
-def test_in_a_job_nothing_is_added(site: Site) -> None:
+def test_sbatch_inside_a_job_is_unchanged(site: Site) -> None:
     site.launcher.submit(site.intend("SLURM_JOB_ID=7 sbatch next.sh", sbatch_options=("--time=90",)))
     assert site.seen.read_text().splitlines()[0] == "next.sh"
 
 
-def test_a_job_that_went_past_the_wrapper_is_cancelled_where_it_was_to_be_placed(site: Site) -> None:
+def test_unplaced_job_past_the_wrapper_is_cancelled(site: Site) -> None:
     script = f"'{site.write('other/sbatch', 'echo Submitted batch job 44')}' launch.sh"
     with pytest.raises(
         SubmitError, match=r"job 44 with another sbatch.*--exclude=n7 did not reach.*was cancelled"
@@ -142,20 +142,18 @@ def test_a_job_that_went_past_the_wrapper_is_cancelled_where_it_was_to_be_placed
 
 
 @pytest.mark.parametrize("options", [(), ("--time=90",)])
-def test_a_job_that_went_past_the_wrapper_is_followed_where_nothing_hangs_on_it(
-    site: Site, options: tuple[str, ...]
-) -> None:
+def test_unconstrained_job_past_the_wrapper_is_followed(site: Site, options: tuple[str, ...]) -> None:
     assert site.launcher.submit(site.intend("echo Submitted batch job 44", sbatch_options=options)) == Submission("44")
     assert site.queue.cancelled == []
 
 
-def test_a_job_that_is_marked_was_placed_whatever_became_of_the_answer(site: Site) -> None:
+def test_marked_job_was_placed(site: Site) -> None:
     job = site.intend("echo Submitted batch job 44", exclude=("n7",))
     site.queue.tokens[job.token] = "44"
     assert site.launcher.submit(job) == Submission("44")
 
 
-def test_without_an_sbatch_nothing_is_placed_and_nothing_started(site: Site) -> None:
+def test_missing_sbatch_starts_nothing(site: Site) -> None:
     site.path = str(site.folder / "nothing")
     with pytest.raises(SubmitError, match=r"there is no sbatch on the PATH .* that could get --qos=high") as caught:
         site.launcher.submit(site.intend("touch ran", sbatch_options=("--qos=high",)))

@@ -117,7 +117,7 @@ def test_a_users_own_pattern() -> None:
     assert read_pattern(r"id=(?P<job>\d+)", "id=7") == [Submission("7")]
 
 
-def test_one_job_is_expected_and_every_other_number_is_told() -> None:
+def test_exactly_one_job_is_expected() -> None:
     one = job(Path("/scratch"))
     assert require_single([], one, OUTPUT) is None
     assert require_single([Submission("7")], one, OUTPUT) == Submission("7")
@@ -153,7 +153,7 @@ def test_a_refusal_says_what_to_do(text: str, expected: str) -> None:
     assert all(part in told for part in (text, expected, "exit code 1", str(OUTPUT), "grok1_314b-25.05-gb200-bf16-128"))
 
 
-def test_a_refusal_shows_the_last_lines_only_and_nothing_that_a_terminal_would_act_on() -> None:
+def test_refusal_shows_the_last_printable_lines() -> None:
     text = "\n".join(f"line {number}" for number in range(100)) + "\n\x1b]0;title\x07bad\x07\n"
     told = describe_refusal(job(Path("/scratch")), None, text, OUTPUT)
     assert "line 99" in told
@@ -162,7 +162,7 @@ def test_a_refusal_shows_the_last_lines_only_and_nothing_that_a_terminal_would_a
     assert told.isprintable()  # and one line, as reports show it
 
 
-def test_what_an_earlier_session_printed_is_not_shown_where_its_secrets_are_unknown() -> None:
+def test_output_with_unknown_secrets_is_not_shown() -> None:
     spec = replace(job(Path("/scratch")).spec, environment=(("HF_TOKEN", "***"),), secrets=("HF_TOKEN",))
     told = describe_refusal(job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT)
     assert "hf_secret" not in told
@@ -180,7 +180,7 @@ def test_what_an_earlier_session_printed_is_not_shown_where_its_secrets_are_unkn
         ("done\n", False),
     ],
 )
-def test_an_error_that_is_known_is_a_refusal_also_where_the_command_ended_well(text: str, expected: bool) -> None:
+def test_known_error_is_a_refusal(text: str, expected: bool) -> None:
     assert is_refused(text) is expected
 
 

@@ -49,7 +49,7 @@ def make_job(tmp_path: Path, **changes: Any) -> Job:
     return job(tmp_path, spec=job_spec(tmp_path, **fields), job_id="")
 
 
-def test_it_lies_there_before_the_job_and_names_it_afterwards(tmp_path: Path) -> None:
+def test_mark_precedes_its_job_and_names_it_later(tmp_path: Path) -> None:
     """In the folder that its launcher printed, too."""
     results, printed = tmp_path / "stage" / "results", tmp_path / "elsewhere"
     inner = Inner(lambda: read(results), Submission("4711", printed))
@@ -59,14 +59,14 @@ def test_it_lies_there_before_the_job_and_names_it_afterwards(tmp_path: Path) ->
     assert read(printed) == [["token1", "4711"]]
 
 
-def test_in_an_allocation_it_names_that_and_lies_where_its_log_is_moved_to(tmp_path: Path) -> None:
+def test_mark_names_the_allocation_of_its_run(tmp_path: Path) -> None:
     """Slurm, and so the name of the log, knows no other number."""
     results, shared = tmp_path / "stage" / "results", make_job(tmp_path, allocation=1)
     assert MarkFirst(Inner(lambda: None, Submission("4711-3"))).submit(shared).job_id == "4711-3"
     assert read(results) == read(shared.folder) == [["token1"], ["token1", "4711"]]
 
 
-def test_where_no_folder_of_logs_is_known_it_lies_where_the_job_was_submitted(tmp_path: Path) -> None:
+def test_mark_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
     MarkFirst(Inner(lambda: None, Submission("4711"))).submit(make_job(tmp_path, log_folders=()))
     assert read(tmp_path) == [["token1"], ["token1", "4711"]]
 
@@ -88,12 +88,12 @@ def test_mark_of_a_failed_submission_is_closed_if_refused(
 
 
 @pytest.mark.parametrize(("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")])
-def test_a_session_that_goes_on_says_which_one_it_became(tmp_path: Path, becomes: Submission | None, last: str) -> None:
+def test_resumed_session_completes_the_mark(tmp_path: Path, becomes: Submission | None, last: str) -> None:
     assert MarkFirst(Inner(lambda: None, becomes)).recover(make_job(tmp_path)) == becomes
     assert read(tmp_path / "stage" / "results") == [["token1", last]]
 
 
-def test_the_log_of_a_job_on_this_machine_has_its_mark_before_it_starts(tmp_path: Path) -> None:
+def test_local_log_is_marked_before_its_job_starts(tmp_path: Path) -> None:
     inner = Inner(lambda: [path.name for path in tmp_path.glob("*.ab")], Submission("1"))
     local = make_job(tmp_path, via="local", experiment="exp", log_folders=())
     MarkFirst(inner).submit(local)
@@ -102,14 +102,14 @@ def test_the_log_of_a_job_on_this_machine_has_its_mark_before_it_starts(tmp_path
     assert not (tmp_path / ".llmbench-ab").exists()
 
 
-def test_other_jobs_have_none(tmp_path: Path) -> None:
+def test_measured_job_has_no_mark(tmp_path: Path) -> None:
     launcher = MarkFirst(Inner(lambda: None, Submission("4711")))
     launcher.submit(make_job(tmp_path, purpose=Purpose.MEASURE))
     launcher.recover(make_job(tmp_path, purpose=Purpose.MEASURE))
     assert not list(tmp_path.rglob("*.ab")) + list(tmp_path.rglob(".llmbench-ab"))
 
 
-def test_where_it_cannot_be_written_nothing_is_submitted(tmp_path: Path) -> None:
+def test_unwritable_mark_submits_nothing(tmp_path: Path) -> None:
     (tmp_path / "stage").touch()
     inner = Inner(lambda: None, Submission("4711"))
     with pytest.raises(SubmitError, match="which says that a log is none of a night"):
@@ -117,7 +117,7 @@ def test_where_it_cannot_be_written_nothing_is_submitted(tmp_path: Path) -> None
     assert inner.seen == []
 
 
-def test_a_job_that_was_submitted_is_followed_although_its_mark_cannot_be_written(tmp_path: Path) -> None:
+def test_submitted_job_is_followed_without_a_mark(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     printed = Submission("4711", tmp_path / "file" / "folder")
     assert MarkFirst(Inner(lambda: None, printed)).submit(make_job(tmp_path)) == printed

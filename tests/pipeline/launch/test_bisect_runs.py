@@ -44,7 +44,7 @@ def measured(variant: int, seconds: float) -> Trial:
     return Trial(variant, TrialOutcome.MEASURED, seconds * 1000)
 
 
-def test_it_goes_on_until_the_first_slow_build_is_named() -> None:
+def test_search_names_the_first_slow_build() -> None:
     trials: list[Trial] = []
     while isinstance(step := search(trials), NextTrial):
         trials.append(measured(step.variant, 1.05 if step.variant >= 5 else 1.0))
@@ -53,7 +53,7 @@ def test_it_goes_on_until_the_first_slow_build_is_named() -> None:
     assert step.text.endswith(f"; {len(trials)} runs")
 
 
-def test_the_noise_of_earlier_abs_is_used_and_told() -> None:
+def test_noise_of_earlier_comparisons_is_used() -> None:
     """Ends that differ by little are apart at once, and fewer runs name the build."""
     noise = Noise(0.001, 10.0, "2 earlier A/Bs", measured=True)
     lengths = []
@@ -67,23 +67,35 @@ def test_the_noise_of_earlier_abs_is_used_and_told() -> None:
     assert lengths[1] < lengths[0]
 
 
-def test_ends_that_are_alike_are_red() -> None:
-    trials = [measured(build, 1.0) for build in (0, 8, 8, 0, 8, 0, 0, 8)]
+@pytest.mark.parametrize(
+    ("trials", "reason", "failed", "text"),
+    [
+        (
+            [measured(build, 1.0) for build in (0, 8, 8, 0, 8, 0, 0, 8)],
+            Reason.NO_CHANGE_BETWEEN_ENDS,
+            False,
+            "no change is shown between c0 and c8: ",
+        ),
+        (
+            [measured(build, 1.0 if build else 1.05) for build in (0, 8, 8, 0)],
+            Reason.NO_CHANGE_BETWEEN_ENDS,
+            False,
+            "c8, the bad end, is faster than c0, the good one: nothing to search, unless they are",
+        ),
+        (
+            [Trial(0, TrialOutcome.DOES_NOT_RUN, None)] * 2,
+            Reason.PURPOSE_MISSED,
+            True,
+            "nothing is searched: c0 does not run; 0 runs",
+        ),
+    ],
+    ids=["alike", "faster", "does not run"],
+)
+def test_search_ends_without_a_slower_bad_end(trials: list[Trial], reason: Reason, failed: bool, text: str) -> None:
     step = search(trials)
     assert isinstance(step, TrialAnswer)
-    assert (step.reason, step.failed) == (Reason.NO_CHANGE_BETWEEN_ENDS, False)
-
-
-def test_a_bad_end_that_is_faster_is_said_to_be() -> None:
-    step = search([measured(build, 1.0 if build else 1.05) for build in (0, 8, 8, 0)])
-    assert isinstance(step, TrialAnswer)
-    assert step.text.startswith("c8, the bad end, is faster than c0, the good one: nothing to search, unless they are")
-
-
-def test_an_end_that_does_not_run_is_red_with_its_reason() -> None:
-    step = search([Trial(0, TrialOutcome.DOES_NOT_RUN, None)] * 2)
-    assert isinstance(step, TrialAnswer)
-    assert step[:3] == ("nothing is searched: c0 does not run; 0 runs", Reason.PURPOSE_MISSED, True)
+    assert (step.reason, step.failed) == (reason, failed)
+    assert step.text.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +127,12 @@ def test_an_end_that_does_not_run_is_red_with_its_reason() -> None:
         (BisectAnswer(BisectOutcome.LOST, None, 1), "two starts in a row were lost; 1 run"),
     ],
 )
-def test_what_it_ended_with_in_words(answer: BisectAnswer, text: str) -> None:
+def test_answer_is_described(answer: BisectAnswer, text: str) -> None:
     """What is nearly sure is never said to be sure."""
     assert describe_search(answer, NAMES) == text
 
 
-def test_in_an_allocation_a_run_of_each_end_is_discarded_first() -> None:
+def test_allocation_begins_with_discarded_runs() -> None:
     """And again in a further one, in the middle of the search; what they measure moves nothing."""
     trials: list[Trial] = []
     while isinstance(step := search(trials, allocation=1 if len(trials) < 9 else 2), NextTrial):
@@ -133,7 +145,7 @@ def test_in_an_allocation_a_run_of_each_end_is_discarded_first() -> None:
 
 
 @pytest.mark.parametrize("outcome", [TrialOutcome.LOST, TrialOutcome.DOES_NOT_RUN])
-def test_an_end_that_does_not_come_up_in_a_further_allocation_holds_nothing_up(outcome: TrialOutcome) -> None:
+def test_failing_end_in_another_allocation_ends_the_search(outcome: TrialOutcome) -> None:
     trials = [measured(variant, 1.05 if variant else 1.0) for variant in (0, 8, 8, 0)]
     for _ in range(40):
         step = search(trials, allocation=2)

@@ -26,7 +26,7 @@ SESSION = "20261121-0545-3f9a"
         (["-kgrok1", "-m", "llmb(gpus=128)", "--llmb-resume"], ["-kgrok1", "-m", "llmb(gpus=128)"]),
     ],
 )
-def test_what_was_submitted_is_collected_from_anywhere(command: list[str], words: list[str]) -> None:
+def test_collect_command_works_from_any_folder(command: list[str], words: list[str]) -> None:
     told = format_collect(SESSION, Path("/lustre/the journal"), [Path("/lustre/" + 40 * "b")], command)
     assert shlex.split(told.replace("\\\n", "")) == [
         "pytest",
@@ -48,7 +48,7 @@ def test_what_was_submitted_is_collected_from_anywhere(command: list[str], words
         (["--llmb-collect", "--llmb-history=postgresql://me:pw@db/x"], ["--llmb-history=postgresql://me:***@db/x"]),
     ],
 )
-def test_what_was_collected_is_gone_on_with_in_the_same_words(command: list[str], words: list[str]) -> None:
+def test_resume_command_keeps_the_options(command: list[str], words: list[str]) -> None:
     assert shlex.split(format_resume(SESSION, command)) == [
         "pytest",
         *words,

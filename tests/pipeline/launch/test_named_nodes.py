@@ -45,7 +45,7 @@ def find(
 
 
 @pytest.mark.slow
-def test_the_cheapest_configuration_that_was_slow_runs_there_with_nodes_that_were_fast(history: StoreLocation) -> None:
+def test_cheapest_slow_configuration_confirms_the_node(history: StoreLocation) -> None:
     (named,), text = find(history)
     assert (named.case, named.nodes) == (KEYS[1].id, ("n07",))
     assert len(named.others) == 7
@@ -62,13 +62,13 @@ def test_the_cheapest_configuration_that_was_slow_runs_there_with_nodes_that_wer
         ({"record": Path("recorded")}, "a session that records makes no such run"),
     ],
 )
-def test_a_launch_that_may_not_only_says_it(history: StoreLocation, options: dict[str, Any], why: str) -> None:
+def test_forbidden_confirmation_is_only_reported(history: StoreLocation, options: dict[str, Any], why: str) -> None:
     named, text = find(history, **options)
     assert named == ()
     assert text.endswith(f"not confirmed: {why}")
 
 
-def test_without_a_configuration_that_was_slow_or_nodes_that_were_fast_it_is_only_said(history: StoreLocation) -> None:
+def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) -> None:
     other = replace(SPECS[0], case_id="another")
     for specs in ([other], [replace(spec, nodes=40) for spec in SPECS]):
         named, text = find(history, specs)
@@ -79,31 +79,31 @@ def test_without_a_configuration_that_was_slow_or_nodes_that_were_fast_it_is_onl
 @pytest.mark.parametrize(
     "fields", [{"exclude": ("n[05-08]",)}, {"sbatch_options": ("--nodelist=n01",)}, {"via": "local"}]
 )
-def test_a_node_that_no_job_may_get_is_no_suspect(history: StoreLocation, fields: dict[str, Any]) -> None:
+def test_unreachable_node_is_no_suspect(history: StoreLocation, fields: dict[str, Any]) -> None:
     assert find(history, [replace(spec, **fields) for spec in SPECS]) == ((), "")
 
 
-def test_nodes_that_are_left_out_fill_up_no_job(history: StoreLocation) -> None:
+def test_excluded_nodes_fill_up_no_job(history: StoreLocation) -> None:
     before = find(history)[0][0].others
     (named,), _ = find(history, [replace(spec, exclude=before[:1]) for spec in SPECS])
     assert not {"n07", before[0]} & set(named.others)
 
 
-def test_without_a_history_or_a_verdict_nothing_is_asked(history: StoreLocation, tmp_path: Path) -> None:
+def test_no_history_names_no_node(history: StoreLocation, tmp_path: Path) -> None:
     assert find(None) == ((), "")
     assert find(history, purpose=Purpose.PROFILE) == ((), "")
     sound = StoreLocation("s.db", store(tmp_path / "s.db", make_nights({}, nights=10)))
     assert find(sound) == ((), "")
 
 
-def test_a_history_that_cannot_be_read_is_told_and_holds_nothing_up(tmp_path: Path) -> None:
+def test_unreadable_history_is_reported(tmp_path: Path) -> None:
     (tmp_path / "h.db").write_text("no database")
     named, text = find(StoreLocation("h.db", tmp_path / "h.db"))
     assert named == ()
     assert "h.db" in text
 
 
-def test_what_a_session_noted_is_restored_for_what_is_selected_and_was_begun() -> None:
+def test_noted_nodes_are_restored_for_begun_configurations() -> None:
     noted = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
     named = restore_named(noted)
     assert named == (NamedNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)

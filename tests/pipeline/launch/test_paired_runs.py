@@ -384,7 +384,7 @@ def test_run_lost_with_its_allocation_is_made_again(shared: Course, end: JobEnd)
     [{"status": replace(GONE, state="FAILED", exit_code="1:0")}, {**REFUSED, "problem": "launch.sh: no such file"}],
     ids=["failed", "script not copied"],
 )
-def test_variant_that_fails_twice_in_its_allocation_does_not_run(shared: Course, fields: dict[str, Any]) -> None:
+def test_variant_failing_twice_in_its_allocation_fails(shared: Course, fields: dict[str, Any]) -> None:
     end_well(shared, 1.0)
     shared.end(None, CRASHED, **fields)
     assert shared.end(None, CRASHED, **fields) is None

@@ -41,7 +41,7 @@ def plan(
     return Planner(LaunchSettings(**settings), gpu, cast("Any", None), host, selected), told
 
 
-def test_a_machine_without_gpus_is_a_login_node_where_slurm_has_some() -> None:
+def test_login_node_plans_for_the_slurm_cluster() -> None:
     planner, told = plan([GPUS, CPU], {"sinfo": SINFO})
     assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.partition) == ("h100", 512, "batch")
     assert ["Slurm has partition batch: 8 h100 a node, 512 GPUs" in line for line in told] == [True], "once"
@@ -71,7 +71,7 @@ def test_an_option_names_the_type_that_gres_leaves_open() -> None:
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, "submit"), (2, "single"), (127, "single")])
-def test_the_installed_llmb_run_says_how_it_submits(code: int, expected: str, tmp_path: Path) -> None:
+def test_installed_llmb_run_decides_how_it_submits(code: int, expected: str, tmp_path: Path) -> None:
     """25.05 has only `single`, 25.12 has both, and 26.06.01 only `submit`; it is asked once for all jobs."""
     asked: list[Sequence[str]] = []
 
@@ -93,9 +93,7 @@ def test_the_installed_llmb_run_says_how_it_submits(code: int, expected: str, tm
 
 
 @pytest.mark.parametrize(("allocation", "cases"), [(0, []), (1, [GPUS.id])])
-def test_a_session_that_began_with_jobs_of_their_own_goes_on_with_them(
-    tmp_path: Path, allocation: int, cases: list[str]
-) -> None:
+def test_resumed_session_keeps_its_separate_jobs(tmp_path: Path, allocation: int, cases: list[str]) -> None:
     """Those would wait for the nodes that an allocation holds."""
     file = tmp_path / "variants.yaml"
     file.write_text("schema: 1\nvariants: [{name: a}, {name: b, image: x}]\n")
@@ -111,7 +109,7 @@ def test_a_range_without_commits_is_refused(tmp_path: Path) -> None:
         planner.list_variants(PlannedJob(job_spec(tmp_path), FACTS))
 
 
-def test_a_search_that_builds_holds_no_nodes_meanwhile(tmp_path: Path) -> None:
+def test_search_that_builds_holds_no_nodes(tmp_path: Path) -> None:
     file = tmp_path / "builds.yaml"
     file.write_text("schema: 1\ncommits: a..b\nbuild: [make]\n")
     planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)

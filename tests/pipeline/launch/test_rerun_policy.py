@@ -530,7 +530,7 @@ def test_retry_replaces_the_failure_in_any_session(settings: dict[str, Any], aga
     assert course.progress.list_held_back() == frozenset()
 
 
-def test_repeat_without_other_nodes_is_left_to_the_next_session() -> None:
+def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
     course = Course(Verdict.INCONCLUSIVE, collect=True)
     course.end()
     assert course.end_job(NextJob(replace(SPEC, exclude=("n1",)), 1, 2), CRASHED, **REFUSED) == []
@@ -713,7 +713,7 @@ def test_resumed_session_awaits_the_confirmation_it_began() -> None:
     assert again.progress.begin() == []
 
 
-def test_confirmed_node_is_used_if_too_few_others_are_left() -> None:
+def test_confirmed_node_is_used_if_needed() -> None:
     course = Course(Verdict.PASS, named=[NAMED])
     course.end()
     assert course.end(CRASHED, **REFUSED) == ["run 1, attempt 2"]
@@ -740,9 +740,7 @@ def test_replaced_and_unjudged_jobs_are_lost() -> None:
         (Verdict.INVALID, Reason.NO_BASELINE, None),
     ],
 )
-def test_run_without_a_verdict_is_lost_unless_baseline_is_missing(
-    verdict: Verdict, reason: Reason, loss: Loss | None
-) -> None:
+def test_unjudged_run_is_lost_unless_baseline_is_missing(verdict: Verdict, reason: Reason, loss: Loss | None) -> None:
     course = Course(verdict, repeats=1)
     course.reason = reason
     course.end()

@@ -143,7 +143,7 @@ def test_compressed_log_is_a_problem(watched: Watched) -> None:
     assert "compressed" in watched.read().problem
 
 
-def test_log_of_an_earlier_job_with_its_id_is_ignored(watched: Watched) -> None:
+def test_log_of_an_earlier_job_is_ignored(watched: Watched) -> None:
     """A Slurm that was set up anew begins with job id 1 again."""
     watched.write_steps(1)
     os.utime(watched.log, (1e9, 1e9))
