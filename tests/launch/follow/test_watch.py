@@ -11,7 +11,7 @@ from job_specs import START, ended, job, job_spec, running, waiting
 
 from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, Purpose
 from pytest_llmbench.core.models.stalls import LogProgress, StallLimits
-from pytest_llmbench.launch.follow.watch import Limits, Watch, explain_end
+from pytest_llmbench.launch.follow.watch import Limits, Watch, explain_end, has_moved_on
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,9 @@ def test_allocation_cancelled_by_others_was_not_ended_by_us(tmp_path: Path) -> N
         status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), START).status
         assert status
         assert status.ended_by is EndedBy.OTHERS
+
+
+def test_new_reason_or_start_estimate_is_no_move() -> None:
+    before = waiting("Priority", started=START)
+    assert not has_moved_on(before, waiting("Resources", started=None))
+    assert has_moved_on(before, running())

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from job_specs import Clock
 from planned import FACTS, machine, program
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
@@ -121,21 +122,6 @@ def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
 
 
 # --- running it here --------------------------------------------------------------------------------------
-
-
-class Clock:
-    """A time that only goes on while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.time = datetime(2026, 11, 21, tzinfo=UTC)
-
-    def now(self) -> datetime:
-        """Return the time."""
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        self.time += timedelta(seconds=seconds)
 
 
 def world(folder: Path, told: list[str], **fields: object) -> SetupHost:
