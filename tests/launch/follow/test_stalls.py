@@ -364,6 +364,9 @@ def test_unwatched_time_limit_is_judged_by_log(steps: list[float], elapsed: floa
     done = end(RunningJob(steps), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed)
     assert done.status is not None
     assert (done.status.stall.place if done.status.stall else None) is place
+    late = end(RunningJob(late=True), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed)
+    assert late.status is not None
+    assert late.status.stall is None, "its log contains no step before it ends"
 
 
 def test_running_limit_comes_from_estimate_or_slurm() -> None:

@@ -12,7 +12,7 @@ from job_specs import KEY, START, job, job_spec, running
 from planned import FACTS
 from written_logs import parse
 
-from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Look, Run
+from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Key, Look, Run
 from pytest_llmbench.core.models.jobs import Blame, Job
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import load
@@ -25,6 +25,11 @@ from pytest_llmbench.pipeline.settings import Settings
 def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:
     settings = settings or Settings()
     return LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START, **fields)
+
+
+def launched(folder: Path, **spec: Any) -> Job:
+    """Return a running job whose log is in `folder`, with these fields of its spec."""
+    return job(folder, log_folder=folder, status=running(), spec=job_spec(folder, **spec))
 
 
 XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus. hf_secretvalue"
@@ -99,8 +104,7 @@ STALLED = LINE.format(0) + LINE.format(1) + "[rank3]:[E] hf_53cr3t: " + WAITED.p
 def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
     """A job that had this token, its run, and what reads it."""
     runs = make_runs()
-    one = job(tmp_path, log_folder=tmp_path, status=running())
-    one = replace(one, spec=replace(one.spec, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",)))
+    one = launched(tmp_path, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",))
     (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(text)
     found = runs.find_run(one)
     assert found is not None
@@ -182,18 +186,26 @@ configurations:
 """
 
 
+def make_own_runs(folder: Path, **settings: Any) -> tuple[LaunchedRuns, Key]:
+    """Return the runs of a recipe whose baseline file defines its log, and its configuration."""
+    (folder / "own.yaml").write_text(OWN)
+    runs = make_runs(Settings(baselines=(folder / "own.yaml",), **settings))
+    return runs, next(key for key in runs.catalog.baselines if key.recipe == "fake")
+
+
+def write_own_log(folder: Path, job_id: str, steps: int) -> None:
+    lines = (f"it {step}/50 2500 ms/step\n" for step in range(1, steps + 1))
+    (folder / f"log-fake_8b_8_{job_id}.out").write_text("".join(lines))
+
+
 def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text(OWN)
-    settings = Settings(baselines=(tmp_path / "own.yaml",))
-    catalog = load(settings)
-    key = next(key for key in catalog.baselines if key.recipe == "fake")
-    one = job(tmp_path, log_folder=tmp_path / "logs", status=running())
-    one = replace(one, spec=replace(one.spec, key=key))
-    (tmp_path / "logs").mkdir()
-    log = tmp_path / "logs" / f"log-fake_8b_8_{one.job_id}.out"
-    log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 8)))
-    assert RunningLogs(catalog, lambda: START).read_last_step(one) == (7, 50, 2.5)
-    run = ingest_job([tmp_path / "logs"], one.job_id, key, catalog, START)
+    runs, key = make_own_runs(tmp_path)
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    one = launched(folder, key=key)
+    write_own_log(folder, one.job_id, 7)
+    assert RunningLogs(runs.catalog, lambda: START).read_last_step(one) == (7, 50, 2.5)
+    run = ingest_job([folder], one.job_id, key, runs.catalog, START)
     assert run is not None
     assert run.identity.key == key
     assert [attempt.log.dialect for attempt in run.attempts] == ["regex:fake-1"]
@@ -203,8 +215,7 @@ def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
 def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
     """Unless the launcher's own record of the job names another one."""
     runs = make_runs()
-    one = job(tmp_path, log_folder=tmp_path, status=running())
-    one = replace(one, spec=replace(one.spec, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),)))
+    one = launched(tmp_path, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),))
     (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
     found = runs.find_run(one)
     assert found is not None
@@ -217,18 +228,13 @@ def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
 
 
 def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
-    """It would be an earlier night of itself."""
-    (tmp_path / "own.yaml").write_text(OWN)
-    settings = Settings(baselines=(tmp_path / "own.yaml",), logs=(tmp_path,), release="1", gpu="h100")
-    runs = make_runs(settings)
-    key = next(key for key in runs.catalog.baselines if key.recipe == "fake")
+    """Its log lies in a folder whose runs are the earlier ones."""
+    runs, key = make_own_runs(tmp_path, logs=(tmp_path,), release="1", gpu="h100")
     folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
     folder.mkdir(parents=True)
-    one = job(tmp_path, log_folder=folder, status=running())
-    one = replace(one, spec=replace(one.spec, key=key))
-    for number in (one.job_id, "9999"):
-        log = folder / f"log-fake_8b_8_{number}.out"
-        log.write_text("".join(f"it {step}/50 2500 ms/step\n" for step in range(1, 51)))
+    one = launched(folder, key=key)
+    for job_id in (one.job_id, "9999"):
+        write_own_log(folder, job_id, 50)
     found = runs.find_run(one)
     assert found is not None
     ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()
