@@ -40,10 +40,6 @@ def test_everything_that_a_definition_can_say_is_read(valid_file: Path, own: str
     assert read_recipe(valid_file).log == expected
 
 
-def test_a_built_in_dialect_has_no_definition(valid_file: Path) -> None:
-    assert read_recipe(valid_file).log is None
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
-from shipped_documents import DOCUMENTS, recipe, text_of
+from shipped_documents import recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import metric_definitions
@@ -27,18 +26,6 @@ class Example:
     configuration: str
     seconds: float
     batch: int
-    printed: str
-
-
-@dataclass(frozen=True)
-class Count:
-    """A line of a document that counts nodes, or sequences in a batch, for so many GPUs of 8 in a node."""
-
-    document: str
-    line: int
-    text: str
-    gpus: int
-    what: str
     printed: str
 
 
@@ -109,27 +96,6 @@ CONSTANTS = [
     ("nemotron4/25.01", 122, "4096 * (869730877440 + 1565515579392 + 28311552000) = 1.01e16", "340b"),
     ("llama3.1/25.04", 223, "8192 * (20,937,965,568 + 33,822,867,456 + 3,152,019,456) = 4.74E+14", "8b"),
 ]
-SUMS = [
-    ("maxtext_llama2/24.11", 74, "12 * 80 * 8192^2 * (1 + 8/64 + 4096/8192) = 104,689,827,840", "70b", 0),
-    ("maxtext_llama2/24.11", 75, "18 * 80 * 28672 * 8192 = 338,228,674,560", "70b", 1),
-    ("maxtext_llama2/24.11", 76, "6 * 32000 * 8192 = 1,572,864,000", "70b", 2),
-    ("grok1/25.05", 333, "12 * 64 * 6144^2 * (1 + 8/48 + 8192/6144/2) = 53,150,220,288", "314b", 0),
-    ("grok1/25.05", 334, "18 * 64 * 32768 * 6144 * 2 = 463,856,467,968", "314b", 1),
-    ("grok1/25.05", 335, "6 * 128256 * 6144 = 4,728,029,184", "314b", 2),
-    ("nemotron4/25.01", 119, "24 * 96 * 18432^2 + 12 * 96 * 18432 * 4096 = 869730877440", "340b", 0),
-    ("nemotron4/25.01", 120, "48 * 96 * 18432^2 = 1565515579392", "340b", 1),
-    ("nemotron4/25.01", 121, "6 * 256000 * 18432 = 28311552000", "340b", 2),
-    ("llama3.1/25.04", 220, "12 * 32 * 4096^2 * (1 + 8/32 + 8192/4096) = 20,937,965,568", "8b", 0),
-    ("llama3.1/25.04", 221, "18 * 32 * 14336 * 4096 = 33,822,867,456", "8b", 1),
-    ("llama3.1/25.04", 222, "6 * 128256 * 4096 = 3,152,019,456", "8b", 2),
-]
-COUNTS = [
-    Count("grok1/24.11", 71, "should be 256 / 8 = 32", 256, "nodes", "32"),
-    Count("maxtext_llama2/24.11", 62, "should be 256 / 8 = 32", 256, "nodes", "32"),
-    Count("nemotron4/25.01", 73, "should be 128 / 8 = 16", 128, "nodes", "16"),
-    Count("maxtext_llama2/24.11", 65, "8 * 8 * 2 = 128 (in the example above)", 256, "batch", "128"),
-    Count("nemotron4/25.01", 75, "128 * 2 = 256 (in the example above)", 128, "batch", "256"),
-]
 
 
 def line_of(document: str, number: int) -> str:
@@ -197,40 +163,3 @@ def test_model_flops(document: str, line: int, text: str, size: str) -> None:
     assert architecture.sequence_length == int(sequence)
     assert [int(number.replace(",", "")) for number in sums.split(" + ")] == list(count_flops_per_token(architecture))
     assert count_model_flops(architecture) == float(printed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("document", "line", "text", "size", "term"), SUMS, ids=lambda value: str(value)[:20])
-def test_each_sum_of_the_notes(document: str, line: int, text: str, size: str, term: int) -> None:
-    assert line_of(document, line).endswith(text)
-    baseline = next(one for one in recipe(document).baselines if one.key.size == size)
-    assert f"{count_flops_per_token(baseline.configuration.architecture)[term]}" == text.rpartition("= ")[2].replace(
-        ",", ""
-    )
-
-
-@pytest.mark.parametrize("example", COUNTS, ids=lambda one: f"{one.document}:{one.line}")
-def test_nodes_and_batches(example: Count) -> None:
-    assert example.text in line_of(example.document, example.line)
-    found = recipe(example.document)
-    configuration = next(one.configuration for one in found.baselines if one.key.gpus == example.gpus)
-    launch: dict[str, Any] = dict(found.launch)
-    nodes = example.gpus // dict(launch["gpus_per_node"])["h100"]
-    value = nodes if example.what == "nodes" else configuration.global_batch_size
-    if str(value) != example.printed:
-        corrected = [right for wrong, right in errata(example.document, example.line) if example.printed in wrong]
-        assert any(right.endswith(f"= {value}") for right in corrected), f"no erratum says that it should be {value}"
-
-
-def test_no_computed_line_is_left_out() -> None:
-    """A line with numbers on both sides of an equals sign, and at least one sign of arithmetic, is an example."""
-    computed = re.compile(r"\d[\d,.eE+^]* *[*/+] *\(?[\d,.eE+]+.* = [\d,.eE+%]+")
-    found = {
-        (document, number)
-        for document in DOCUMENTS
-        for number, line in enumerate(text_of(document).splitlines(), start=1)
-        if computed.search(line)
-    }
-    tested = {(one.document, one.line) for one in (*TOKENS, *DAYS, *MFU)} | {(one.document, one.line) for one in COUNTS}
-    tested |= {(one[0], one[1]) for one in CONSTANTS} | {(one[0], one[1]) for one in SUMS}
-    assert found == tested

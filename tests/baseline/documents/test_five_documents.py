@@ -155,14 +155,3 @@ def _plain(baseline: Baseline) -> Baseline:
     if architecture.formula.startswith("nemotron"):
         architecture = replace(architecture, attention_heads=None, query_groups=None, ffn_size=None)
     return replace(baseline, configuration=replace(baseline.configuration, architecture=architecture))
-
-
-@pytest.mark.slow
-def test_a_draft_can_be_used_as_it_is(tmp_path: Path) -> None:
-    """Nothing is left to fill in that a verdict on step times needs."""
-    for name in DOCUMENTS:
-        (draft,) = imported(name).drafts
-        path = tmp_path / "draft.yaml"
-        path.write_text(draft.text)
-        assert (draft.fill_in, len(read_recipe(path).baselines)) == ((), draft.configurations)
-        assert "framework: unknown" not in draft.text

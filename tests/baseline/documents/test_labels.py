@@ -12,28 +12,16 @@ from pytest_llmbench.baseline.documents import labels
     [
         ("Training step time (seconds per step)", ("step_time", 0)),
         ("Step time (ms)", ("step_time", -3)),
-        ("Iteration time [s]", ("step_time", 0)),
-        ("Time per step", ("step_time", 0)),
-        ("Throughput in tokens per second", ("tokens_per_second", 0)),
         ("Throughput (tokens/sec)", ("tokens_per_second", 0)),
-        ("Tokens/s", ("tokens_per_second", 0)),
         ("Model flops utilization", ("mfu", 0)),
-        ("Model FLOPs utilisation (MFU)", ("mfu", 0)),
         ("MFU, %", ("mfu", 0)),
         ("Time to train 1T tokens in days", ("days_to_1t", 0)),
-        ("Days to train 1T tokens", ("days_to_1t", 0)),
         ("Step time std (s)", None),
-        ("Step time p95", None),
-        ("Minimum step time", None),
         ("Step time (minutes)", None),
-        ("Throughput", None),
         ("Throughput (tokens/s/GPU)", ("tokens_per_second_per_gpu", 0)),
-        ("Tokens per second per GPU", ("tokens_per_second_per_gpu", 0)),
-        ("Time to train 1T tokens", None),
         ("Time to train 15T tokens in days", None),
         ("TFLOP/s per GPU", ("tflops_per_gpu", 0)),
         ("Hardware TFLOP/s per GPU", None),
-        ("TFLOP/s", None),
     ],
 )
 def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, metric: tuple[str, int] | None) -> None:
@@ -43,18 +31,10 @@ def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, me
 @pytest.mark.parametrize(
     ("label", "field"),
     [
-        ("GPUs", "gpus"),
         ("# GPUs", "gpus"),
-        ("Number of GPUs", "gpus"),
-        ("GPU type", "gpu"),
-        ("SeqLen", "sequence_length"),
         ("Sequence Length", "sequence_length"),
-        ("Model size", "size"),
-        ("Precision", "dtype"),
         ("GBS", "gbs"),
-        ("ETP", "etp"),
         ("GPUs per node", ""),
-        ("Nodes", ""),
         ("Vocabulary", ""),
     ],
 )
@@ -66,21 +46,13 @@ def test_a_label_is_a_column_only_where_it_is_spelled_so(label: str, field: str)
     ("metric", "label", "text", "expected"),
     [
         ("step_time", "Step time", "7.325", "7.325"),
-        ("step_time", "Step time", "10", "10"),
         ("step_time", "Step time", "7.325 s", "7.325"),
-        ("step_time", "Step time (ms)", "7325", "7.325"),
         ("step_time", "Step time", "7325.0 ms", "7.3250"),
         ("step_time", "Step time", "7.325*", "7.325"),
-        ("step_time", "Step time", "-", ""),
-        ("tokens_per_second", "Tokens/s", "174,544", "174544"),
         ("tokens_per_second", "Tokens/s", "1,159,101.5", "1159101.5"),
         ("mfu", "MFU", "47.59%", "47.59%"),
-        ("mfu", "MFU", "47.59 %", "47.59%"),
         ("mfu", "MFU (%)", "47.59", "47.59%"),
-        ("mfu", "MFU", "NA", "NA"),
         ("days_to_1t", "Days to 1T", "n/a", "n/a"),
-        ("days_to_1t", "Days to 1T", "N/A", "n/a"),
-        ("days_to_1t", "Days to 1T", "34 days", "34"),
         ("days_to_1t", "Days to 1T", "\u2014", ""),
     ],
 )
@@ -94,18 +66,13 @@ def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: s
     [
         ("step_time", "Step time", "7,325", "its comma may be a decimal one"),
         ("step_time", "Step time", "0.00", "it is not above 0"),
-        ("step_time", "Step time", "7.3.2", "it is no number"),
         ("step_time", "Step time", "~7.3", "it is no number"),
-        ("step_time", "Step time", "7.325\u00b9", "the unit '\u00b9' is none of"),
-        ("step_time", "Step time", "7.3 min", "the unit 'min' is none of"),
         ("step_time", "Step time", "7.3 (7.4)", "it holds two values, and nothing says of what the second is"),
         ("step_time", "Step time", "7.3 \u00b1 0.1", "the unit"),
-        ("tokens_per_second", "Tokens/s", "174 544", "it is no number"),
         ("tokens_per_second", "Tokens/s", "174k", "the unit 'k' is none of"),
         ("mfu", "MFU", "0.4759", "whether it is a percentage or a fraction"),
         ("mfu", "MFU (%)", "0.4759", "whether it is a percentage or a fraction"),
         ("mfu", "MFU", "147%", "it is above 100 %"),
-        ("days_to_1t", "Days to 1T", "7,27", "its comma may be a decimal one"),
     ],
 )
 def test_a_cell_that_may_mean_two_things_is_refused(metric: str, label: str, text: str, why: str) -> None:
@@ -114,12 +81,12 @@ def test_a_cell_that_may_mean_two_things_is_refused(metric: str, label: str, tex
     assert why in str(error.value)
 
 
-@pytest.mark.parametrize(("text", "number"), [("8192", 8192), ("8,192", 8192), ("NA", None), ("", None), ("-", None)])
+@pytest.mark.parametrize(("text", "number"), [("8,192", 8192), ("NA", None), ("", None)])
 def test_a_column_is_a_whole_number(text: str, number: int | None) -> None:
     assert labels.parse_whole_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["128 * 2", "8.0", "0", "-4", "8k", "1e3", "\uff18"])
+@pytest.mark.parametrize("text", ["128 * 2", "8.0", "0", "\uff18"])
 def test_anything_else_is_no_whole_number(text: str) -> None:
     with pytest.raises(ValueError, match="no whole number above 0"):
         labels.parse_whole_number(text)

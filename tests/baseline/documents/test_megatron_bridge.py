@@ -100,22 +100,6 @@ def test_a_model_that_states_a_size_is_one_of_a_recipe() -> None:
     assert named["kimi_k2"] == ("kimi_k2", "kimi_k2")
 
 
-@pytest.mark.slow
-def test_one_recipe_for_all_tells_models_by_their_whole_names() -> None:
-    entries = collected("26.04", recipe="megatron_bridge").configurations
-    assert {entry.recipe for entry in entries} == {"megatron_bridge"}
-    assert {"llama3_70b", "llama3.1_405b", "gpt_oss_120b"} < {entry.facts["size"] for entry in entries}
-
-
-@pytest.mark.slow
-def test_batches_tell_rows_apart_that_are_equal_otherwise() -> None:
-    entries = [entry for entry in collected("26.06").configurations if "variant" in entry.facts]
-    assert [(entry.model, entry.facts["variant"]) for entry in entries] == [
-        ("deepseekv3", "gbs4096"),
-        ("deepseekv3", "gbs15360"),
-    ]
-
-
 def test_a_release_that_a_document_does_not_hold() -> None:
     with pytest.raises(BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* expected 26\.05"):
         import_document(text_of("26.06"), "archive.md", "26.05", ImportDefaults())
@@ -152,7 +136,7 @@ def test_two_values_of_one_precision_are_not_read() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", ["25.11", "26.08"])
 def test_a_draft_is_usable_at_once(release: str, tmp_path: Path) -> None:
     imported = import_document(text_of(release), "document.md", release, ImportDefaults())
     assert imported.is_whole
@@ -172,24 +156,6 @@ def test_a_draft_is_usable_at_once(release: str, tmp_path: Path) -> None:
         sample = configuration.architecture.sequence_length / baseline.key.gpus
         unit = sample if (rate / sample).is_integer() else 1
         assert baseline.resolution_seconds == pytest.approx(baseline.step_seconds / rate * unit)
-
-
-@pytest.mark.slow
-def test_tflops_give_the_step_time_where_the_work_of_a_step_is_known(tmp_path: Path) -> None:
-    imported = import_document(text_of("26.04.01"), "document.md", "26.04.01", ImportDefaults())
-    file = next(file for file in write_drafts(imported, tmp_path, force=False) if "llama3/" in str(file.path))
-    lines = file.path.read_text().splitlines()
-    place = next(number for number, line in enumerate(lines) if "gpu: h100" in line)
-    assert "gpus: 64" in lines[place]
-    assert "gbs: 256" in lines[place + 1]
-    # 13 samples/s of 64 GPUs: tokens/s are coarse, 449.22 GFLOP a token are not.
-    assert 'tokens_per_second_per_gpu: "1664", tflops_per_gpu: "731"' in lines[place + 2]
-    gigaflops, tokens = 449.22, 256 * 8192 / 64
-    lines[place + 1] += f" logged_tflop: {gigaflops * tokens / 1000},"
-    file.path.write_text("\n".join(lines))
-    baseline = next(one for one in read_file(file.path).recipe.baselines if one.key.gpu == "h100")
-    assert baseline.step_seconds == pytest.approx(gigaflops * tokens / 1000 / 731)
-    assert baseline.resolution_seconds == pytest.approx(baseline.step_seconds / 731)
 
 
 def test_cells_from_which_no_step_time_follows(tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ def unread(found: DocumentConfigurations) -> str:
     ("cell", "told"),
     [
         ("9.33[1](#note)", "9.33 1: 'Step time (s)': it is no number"),
-        ("[1](#note)9.33", "1 9.33: 'Step time (s)': it is no number"),
         ("~~9.33~~", "~~9.33~~: 'Step time (s)': it is no number"),
         ("<del>9.33</del>", "~~9.33~~: 'Step time (s)': it is no number"),
         ("<!-- 9.33 --> 9.30 <!-- 9.31 --> 9.32", "9.30 9.32: 'Step time (s)': it is no number"),
