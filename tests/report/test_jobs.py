@@ -11,10 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
-from outcomes import SCHEMA
 
-from pytest_llmbench.cli.replay import Replay, VerdictChange
-from pytest_llmbench.cli.replay import format_replay as replayed
 from pytest_llmbench.core.models import (
     Baseline,
     BaselineKind,
@@ -28,7 +25,7 @@ from pytest_llmbench.core.models import (
     Status,
     Verdict,
 )
-from pytest_llmbench.core.models.jobs import EndedBy, LaunchedJob, Purpose, SubmissionState
+from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
 from pytest_llmbench.judge.comparison import compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure import measure
@@ -62,7 +59,6 @@ SEQUENCE = (
     job("15", "n5 n6", repeat=3, step_seconds=7.34),
     job("16", "n5", purpose=Purpose.PROFILE, files=(FOLDER / "16/a.nsys-rep", Path("/other/b.nsys-rep"))),
 )
-PROFILED = (job("16", "n5 n6", purpose=Purpose.PROFILE, files=(FOLDER / "16/a.nsys-rep",)),)
 SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-6]): --llmb-exclude=n1,n3"
 
 
@@ -72,19 +68,6 @@ def told(
     measured = measure(content, baseline, NOW)
     judgement = judge(evidence(measured, *HISTORY, baseline=baseline))
     return describe(Outcome(Case(KEY.id, KEY), status, judgement, jobs=jobs, nodes=nodes), NOW, FOLDER)
-
-
-def test_who_ended_a_job_and_whether_it_was_submitted_are_codes() -> None:
-    doubtful = job("", state="", submission=SubmissionState.UNCERTAIN)
-    cancelled = job("14", state="CANCELLED", ended_by=EndedBy.PYTEST)
-    described = told(SLOW, doubtful, cancelled)
-    assert [(one["submission"], one["ended_by"]) for one in described["jobs"]] == [
-        ("uncertain", "others"),
-        ("submitted", "pytest"),
-    ]
-    fields = SCHEMA["$defs"]["configuration"]["properties"]["jobs"]["items"]["properties"]
-    assert fields["submission"]["enum"] == list(SubmissionState)
-    assert fields["ended_by"]["enum"] == list(EndedBy)
 
 
 def lines(one: dict[str, Any], label: str) -> list[str]:
@@ -136,20 +119,12 @@ def test_an_attempt_that_was_not_submitted_is_told() -> None:
     )
 
 
-def test_the_text_of_a_launched_item_fits_eighty_columns() -> None:
-    one = told(SLOW, *SEQUENCE, nodes=SLOW_NODES)
-    assert max(map(len, explain(one, short=False).splitlines())) < 80
-    assert max(map(len, render_summary([one], []))) < 80
-
-
 # --- the summary ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("jobs", "under"),
     [
-        ((), []),
-        (ONE, ["on n[1-4]"]),
         (RETRIED, ["on n[3-4], 2 attempts: job 12 on n[1-2]: NODE_FAIL (a node failed)"]),
         (
             SEQUENCE,
@@ -207,8 +182,6 @@ def test_a_job_without_a_run_has_a_line_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("jobs", "expected"),
     [
-        ((), {}),
-        (ONE, {"job_id": "14", "nodes": "n[1-4]", "attempts": "1", "runs": "1"}),
         (
             RETRIED,
             {
@@ -241,20 +214,6 @@ def test_both_junit_reports_have_the_properties_of_a_launched_item(
     assert len([line for line in output if line.startswith("launched: ")]) == len(jobs)
 
 
-def test_a_run_that_was_only_profiled_says_where_and_what_it_left() -> None:
-    one = absent("a", Reason.PURPOSE_DONE, "profiled, not judged", *PROFILED)
-    assert properties_of(one) == {"job_id": "16", "nodes": "n[5-6]", "attempts": "1", "runs": "1"}
-    output = (case(one).findtext("system-out") or "").splitlines()
-    assert {"file: 16/a.nsys-rep", "launched: profile: job 16 on n[5-6]: COMPLETED"} <= set(output)
-
-
-def test_jobs_are_plain_json() -> None:
-    one = told(SLOW, job("7", "n1", step_seconds=math.nan), *SEQUENCE)
-    assert json.loads(json.dumps(one, allow_nan=False)) == one
-    assert one["schema"] == 1
-    assert one["jobs"][0]["step_seconds"] is None
-
-
 # --- a configuration that has no value yet ----------------------------------------------------------------
 
 EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
@@ -277,15 +236,6 @@ def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
     assert case(one).find("failure") is not None
 
 
-def test_recording_the_first_value_compares_with_nothing() -> None:
-    judgement = judge(evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY))
-    outcome = Outcome(Case(KEY.id, KEY), Status.SKIPPED, judgement, (), (), "recorded 7.33 s", 7.33)
-    one = describe(outcome, NOW, FOLDER)
-    json.dumps(one, allow_nan=False)
-    assert (one["verdict"], one["log_difference"]) == ("RECORDED", None)
-    assert "7.330 s" in "".join(render_summary([one], []))
-
-
 def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> None:
     found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(found)
@@ -299,11 +249,3 @@ def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged()
     assert run_selftest(KEY.id, found, judgement, decide) is None
     compared = compare(CheckKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
     assert compared.verdict is Verdict.MISSING
-
-
-def test_a_replay_of_a_configuration_without_a_value_shows_no_difference() -> None:
-    judgement = judge(evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY))
-    outcome = Outcome(Case(KEY.id, KEY), Status.FAILED, judgement)
-    text = replayed(Replay(1, 1, (VerdictChange(KEY.id, None, outcome),)))
-    assert "none -> INVALID" in text
-    assert "nan" not in text

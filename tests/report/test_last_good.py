@@ -77,7 +77,6 @@ def test_what_is_not_known_is_not_the_same() -> None:
     [
         (("a", "b"), ("c", "d"), "differs: all 2 nodes (history)"),
         (("a", "b"), ("a", "b"), "nothing known differs; the same: nodes (history)"),
-        (("a", "b"), ("b", "c"), "differs: 1 of 2 nodes is another (history): c"),
         (
             tuple(f"a{number}" for number in range(9)),
             ("a0", *(f"n{number}" for number in range(8))),

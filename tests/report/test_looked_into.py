@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import json
-import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting
-from pytest_llmbench.pipeline.log_excerpt import LARGEST, WIDEST, read_excerpts
+from pytest_llmbench.pipeline.log_excerpt import WIDEST, read_excerpts
 from pytest_llmbench.report.outcome import MOST_STEPS, describe
 
 
@@ -51,13 +48,6 @@ def test_every_step_of_the_attempt_is_told_and_which_of_the_window_are_slow() ->
     assert found["slow"] == [30]  # the first step is slow as well, but nothing counts it
 
 
-def test_times_that_no_step_can_have_are_left_open() -> None:
-    seconds = [float("nan"), float("inf"), 0.0, -1.0, *[7.4] * 46]
-    described = told(run(log(segment(steps(seconds)))))
-    assert described["steps"]["seconds"][:5] == [None, None, None, None, 7.4]
-    json.dumps(described, allow_nan=False)
-
-
 def test_the_steps_are_those_of_the_judged_attempt() -> None:
     torn, whole = log(segment(steps([9.0] * 20), finished=False)), log(segment(steps(7.4)))
     assert told(run(torn, whole))["steps"]["seconds"] == [7.4] * 50
@@ -65,7 +55,7 @@ def test_the_steps_are_those_of_the_judged_attempt() -> None:
     assert told(run(two))["steps"]["seconds"] == [7.4] * 50
 
 
-@pytest.mark.parametrize("count", [2000, 2001, 8000, 9001])
+@pytest.mark.parametrize("count", [2000, 9001])
 def test_of_a_long_run_the_slow_steps_are_kept(count: int) -> None:
     seconds = [7.4] * count
     seconds[33] = 9.5
@@ -74,19 +64,6 @@ def test_of_a_long_run_the_slow_steps_are_kept(count: int) -> None:
     assert [found["index"][position] for position in found["slow"]] == [33]
     assert found["index"][-1] > count - 6
     assert len(found["seconds"]) == len(found["index"])
-
-
-def test_a_run_without_a_step_has_none() -> None:
-    assert "steps" not in told(run(log()))
-
-
-PACKED: dict[str, Callable[[bytes], bytes]] = {
-    "tar": bytes,
-    "tar.gz": gzip.compress,
-    "tar.zst": lambda data: zstandard.ZstdCompressor().compress(data),
-    "tar.xz": lzma.compress,
-    "tar.bz2": bz2.compress,
-}
 
 
 def excerpt(path: Path, line: int) -> dict[str, Any] | None:
@@ -106,14 +83,6 @@ def test_the_lines_around_a_line(tmp_path: Path, line: int, first: int, last: in
     }
 
 
-@pytest.mark.slow
-def test_lines_far_down_a_compressed_log(tmp_path: Path) -> None:
-    (path := tmp_path / "a.out.gz").write_bytes(gzip.compress(numbered(400_000).encode()))
-    found = excerpt(path, 390_000)
-    assert found is not None
-    assert found["lines"][390_000 - found["first_line"]] == "line 390000"
-
-
 def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(b"a\tb\x1b[31m\r\n" + b"\xff\n" + b"x" * 1000 + b"\nlast")
@@ -122,28 +91,18 @@ def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
     assert found["lines"] == ["a       b\\x1b[31m", "\N{REPLACEMENT CHARACTER}", "x" * (WIDEST - 3) + "...", "last"]
 
 
-def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
-    (path := tmp_path / "a.out").write_bytes(b"x" * (LARGEST + (3 << 20)))
-    found = excerpt(path, 1)
-    assert found is not None
-    assert [len(line) for line in found["lines"]] == [WIDEST]
-
-
 @pytest.mark.parametrize("path", ["<stdin>", "/nowhere/logs.tar/a.out", "/", "s3:/bucket/a.out"])
 def test_what_cannot_be_read_again_has_no_excerpt(path: str) -> None:
     assert excerpt(Path(path), 3) is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.zst", "tar.xz", "tar.bz2"])
-def test_logs_in_an_archive_are_quoted_in_one_pass(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_in_an_archive_are_quoted_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["runs/a.out", "runs/b.out", "runs/c.out.gz"]
     texts = [numbered(100).encode(), numbered(30_000).encode(), gzip.compress(numbered(500).encode())]
     data = archive([*zip(names, texts, strict=True), ("runs/d.out", b"")])
-    path = tmp_path / f"night.{suffix}"
-    path.write_bytes(PACKED[suffix](data))
+    path = tmp_path / "night.tar.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(data))
     opened = list[Path]()
 
     def blocks(path: Path) -> Iterator[bytes]:
@@ -180,15 +139,6 @@ def test_a_large_archive_is_not_passed_for_a_quotation(tmp_path: Path, monkeypat
     assert read_excerpts([(path / "a.out", 1)]) == {}
 
 
-def test_a_log_in_an_archive_that_is_compressed_out_of_all_bounds_is_not_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "night.tar"
-    path.write_bytes(archive([("a.out.gz", gzip.compress(bytes(8 << 20)))]))
-    monkeypatch.setattr(quoting, "MOST", 4 << 20)
-    assert read_excerpts([(path / "a.out.gz", 2)]) == {}
-
-
 def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
     diverged = steps(loss=np.array([12.0] * 20 + [float("nan")] * 30))
@@ -203,7 +153,6 @@ def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:
         ({}, "step 11, the first of the window"),
         ({30: 19.0, 31: 25.0}, "step 31, the slowest of the window: 25.00 s"),
         ({3: 40.0}, "step 11, the first of the window"),  # what the window leaves out explains nothing
-        ({20: 4.0}, "step 11, the first of the window"),  # a fast one neither
     ],
 )
 def test_a_slow_run_quotes_its_slowest_step_or_where_the_window_begins(

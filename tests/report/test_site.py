@@ -57,16 +57,3 @@ def test_the_first_page_is_written_last(tmp_path: Path, monkeypatch: pytest.Monk
     write_site(tmp_path, {"index.html": OWN, "configurations/z.html": OWN, "a.html": OWN})
     assert written[-1] == "index.html"
     assert len(written) == 3
-
-
-def test_a_page_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_site(tmp_path, {"index.html": OWN})
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="No space left"):
-        write_site(tmp_path, {"index.html": f"{OWN}new"})
-    assert (tmp_path / "index.html").read_text() == OWN
-    assert list(tmp_path.iterdir()) == [tmp_path / "index.html"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -90,9 +89,3 @@ def test_a_search_names_the_builds_of_its_changes() -> None:
     assert (change["first"], change["last"]) == ("b3", "b4")
     assert change["difference"] == pytest.approx(0.04, abs=1e-3)
     assert change["before"] == change["after"] == 0
-
-
-def test_a_search_without_a_change_has_only_its_ends() -> None:
-    found = search([1.0, 1.0, 1.0])["search"]
-    assert (found["answer"], found["changes"], found["runs"]) == ("no-change-between-ends", [], 8)
-    assert math.isclose(found["ends"]["difference"], 0, abs_tol=1e-9)

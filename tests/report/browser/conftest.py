@@ -92,6 +92,25 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture
+def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Open an address in a context with these settings; anything on the console fails the test."""
+    contexts, messages = [], list[str]()
+
+    def open_page(url: str, **context: Any) -> Any:
+        contexts.append(chromium.new_context(**context))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert messages == []
+
+
 @pytest.fixture(scope="session")
 def find_violations() -> Callable[..., list[tuple[str, str]]]:
     """Return a function that lists what axe-core objects to: the rule, and the first element that breaks it.

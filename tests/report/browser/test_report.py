@@ -3,16 +3,11 @@ without a script, and under the policy with which Jenkins serves artifacts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from night import NOW
-from outcomes import told
-
-from pytest_llmbench.core.models.jobs import PlannedHours
-from pytest_llmbench.report.html import render
 
 SLOW = "grok1_314b-24.11-h100-bf16-8"
 
@@ -24,22 +19,13 @@ FindViolations = Callable[..., list[tuple[str, str]]]
 
 
 @pytest.fixture
-def opened(chromium: Any, few: Path) -> Iterator[Open]:
-    """Open a page (at an anchor, in a context with these settings); anything on the console fails the test."""
-    contexts, told = [], list[str]()
+def opened(browse: Open, few: Path) -> Open:
+    """Open a page at an anchor, in a context with these settings."""
 
     def open_page(anchor: str = "", path: Path = few, **context: Any) -> Any:
-        contexts.append(chromium.new_context(**context))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.goto(f"{path.as_uri()}{anchor}")
-        return page
+        return browse(f"{path.as_uri()}{anchor}", **context)
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert told == []
+    return open_page
 
 
 def column(page: Any, place: int) -> list[str]:
@@ -106,19 +92,6 @@ def test_a_link_opens_its_configuration(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_opens_also_what_the_filter_left_out(opened: Open) -> None:
-    page = opened()
-    page.get_by_role("checkbox", name="red").uncheck()
-    page.locator(".next").get_by_role("link", name=SLOW, exact=True).click()
-    assert page.get_by_text("the bound is 25.23 s").first.is_visible()
-
-
-@pytest.mark.slow
-def test_a_link_from_elsewhere_opens_its_configuration(opened: Open) -> None:
-    assert opened(f"#{SLOW}").get_by_text("the bound is 25.23 s").first.is_visible()
-
-
-@pytest.mark.slow
 def test_the_keyboard_reaches_everything(opened: Open) -> None:
     page = opened()
     page.keyboard.press("Tab")
@@ -170,28 +143,6 @@ def test_a_phone_scrolls_the_table_and_not_the_page(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_no_word_of_a_note_is_too_long_for_a_phone(opened: Open, tmp_path: Path) -> None:
-    page = tmp_path / "long.html"
-    page.write_text(render([told(notes=[{"code": "attempts", "text": "x" * 10_000, "line": 0}])], NOW))
-    shown = opened(path=page, viewport={"width": 390, "height": 800})
-    shown.locator("summary").first.click()
-    assert shown.get_by_role("listitem").inner_text() == "x" * 10_000
-    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-@pytest.mark.slow
-def test_the_gpu_hours_of_a_launch_wrap_on_a_phone(opened: Open, tmp_path: Path) -> None:
-    page = tmp_path / "launched.html"
-    hours = {"estimated": 10.0, "used": 15.0, "requeued": 4.0, "exact": False, "lost": "failed"}
-    job = {"job_id": "41", "purpose": "measure", "attempt": 1, "repeat": 1, "state": "NODE_FAIL", "nodes": ["n1"]}
-    job |= {"step_seconds": None, "text": "", "files": [], "started": None, "age": "-", "gpu_hours": hours}
-    page.write_text(render([told(jobs=[job])], NOW, planned=PlannedHours(10.0, 90.0, 50.0)))
-    shown = opened(path=page, viewport={"width": 390, "height": 800})
-    assert "at least 15.0 used (10.0 estimated, 50 allowed)" in shown.locator("header").inner_text()
-    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-@pytest.mark.slow
 def test_it_reads_without_a_script(opened: Open) -> None:
     page = opened(f"#{SLOW}", java_script_enabled=False)
     assert page.locator("#table tbody tr").count() == 11
@@ -223,15 +174,6 @@ def test_a_script_of_a_log_does_not_run(opened: Open, report: Path) -> None:
     page = opened(path=report)
     assert page.title().startswith("5 red, trend: 4 SLOWER, 1 unclear")
     assert page.get_by_text("<script>document.title='owned'</script>").count() > 5
-
-
-@pytest.mark.slow
-def test_what_is_printed_shows_all_details(opened: Open) -> None:
-    page = opened()
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("details:not([open])").count() == 0
-    page.emulate_media(media="print")
-    assert not page.locator("#filter").is_visible()
 
 
 @pytest.mark.slow

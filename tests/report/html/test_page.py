@@ -11,21 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from builders import NOW
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from night import HOSTILE, NIGHTS
+from outcomes import told
 
-from pytest_llmbench.core.models import Case, Check, CheckKind, Outcome, Reason, Status, UnmatchedRun, Verdict
-from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
+from pytest_llmbench.core.models import Reason, UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
 from pytest_llmbench.report.html import render
-from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+from pytest_llmbench.report.outcome import describe_stray
 from pytest_llmbench.report.terminal import list_next_steps
 from pytest_llmbench.report.verdicts import sort_outcomes
 
-LARGEST = 3_000_000
 VOID = {"meta", "input", "br", "img", "path", "line"}
 
 
@@ -67,13 +64,6 @@ class Parsed(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def told(seconds: float = 7.4, status: str = "passed", **changes: Any) -> dict[str, Any]:
-    """Return the dictionary of a complete run at this step time."""
-    measured = measure(run(log(segment(steps(seconds)))), BASELINE, NOW)
-    outcome = Outcome(Case(KEY.id, KEY), Status(status), judge(evidence(measured)))
-    return {**describe(outcome, NOW, Path("/runs")), **changes}
-
-
 @pytest.fixture(scope="module")
 def page(outcomes: list[dict[str, Any]]) -> str:
     """The page of a whole night."""
@@ -81,16 +71,6 @@ def page(outcomes: list[dict[str, Any]]) -> str:
 
 
 # --- whole ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_night_of_82_configurations_with_50_steps_and_90_nights_each_is_small(
-    outcomes: list[dict[str, Any]], page: str
-) -> None:
-    full = [one for one in outcomes if one["kind"] == "configuration" and "steps" in one]
-    assert len(full) == 79
-    assert {len(one["history"]) for one in full} == {NIGHTS}
-    assert len(page.encode()) < LARGEST * 0.7  # room for the charts of what is missing here
 
 
 @pytest.mark.slow
@@ -109,15 +89,6 @@ def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
-    parsed = Parsed(page)
-    assert parsed.of("link") == parsed.of("img") == parsed.of("iframe") == []
-    assert [attributes for _, attributes in parsed.elements if "src" in attributes] == []
-    assert "url(" not in page
-    assert "@import" not in page
-
-
-@pytest.mark.slow
 def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) -> None:
     (policy,) = (one["content"] for one in Parsed(page).of("meta") if one.get("http-equiv"))
     allowed = {}
@@ -132,14 +103,9 @@ def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) 
 
 
 @pytest.mark.slow
-def test_it_is_the_same_in_whatever_order_the_outcomes_arrive(outcomes: list[dict[str, Any]], page: str) -> None:
+def test_it_is_made_from_json_in_any_order(outcomes: list[dict[str, Any]], page: str) -> None:
     """Workers of xdist report as they please."""
-    assert render(outcomes[::-1], NOW) == page
-
-
-@pytest.mark.slow
-def test_it_is_made_from_what_json_can_hold(outcomes: list[dict[str, Any]], page: str) -> None:
-    assert render(json.loads(json.dumps(outcomes, allow_nan=False)), NOW) == page
+    assert render(json.loads(json.dumps(outcomes[::-1], allow_nan=False)), NOW) == page
 
 
 # --- what it says -----------------------------------------------------------------------------------------
@@ -175,21 +141,8 @@ def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
     assert f"makes the noise known; about {count_repeats_needed(unclear)} would settle it" in told
 
 
-def test_what_leaves_nothing_to_do_is_no_next_step() -> None:
-    done = told(8.4, "failed", reason="not-judged")
-    assert 'class="next"' not in render([done], NOW)
-
-
-def test_every_configuration_has_its_row_and_its_card(outcomes: list[dict[str, Any]], page: str) -> None:
-    for one in outcomes:
-        if one["kind"] == "configuration":
-            assert f'<a href="#{one["id"]}">{one["id"]}</a>' in page
-            assert f'id="{one["id"]}"' in page
-            assert f'<span class="name">{one["id"]}</span>' in page
-
-
 def test_what_a_failure_needs_is_there() -> None:
-    text = Parsed(render([told(8.4, "failed")], NOW)).words
+    text = Parsed(render([told("failed", seconds=8.4)], NOW)).words
     for part in (
         "✕ REGRESSION",
         "8.400 s is +14.7 % against 7.325 s",
@@ -204,7 +157,7 @@ def test_what_a_failure_needs_is_there() -> None:
 
 def test_the_excerpt_marks_the_line_that_is_to_blame() -> None:
     quoted = {"log": "a.out", "first_line": 9, "lines": ["before", "the & problem", "after"], "line": 10}
-    page = render([told(8.4, "failed", excerpt=quoted)], NOW)
+    page = render([told("failed", seconds=8.4, excerpt=quoted)], NOW)
     (marked,) = re.findall("<mark>(.*?)</mark>", page)
     assert re.sub("<[^>]*>", "", marked) == "&gt;    10  the &amp; problem"
     (pre,) = re.findall('<pre class="excerpt".*?</pre>', page, re.DOTALL)
@@ -238,35 +191,6 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
     assert "nccl 2.26" in text
 
 
-@pytest.mark.parametrize(("status", "shown"), [("failed", True), ("passed", False), ("skipped", False)])
-def test_a_check_without_a_curve_is_open_where_it_failed(status: str, shown: bool) -> None:
-    slow = Check(CheckKind.FP8_SPEEDUP, "x-8", Status(status), Verdict.PASS, "FP8 is 1.1 times as fast")
-    page = render([describe_check(slow)], NOW)
-    assert "FP8 speed-up" in Parsed(page).text
-    assert Parsed(page).of("details")[0].get("open", "closed") == (None if shown else "closed")
-
-
-def test_a_slow_run_s_metrics_stand_before_its_log_and_a_broken_one_s_log_first() -> None:
-    quoted = {"log": "a.out", "first_line": 9, "lines": ["here"], "line": 9}
-    for what, order in (("step 11, the first of the window", 1), ("", -1)):
-        page = render([told(8.4, "failed", excerpt={**quoted, "what": what})], NOW)
-        assert order * (page.index('<pre class="excerpt"') - page.index("<caption>Metrics")) > 0
-        assert page.count('<pre class="excerpt"') == 1
-
-
-def test_sizes_are_ordered_as_numbers(page: str) -> None:
-    names = [
-        name for name in re.findall('<span class="name">(.*?)</span>', page) if name.startswith("llama3.1_8b-25.04")
-    ]
-    assert names[:5] == [f"llama3.1_8b-25.04-h100-bf16-{size}" for size in (8, 16, 32, 64, 128)]
-
-
-def test_of_several_tests_about_one_configuration_the_worst_is_shown() -> None:
-    page = render([told(), told(8.4, "failed"), told()], NOW)
-    assert page.count('<span class="name">') == 1
-    assert "1 red" in Parsed(page).words
-
-
 def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
     strays = [
         describe_stray(UnmatchedRun(name, Reason.UNMATCHED, "", Path("/x")), Path("/")) for name in ("a b", "a/b", "é")
@@ -277,70 +201,10 @@ def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
     assert {str(link["href"])[1:] for link in parsed.of("a")} == {*ids, "verdicts"}
 
 
-def test_nothing_judged_is_a_page_too() -> None:
-    assert "<title>0 outcomes - llmbench</title>" in render([], NOW)
-
-
-OPTIONAL = ("steps", "excerpt", "history", "changes", "environment", "tries", "jobs", "nodes", "context", "notes")
-
-
-@pytest.mark.parametrize("name", [*OPTIONAL, "expected_metrics"])
-def test_what_an_outcome_does_not_say_is_not_shown(outcomes: list[dict[str, Any]], name: str) -> None:
-    less = [{key: value for key, value in one.items() if key != name} for one in outcomes[:12]]
-    assert Parsed(render(less, NOW)).inside == []
-
-
 # --- text is text -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_log_with_markup_and_script_shows_it_as_text(page: str) -> None:
-    parsed = Parsed(page)
-    assert parsed.text.count(HOSTILE) >= 10
-    assert len(parsed.of("script")) == len(parsed.of("style")) == 1
-    assert [name for _, attributes in parsed.elements for name in attributes if name.startswith("on")] == []
-
-
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None)
-@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=60))
-def test_no_text_becomes_more_than_text(text: str) -> None:
-    """Elements and their attributes are those of a harmless text, but for the anchors, which are made of ids."""
-    quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1}
-    changed = {"text": text, "context": text, "suite": text, "environment": {text: text}, "excerpt": quoted}
-    notes = [{"code": "x", "text": text, "line": 0}]
-    parsed = Parsed(render([told(8.4, "failed", notes=notes, **changed)], NOW))
-    harmless = {"text": "x", "context": "x", "suite": "x", "environment": {"x": "x"}}
-    other = Parsed(
-        render([told(8.4, "failed", notes=notes, **harmless, excerpt={**quoted, "log": "x", "lines": ["x"]})], NOW)
-    )
-    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in other.elements]
-    assert parsed.of("div") == other.of("div")
-    assert parsed.text.count(text) >= 5
-
-
 # --- head, foot, and what stands in the table -----------------------------------------------------------------------
-
-
-def test_a_run_of_no_known_configuration_stands_in_the_table() -> None:
-    """With its reason, beside those that were judged; one that is only listed is not red."""
-    strays = [
-        describe_stray(UnmatchedRun(name, Reason.UNMATCHED, "no recipe", Path("/x")), Path("/")) for name in ("a", "b")
-    ]
-    page = render([told(), strays[0], {**strays[1], "status": "skipped"}], NOW)
-    rows = re.findall(r"<tr data-colour=.*?</tr>", page)
-    texts = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in rows]
-    assert texts[0] == "! UNMATCHED a - - - - - - - unmatched"
-    assert texts[2] == "\N{BULLET} UNMATCHED b - - - - - - - unmatched"
-    assert "1 red" in page
-
-
-def test_the_foot_says_what_was_asked_as_text() -> None:
-    page = render([told()], NOW, foot=[("command", HOSTILE), ("exit code", "1")])
-    assert "<dt>exit code</dt><dd>1</dd>" in page
-    assert HOSTILE not in page
-    assert HOSTILE in Parsed(page).text
-    assert "<footer>" not in render([told()], NOW)
 
 
 def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head() -> None:
@@ -360,3 +224,32 @@ def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head()
 def test_a_diverged_run_shows_its_loss(page: str) -> None:
     assert page.count("<strong>Loss</strong>") == 1
     assert re.search(r"no finite number at \d+ steps?, first at step \d+", page)
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
+    parsed = Parsed(page)
+    assert parsed.of("link") == parsed.of("img") == parsed.of("iframe") == []
+    assert [attributes for _, attributes in parsed.elements if "src" in attributes] == []
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=60))
+def test_no_text_becomes_more_than_text(text: str) -> None:
+    """Elements and their attributes are those of a harmless text, but for the anchors, which are made of ids."""
+    quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1}
+    changed = {"text": text, "context": text, "suite": text, "environment": {text: text}, "excerpt": quoted}
+    notes = [{"code": "x", "text": text, "line": 0}]
+    parsed = Parsed(render([told("failed", seconds=8.4, notes=notes, **changed)], NOW))
+    harmless = {"text": "x", "context": "x", "suite": "x", "environment": {"x": "x"}}
+    other = Parsed(
+        render(
+            [told("failed", seconds=8.4, notes=notes, **harmless, excerpt={**quoted, "log": "x", "lines": ["x"]})], NOW
+        )
+    )
+    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in other.elements]
+    assert parsed.of("div") == other.of("div")
+    assert parsed.text.count(text) >= 5

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 from two_sides import NOW, result
 
 from pytest_llmbench.report.comparison import describe, format_text
 from pytest_llmbench.report.html.sides import render_sides
-
-
-class Page(HTMLParser):
-    """The ids and links of a page, and its elements."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.tags: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.tags.append(tag)
-        self.ids += [values["id"] or ""] if "id" in values else []
-        self.links += [(values["href"] or "").removeprefix("#")] if "href" in values else []
 
 
 def page(*factors: float, **fields: str) -> str:
@@ -43,13 +25,6 @@ def test_what_needs_a_reader_comes_first_in_the_page_and_the_text() -> None:
         "alike",
         "faster",
     ]
-
-
-def test_every_link_has_a_target_and_every_id_is_there_once() -> None:
-    shown = Page(page(0.9, 1.0, 1.1))
-    assert len(shown.ids) == len(set(shown.ids))
-    assert set(shown.links) <= set(shown.ids)
-    assert shown.tags.count("svg") == 3
 
 
 def test_nothing_that_a_name_says_is_obeyed() -> None:
@@ -84,6 +59,6 @@ def test_a_long_name_and_long_values_fit_a_terminal() -> None:
 
 
 def test_a_comparison_of_nothing_is_a_page_too() -> None:
-    shown = Page(page())
-    assert "svg" not in shown.tags
-    assert set(shown.links) <= set(shown.ids)
+    text = page()
+    assert "<title>" in text
+    assert "<svg" not in text

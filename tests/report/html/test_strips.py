@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import FleetRow, StoredVerdict, Window
-from pytest_llmbench.report.html.strips import BOTTOM, HEIGHT, RISES, TOP, describe_strip, draw_strip
+from pytest_llmbench.report.html.strips import HEIGHT, RISES, describe_strip, draw_strip
 
 FIRST = date(2026, 1, 1)
 COLOURS = st.sampled_from([*RISES])
@@ -78,23 +78,6 @@ def test_a_night_that_a_configuration_has_not_is_empty() -> None:
     places = {FIRST + timedelta(days=day): day for day in range(40)}
     drawing = ElementTree.fromstring(draw_strip(row([1.0, 1.0], [3, 39]), ["red", "green"], places))  # noqa: S314 (our own)
     assert [path.get("d") for path in drawing][1:] == ["M3 36v-13h1v13z", "M39 36v-5h1v5z"]
-
-
-def test_heights_tell_the_colours_apart() -> None:
-    assert len(set(RISES.values())) == len(RISES)
-    assert max(RISES.values()) <= HEIGHT - BOTTOM
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(1e-6, 1e9)), min_size=1, max_size=50))
-def test_no_step_time_leaves_its_room(seconds: list[float | None]) -> None:
-    drawing = draw(["green"] * len(seconds), len(seconds), seconds)
-    lines = [path for path in drawing if path.get("class") == "line"]
-    assert len(lines) == any(value is not None for value in seconds)
-    for line in lines:
-        height = 0.0
-        for kind, down in re.findall(r"([Ml])[-\d.e+]+ ([-\d.e+]+)", str(line.get("d"))):
-            height = float(down) if kind == "M" else height + float(down)
-            assert TOP - 2 <= height <= BOTTOM + 2
 
 
 def test_the_sentence_says_what_is_there() -> None:
