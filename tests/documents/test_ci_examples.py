@@ -116,24 +116,6 @@ def step(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_the_workflow_is_one() -> None:
-    found = github()
-    assert set(found) == {"name", True, "permissions", "concurrency", "jobs"}  # YAML 1.1 reads `on` as true
-    assert set(found[True]) == {"schedule", "workflow_dispatch"}
-    (job,) = found["jobs"].values()
-    assert set(job) == {"runs-on", "timeout-minutes", "env", "steps"}
-    for one in job["steps"]:
-        assert set(one) <= {"uses", "name", "run", "if", "env", "with"}
-        assert ("uses" in one) is not ("run" in one)
-        assert re.fullmatch(r"actions/[a-z-]+@v\d+", one.get("uses", "actions/none@v0"))
-        assert "${{" not in one.get("run", ""), "an expression in a script runs what it holds"
-
-
-def test_what_tells_and_keeps_a_red_night_runs_after_it() -> None:
-    after = [one for one in github()["jobs"]["judge"]["steps"] if one.get("if") == "always()"]
-    assert [one.get("name") or one["uses"] for one in after] == ["Tell the chat", "actions/upload-artifact@v4"]
-
-
 @pytest.mark.slow
 @CURL
 def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
@@ -158,10 +140,6 @@ def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[di
     (sent,) = received
     assert sent["text"].startswith("llmbench RED, ")
     assert sent["text"].endswith("\nhttps://github.com/a/b/actions/runs/7")
-
-
-def test_without_a_webhook_nothing_is_told(home: Path) -> None:
-    assert shell(home, ["bash", "-e", "-c", step("Tell the chat")["run"]], CHAT_WEBHOOK="").returncode == 0
 
 
 # --- GitHub and GitLab ------------------------------------------------------------------------------------
@@ -256,12 +234,6 @@ def test_the_job_of_gitlab_judges_and_tells(home: Path, hook: tuple[str, list[di
     assert received[0]["text"].endswith("\nhttps://gitlab/a/-/jobs/7")
 
 
-def test_both_servers_keep_what_is_written() -> None:
-    ((_, job),) = yaml.safe_load((CI / "gitlab-ci.yml").read_text()).items()
-    upload = github()["jobs"]["judge"]["steps"][-1]["with"]
-    assert job["artifacts"]["paths"] == [upload["path"]] == ["reports"]
-
-
 # --- cron -------------------------------------------------------------------------------------------------
 
 
@@ -289,11 +261,13 @@ def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
 
 
 @pytest.mark.slow
-def test_a_green_night_ends_with_nought(home: Path) -> None:
-    done = shell(home, [CRON, LOGS, "-k", "grok1_314b-25.05-gb200-bf16-128"])
+@CURL
+def test_green_night_ends_with_nought_although_the_chat_is_down(home: Path) -> None:
+    done = shell(home, [CRON, LOGS, "-k", RECORDED], CHAT_WEBHOOK="http://127.0.0.1:9/secret")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("llmbench GREEN, ")
-    assert {path.name for path in reports(home).iterdir()} == {"junit.xml", "llmb.json", "llmb.html", "output.txt"}
+    assert "the chat was not told" in done.stderr
+    assert {"junit.xml", "llmb.json", "llmb.html", "output.txt"} <= {path.name for path in reports(home).iterdir()}
 
 
 @pytest.mark.slow
@@ -306,14 +280,6 @@ def test_a_night_that_does_not_begin_is_told_too(home: Path, hook: tuple[str, li
     assert received == [{"text": "llmbench ERROR (exit code 4)"}]
 
 
-@pytest.mark.slow
-@CURL
-def test_a_chat_that_does_not_answer_changes_nothing(home: Path) -> None:
-    done = shell(home, [CRON, LOGS, "-k", "grok1_314b-25.05-gb200-bf16-128"], CHAT_WEBHOOK="http://127.0.0.1:9/secret")
-    assert done.returncode == 0
-    assert "the chat was not told" in done.stderr
-
-
 def test_two_nights_never_run_at_once(home: Path) -> None:
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -321,12 +287,6 @@ def test_two_nights_never_run_at_once(home: Path) -> None:
     assert done.returncode == 75
     assert "the last night still runs" in done.stderr
     assert not (home / "reports").exists()
-
-
-def test_cron_needs_to_know_its_folder(home: Path) -> None:
-    done = shell(home, ["env", "-u", "LLMB_HOME", CRON])
-    assert done.returncode != 0
-    assert "LLMB_HOME: the folder with cluster.yaml and .venv" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import runpy
 import sys
 import tomllib
@@ -41,17 +40,6 @@ def test_the_lowest_versions_are_the_bounds_of_the_project() -> None:
     assert set(lowest) == {requirement.name for requirement in (*NEEDED, *EXTRAS, *TESTS)}
     for requirement in (*NEEDED, *EXTRAS, *TESTS):
         assert f">={lowest[requirement.name]}" in str(requirement.specifier)
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [(["numpy"], "numpy: begin with its lowest"), (["numpy>=1", "numpy>=2"], "numpy>=2: its lowest version is 1")],
-)
-def test_a_requirement_without_one_lowest_version_is_refused(texts: list[str], message: str) -> None:
-    script = read_script()
-    script["list_lowest"].__globals__["read_requirements"] = lambda: {"": texts}
-    with pytest.raises(ValueError, match=re.escape(message)):
-        list(script["list_lowest"]())
 
 
 def test_the_constraints_for_users_name_a_version_of_everything_that_is_admitted() -> None:

@@ -78,7 +78,3 @@ def test_every_page_is_in_the_index() -> None:
     index = CHECKOUT / "docs" / "index.md"
     linked = set(re.findall(r"\]\(([^)#/]+\.md)\)", index.read_text(encoding="utf-8")))
     assert linked == {page.name for page in index.parent.glob("*.md")} - {index.name}
-
-
-def test_the_readme_is_read_in_five_minutes() -> None:
-    assert len(README.splitlines()) <= 120
