@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -21,9 +21,7 @@ from pytest_llmbench.baseline.schema import (
     LOG,
     MODEL,
     RECORDED,
-    get_file_fields,
 )
-from pytest_llmbench.core.yamlfile import Fields, Items, Names, Spec
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
@@ -85,20 +83,3 @@ TABLES = {
 @pytest.mark.parametrize(("title", "definitions"), TABLES.items(), ids=TABLES)
 def test_the_tables_of_keys_are_those_of_the_schema(title: str, definitions: Sequence[KeyDefinition]) -> None:
     assert table_of(definitions, title) in PAGE
-
-
-def keys(spec: Spec) -> Iterator[str]:
-    """Yield the keys of a file, down to the last."""
-    if isinstance(spec, Items):
-        yield from keys(spec.item)
-    elif isinstance(spec, Names):
-        yield from keys(spec.value)
-    elif isinstance(spec, Fields):
-        for key, value in {**spec.required, **spec.optional}.items():
-            yield key
-            yield from keys(value)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_key_is_on_the_page(kind: str) -> None:
-    assert [key for key in keys(get_file_fields(kind)) if not re.search(rf"\b{key}\b", PAGE)] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from pytest_llmbench.baseline.read import (
     find_shipped_baselines,
     find_shipped_tables,
     list_shipped_baselines,
-    read_file,
 )
 from pytest_llmbench.core.errors import BaselineError
 
@@ -46,26 +44,6 @@ def test_the_factor_of_logged_tflops_is_that_of_the_documents_example(
     assert factors == {round(logged * 1e12 * seconds / sequences / flops, 4)}
     assert f"{logged}" in text_of(name)
     assert f"{seconds}" in text_of(name)
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_stated_constants_and_worked_examples_are_verbatim(name: str) -> None:
-    text = text_of(name)
-    for size, model in read_file(find_shipped_baselines() / f"{name}.yaml").models:
-        if size == "70b" and name == "llama3.1/25.04":
-            assert model.printed_flops not in text, "it is stated in the documents of earlier releases only"
-        else:
-            assert model.printed_flops in text
-        for what, printed in model.worked:
-            assert str(printed) in text, what
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_word_of_a_printed_erratum_is_in_the_document(name: str) -> None:
-    text = text_of(name)
-    for erratum in recipe(name).errata:
-        words = re.findall(r"[\w.$%{}+-]+", erratum.printed)
-        assert [word for word in words if word.rstrip(".").lower() not in text.lower()] == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import NOW, measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,6 @@ from pytest_llmbench.baseline.read import (
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
-from pytest_llmbench.pipeline.recordings import make_recording
 
 SHIPPED = tuple(baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
@@ -417,23 +415,6 @@ def test_what_somebody_rounded_and_a_clock_of_another_zone_contradict_nothing(
     path = record(tmp_path, GROK[0])
     path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     assert read_recipe(path).baselines
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(
-    steps=st.lists(st.tuples(st.floats(0.1, 50), st.integers(1, 60)), min_size=1, max_size=40),
-    weighted=st.booleans(),
-    runs=st.integers(1, 3),
-)
-def test_whatever_honest_runs_measured_can_be_written(
-    steps: list[tuple[float, int]], weighted: bool, runs: int
-) -> None:
-    """Slow steps, few steps, means over different numbers of steps: none of them contradicts itself."""
-    window, mean_of = tuple(value for value, _ in steps), tuple(count for _, count in steps)
-    made = [measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ()) for _ in range(runs)]
-    with tempfile.TemporaryDirectory() as directory:
-        assert write.write_recorded(Path(directory), [(GROK[0], make_recording(made, NOW))])
 
 
 @pytest.mark.parametrize(

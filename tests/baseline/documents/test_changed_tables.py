@@ -1,10 +1,9 @@
-"""A table in another spelling gives the same cells; one that lost or gained something is told, and nothing guessed."""
+"""A table in another spelling gives the same cells."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -51,10 +50,6 @@ def said(found: DocumentConfigurations) -> set[tuple[object, ...]]:
     }
 
 
-def is_row(lines: Lines, number: int) -> bool:
-    return "|" in lines[number] and not is_header(lines, number) and not DASHES.fullmatch(lines[number].strip())
-
-
 def is_header(lines: Lines, number: int) -> bool:
     return number + 1 < len(lines) and DASHES.fullmatch(lines[number + 1].strip()) is not None
 
@@ -83,103 +78,3 @@ def test_another_spelling_gives_the_same_cells(name: str, spelling: str) -> None
     found = read(SPELLINGS[spelling](tables_of(name)))
     assert found.unread == ()
     assert said(found) == said(read_document(name))
-
-
-# --- damage ---------------------------------------------------------------------------------------------
-
-
-def at_each(lines: Lines, wanted: Callable[[Lines, int], bool]) -> Iterator[int]:
-    return (number for number in range(len(lines)) if wanted(lines, number))
-
-
-def replaced(lines: Lines, number: int, *new: str) -> Lines:
-    return [*lines[:number], *new, *lines[number + 1 :]]
-
-
-def lost_cell(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
-        row = cells(lines[number])
-        for place in (1, len(row) - 1):
-            yield replaced(lines, number, " | ".join(row[:place] + row[place + 1 :]) + " |")
-
-
-def torn_row(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
-        row = cells(lines[number])
-        for place in range(1, len(row)):
-            yield replaced(lines, number, " | ".join(row[:place]) + " |", " | ".join(row[place:]))
-
-
-def no_dashes(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_header):
-        yield replaced(lines, number + 1)
-
-
-def renamed_header(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_header):
-        row = cells(lines[number])
-        for place in range(1, len(row)):
-            if cells(lines[number + 2])[place] != "NA":  # or nothing is lost
-                yield replaced(lines, number, " | ".join([*row[:place], f"run {place}", *row[place + 1 :]]) + " |")
-
-
-def another_header(lines: Lines) -> Iterator[Lines]:
-    """Two columns of one number of GPUs: one of them is another measurement."""
-    for number in at_each(lines, is_header):
-        row = cells(lines[number])
-        if len(row) > 2 and "GPUs" in row[2]:
-            yield replaced(lines, number, " | ".join([row[0], row[2], *row[2:]]) + " |")
-
-
-def another_unit(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
-        if "seconds per step" in lines[number]:
-            yield replaced(lines, number, lines[number].replace("seconds per step", "minutes per step"))
-
-
-DAMAGES = {
-    "lost cell": lost_cell,
-    "truncated row": torn_row,
-    "no dashes": no_dashes,
-    "renamed header": renamed_header,
-    "another header": another_header,
-    "another unit": another_unit,
-}
-
-MOST = 8
-"""Of the places where one damage can strike a document."""
-
-
-def numbers(lines: Lines) -> Counter[tuple[int, str]]:
-    """Return every number in a row, with its line."""
-    return Counter(
-        (number + 1, cell)
-        for number, line in enumerate(lines)
-        if "|" in line and not is_header(lines, number)
-        for cell in cells(line)
-        if re.fullmatch(r"[\d.,%]+", cell)
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DOCUMENTS)
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_told_and_changes_no_other_cell(name: str, damage: str) -> None:
-    """Every number is in a configuration or in the list, and no configuration gets another one's."""
-    lines = tables_of(name)
-    expected = {
-        tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus"))): thing
-        for thing in read_document(name).configurations
-    }
-    every = list(DAMAGES[damage](lines))
-    for changed in every[:: 1 + len(every) // MOST]:
-        found = read(changed)
-        assert any(one.decisive for one in found.unread), "\n".join(changed)
-        for thing in found.configurations:
-            original = expected[tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus")))]
-            assert thing.cells.items() <= original.cells.items()
-            assert thing.facts.items() <= original.facts.items()
-        read_cells = {(value.line, value.text) for thing in found.configurations for value in thing.values}
-        listed = {(one.line, one.text) for one in found.unread}
-        assert not set(numbers(changed)) - read_cells - listed
-    assert every

@@ -18,10 +18,13 @@ from pytest_llmbench.baseline.documents import labels
         ("Time to train 1T tokens in days", ("days_to_1t", 0)),
         ("Step time std (s)", None),
         ("Step time (minutes)", None),
+        ("Throughput", None),
+        ("Time to train 1T tokens", None),
         ("Throughput (tokens/s/GPU)", ("tokens_per_second_per_gpu", 0)),
         ("Time to train 15T tokens in days", None),
         ("TFLOP/s per GPU", ("tflops_per_gpu", 0)),
         ("Hardware TFLOP/s per GPU", None),
+        ("TFLOP/s", None),
     ],
 )
 def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, metric: tuple[str, int] | None) -> None:

@@ -17,15 +17,12 @@ from pytest_llmbench.baseline.documents.document_configurations import (
     collect_configurations,
 )
 from pytest_llmbench.baseline.documents.markdown import read_tables
-from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file
 from pytest_llmbench.core.errors import BaselineError
 
 RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08")
 FOLDER = "documents/megatron_bridge"
 COLUMNS = ("gbs", "mbs", "fsdp", "tp", "pp", "cp", "vp", "ep", "ga")
-WRONG_CELLS = {"25.11": ["ga 2", "ga 32"]}
-"""What the documents themselves have wrong, as `note` of the table says."""
 
 NOT_STATED = ("", "n/a")
 PAIR = re.compile(r"(.+) \((.+)\)")
@@ -92,14 +89,6 @@ def test_every_cell_of_every_row(release: str) -> None:
     assert read == [(name_of(row["model"]), expected(row)) for row in rows(release)]
 
 
-def test_a_model_that_states_a_size_is_one_of_a_recipe() -> None:
-    named = {entry.model: (entry.recipe, entry.facts["size"]) for entry in collected("26.04").configurations}
-    assert named["llama3_70b"] == ("llama3", "70b")
-    assert named["llama3.1_405b"] == ("llama3.1", "405b")
-    assert named["qwen3_235b_a22b"] == ("qwen3", "235b_a22b")
-    assert named["kimi_k2"] == ("kimi_k2", "kimi_k2")
-
-
 def test_a_release_that_a_document_does_not_hold() -> None:
     with pytest.raises(BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* expected 26\.05"):
         import_document(text_of("26.06"), "archive.md", "26.05", ImportDefaults())
@@ -120,42 +109,10 @@ def collect_pairs(precision: str) -> DocumentConfigurations:
     return collect_configurations(read_tables(PAIRS.format(precision=precision)), ImportDefaults())
 
 
-def test_two_values_in_a_cell_belong_to_the_precisions_in_their_order() -> None:
-    found = collect_pairs("FP8-CS (FP8-MX)")
-    assert found.unread == ()
-    assert [(entry.facts["dtype"], entry.facts["task"], entry.cells) for entry in found.configurations] == [
-        ("fp8_cs", "lora", {"tokens_per_second_per_gpu": "37556", "tflops_per_gpu": "1933"}),
-        ("fp8_mx", "lora", {"tokens_per_second_per_gpu": "36108", "tflops_per_gpu": "1858"}),
-    ]
-
-
 def test_two_values_of_one_precision_are_not_read() -> None:
     found = collect_pairs("FP8-CS")
     assert found.configurations == ()
     assert {"37556 (36108)", "1933 (1858)"} <= {cell.text for cell in found.unread if cell.decisive}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("release", ["25.11", "26.08"])
-def test_a_draft_is_usable_at_once(release: str, tmp_path: Path) -> None:
-    imported = import_document(text_of(release), "document.md", release, ImportDefaults())
-    assert imported.is_whole
-    assert not any(draft.fill_in for draft in imported.drafts)
-    written = write_drafts(imported, tmp_path, force=False)
-    files = [read_file(file.path) for file in written]
-    findings = [finding.partition(": found ")[2] for file in files for finding in lint_file(file).findings]
-    assert [finding.partition(",")[0] for finding in findings] == WRONG_CELLS.get(release, [])
-    drafted = [baseline for file in files for baseline in file.recipe.baselines]
-    assert len(drafted) == len(list(rows(release)))
-    for baseline in drafted:
-        configuration, cells = baseline.configuration, dict(baseline.cells)
-        tokens = configuration.global_batch_size * configuration.architecture.sequence_length
-        rate = float(cells["tokens_per_second_per_gpu"])
-        assert baseline.step_seconds == pytest.approx(tokens / baseline.key.gpus / rate)
-        # Tokens/s that are whole samples/s of all GPUs were rounded to these.
-        sample = configuration.architecture.sequence_length / baseline.key.gpus
-        unit = sample if (rate / sample).is_integer() else 1
-        assert baseline.resolution_seconds == pytest.approx(baseline.step_seconds / rate * unit)
 
 
 def test_cells_from_which_no_step_time_follows(tmp_path: Path) -> None:

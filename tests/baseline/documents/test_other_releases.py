@@ -47,12 +47,6 @@ def test_a_row_of_a_table_says_more_than_its_title() -> None:
     assert [(facts["tp"], facts["pp"], facts.get("vp")) for facts in (small, large)] == [(8, 1, None), (8, 3, 7)]
 
 
-def test_what_no_row_says_is_that_of_the_title() -> None:
-    document = read(TITLED.replace("| PP | 1 | 3 |\n| VP | n/a | 7 |\n", ""))
-    assert [(entry.facts["pp"], entry.facts["vp"]) for entry in document.configurations] == [(9, 7), (9, 7)]
-    assert document.unread == ()
-
-
 PEAKS = """\
 **Peak throughput of GPUs (in TFLOPS)**
 
@@ -76,15 +70,6 @@ def test_a_table_of_peaks_gives_peaks_and_no_configuration() -> None:
     assert '  gb200:\n    bf16: "2450"   # line 5\n  h100:\n    bf16: "989"   # line 5\n' in only.text
     assert (only.configurations, document.is_whole) == (2, True)
     assert {cell.reason for cell in document.unread} == {"its table is about peaks of GPUs, which no run has reached"}
-
-
-def test_a_table_of_peaks_per_gpu_does_not_make_configurations_unmeasured() -> None:
-    """`TFLOPS per GPU` is a metric elsewhere: the configurations of a recipe without times are all there is."""
-    peaks = "# Peak\n\n| GPU | Precision | TFLOPS per GPU |\n|---|---|---|\n| H100 | BF16 | 989 |\n\n"
-    rows = "# Oak 8b\n\n| GPUs | GPU | Precision | GBS | TP |\n|---|---|---|---|---|\n| 8 | H100 | BF16 | 128 | 2 |\n"
-    document = read(peaks + rows)
-    assert [entry.facts["tp"] for entry in document.configurations] == [2]
-    assert not any(cell.decisive for cell in document.unread)
 
 
 @pytest.mark.parametrize("row", ["| MFU | 40% |", "| GBS | 128 |"])
@@ -153,12 +138,6 @@ def test_a_column_of_tasks_says_more_than_a_heading() -> None:
     assert [entry.facts.get("task") for entry in document.configurations] == ["sft", "lora", None]
     facts = [(entry.facts["gpu"], entry.facts["dtype"]) for entry in document.configurations]
     assert facts == [("h100", "fp8")] * 3
-
-
-def test_the_task_of_a_heading_holds_where_no_column_says_one() -> None:
-    document = read(TASKS.replace(" Task |", " Method |").replace("| LoRA |", "| a |").replace("| SFT |", "| b |"))
-    assert {entry.facts.get("task") for entry in document.configurations} <= {"lora"}
-    assert sum("'Method': no such row or column is known" in line for line in unread(document)) == 3
 
 
 def test_a_row_without_its_task_is_not_read() -> None:
@@ -261,12 +240,6 @@ def test_titles_with_a_release_or_a_size_behind_the_name(title: str, recipe: str
     assert (only.recipe, only.facts["size"], document.unread) == (recipe, size, ())
 
 
-@pytest.mark.parametrize(("word", "gpu"), [("H100s", "h100"), ("L40S", "l40s"), ("MI300X", "mi300x")])
-def test_several_gpus_are_of_one_type(word: str, gpu: str) -> None:
-    (only,) = read(f"# Oak 8b FP8 on {word}\n\n| GPUs | Step time (s) |\n|---|---|\n| 8 | 9.33 |\n").configurations
-    assert only.facts["gpu"] == gpu
-
-
 def test_two_values_in_a_cell_without_two_precisions_are_not_read() -> None:
     rows = "# Oak 8b FP8 on H100\n\n| GPUs | GBS | Seq Length | Tokens/sec/GPU |\n|---|---|---|---|\n"
     document = read(rows + "| 8 | 64 | 4096 | 31357 (29925) |\n")
@@ -280,16 +253,6 @@ def test_a_rate_from_which_no_step_time_follows_is_not_read() -> None:
     rows = "# Oak 8b FP8 on H100\n\n| GPUs | Tokens/sec/GPU |\n|---|---|\n| 8 | 31357 |\n"
     told = "'Tokens/sec/GPU': no step time follows from it without GBS and sequence length"
     assert f"5 31357: {told}" in unread(read(rows))
-
-
-def test_a_rate_that_is_absent_is_left_out(tmp_path: Path) -> None:
-    rows = (
-        "# Oak 8b BF16 on H100\n\n| GPUs | GBS | Seq Length | Tokens/sec/GPU | TFLOP/sec/GPU |\n|---|---|---|---|---|\n"
-    )
-    (only,) = draft(rows + "| 8 | 64 | 4096 | 31357 | n/a |\n\nMegatron-Bridge\n").drafts
-    (tmp_path / "own.yaml").write_text(only.text)
-    (baseline,) = read_recipe(tmp_path / "own.yaml").baselines
-    assert dict(baseline.cells) == {"tokens_per_second_per_gpu": "31357"}
 
 
 @pytest.mark.parametrize(
