@@ -60,10 +60,6 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, tex
     assert len(read(tmp_path, HEAD + ENTRY.replace("slower: 6%", text))) == 1
 
 
-def test_a_file_may_hold_none(tmp_path: Path) -> None:
-    assert read(tmp_path, f"{HEAD} []\n") == ()
-
-
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
@@ -73,16 +69,12 @@ def test_a_file_may_hold_none(tmp_path: Path) -> None:
             "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record what is slower than that: "
             "--llmb-record=DIR --llmb-accept-drift=REASON",
         ),
-        ("slower: 6%", "slower: 0.11", "4: found '0.11', that is 11 %, expected above 0 and at most 10 %; record"),
         ("slower: 6%", "faster: 60%", "4: found '60%', that is 60 %, expected above 0 and at most 50 %"),
         ("slower: 6%", "slowr: 6%", "4: found the unknown key 'slowr', expected"),
         ("slower: 6%", "slower: 6%\n    faster: 6%", "3: found no change or two, expected one of slower and faster"),
-        ("    slower: 6%\n", "", "3: found no change or two"),
         ("2026-02-01", "2026-11-22", "6: found 2026-11-22, expected at most a year from now, 2026-11-21"),
         ("2026-02-01", "2025-10-01", "6: found 2025-10-01, expected a day after 2025-11-03, the start"),
-        ("2026-02-01", "soon", "6: found 'soon', expected a day such as 2025-11-20"),
         ("    expires: 2026-02-01\n", "", "3: found no 'expires', expected that key"),
-        ("    by: A. Person\n", "", "3: found no 'by', expected that key"),
         ("reason: driver 555, the security fix", 'reason: ""', "7: found '', expected the reason, in words"),
         ("gb200-bf16-*", "gb200-bf17-128", "3: found 'grok1_314b-25.05-gb200-bf17-128', expected the id"),
         ("since: 2025-11-03", "since: 2025-11-03\n    since: 2025-11-04", "6: found the key 'since' again"),
@@ -91,11 +83,6 @@ def test_a_file_may_hold_none(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, written: str, instead: str, message: str) -> None:
     assert written in ENTRY
     assert f"acknowledged.yaml:{message}" in refused(tmp_path, HEAD + ENTRY.replace(written, instead))
-
-
-def test_an_unknown_configuration_names_the_nearest(tmp_path: Path) -> None:
-    text = ENTRY.replace("gb200-bf16-*", "gb200-bf17-128")
-    assert f"did you mean '{KEY.id}'?" in refused(tmp_path, HEAD + text)
 
 
 def test_one_change_is_accepted_once(tmp_path: Path) -> None:
@@ -142,10 +129,8 @@ def test_the_last_repair_counts(tmp_path: Path) -> None:
     ("written", "instead", "message"),
     [
         ("since: 2025-11-03", "since: 2025-11-21", ":5: found 2025-11-21, expected a day until today, 2025-11-20"),
-        ("since: 2025-11-03", "since: soon", ":5: "),
         ("nodes: n7,n[12-13]", "nodes: n7 && reboot", ":4: "),
         ("    by: A. Person\n", "", ":4: "),
-        ("by:", "who:", ":7: "),
     ],
 )
 def test_a_repair_that_says_something_else_is_refused(tmp_path: Path, written: str, instead: str, message: str) -> None:

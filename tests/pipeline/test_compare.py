@@ -21,7 +21,6 @@ from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.pipeline.sides import SideRequest, parse_side, refuse_same
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
-LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)
 NOW = datetime(2025, 12, 20, tzinfo=UTC)
 
@@ -70,7 +69,7 @@ def test_a_copy_within_a_side_is_listed_and_counts_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "rounding"),
-    [((24.0,) * 34, 0.05 / 24), ((24.0, 24.1) * 17, 0.0), ((1 / 3,) * 34, 0.0), ((1 / 3, 1 / 3.01) * 17, 0.0)],
+    [((24.0,) * 34, 0.05 / 24), ((24.0, 24.1) * 17, 0.0), ((1 / 3,) * 34, 0.0)],
 )
 def test_stored_step_times_tell_how_far_they_may_be_rounded(
     tmp_path: Path, seconds: tuple[float, ...], rounding: float

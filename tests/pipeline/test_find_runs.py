@@ -44,7 +44,7 @@ def jobs(told: IngestedRuns) -> Sequence[tuple[str, Sequence[str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sbatch_train_{}.out", "sbatch_allocation_{}.out", "attached_{}.out", "attached.log"])
+@pytest.mark.parametrize("name", ["sbatch_train_{}.out", "attached.log"])
 def test_the_copies_that_an_attached_launcher_writes_are_no_further_runs(
     catalog: Catalog, tmp_path: Path, name: str
 ) -> None:
@@ -72,7 +72,6 @@ def placed(root: Path) -> Path:
     ("name", "runs"),
     [
         ("attached_1.out", 1),
-        ("attached.out", 1),
         ("sbatch_train_1.out", 1),
         ("log-again-again.pretrain_llama3.1_8b_bf16_16_1_0.out", 2),
         ("below/attached.out", 2),

@@ -50,7 +50,7 @@ def fill(place: StoreLocation, seconds: Sequence[float]) -> None:
         judge(place, began + timedelta(hours=4), ran(began, value))
 
 
-@pytest.mark.parametrize("hours", [(22.0, 23.5), (23.5, 24.5), (0.5, 2.0)])
+@pytest.mark.parametrize("hours", [(23.5, 24.5), (0.5, 2.0)])
 def test_a_night_around_midnight_is_one_night(place: StoreLocation, hours: tuple[float, float]) -> None:
     """Its jobs start on two days (UTC), and one session judges them."""
     day = datetime(2026, 5, 31, tzinfo=UTC)
@@ -60,7 +60,7 @@ def test_a_night_around_midnight_is_one_night(place: StoreLocation, hours: tuple
     assert row(place, FP8.id).current
 
 
-@pytest.mark.parametrize(("hours", "current"), [(17, True), (19, False), (48, False)])
+@pytest.mark.parametrize(("hours", "current"), [(17, True), (19, False)])
 def test_sessions_of_one_night_are_those_within_18_hours(place: StoreLocation, hours: int, current: bool) -> None:
     judge(place, NOON - timedelta(hours=hours), ran(NOON - timedelta(hours=hours + 1), key=FP8))
     judge(place, NOON, ran(NOON - timedelta(hours=1)))
@@ -84,7 +84,7 @@ def test_a_run_that_is_judged_again_is_no_further_night_and_what_was_said_last_c
     assert night.verdict == "REGRESSION"
 
 
-@pytest.mark.parametrize(("status", "current"), [("failed", True), ("passed", False), ("skipped", False)])
+@pytest.mark.parametrize(("status", "current"), [("failed", True), ("passed", False)])
 def test_an_old_run_that_the_newest_session_failed_is_red_tonight(
     place: StoreLocation, status: str, current: bool
 ) -> None:
@@ -115,25 +115,15 @@ def test_runs_of_another_window_are_in_the_grid_and_not_in_the_series(place: Sto
 
 
 @pytest.mark.slow
-def test_small_changes_that_no_night_would_tell_come_to_their_sum(place: StoreLocation) -> None:
-    """Six times +1 % in a year: no night is slower than the one before by more than the tolerance."""
+def test_small_changes_add_up_unless_taken_back(place: StoreLocation) -> None:
+    """+1 %, +1 %, +1 %, -1 %: no night is slower than the one before by more than the tolerance."""
     random = np.random.default_rng(1)
-    levels = np.repeat(7.0 * 1.01 ** np.arange(7), 40)
+    levels = np.repeat(7.0 * 1.01 ** np.array([0, 1, 2, 3, 2]), 30)
     fill(place, (levels * np.exp(0.001 * random.standard_normal(len(levels)))).tolist())
     shown = row(place)
-    assert len(shown.changes) == 6
-    assert shown.total == pytest.approx(1.01**6 - 1, abs=0.003)
+    assert len(shown.changes) == 4
+    assert shown.total == pytest.approx(1.01**2 - 1, abs=0.003)
     assert shown.last_good is None
-
-
-@pytest.mark.slow
-def test_what_was_taken_back_cancels(place: StoreLocation) -> None:
-    random = np.random.default_rng(2)
-    levels = np.repeat([7.0, 7.4, 7.0], 20)
-    fill(place, (levels * np.exp(0.001 * random.standard_normal(60))).tolist())
-    shown = row(place)
-    assert len(shown.changes) == 2
-    assert shown.total == pytest.approx(0.0, abs=0.002)
 
 
 def test_few_nights_show_no_sum(place: StoreLocation) -> None:

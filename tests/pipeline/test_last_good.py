@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from builders import BASELINE, KEY, NOW, evidence, log, noisy, run, segment
 from remembered import START, document, outcome
-from sqlalchemy import update
 
 from pytest_llmbench.core.models import (
     Case,
@@ -19,17 +18,14 @@ from pytest_llmbench.core.models import (
     Key,
     LastGoodRun,
     Measurement,
-    Problem,
     Purpose,
-    Reason,
     RunSource,
     StoredRun,
     Verdict,
 )
 from pytest_llmbench.core.models.jobs import LaunchedJob
 from pytest_llmbench.history.record import write
-from pytest_llmbench.history.store import StoreLocation, connect
-from pytest_llmbench.history.tables import RUN
+from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.pipeline.last_good import with_last_good
 from pytest_llmbench.pipeline.outcomes import (
     ConfigurationResult,
@@ -75,10 +71,7 @@ RED = read(8.2, 0)
     ("verdict", "status", "named"),
     [
         ("PASS", "passed", True),
-        ("IMPROVEMENT", "passed", True),
         ("INCONCLUSIVE", "passed", True),
-        ("INCONCLUSIVE", "failed", False),
-        ("IMPROVEMENT", "failed", False),
         ("REGRESSION", "failed", False),
         ("NOT_ASSERTED", "passed", False),
         ("TEST_FAILED", "failed", False),
@@ -121,8 +114,6 @@ def test_a_run_in_the_folder_that_a_session_called_red_is_no_good_one() -> None:
     [
         pytest.param(RED, id="REGRESSION"),
         pytest.param(read(7.70, 0), id="by the rule as written"),
-        pytest.param(read(7.3, 0, problems=(Problem(Reason.DIVERGED, "the loss is NaN"),)), id="INVALID"),
-        pytest.param(read(4.0, 0), id="implausibly fast"),
         pytest.param(read(7.3, 0), id="PASS"),
     ],
 )
@@ -183,16 +174,6 @@ def test_a_run_of_another_precision_in_the_store_is_none(tmp_path: Path) -> None
 def test_a_store_that_cannot_be_read_any_more_loses_no_verdict(tmp_path: Path) -> None:
     history = remember(tmp_path, ran_on(outcome(7.3, 3), "n1", "n2"))
     (tmp_path / "history.db").write_bytes(b"no database any more" * 100)
-    last = add(history, RED, "n2", "n3")
-    assert last is not None
-    assert last.nodes is None
-
-
-@pytest.mark.parametrize("jobs", ["{", "[1]", '[{"job_id": "1003", "nodes": [1]}]', '[{"job_id": "1003", "nodes": 7}]'])
-def test_what_no_session_stored_is_not_known(tmp_path: Path, jobs: str) -> None:
-    history = remember(tmp_path, ran_on(outcome(7.3, 3), "n1", "n2"))
-    with connect(history.place, writes=True) as connection:
-        connection.execute(update(RUN).values(jobs=jobs))
     last = add(history, RED, "n2", "n3")
     assert last is not None
     assert last.nodes is None

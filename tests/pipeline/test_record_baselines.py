@@ -16,14 +16,12 @@ import pytest
 from builders import KEY, NOW, measurement, run
 from generator import write_run
 from generator.__main__ import shipped
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.baseline.write import lock_folder
 from pytest_llmbench.core.errors import RecordError
-from pytest_llmbench.core.models import Outcome, Reason, Verdict
+from pytest_llmbench.core.models import Outcome
 from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.pipeline.record_baselines import record
 from pytest_llmbench.pipeline.recordings import make_recording
@@ -35,25 +33,16 @@ from pytest_llmbench.report.advice import advise
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """A sixth of the steps takes twice as long."""
 
-windows = st.lists(st.floats(0.1, 100), min_size=3, max_size=40)
-
-
-@pytest.mark.slow
-@given(st.lists(windows, min_size=1, max_size=4))
-def test_a_recording_is_the_mean_over_runs_of_their_means_and_trimmed_means(found: list[list[float]]) -> None:
-    recording = make_recording([measurement(1.0, window_seconds=tuple(window)) for window in found], NOW)
-    trimmed = [float(stats.trim_mean(window, 0.2)) for window in found]
-    assert recording.run_seconds == pytest.approx(trimmed)
-    assert recording.trimmed_mean_seconds == pytest.approx(np.mean(trimmed))
-    assert recording.mean_seconds == pytest.approx(np.mean([np.mean(window) for window in found]))
-    assert (recording.date, recording.runs) == (NOW.date().isoformat(), len(found))
-
 
 def test_a_recording_of_means_over_several_steps_weighs_them_by_their_steps() -> None:
-    one = measurement(1.0, window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20))
-    recording = make_recording([one], NOW)
-    assert recording.mean_seconds == pytest.approx((80 + 180 + 140) / 60)
-    assert recording.run_seconds == pytest.approx((stats.trim_mean([8.0] * 10 + [6.0] * 30 + [7.0] * 20, 0.2),))
+    weighted = measurement(1.0, window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20))
+    single = measurement(1.0, window_seconds=(5.0, 5.0, 5.0, 5.0, 9.0))
+    recording = make_recording([weighted, single], NOW)
+    trimmed = stats.trim_mean([8.0] * 10 + [6.0] * 30 + [7.0] * 20, 0.2)
+    assert recording.mean_seconds == pytest.approx((400 / 60 + 29 / 5) / 2)
+    assert recording.run_seconds == pytest.approx((trimmed, 5.0))
+    assert recording.trimmed_mean_seconds == pytest.approx((trimmed + 5.0) / 2)
+    assert (recording.date, recording.runs) == (NOW.date().isoformat(), 2)
 
 
 def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session:
@@ -76,19 +65,6 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     assert baseline.recording.mean_seconds > 8
     assert outcome.recorded.startswith("recorded 7.300 s (trimmed mean; the mean is 8.")
     assert outcome.skipped
-
-
-@pytest.mark.slow
-def test_a_refused_recording_does_not_advise_to_record(tmp_path: Path) -> None:
-    """Where there is no baseline yet, that is what the verdict says; here it was just tried."""
-    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
-    result = session.results.configurations[KEY.id]
-    text = "nothing to compare with yet: 7.3 s, 9 s measured; record it with --llmb-record=DIR"
-    judgement = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.NO_BASELINE, sentences=(text,))
-    results = replace(session.results, configurations={KEY.id: replace(result, judgement=judgement)})
-    (outcome,), _ = record(results, [KEY.id], session.settings, NOW)
-    assert outcome.judgement.reason is Reason.REPEATS_DISAGREE
-    assert outcome.judgement.text.startswith("not recorded: its runs differ by more than 10 %")
 
 
 @pytest.mark.slow
@@ -135,8 +111,7 @@ def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
     assert make_recording([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
 
 
-@pytest.mark.slow
-def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp_path: Path) -> None:
+def test_groups_are_nights_or_sets_of_nodes() -> None:
     """Five runs of one night say no more of the next night than one does."""
     one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
     racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
@@ -144,10 +119,6 @@ def test_the_groups_are_the_nights_or_the_sets_of_nodes_that_the_runs_are_of(tmp
     assert make_recording(one_night, NOW).groups == 1
     assert make_recording(one_night, NOW, "alice", racks).groups == 5
     assert make_recording(nights, NOW).groups == 5
-    recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (7.31,) * 50)
-    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
-    assert baseline.recording
-    assert (baseline.recording.runs, baseline.recording.groups) == (2, 1)
 
 
 @pytest.mark.slow
@@ -202,18 +173,8 @@ def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_run
     assert notes["recorded-few-groups"] in summary
 
 
-@pytest.mark.slow
-def test_five_nights_are_enough_and_say_so(tmp_path: Path) -> None:
-    write_levels(tmp_path, (1.0,) * 5)
-    _, told = recording_outcome(tmp_path)
-    assert "k0 = 5: 5 nights or sets of nodes" in told["text"]
-    assert "recorded-few-groups" not in {note["code"] for note in told["notes"]}
-
-
 LEVELS = {
     "three and three": (1.0, 1.0, 1.0, 1.04, 1.04, 1.04),
-    "slow nodes now and then": (1.0, 1.04, 1.0, 1.0, 1.04, 1.04),
-    "two and two": (1.0, 1.0, 1.08, 1.08),
     "two and two, now and then": (1.0, 1.08, 1.08, 1.0),
 }
 
@@ -258,13 +219,15 @@ def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, level
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cv", [0.002, 0.01, 0.02])
-@pytest.mark.parametrize("runs", [3, 6, 10])
+@pytest.mark.parametrize(("runs", "cv"), [(3, 0.02), (5, 0.002)])
 def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
     tmp_path: Path, runs: int, cv: float
 ) -> None:
     write_levels(tmp_path, (1.0,) * runs, cv)
-    assert recording_outcome(tmp_path, accept_levels="a reason for another configuration")[1]["verdict"] == "RECORDED"
+    _, told = recording_outcome(tmp_path, accept_levels="a reason for another configuration")
+    assert told["verdict"] == "RECORDED"
+    assert f"k0 = {runs}: {runs} nights or sets of nodes" in told["text"]
+    assert "recorded-few-groups" not in {note["code"] for note in told["notes"]}, "three are enough"
     (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
     assert baseline.recording
     assert baseline.recording.levels == ""

@@ -12,12 +12,11 @@ import builders
 import pytest
 from remembered import ID, START, document, nights, outcome
 
-from pytest_llmbench.core.models import Look, Measurement, StoredRun, Verdict, Window
+from pytest_llmbench.core.models import Look, Measurement, StoredRun, Window
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.judge import estimate
-from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.evaluate import collect_evidence
@@ -100,11 +99,6 @@ def test_nights_of_another_window_are_no_nights_of_this_baseline(place: StoreLoc
     assert shown(place, {**told, "window": {**told["window"], "first": 12}}) == []
 
 
-def test_other_items_stay_as_they_are(place: StoreLocation) -> None:
-    stray = {"kind": "stray", "id": "x"}
-    assert SessionHistory(place, [builders.KEY]).with_nights(stray) is stray
-
-
 # --- the evidence -----------------------------------------------------------------------------------------
 
 
@@ -166,11 +160,6 @@ def test_one_day_is_one_night_wherever_it_is_known_from() -> None:
     later = past(7.5, 1, started=found.run.started + timedelta(hours=1))  # type: ignore[operator]
     known = builders.evidence(tonight, found, stored_runs=(later,))
     assert [one.statistic_seconds for one in list_previous_daily_runs([tonight], known)] == [7.5]
-
-
-def test_a_configuration_with_nights_and_no_run_is_missing() -> None:
-    recalled = tuple(past(7.4, number) for number in range(9, 0, -1))
-    assert judge(builders.evidence(stored_runs=recalled)).verdict is Verdict.MISSING
 
 
 def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:

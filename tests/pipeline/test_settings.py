@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections import ChainMap
@@ -19,7 +18,7 @@ from pytest_llmbench.core.models.stalls import StallLimits
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.option_parsers import parse_age, parse_moment
+from pytest_llmbench.pipeline.option_parsers import parse_moment
 from pytest_llmbench.pipeline.settings import CERTIFIED, Settings, cache_folder, list_outputs, resolve
 
 
@@ -45,24 +44,15 @@ def test_nothing_given_is_the_default(folder: Path) -> None:
     [
         ("max_age", "36h", timedelta(hours=36)),
         ("max_age", "1.5d", timedelta(hours=36)),
-        ("unmatched", "list", "list"),
-        ("runs", "each", "each"),
-        ("against", "both", "both"),
+        ("max_age", "2w", timedelta(weeks=2)),
+        ("max_age", "90m", timedelta(minutes=90)),
         ("release", " 25.05 ", "25.05"),
         ("gpu", "GB200", "gb200"),
         ("since", "2025-11-20T06:00+00:00", datetime(2025, 11, 20, 6, tzinfo=UTC)),
-        ("inconclusive", "skip", "skip"),
-        ("improvement", "fail", "fail"),
-        ("scaling", "fail", "fail"),
-        ("trend", "fail", "fail"),
         ("repeat_window", "2h", timedelta(hours=2)),
         ("repeat_window", "0", None),
-        ("repeat_window", "0h", None),
         ("assumed_cv", "0.5%", 0.005),
-        ("assumed_cv", "0.02", 0.02),
         ("assumed_cv", "50%", 0.5),
-        ("certify", True, True),
-        ("selftest", True, True),
         ("require", ["all"], ("all",)),
         ("require", ["file.txt", "x*"], ("grok1*", "llama3.1_8b-25.04-h100-bf16-8", "x*")),
     ],
@@ -74,14 +64,11 @@ def test_a_value_means_what_it_says(folder: Path, name: str, value: Any, expecte
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, ""),
         ({"GITHUB_SHA": "1a2b3c4d"}, "1a2b3c4d"),
         ({"CI_COMMIT_SHA": " 1A2B3C4D\n"}, "1A2B3C4D"),
         ({"BUILDKITE_COMMIT": "HEAD", "GIT_COMMIT": "f" * 40}, "f" * 40),
-        ({"BUILDKITE_COMMIT": "HEAD"}, ""),
         ({"GITHUB_SHA": "", "CI_COMMIT_SHA": "no commit"}, ""),
         ({"GITHUB_SHA": "abc"}, ""),
-        ({"COMMIT": "1a2b3c4d"}, ""),
     ],
 )
 def test_the_commit_that_a_ci_names(
@@ -102,12 +89,9 @@ def both(typed: dict[str, Any], ini: dict[str, Any]) -> ChainMap[str, Any]:
 @pytest.mark.parametrize(
     ("typed", "ini", "expected"),
     [
-        ("5%", "", [("5 %", "--llmb-tolerance")]),
         ("", "5%", [("5 %", "ini")]),
-        ("perf:8%", "5%", [("8 % of performance (+8.7 % time)", "--llmb-tolerance")]),
         ("mfu:3%", "5%", [("5 %", "ini"), ("3 % of mfu (+3.09 % time)", "--llmb-tolerance")]),
         ("7%", "5%, mfu:3%", [("7 %", "--llmb-tolerance"), ("3 % of mfu (+3.09 % time)", "ini")]),
-        ("", "", []),
     ],
 )
 def test_a_typed_tolerance_replaces_that_of_the_ini_file_metric_by_metric(
@@ -115,11 +99,6 @@ def test_a_typed_tolerance_replaces_that_of_the_ini_file_metric_by_metric(
 ) -> None:
     settings = resolve(both({"tolerance": typed} if typed else {}, {"tolerance": ini}), folder)
     assert [(str(one), one.source) for one in settings.tolerances] == expected
-
-
-def test_what_is_typed_beats_the_ini_file(folder: Path) -> None:
-    settings = resolve(both({"inconclusive": "skip"}, {"inconclusive": "fail", "scaling": "fail"}), folder)
-    assert (settings.inconclusive, settings.scaling) == ("skip", "fail")
 
 
 def test_a_wrong_tolerance_in_the_ini_file_is_told_even_where_another_is_typed(folder: Path) -> None:
@@ -135,23 +114,17 @@ def test_a_wrong_tolerance_in_the_ini_file_is_told_even_where_another_is_typed(f
     [
         ({}, {}, "tolerances", (CERTIFIED,)),
         ({}, {"tolerance": "3%"}, "tolerances", (Tolerance(0.03, source="ini"),)),
-        ({"tolerance": "2%"}, {"tolerance": "3%"}, "tolerances", (Tolerance(0.02, source="--llmb-tolerance"),)),
         (
             {"tolerance": "mfu:2%"},
             {},
             "tolerances",
             (CERTIFIED, Tolerance(0.02, "mfu", larger_is_better=True, source="--llmb-tolerance")),
         ),
-        ({}, {}, "require", ("all",)),
         ({"require": ["grok1*"]}, {}, "require", ("grok1*", "all")),
         ({}, {}, "against", "published"),
-        ({"against": "both"}, {}, "against", "both"),
         ({}, {"against": "recorded"}, "against", "recorded"),
         ({}, {}, "inconclusive", "fail"),
-        ({"inconclusive": "fail"}, {}, "inconclusive", "fail"),
         ({}, {"inconclusive": "skip"}, "inconclusive", "fail"),
-        ({}, {}, "improvement", "pass"),
-        ({}, {"scaling": "fail"}, "scaling", "fail"),
     ],
 )
 def test_what_a_certificate_rests_on(
@@ -175,47 +148,22 @@ def test_a_session_that_records_judges_nothing(folder: Path, flag: str) -> None:
         resolve({f"llmb_{flag}": True, "llmb_record": "new"}, folder)
 
 
-def test_paths_are_below_the_folder_of_the_call(folder: Path) -> None:
-    settings = resolve(
-        {"llmb_logs": ["experiments"], "llmb_record": "new/deep", "llmb_junit": "out/x.xml", "llmb_html": "x.html"},
-        folder,
-    )
-    assert settings.logs == (folder / "experiments",)
-    assert settings.record == folder / "new/deep"
-    assert settings.junit == folder / "out/x.xml"
-    assert settings.html == folder / "x.html"
-
-
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
         ("logs", ["broken"], "a broken link, to nowhere"),
         ("logs", ["experiment"], "has no 'experiment' (did you mean 'experiments'?)"),
         ("logs", [""], "--llmb-logs= is empty"),
-        ("logs", ["nowhere/deep"], "has no 'nowhere'"),
         ("baselines", ["file.txt"], "is a file; give the folder that holds it"),
         ("tolerance", "fiv%", "--llmb-tolerance=fiv%"),
-        ("tolerance", "500%", "--llmb-tolerance=500%"),
-        ("tolerance", "-1%", "--llmb-tolerance=-1%"),
-        ("tolerance", "nan", "--llmb-tolerance=nan"),
         ("tolerance", "mfuu:5%", "did you mean 'mfu'?"),
         ("inconclusive", "pass", "expected literal, fail or skip"),
-        ("improvement", "skip", "expected pass or fail"),
-        ("scaling", "fial", "expected report or fail (did you mean 'fail'?)"),
         ("repeat_window", "2", "expected a number above 0 with m, h, d or w"),
-        ("repeat_window", "-1h", "expected a number above 0"),
-        ("repeat_window", "99999999999d", "found a number that is too large"),
         ("assumed_cv", "0", "expected above 0 and at most 50 %"),
         ("assumed_cv", "51%", "expected above 0 and at most 50 %"),
-        ("assumed_cv", "1", "write 1% for 1 percent"),
-        ("assumed_cv", "one", "--llmb-assumed-cv=one: found 'one', expected a percentage such as 1%"),
         ("max_age", "36", "expected a number above 0 with m, h, d or w"),
-        ("max_age", "99999999999d", "found a number that is too large"),
-        ("max_age", "0h", "expected a number above 0"),
         ("since", "yesterday", "expected a date such as 2025-11-20"),
         ("unmatched", "lst", "expected fail or list (did you mean 'list'?)"),
-        ("runs", "all", "expected newest or each"),
-        ("against", "record", "expected recorded, published or both (did you mean 'recorded'?)"),
         ("require", [""], "--llmb-require= is empty"),
         ("record", "file.txt", "is a file"),
         ("record", "file.txt/x", "file.txt; give another place, or ask for permission"),
@@ -260,76 +208,53 @@ def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
         resolve({"llmb_launch": True, "llmb_html": "cluster.yaml"}, folder)
 
 
-REPORTS = pytest.mark.parametrize("name", ["junit", "json", "html"])
-
-
-@REPORTS
 @pytest.mark.parametrize(
     ("place", "told"),
     [
         ("notes.md", "notes.md: a file that is no .*, and is not replaced: give another name, or remove it"),
-        ("experiments/notes.md", "experiments/notes.md: a file that is no "),
         ("link", "link: a link to the file .*/empty: give the name of the file itself"),
         (
             "experiments/log-x_1_0.out",
             "below --llmb-logs a file of this name is read as a log: give it another name, s",
         ),
         ("experiments/a/run.LOG.gz", "read as a log"),
-        ("experiments/x.err", "read as a log"),
-        ("experiments/llmb-config_7.yaml", "read as a log"),
         ("experiments/night.tar.gz", "read as a log"),
-        ("experiments/x.nsys-rep", "read as a log"),
         ("also/x_stdout.txt", "read as a log"),
         ("given.txt", "--llmb-logs=.*given.txt is the same file, one would replace the other"),
-        ("hard.txt", "a file that is no "),
     ],
 )
-def test_a_report_replaces_nothing_of_the_user(folder: Path, name: str, place: str, told: str) -> None:
+def test_a_report_replaces_nothing_of_the_user(folder: Path, place: str, told: str) -> None:
     """Neither what is there, nor what the next session would read."""
     (folder / "notes.md").write_text("mine")
-    (folder / "experiments" / "notes.md").write_text("mine")
     (folder / "empty").touch()
     (folder / "link").symlink_to("empty")
     (folder / "also").symlink_to("experiments")
     (folder / "given.txt").write_text("step 1")
-    (folder / "hard.txt").hardlink_to(folder / "given.txt")
-    with pytest.raises(SettingsError, match=f"^--llmb-{name}=.*{told}"):
-        resolve({"llmb_logs": ["experiments", "given.txt"], f"llmb_{name}": place}, folder)
+    with pytest.raises(SettingsError, match=f"^--llmb-json=.*{told}"):
+        resolve({"llmb_logs": ["experiments", "given.txt"], "llmb_json": place}, folder)
 
 
-@REPORTS
 @pytest.mark.parametrize(
     "place",
     [
         "experiments/report.html",
         "experiments/new/report.xml",
-        "experiments/report.txt",
         "experiments/.night.out",
         "also/report.json",
         "elsewhere/log-x_1_0.out",
         "mktemp",
         "/dev/stdout",
-        "/dev/null",
         "nowhere",
         "pipe",
     ],
 )
-def test_a_report_may_be_new_empty_or_no_file_at_all(folder: Path, name: str, place: str) -> None:
+def test_a_report_may_be_new_empty_or_no_file_at_all(folder: Path, place: str) -> None:
     (folder / "also").symlink_to("experiments")
     (folder / "mktemp").touch()
     (folder / "nowhere").symlink_to("gone")
     os.mkfifo(folder / "pipe")
-    settings = resolve({"llmb_logs": ["experiments"], f"llmb_{name}": place}, folder)
-    assert getattr(settings, name) == folder / place
-
-
-def test_standard_output_may_be_written_by_whom_its_folder_may_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert resolve({"llmb_json": "/dev/stdout"}, folder).json == Path("/dev/stdout")
-    with pytest.raises(SettingsError, match="ask for permission"):
-        resolve({"llmb_json": "x.json"}, folder)
+    settings = resolve({"llmb_logs": ["experiments"], "llmb_json": place}, folder)
+    assert settings.json == folder / place
 
 
 def test_a_store_that_would_be_read_as_a_log_is_refused(folder: Path) -> None:
@@ -343,10 +268,6 @@ def test_a_store_that_would_be_read_as_a_log_is_refused(folder: Path) -> None:
 def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
     assert resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json == folder / "loop"
-
-
-def test_devices_may_be_shared(folder: Path) -> None:
-    assert resolve({"llmb_json": "/dev/null", "llmb_junit": "/dev/null"}, folder).json == Path("/dev/null")
 
 
 @pytest.mark.parametrize(
@@ -367,41 +288,6 @@ def test_a_trend_that_nothing_searches_for_is_refused_where_it_was_typed(
 @pytest.mark.parametrize("nights", [{"logs": ["."]}, {"history": "history.db"}])
 def test_a_launch_that_knows_of_earlier_nights_may_fail_for_their_trend(folder: Path, nights: dict[str, Any]) -> None:
     assert resolve(both({"trend": "fail", "launch": True, **nights}, {}), folder).trend == "fail"
-
-
-@pytest.fixture
-def locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder in which nothing may be looked at, written or read, also by root, to whom nothing is refused."""
-    there = folder / "locked"
-    there.mkdir()
-    real_stat, real_access, real_open = os.stat, os.access, Path.open
-
-    def refuse(path: Any) -> None:
-        if there in Path(os.fsdecode(path) if not isinstance(path, int) else "").parents:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    def stat(path: Any, **options: Any) -> os.stat_result:
-        refuse(path)
-        return real_stat(path, **options)
-
-    def opened(self: Path, *arguments: Any, **options: Any) -> Any:
-        refuse(self)
-        return real_open(self, *arguments, **options)
-
-    monkeypatch.setattr(os, "stat", stat)
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != there and real_access(path, mode))
-    monkeypatch.setattr(Path, "open", opened)
-    return there
-
-
-@pytest.mark.parametrize("name", ["html", "json", "junit", "record", "require", "baselines", "acknowledged"])
-def test_what_is_in_a_folder_that_nobody_may_enter_is_refused(locked: Path, name: str) -> None:
-    """On Python 3.11 `Path.exists` raises there, and pytest would call it an internal error."""
-    given = "locked/x"
-    with pytest.raises(
-        SettingsError, match=rf"--llmb-{name}=locked/x: (Permission denied, expected|cannot write below)"
-    ):
-        resolve({f"llmb_{name}": [given] if name in ("require", "baselines") else given}, locked.parent)
 
 
 def test_a_pattern_may_be_longer_than_the_name_of_a_file(folder: Path) -> None:
@@ -457,9 +343,7 @@ def test_the_folder_of_the_journal_is_made_by_a_launch_and_has_to_be_there_for_w
             r"--llmb-journal=experiment does not exist.*did you mean 'experim",
         ),
         ({"resume": True, "journal": "file.txt"}, r"--llmb-journal=file\.txt: .* is a file"),
-        ({"launch": True, "journal": "file.txt"}, r"--llmb-journal=file\.txt: .* is a file"),
         ({"launch": True, "journal": "file.txt/below"}, r"cannot write below .*file\.txt"),
-        ({"launch": True, "journal": "/proc/1/below"}, r"cannot write below /proc/1"),
         ({"launch": True, "journal": ""}, "--llmb-journal= is empty"),
         ({"launch": True, "journal": ["a", "b"]}, "found 2 paths, expected one"),
     ):
@@ -499,22 +383,10 @@ def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(fol
     assert any("told after 45 min" in line for line in own.describe(folder))
 
 
-def test_an_ini_file_names_one_file_of_the_cluster(folder: Path) -> None:
-    """The last of several took the place of the others without a word."""
-    with pytest.raises(SettingsError, match=r"llmb_cluster = a\.yaml b\.yaml: found 2 paths, expected one"):
-        resolve(both({"launch": True}, {"cluster": ["a.yaml", "b.yaml"]}), folder)
-
-
 def test_a_file_of_requirements_that_names_nothing_is_refused(folder: Path) -> None:
     (folder / "empty.txt").write_text("# nothing\n")
     with pytest.raises(SettingsError, match="names no configuration"):
         resolve({"llmb_require": ["empty.txt"]}, folder)
-
-
-@pytest.mark.parametrize("text", ["90m", "36h", "7d", "2w"])
-def test_ages(text: str) -> None:
-    units = {"m": 1, "h": 60, "d": 1440, "w": 10080}
-    assert parse_age(text) == timedelta(minutes=int(text[:-1]) * units[text[-1]])
 
 
 def test_a_moment_without_a_zone_is_local_time() -> None:

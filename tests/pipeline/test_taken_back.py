@@ -116,14 +116,6 @@ def test_a_later_change_that_was_accepted_makes_no_earlier_one_red() -> None:
     assert (check.verdict, check.failed, told.verdict) == ("ACKNOWLEDGED", False, Verdict.PASS)
 
 
-def test_what_items_print_never_lets_a_run_of_twice_the_change_pass(tmp_path: Path) -> None:
-    entries = [accepted(BACK_AND_AGAIN, 3)]
-    for _ in range(3):
-        (check,) = seen(BACK_AND_AGAIN, entries).checks
-        entries = followed(check, entries, tmp_path) or entries
-    assert seen(BACK_AND_AGAIN, entries, factor=1.10).verdict is Verdict.REGRESSION
-
-
 def test_an_entry_whose_change_was_taken_back_gives_the_next_one_no_room(tmp_path: Path) -> None:
     """Both added up would accept 10 % of a configuration that is 5 % slower."""
     entries = [accepted(BACK_AND_AGAIN, 1)]
@@ -186,21 +178,3 @@ def test_no_printed_entry_opens_the_gate_wider_than_its_own_change(
         (asked_for,) = [one for one in before.changes if one.stands and one.acknowledged is None and one.difference > 0]
         assert total(after) <= total(entries) + math.log1p(asked_for.lasting) + 0.003
         entries = after
-
-
-@pytest.mark.slow
-@given(st.lists(CHANGES, min_size=2, max_size=5), st.sets(st.integers(1, 5)))
-@settings(max_examples=100, deadline=None)
-def test_whether_a_change_stands_does_not_depend_on_what_was_accepted_or_came_after_it_was_taken_back(
-    changes: list[float], chosen: set[int]
-) -> None:
-    levels = np.cumsum([0.0, *changes]).tolist()
-    entries = [accepted(levels, place, 10 * place) for place in sorted(chosen) if place < len(levels)]
-    told = seen(levels, entries).changes
-    assert [one.stands for one in told if one.kind == "step"] == [
-        one.stands for one in seen(levels, []).changes if one.kind == "step"
-    ]
-    gone = [one for one in seen(levels[:-1], []).changes if not one.stands]
-    again = {one.started: one.stands for one in told}
-    later = timedelta(days=EACH)  # the last level is of the last nights in both, so that the first begin earlier
-    assert not any(again.get(one.started - later, False) for one in gone)
