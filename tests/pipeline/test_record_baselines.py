@@ -21,7 +21,7 @@ from scipy import stats
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.baseline.write import lock_folder
 from pytest_llmbench.core.errors import RecordError
-from pytest_llmbench.core.models import Outcome
+from pytest_llmbench.core.models import Baseline, Outcome
 from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.pipeline.record_baselines import record
 from pytest_llmbench.pipeline.recordings import make_recording
@@ -55,10 +55,16 @@ def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session
     return session
 
 
+def read_own(folder: Path) -> Baseline:
+    """Return the only baseline that a session recorded."""
+    (baseline,) = read_recipe(folder / "own" / "grok1" / "25.05.yaml").baselines
+    return baseline
+
+
 def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5))
     outcome, _ = session.get_outcome(session.results.configurations[KEY.id].case)
-    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    baseline = read_own(tmp_path)
     assert baseline.recording is not None
     assert outcome.recorded_seconds == baseline.step_seconds == baseline.recording.trimmed_mean_seconds
     assert baseline.step_seconds == pytest.approx(7.3, rel=1e-3)
@@ -140,21 +146,14 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
 @pytest.mark.slow
 def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path) -> None:
     """Their mean would hide a regression of as much as lies between it and the better level."""
-    noise = 1 + 0.003 * np.random.default_rng(3).standard_normal(24)
-    for night, wobble in enumerate(noise.tolist()):
-        began = NOW - timedelta(days=24 - night)
-        seconds = 7.3 * wobble * (1.05 if night >= 14 else 1.0)
-        write_run(tmp_path / "runs", shipped()[KEY.id], seconds=(seconds,) * 50, started=began, job_id=str(500 + night))
+    write_levels(tmp_path, (1.0,) * 14 + (1.05,) * 10, 0.003)
     since = NOW - timedelta(days=10)
-    settings = Settings(logs=(tmp_path / "runs",), record=tmp_path / "own")
-    mixed, one_level = (Session(each, lambda: NOW, tmp_path) for each in (settings, replace(settings, since=since)))
-    mixed.decide_outcomes([KEY.id])
-    refused, told = mixed.get_outcome(mixed.results.configurations[KEY.id].case)
+    refused, told = recording_outcome(tmp_path)
     assert (refused.failed, told["reason"]) == (True, "repeats-disagree")
     assert f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one" in told["text"]
     assert not (tmp_path / "own").exists()
-    one_level.decide_outcomes([KEY.id])
-    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    recording_outcome(tmp_path, since=since)
+    baseline = read_own(tmp_path)
     assert baseline.step_seconds == pytest.approx(7.3 * 1.05, rel=0.003)
 
 
@@ -213,7 +212,7 @@ def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, level
     assert (outcome.skipped, told["verdict"]) == (True, "RECORDED")
     assert "of several levels" in told["text"]
     assert "two pools of nodes" in told["text"]
-    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    baseline = read_own(tmp_path)
     assert baseline.recording
     assert baseline.recording.levels == "two pools of nodes"
 
@@ -228,7 +227,7 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
     assert told["verdict"] == "RECORDED"
     assert f"k0 = {runs}: {runs} nights or sets of nodes" in told["text"]
     assert "recorded-few-groups" not in {note["code"] for note in told["notes"]}, "three are enough"
-    (baseline,) = read_recipe(tmp_path / "own" / "grok1" / "25.05.yaml").baselines
+    baseline = read_own(tmp_path)
     assert baseline.recording
     assert baseline.recording.levels == ""
 
