@@ -118,12 +118,6 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(tmp_path: Path, monkeypatch: 
         assert one["lines"][place[1] - one["first_line"]] == f"line {place[1]}"
 
 
-def test_of_a_log_that_an_archive_holds_twice_the_last_one_counts(tmp_path: Path) -> None:
-    path = tmp_path / "night.tar"
-    path.write_bytes(archive([("a.out", b"old\n" * 9), ("./a.out", b"new\n" * 9)]))
-    assert read_excerpts([(path / "a.out", 2)])[path / "a.out", 2]["lines"] == ["new"] * 9
-
-
 def test_of_an_archive_that_is_cut_what_was_whole_is_quoted(tmp_path: Path) -> None:
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out", b"whole\n"), ("b.out", b"cut\n" * 999)])[:2000])

@@ -37,12 +37,7 @@ def test_a_metric_that_is_declared_is_in_every_report(monkeypatch: pytest.Monkey
     assert stored["metrics"]["samples_per_second"]["value"] == pytest.approx(value)
     assert stored["expected_metrics"]["samples_per_second"] == pytest.approx(wanted)
     assert float(dict(list_properties(described))["samples_per_second"]) == pytest.approx(value)
-    assert (
-        f"samples_per_second: {stored['metrics']['samples_per_second']['value']!r}"
-        in junit.render([described], NOW).decode()
-    )
+    assert f"samples_per_second: {value!r}" in junit.render([described], NOW).decode()
+    assert f"{value:.3f}" in render([described], NOW)
     row = next(line for line in explain(described, short=False).splitlines() if "samples/s" in line)
     assert row.split()[1:3] == [f"{value:.3f}", f"{wanted:.3f}"]
-    page = render([described], NOW)
-    assert "samples/s" in page
-    assert f"{value:.3f}" in page

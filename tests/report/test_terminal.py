@@ -77,6 +77,13 @@ def test_other_reason_than_noise_stands_under_an_inconclusive_line() -> None:
     assert lines[2] == "why it is no PASS"
 
 
+@pytest.mark.parametrize("verdict", ["TEST_FAILED", "NOT_ASSERTED"])
+def test_broken_run_shows_no_step_time(verdict: str) -> None:
+    diverged = [{"code": "diverged", "text": "the loss is NaN", "line": 0}]
+    row = list(render_summary([told("failed", "x", verdict=verdict, problems=diverged)], []))[1]
+    assert row.split()[:5] == [verdict, "x", "-", "-", "-"]
+
+
 # --- colours ----------------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,7 @@ def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
         ([told(changes=[change(0.006), change(0.006)])], ["trend: 1 SLOWER"]),
         ([told(verdict="NOT_ASSERTED", overruled="REGRESSION")], ["not asserted: 1 REGRESSION"]),
         ([told("skipped", verdict="NOT_ASSERTED", overruled="PASS")], []),
+        ([{**trend(), "overruled": "SLOWER"}], ["not asserted: 1 SLOWER"]),
     ],
 )
 def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(

@@ -50,15 +50,9 @@ def test_the_table_sorts_numbers_as_numbers_and_unknown_ones_last(opened: Open, 
     assert (sizes[0], sizes[-1]) == (8, 2048)
     sort(page, "GPUs")
     assert [int(text) for text in column(page, 8)[:-1]] == sorted(sizes, reverse=True)
-    for _ in range(2):
-        sort(page, "Difference")
-        differences = column(page, 3)
-        assert differences.count("-") == 7
-        assert set(differences[-7:]) == {"-"}
-    assert differences[0] == "+13.2 %"
+    sort(page, "Difference")
+    assert set(column(page, 3)[-7:]) == {"-"}
     assert page.locator("th[aria-sort]").count() == 1
-    sort(page, "Verdict")
-    assert column(page, 2)[0] == SLOW
 
 
 @pytest.mark.slow
@@ -115,21 +109,6 @@ def test_axe_finds_nothing(opened: Open, find_violations: FindViolations, few: P
     assert find_violations(page, least=20) == []
     page.emulate_media(color_scheme="dark")
     assert find_violations(page, least=0, rules=["color-contrast"]) == []
-
-
-@pytest.mark.slow
-def test_the_theme_can_be_chosen(opened: Open) -> None:
-    page = opened(color_scheme="light")
-    background = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(background)
-    button = page.get_by_role("button", name="Theme")
-    button.click()
-    assert (button.inner_text(), page.evaluate(background)) == ("Theme: light", light)
-    button.click()
-    dark = page.evaluate(background)
-    assert dark != light
-    page.reload()
-    assert (button.inner_text(), page.evaluate(background)) == ("Theme: dark", dark)
 
 
 @pytest.mark.slow
