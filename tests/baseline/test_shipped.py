@@ -1,4 +1,4 @@
-"""The shipped files hold what the five documents print, cell for cell, and are found wherever the package stands."""
+"""The shipped files state what the five documents say of timing and launching, and are found in each layout."""
 
 from __future__ import annotations
 

@@ -265,6 +265,10 @@ def test_a_store_that_would_be_read_as_a_log_is_refused(folder: Path) -> None:
     assert resolve({"llmb_logs": ["experiments"], "llmb_history": "experiments/history.db"}, folder).history
 
 
+def test_devices_may_be_shared(folder: Path) -> None:
+    assert resolve({"llmb_json": "/dev/null", "llmb_junit": "/dev/null"}, folder).json == Path("/dev/null")
+
+
 def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
     assert resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json == folder / "loop"

@@ -127,16 +127,6 @@ def test_a_column_that_two_tables_state_differently_is_left_out() -> None:
     assert told(found) == [(1, "gbs 128", "line 8 says 64 of it")]
 
 
-def test_a_document_without_performance_has_configurations() -> None:
-    text = "# 8b on B200\n" + ROWS.split("\n", 2)[2].replace("Step time (ms)", "TP").replace("Tokens/s", "PP")
-    text = text.replace("12270", "4").replace("9330", "4").replace("85,459", "2").replace("112,388", "2")
-    found = read(text.replace("MFU (%)", "CP").replace("62.47", "1").replace("41.07", "1"), recipe="mine")
-    assert [(one.recipe, one.facts["gpu"], one.facts["tp"], one.cells) for one in found.configurations] == [
-        ("mine", "b200", 4, {}),
-        ("mine", "b200", 4, {}),
-    ]
-
-
 def test_a_row_that_stands_in_no_table_is_told() -> None:
     assert told(read("Step time | 7.3 | 7.4 |\n\nFile | Open\n")) == [
         (1, cell, STRAY) for cell in ("Step time", "7.3", "7.4")

@@ -1,5 +1,4 @@
-"""The pages of `llmbench site` as their readers have them: both themes, on a phone, without a script, as Jenkins serves
-them, sorted and filtered."""
+"""The pages of `llmbench site` as their readers have them: both themes, on a phone, without a script."""
 
 from __future__ import annotations
 

@@ -201,10 +201,7 @@ def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
     assert {str(link["href"])[1:] for link in parsed.of("a")} == {*ids, "verdicts"}
 
 
-# --- text is text -----------------------------------------------------------------------------------------
-
-
-# --- head, foot, and what stands in the table -----------------------------------------------------------------------
+# --- changes and losses ----------------------------------------------------------------------------------
 
 
 def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head() -> None:
@@ -224,6 +221,9 @@ def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head()
 def test_a_diverged_run_shows_its_loss(page: str) -> None:
     assert page.count("<strong>Loss</strong>") == 1
     assert re.search(r"no finite number at \d+ steps?, first at step \d+", page)
+
+
+# --- text is text -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
