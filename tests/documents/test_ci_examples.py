@@ -116,6 +116,14 @@ def step(name: str) -> dict[str, Any]:
     return dict(found)
 
 
+def test_github_tells_and_keeps_a_red_night() -> None:
+    steps = github()["jobs"]["judge"]["steps"]
+    after = [step.get("name") or step["uses"] for step in steps if step.get("if") == "always()"]
+    assert after == ["Tell the chat", "actions/upload-artifact@v4"]
+    for step in steps:
+        assert "${{" not in step.get("run", ""), "an expression in a script runs what it holds"
+
+
 @pytest.mark.slow
 @CURL
 def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
