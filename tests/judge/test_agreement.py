@@ -35,29 +35,16 @@ def stalled(every: int, factor: float, first: int = 0) -> Measurement:
     return measurement(compute_trimmed_mean(window), window_seconds=tuple(window.tolist()), baseline=RECORDED)
 
 
-def test_a_run_in_which_every_sixth_step_stalls_does_not_pass() -> None:
+def test_stalls_of_every_sixth_step_do_not_pass() -> None:
     judgement = judge(evidence(stalled(6, 3.0), baseline=RECORDED))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
     assert judgement.meets_point is False
 
 
-def test_one_hiccup_is_told_and_does_not_fail_by_the_literal_rule() -> None:
+def test_one_stall_is_inconclusive_and_meets_the_literal_rule() -> None:
     judgement = judge(evidence(stalled(34, 5.0, first=20), baseline=RECORDED))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
     assert judgement.meets_point is True
-
-
-def test_a_mean_that_a_few_steps_lift_over_the_bound_is_no_regression() -> None:
-    window = np.full(34, 7.3) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
-    window[::5] *= 2
-    judgement = judge(evidence(measurement(float(window.mean()), window_seconds=tuple(window.tolist())), *HISTORY))
-    assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.meets_point is False
-
-
-def test_a_recorded_baseline_of_few_runs_is_less_certain() -> None:
-    few = replace(RECORDED, recording=Recording("2025-11-01", 2, 7.325, 7.325, 0.05, (7.32, 7.33), (), groups=2))
-    assert width(few) > width(recorded(groups=4))
 
 
 def width(baseline: Baseline, *older: Measurement) -> float:
@@ -73,14 +60,14 @@ def recorded(groups: int | None, *seconds: float) -> Baseline:
     return replace(RECORDED, recording=recording)
 
 
-def test_runs_of_one_night_count_once_and_so_do_those_of_which_nothing_says_it() -> None:
+def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
     one = replace(RECORDED, recording=Recording("2025-11-01", 1, 7.325, 7.325, 0.05, (7.325,), (), groups=1))
     older = [replace(night, baseline=RECORDED) for night in HISTORY]
     assert width(recorded(1), *older) == width(recorded(None), *older) == pytest.approx(width(one, *older))
     assert width(recorded(1), *older) > width(recorded(2), *older) > width(recorded(4), *older)
 
 
-def test_runs_of_one_night_tell_nothing_of_the_noise_from_night_to_night_but_more_of_it() -> None:
+def test_equal_runs_of_one_day_measure_no_daily_noise() -> None:
     """Four that are as good as equal do not make the gate believe that nights are."""
     equal, wide = (7.325, 7.3251, 7.3249, 7.325), (7.0, 7.2, 7.4, 7.6)
     assert width(recorded(1, *equal)) == width(recorded(1, 7.325))
@@ -94,13 +81,11 @@ def test_runs_of_one_night_tell_nothing_of_the_noise_from_night_to_night_but_mor
             1,
             "the 4 runs of the baseline count as one: they share nights and nodes; 5 on as many nights",
         ),
-        (2, "the 4 runs of the baseline count as 2: "),
         (None, "nothing says on how many nights or nodes the 4 runs of the baseline were: they count as one; 5 on as"),
         (3, ""),
-        (4, ""),
     ],
 )
-def test_a_baseline_that_rests_on_little_says_so(groups: int | None, text: str) -> None:
+def test_baseline_of_few_days_is_noted(groups: int | None, text: str) -> None:
     baseline = recorded(groups)
     told = judge(evidence(noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline), baseline=baseline))
     said = [note.text for note in told.notes if note.code == "few-recorded"]
@@ -108,7 +93,7 @@ def test_a_baseline_that_rests_on_little_says_so(groups: int | None, text: str) 
     assert all(one.startswith(text) for one in said)
 
 
-def test_rounding_of_the_baseline_widens_the_interval_and_is_told_when_it_is_coarse() -> None:
+def test_quantised_baseline_widens_the_interval_and_is_noted() -> None:
     sharp = judge(evidence(measurement(7.4)))
     coarse = judge(evidence(measurement(7.4), baseline=replace(BASELINE, resolution_seconds=0.5)))
     assert sharp.estimate is not None
@@ -119,7 +104,7 @@ def test_rounding_of_the_baseline_widens_the_interval_and_is_told_when_it_is_coa
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.04, Verdict.PASS), (1.06, Verdict.REGRESSION)])
-def test_fewer_than_three_steps_without_history_are_compared_as_they_are(factor: float, verdict: Verdict) -> None:
+def test_two_steps_without_history_are_compared_plainly(factor: float, verdict: Verdict) -> None:
     two = measurement(7.325 * factor, window_seconds=(7.325 * factor,) * 2, window_steps=(1, 2), window_lines=(1, 2))
     judgement = judge(evidence(two))
     assert judgement.verdict is verdict
@@ -129,14 +114,14 @@ def test_fewer_than_three_steps_without_history_are_compared_as_they_are(factor:
     assert "threshold only" in judgement.text
 
 
-def test_a_warm_up_that_is_not_over_is_inconclusive_instead_of_a_pass() -> None:
+def test_unfinished_warm_up_is_inconclusive() -> None:
     decay = 7.0 * (1 + 0.03 * np.exp(-np.arange(34) / 6)) * (1 + 0.001 * np.random.default_rng(0).standard_normal(34))
     judgement = judge(evidence(measurement(float(decay.mean()), window_seconds=tuple(decay.tolist())), *HISTORY))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.WARMING_UP)
     assert judgement.meets_point is True
 
 
-def test_a_step_change_far_beyond_the_bound_is_a_regression() -> None:
+def test_step_change_far_beyond_the_bound_is_a_regression() -> None:
     """Its steps are so alike to their neighbours that hardly one is independent; all of them are far too slow."""
     window = np.concatenate([np.full(17, 2.0), np.full(17, 3.0)]) * 7.325
     judgement = judge(evidence(measurement(float(window.mean()), window_seconds=tuple(window.tolist())), *HISTORY))
@@ -145,7 +130,7 @@ def test_a_step_change_far_beyond_the_bound_is_a_regression() -> None:
     assert 1.99 <= math.exp(judgement.estimate.low) < 2.5
 
 
-def test_three_nights_with_stalls_are_no_regression_together() -> None:
+def test_three_days_with_stalls_are_no_regression() -> None:
     window = np.full(34, 7.325) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
     window[::7] *= 1.6
     night: dict[str, Any] = {"window_seconds": tuple(window.tolist())}
@@ -170,20 +155,16 @@ def at(hours: float, nodes: frozenset[str] = frozenset()) -> Occasion:
 @pytest.mark.parametrize(
     ("occasions", "groups"),
     [
-        pytest.param([at(0)], 1, id="one run"),
         pytest.param([at(hour) for hour in range(5)], 1, id="five runs of one night, beyond midnight"),
-        pytest.param([at(hour, RACK) for hour in range(5)], 1, id="five runs of one night on one set of nodes"),
         pytest.param([at(24 * day, RACK) for day in range(5)], 5, id="five nights on one set of nodes"),
-        pytest.param([at(24 * day) for day in range(5)], 5, id="five nights, nodes unknown"),
         pytest.param([at(0, RACK), at(1, OTHER_RACK)], 2, id="two sets of nodes in one night"),
         pytest.param([at(0, RACK), at(1, MOSTLY_RACK)], 1, id="one node was exchanged"),
         pytest.param([at(0, RACK), at(1)], 1, id="nodes of one are unknown"),
-        pytest.param([Occasion(None), Occasion(None)], 1, id="no start known"),
         pytest.param([at(0), at(24), Occasion(None)], 2, id="the start of one unknown"),
         pytest.param([at(5 * run) for run in range(24)], 6, id="around the clock, six days (UTC)"),
     ],
 )
-def test_runs_of_one_night_on_one_set_of_nodes_count_once(occasions: list[Occasion], groups: int) -> None:
+def test_runs_of_one_day_on_same_nodes_count_once(occasions: list[Occasion], groups: int) -> None:
     assert count_groups(occasions) == groups
     for order in list(permutations(occasions[:5]))[::17]:
         assert count_groups([*occasions[5:], *order]) == groups
@@ -197,9 +178,9 @@ def logarithmic(levels: Sequence[float], cv: float, seed: int) -> list[list[floa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [2, 3, 4, 5, 6, 8, 10, 14])
-@pytest.mark.parametrize("cv", [0.002, 0.01, 0.02])
-def test_runs_of_one_level_are_rarely_taken_for_two(runs: int, cv: float) -> None:
+@pytest.mark.parametrize("runs", [2, 6, 14])
+@pytest.mark.parametrize("cv", [0.002, 0.02])
+def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
     """Fewer than 1 % are, up to twice the expected noise: docs/baselines.md has the numbers of 200,000 each."""
     refused = sum(find_run_levels(one, 0.01, ordered=True) is not None for one in logarithmic((1.0,) * runs, cv, runs))
     assert refused <= RECORDINGS * 0.014  # of 0.8 %; the count deviates by 0.4 %
@@ -211,13 +192,8 @@ def test_runs_of_one_level_are_rarely_taken_for_two(runs: int, cv: float) -> Non
     ("levels", "ordered", "least"),
     [
         ((1.0, 1.0, 1.0, 1.04, 1.04, 1.04), True, 0.99),
-        ((1.04, 1.04, 1.04, 1.0, 1.0, 1.0), True, 0.99),
-        ((1.0, 1.04, 1.04, 1.0, 1.04, 1.0), True, 0.98),
         ((1.0, 1.04, 1.04, 1.0, 1.04, 1.0), False, 0.98),
         ((1.0, 1.0, 1.08, 1.08), True, 0.99),
-        ((1.0, 1.08, 1.0, 1.08), False, 0.99),
-        ((1.0,) * 5 + (1.03,) * 5, True, 0.99),
-        ((1.0, 1.03) * 5, False, 0.98),
     ],
 )
 def test_two_levels_are_found_in_any_order(levels: tuple[float, ...], ordered: bool, least: float) -> None:
@@ -235,22 +211,21 @@ def test_two_levels_are_found_in_any_order(levels: tuple[float, ...], ordered: b
         pytest.param((1.0, 1.0, 1.0, 1.0, 1.0, 1.06), id="a single bad night"),
         pytest.param((1.0, 1.0, 1.0, 1.008, 1.008, 1.008), id="levels that move the mean by little"),
         pytest.param((1.0,), id="one run"),
-        pytest.param((1.0,) * 6, id="equal runs"),
     ],
 )
-def test_what_is_no_second_level(levels: tuple[float, ...]) -> None:
+def test_small_or_single_difference_is_no_second_level(levels: tuple[float, ...]) -> None:
     assert find_run_levels([7.3 * level for level in levels], 0.01, ordered=True) is None
 
 
 @given(st.permutations([7.3, 7.31, 7.28, 7.6, 7.59, 7.61, 7.3]))
-def test_neither_the_unit_nor_the_order_decides(seconds: list[float]) -> None:
+def test_unit_and_order_do_not_change_run_levels(seconds: list[float]) -> None:
     for unit in (1e-3, 1.0, 1e4):
         found = find_run_levels([unit * one for one in seconds], 0.01, ordered=False)
         assert found
         assert (found.fast_runs, found.slow_runs) == (4, 3)
 
 
-def test_runs_that_are_noisy_within_are_expected_to_differ() -> None:
+def test_noisy_steps_raise_the_expected_noise() -> None:
     steady, noisy = measurement(7.3), measurement(7.3, window_seconds=tuple(7.3 + (step % 7) for step in range(34)))
     assert expect_noise([steady], 0.01) == pytest.approx(0.01)
     assert expect_noise([steady, noisy], 0.01) > 0.02
