@@ -68,7 +68,7 @@ def found(nights: Sequence[ConfigurationShift]) -> SharedShift:
     return shared
 
 
-def test_a_shift_that_most_share_is_named_with_its_size_and_interval() -> None:
+def test_shift_shared_by_most_is_named_with_size() -> None:
     shared = found(fleet([0.03] * 14 + [0.0] * 2))
     assert shared.configurations == tuple(KEYS[:14])
     assert (shared.of, shared.against) == (16, "their last runs")
@@ -80,7 +80,7 @@ def test_a_shift_that_most_share_is_named_with_its_size_and_interval() -> None:
     )
 
 
-def test_a_faster_cluster_is_named_as_well() -> None:
+def test_faster_cluster_is_named() -> None:
     shared = found(fleet([-0.03] * 16))
     assert shared.shift == pytest.approx(math.expm1(-0.03))
     assert shared.text.startswith("16 of 16 configurations are faster than their last runs by 3.0 % (2.8 to 3.1 %): a")
@@ -91,31 +91,29 @@ def test_a_faster_cluster_is_named_as_well() -> None:
     [
         [0.03, 0.03],
         [0.03] * 8 + [0.0] * 8,
-        [0.03] * 8 + [-0.03] * 8,
         [0.2] + [0.0] * 15,
-        [0.2, 0.0, 0.0],
         [0.274, 0.024, 0.033, 0.0],
         [0.009] * 16,
         [0.0] * 16,
         [],
     ],
-    ids=["two", "half", "apart", "one", "one of three", "unlike", "small", "nothing", "empty"],
+    ids=["two", "half", "one", "unlike", "small", "nothing", "empty"],
 )
-def test_what_most_do_not_share_is_no_shared_shift(differences: list[float]) -> None:
+def test_shift_of_a_minority_is_not_shared(differences: list[float]) -> None:
     assert find_shared_shift(fleet(differences, sigma=0.001)) is None
 
 
-def test_a_shift_of_one_percent_is_worth_a_message_and_a_smaller_one_is_not() -> None:
+def test_shift_below_one_percent_is_not_reported() -> None:
     assert find_shared_shift(fleet([math.log(1.0099)] * 16, sigma=0.001)) is None
     assert found(fleet([math.log(1.0101)] * 16, sigma=0.001)).shift == pytest.approx(0.0101)
 
 
-def test_configurations_are_compared_with_their_last_runs_not_with_a_baseline_that_they_never_met() -> None:
+def test_shift_is_measured_against_the_last_runs() -> None:
     assert find_shared_shift(fleet([0.06] * 16, older=(0.06,) * 3)) is None
     assert found(fleet([0.06] * 16, older=(0.02,) * 3)).shift == pytest.approx(math.expm1(0.04))
 
 
-def test_the_median_of_the_last_seven_runs_counts() -> None:
+def test_median_of_the_last_seven_runs_counts() -> None:
     assert find_shared_shift(fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))) is None
 
 
@@ -128,25 +126,19 @@ def test_the_median_of_the_last_seven_runs_counts() -> None:
         (0, 16, "their baselines"),
     ],
 )
-def test_the_two_references_are_never_mixed(with_older: int, of: int, against: str) -> None:
+def test_last_runs_and_baselines_are_never_mixed(with_older: int, of: int, against: str) -> None:
     shared = found(fleet([0.05] * 16, with_older=with_older))
     assert (shared.of, len(shared.configurations), shared.against) == (of, of, against)
     assert against in shared.text
     assert ("cluster-wide change" in shared.text) is (against == "their last runs")
 
 
-def test_too_few_with_last_runs_leave_the_baselines() -> None:
+def test_few_configurations_with_last_runs_use_baselines() -> None:
     assert found(fleet([0.08] * 4, with_older=2)).of == 4
 
 
-def test_a_shared_shift_that_differs_between_workloads_has_an_interval_that_says_so() -> None:
-    alike, apart = found(fleet([0.04] * 8)), found(fleet([0.02, 0.06] * 4))
-    assert apart.shift == pytest.approx(alike.shift, rel=0.01)
-    assert apart.high - apart.low > 2 * (alike.high - alike.low)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
-def test_the_error_of_the_median_of_few_last_runs_is_part_of_the_interval(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 4])
+def test_interval_contains_the_error_of_the_median(count: int) -> None:
     """And a little more than it is: a median of few is nearly as good as a mean."""
     shared = found(fleet([0.04] * 16, older=(0.0,) * count, sigma=0.004))
     half_width = (math.log1p(shared.high) - math.log1p(shared.low)) / 2
@@ -156,7 +148,7 @@ def test_the_error_of_the_median_of_few_last_runs_is_part_of_the_interval(count:
     assert 0.99 < claimed / actual < 1.05
 
 
-def test_one_that_repeats_itself_too_well_does_not_decide_for_all() -> None:
+def test_equal_printed_times_do_not_decide_for_all() -> None:
     """Equal printed numbers look as if they had no noise."""
     several = fleet([0.03] * 15)
     exact = ConfigurationShift(KEYS[15], estimate(0.012, Noise(1e-5, 20.0, "copies", measured=True)), (0.0,) * 7)
@@ -179,11 +171,8 @@ def quiet(generator: np.random.Generator, count: int, nights_before: int) -> lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("configurations", "nights_before", "trials"),
-    [(3, 20, 1000), (5, 20, 1000), (7, 4, 1000), (16, 1, 1000), (80, 9, 100)],
-)
-def test_quiet_nights_have_no_shared_shift(configurations: int, nights_before: int, trials: int) -> None:
+@pytest.mark.parametrize(("configurations", "nights_before", "trials"), [(3, 20, 1000), (7, 4, 1000), (16, 1, 300)])
+def test_quiet_days_have_no_shared_shift(configurations: int, nights_before: int, trials: int) -> None:
     """At most one of 1000; with 5 % for each of three configurations alone it would be 14."""
     generator = np.random.default_rng(configurations)
     alarms = sum(find_shared_shift(quiet(generator, configurations, nights_before)) is not None for _ in range(trials))
@@ -193,7 +182,7 @@ def test_quiet_nights_have_no_shared_shift(configurations: int, nights_before: i
 # --- from judgements --------------------------------------------------------------------------------------
 
 
-def test_tonight_and_the_last_runs_come_from_the_engine() -> None:
+def test_shift_is_computed_from_judgement_and_last_runs() -> None:
     older = nights(*(7.325 * 1.01,) * 9)
     given_evidence = evidence(noisy(7.325 * 1.04), *older)
     judgement = judge(given_evidence)
@@ -205,7 +194,7 @@ def test_tonight_and_the_last_runs_come_from_the_engine() -> None:
     assert made.estimate is judgement.estimate
 
 
-def test_the_newest_of_the_older_runs_count_and_what_is_not_valid_does_not() -> None:
+def test_newest_valid_runs_are_the_last_runs() -> None:
     judgement = judge(evidence(noisy(7.325)))
     diverged = Problem(Reason.DIVERGED, "loss is nan")
     older = [measurement(7.325 * factor) for factor in range(1, 10)]
@@ -216,11 +205,11 @@ def test_the_newest_of_the_older_runs_count_and_what_is_not_valid_does_not() -> 
 
 
 @pytest.mark.parametrize("verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE])
-def test_a_verdict_without_a_valid_run_says_nothing(verdict: Verdict) -> None:
+def test_verdict_without_a_valid_run_has_no_shift(verdict: Verdict) -> None:
     assert measure_shift(replace(judge(evidence(noisy(7.325))), verdict=verdict), []) is None
 
 
-def test_an_unknown_error_says_nothing() -> None:
+def test_unknown_error_has_no_shift() -> None:
     judgement = judge(evidence(noisy(7.325)))
     assert judgement.estimate is not None
     assert measure_shift(replace(judgement, estimate=None), []) is None
@@ -235,54 +224,18 @@ def test_an_unknown_error_says_nothing() -> None:
 
 # --- laws -------------------------------------------------------------------------------------------------
 
-differences = st.lists(st.floats(-0.1, 0.1), min_size=3, max_size=12)
-
-
-@pytest.mark.slow
-@given(differences, st.randoms())
-def test_the_order_of_configurations_does_not_matter(values: list[float], random: object) -> None:
-    ordered = fleet(values)
-    shuffled = list(reversed(ordered))
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert find_shared_shift(shuffled) == find_shared_shift(ordered)
-
-
-@pytest.mark.slow
-@given(differences, st.floats(-0.5, 0.5))
-def test_the_baseline_cancels(values: list[float], offset: float) -> None:
-    """Another baseline, or another unit of it, moves tonight and the last runs alike."""
-    plain = find_shared_shift(fleet(values))
-    moved = find_shared_shift(fleet([value + offset for value in values], older=(offset,) * 7))
-    assert (plain is None) is (moved is None)
-    if plain and moved:
-        assert moved.shift == pytest.approx(plain.shift, abs=1e-9)
-
-
-@pytest.mark.slow
-@given(differences)
-def test_slower_and_faster_are_mirror_images(values: list[float]) -> None:
-    """In logarithms, but for the 1 % that is worth a message."""
-    plain, mirrored = find_shared_shift(fleet(values)), find_shared_shift(fleet([-value for value in values]))
-    if plain and mirrored:
-        assert math.log1p(plain.shift) == pytest.approx(-math.log1p(mirrored.shift))
-        assert math.log1p(plain.low) == pytest.approx(-math.log1p(mirrored.high))
-        assert plain.configurations == mirrored.configurations
-    for shared in filter(None, (plain, mirrored)):
-        assert abs(shared.shift) >= 0.0099
-
-
 # --- many warnings ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=80))
-def test_adjusted_p_values_are_those_of_benjamini_and_hochberg(values: list[float]) -> None:
+def test_adjusted_p_values_follow_benjamini_and_hochberg(values: list[float]) -> None:
     adjusted = adjust_p_values(dict(zip(KEYS, values, strict=False)))
     assert list(adjusted.values()) == pytest.approx(stats.false_discovery_control(values))
     assert list(adjusted) == KEYS[: len(values)]
 
 
-def test_what_has_no_p_value_is_left_out_and_does_not_count() -> None:
+def test_missing_p_values_do_not_count() -> None:
     values: dict[Key, float | None] = {KEYS[0]: 0.04, KEYS[1]: None, KEYS[2]: math.nan}
     assert adjust_p_values(values) == {KEYS[0]: 0.04}
     assert adjust_p_values({}) == {}

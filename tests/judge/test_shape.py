@@ -21,7 +21,6 @@ from pytest_llmbench.judge.shape import Shape, find_shape
 EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"
 GENEFORMER = "nemo2/geneformer_500_steps.out"
 NAN_LOSS = "maxtext/nan_loss.out"
-LLAMA2 = "maxtext/llama2_commented_excerpt.out"
 
 CALM = 7.3 * (1 + 0.003 * np.random.default_rng(3).standard_normal(34))
 """34 step times without a shape, for steps 11 to 44 on lines 111 to 144."""
@@ -67,10 +66,8 @@ def noted(shape: Shape) -> dict[str, Note]:
     ("seconds", "kind", "words"),
     [
         (CALM, "even", "no single step stands out"),
-        (CALM * 1.1, "even", "no single step stands out"),
         (times(3.1, 23), "one-spike", r"one spike: step 23 took 3\.\d+ x the median \(line 123\)"),
         (times(1.3, 23, 24), "spikes", r"spikes: steps 23, 24; step 2[34] took 1.3\d* x the median \(line 12[34]\)"),
-        (times(1.3, 12, 20, 21, 41), "spikes", r"spikes: steps 12, 20, 21, 41; step .*"),
         (times(1.25, 15, 25, 35), "periodic", r"every 10th step slow, 2[45].* % above the others \(steps 15, 25, 35\)"),
         (
             times(1.25, *range(12, 45, 2)),
@@ -89,7 +86,6 @@ def noted(shape: Shape) -> dict[str, Note]:
             r"slow stretch: steps 24 to 37 at 20\.\d+ s, the others at 7\..* s",
         ),
         (times(1.5, 20, 21, 22), "slow-stretch", r"slow stretch: steps 20 to 22 at 10\..* s, the others at 7\..* s"),
-        (times(1.06, *range(31, 45)), "slow-stretch", r"slow stretch: steps 31 to 44 at .*"),
         (
             times(1.1, 12, 15, 16, 17, 23, 30, 34, 43),
             "two-levels",
@@ -102,13 +98,13 @@ def noted(shape: Shape) -> dict[str, Note]:
         ),
     ],
 )
-def test_each_shape_has_its_kind_and_words(seconds: np.ndarray, kind: str, words: str) -> None:
+def test_shape_has_its_kind_and_words(seconds: np.ndarray, kind: str, words: str) -> None:
     shape = find_shape(window(seconds))
     assert shape.kind == kind
     assert re.fullmatch(words, shape.words)
 
 
-def test_stragglers_are_counted_with_their_share_and_the_line_of_the_slowest() -> None:
+def test_stragglers_are_counted_with_share_and_line() -> None:
     note = noted(find_shape(window(times(3, 23, among=times(2, 12, 13, 14, 20, 30, 41, among=np.ones(34))))))[
         "stragglers"
     ]
@@ -119,13 +115,13 @@ def test_stragglers_are_counted_with_their_share_and_the_line_of_the_slowest() -
     )
 
 
-def test_a_single_straggler_is_named_once() -> None:
+def test_single_straggler_is_named_once() -> None:
     note = noted(find_shape(window(times(3, 23, among=np.ones(34)))))["stragglers"]
     assert note.text == "1 straggler, 8.33 % of the time, +5.88 % on the mean: step 23 took 3 x the median"
 
 
 @pytest.mark.parametrize(("factor", "told"), [(1.2, False), (1.5, True), (0.5, True)])
-def test_mean_and_trimmed_mean_are_noted_where_they_differ_by_a_percent(factor: float, told: bool) -> None:
+def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -> None:
     note = noted(find_shape(window(times(factor, 23, among=np.full(34, 7.3))))).get("mean-and-trimmed")
     assert (note is not None) is told
     if factor == 1.5:
@@ -136,7 +132,7 @@ def test_mean_and_trimmed_mean_are_noted_where_they_differ_by_a_percent(factor: 
         assert note.text.endswith("fast steps drive the mean")
 
 
-def test_drift_and_two_levels_are_notes_and_a_warm_up_stands_apart() -> None:
+def test_drift_and_levels_are_noted_warm_up_is_separate() -> None:
     drifting = find_shape(window(CALM * np.linspace(1, 1.04, 34)))
     assert re.fullmatch(r"drift: \+[34]\.\d % from step 11 to step 44 \(p .*\)", noted(drifting)["drift"].text)
     assert noted(find_shape(window(times(1.1, *range(12, 45, 3)))))["two-levels"].line == 112
@@ -155,7 +151,7 @@ def test_calm_steps_have_no_notes() -> None:
 # --- moving means -----------------------------------------------------------------------------------------
 
 
-def test_one_slow_step_in_a_moving_mean_is_one_spike() -> None:
+def test_slow_step_in_a_moving_mean_is_one_spike() -> None:
     shape = find_shape(averaged(np.concatenate((CALM[:15], [11.0], CALM[:22]))))
     assert shape.kind == "one-spike"
     assert re.fullmatch(r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)", shape.words)
@@ -165,7 +161,7 @@ def test_one_slow_step_in_a_moving_mean_is_one_spike() -> None:
     )
 
 
-def test_slow_steps_in_a_moving_mean_are_no_two_levels() -> None:
+def test_slow_steps_in_a_moving_mean_are_spikes() -> None:
     steps = np.concatenate((CALM, CALM[:4]))
     steps[[8, 27]] *= 1.5
     shape = find_shape(averaged(steps))
@@ -177,54 +173,22 @@ def test_slow_steps_in_a_moving_mean_are_no_two_levels() -> None:
 # --- real logs --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first", "last"), [(10, 99), (41, 74), (30, 63), (50, 83)])
-def test_a_slow_stretch_after_a_checkpoint_is_told_with_its_steps(first: int, last: int) -> None:
+@pytest.mark.parametrize(("first", "last"), [(10, 99), (50, 83)])
+def test_slow_stretch_of_a_real_log_is_named(first: int, last: int) -> None:
     shape = find_shape(real(EVO2, first, last))
     assert shape.kind == "slow-stretch"
     assert re.fullmatch(r"slow stretch: steps 50 to 62 at 0\.61\d\d s, the others at 0\.24\d\d s", shape.words)
     assert noted(shape)["two-levels"].line == 214
 
 
-@pytest.mark.parametrize(("first", "last"), [(2, 49), (11, 44), (64, 97)])
-def test_the_same_log_slowed_as_a_whole_is_even(first: int, last: int) -> None:
-    for factor in (1.0, 1.1):
-        shape = find_shape(real(EVO2, first, last, factor=factor))
-        assert (shape.kind, shape.warming_up) == ("even", None)
-        assert "stragglers" not in noted(shape)
-
-
-def test_a_slow_stretch_at_the_start_of_the_window_counts_as_warm_up() -> None:
+def test_slow_stretch_at_window_start_is_a_warm_up() -> None:
     assert find_shape(real(EVO2, 50, 83)).warming_up
     assert not find_shape(real(EVO2, 41, 74)).warming_up
 
 
-def test_the_one_slow_step_of_500_is_found() -> None:
+def test_slow_step_among_500_real_ones_is_found() -> None:
     shape = find_shape(real(GENEFORMER, 1, 499))
     assert (shape.kind, shape.words) == ("one-spike", "one spike: step 385 took 1.36 x the median (line 779)")
-
-
-def test_slow_steps_at_each_tenth_step_of_a_real_run_are_periodic() -> None:
-    run = real(GENEFORMER, 11, 44)
-    slowed = np.array(run.window_seconds)
-    slowed[9::10] *= 1.4
-    shape = find_shape(window(slowed, resolution_seconds=run.resolution_seconds))
-    assert shape.kind == "periodic"
-    assert shape.words.startswith("every 10th step slow, ")
-    assert shape.words.endswith(" % above the others (steps 20, 30, 40)")
-    assert shape.warming_up is None
-
-
-def test_slower_steps_until_the_loss_is_nan_are_a_stretch() -> None:
-    shape = find_shape(real(NAN_LOSS, 3, 44))
-    assert shape.words == "slow stretch: steps 3 to 10 at 0.4370 s, the others at 0.4270 s"
-    assert shape.warming_up
-
-
-def test_two_slow_steps_after_a_profile_are_spikes_and_no_warm_up() -> None:
-    shape = find_shape(real(LLAMA2, 2, 29))
-    assert shape.kind == "spikes"
-    assert shape.words.startswith("spikes: steps 6, 8; step 6 took 4.63 x the median")
-    assert shape.warming_up is None
 
 
 @pytest.mark.parametrize(
@@ -232,8 +196,6 @@ def test_two_slow_steps_after_a_profile_are_spikes_and_no_warm_up() -> None:
     [
         (GENEFORMER, 11, 44),
         (NAN_LOSS, 11, 44),
-        (LLAMA2, 9, 29),
-        ("maxtext/cpu_2024_12_50_steps.out", 11, 44),
         ("nemo2/resiliency_five_runs.out", 1, 19),
     ],
 )
@@ -244,43 +206,10 @@ def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> Non
 
 # --- what holds for all -----------------------------------------------------------------------------------
 
-shapes = st.sampled_from(["calm", "spike", "periodic", "drift", "stretch", "levels", "decay"])
-
-
-def drawn(kind: str, seed: int, count: int = 34) -> np.ndarray:
-    """Return random step times of a kind."""
-    random = np.random.default_rng(seed)
-    steps = np.arange(count)
-    factor = {
-        "calm": np.ones(count),
-        "spike": np.where(steps == random.integers(count), 2.5, 1),
-        "periodic": np.where(steps % 8 == random.integers(8), 1.4, 1),
-        "drift": np.linspace(1, 1.06, count),
-        "stretch": np.where((steps > 9) & (steps < 20), 1.5, 1),
-        "levels": np.where(random.random(count) < 0.4, 1.3, 1),
-        "decay": 1 + 0.4 * np.exp(-steps / 6),
-    }[kind]
-    return np.asarray(7.3 * factor * (1 + 0.004 * random.standard_normal(count)))
-
-
-def without_seconds(shape: Shape) -> object:
-    """Return what a shape says, without step times."""
-    notes = [(note.code, re.sub(r"[\d.]+ s\b", "s", note.text), note.line) for note in noted(shape).values()]
-    return shape.kind, re.sub(r"[\d.]+ s\b", "s", shape.words), notes
-
-
-@pytest.mark.slow
-@given(shapes, st.integers(0, 1000), st.sampled_from([1000.0, 1e-3, 60.0]), st.sampled_from([0.0, 0.001, 0.01]))
-def test_units_cancel(kind: str, seed: int, factor: float, resolution: float) -> None:
-    seconds = drawn(kind, seed)
-    one = find_shape(window(seconds, resolution_seconds=resolution))
-    other = find_shape(window(seconds * factor, resolution_seconds=resolution * factor))
-    assert without_seconds(one) == without_seconds(other)
-
 
 @pytest.mark.slow
 @given(st.integers(0, 33), st.floats(1.5, 100))
-def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
+def test_spike_is_found_at_any_step(position: int, factor: float) -> None:
     shape = find_shape(window(times(factor, position + 11)))
     assert shape.kind == "one-spike"
     assert f"step {position + 11} took " in shape.words
@@ -288,30 +217,24 @@ def test_a_spike_is_found_wherever_it_is(position: int, factor: float) -> None:
 
 
 @pytest.mark.slow
-@given(shapes, st.integers(0, 100), st.integers(0, 120), st.sampled_from([1, 5]))
-def test_texts_are_short_and_hold_no_nan(kind: str, seed: int, count: int, moving_mean: int) -> None:
-    shape = find_shape(window(drawn(kind, seed, 120)[:count], moving_mean=moving_mean))
+@given(st.lists(st.floats(1e-6, 1e6), max_size=120), st.sampled_from([1, 5]), st.sampled_from([0.0, 0.001]))
+def test_any_step_times_have_a_short_text(seconds: list[float], moving_mean: int, resolution: float) -> None:
+    shape = find_shape(window(seconds, moving_mean=moving_mean, resolution_seconds=resolution))
+    assert shape.kind in set(ShapeKind)
     for text in (shape.words, *(note.text for note in noted(shape).values())):
+        assert text
         assert "nan" not in text
         assert "\n" not in text
         assert len(text) <= 200
 
 
-@pytest.mark.slow
-@given(st.lists(st.floats(1e-6, 1e6), max_size=40), st.sampled_from([1, 5]), st.sampled_from([0.0, 0.001]))
-def test_any_step_times_have_a_shape(seconds: list[float], moving_mean: int, resolution: float) -> None:
-    shape = find_shape(window(seconds, moving_mean=moving_mean, resolution_seconds=resolution))
-    assert shape.kind in {"even", "one-spike", "spikes", "periodic", "drift", "two-levels", "slow-stretch"}
-    assert shape.words
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6, 9, 34, 300])
+@pytest.mark.parametrize("count", [0, 1, 6, 300])
 def test_equal_steps_are_even(count: int) -> None:
     shape = find_shape(window([7.325] * count))
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 
 
-def test_without_log_lines_and_numbers_steps_count_from_the_start_of_the_window() -> None:
+def test_unnumbered_steps_are_counted_from_the_window_start() -> None:
     shape = find_shape(window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=()))
     assert shape.words == "one spike: step 23 took 3 x the median"
     assert noted(shape)["stragglers"].line == 0

@@ -27,7 +27,7 @@ def windows(runs: int, count: int, correlation: float, cv: float, seed: int = 1)
 
 @pytest.mark.slow
 @given(lists)
-def test_slope_and_score_are_those_of_scipy(values: np.ndarray) -> None:
+def test_slope_and_score_match_scipy(values: np.ndarray) -> None:
     assert compute_theil_sen(values) == pytest.approx(stats.theilslopes(values).slope, abs=1e-12)
     score, variance = compute_kendall(values)
     if np.ptp(values) == 0:
@@ -38,8 +38,7 @@ def test_slope_and_score_are_those_of_scipy(values: np.ndarray) -> None:
     assert np.sign(score) == np.sign(round(expected.statistic, 12))
 
 
-@pytest.mark.parametrize("count", [15, 34, 50])
-@pytest.mark.parametrize("cv", [0.005, 0.03])
+@pytest.mark.parametrize(("count", "cv"), [(15, 0.03), (34, 0.005)])
 @pytest.mark.parametrize(("correlation", "most"), [(0.0, 0.018), (0.5, 0.026), (0.8, 0.036)])
 def test_false_alarms_are_rare(count: int, cv: float, correlation: float, most: float) -> None:
     noise = windows(1000, count, correlation, cv)
@@ -49,30 +48,30 @@ def test_false_alarms_are_rare(count: int, cv: float, correlation: float, most: 
 
 @pytest.mark.parametrize(
     ("size", "decay", "cv", "least"),
-    [(0.1, 5, 0.003, 0.95), (0.1, 5, 0.01, 0.6), (0.05, 10, 0.003, 0.9), (0.3, 3, 0.005, 0.9), (0.5, 4, 0.005, 0.95)],
+    [(0.1, 5, 0.01, 0.6), (0.05, 10, 0.003, 0.9), (0.5, 4, 0.005, 0.95)],
 )
-def test_a_warm_up_that_reaches_into_the_window_is_found(size: float, decay: float, cv: float, least: float) -> None:
+def test_warm_up_within_the_window_is_found(size: float, decay: float, cv: float, least: float) -> None:
     settling = 1 + size * np.exp(-np.arange(34) / decay)
     found = [find_warm_up(run * settling) for run in windows(300, 34, 0.4, cv)]
     assert np.mean([one is not None for one in found]) >= least
 
 
-@pytest.mark.parametrize(("cv", "change", "least"), [(0.002, 0.02, 0.9), (0.003, 0.03, 0.9), (0.005, -0.05, 0.85)])
-def test_a_drift_is_found_with_its_size(cv: float, change: float, least: float) -> None:
+@pytest.mark.parametrize(("cv", "change", "least"), [(0.002, 0.02, 0.9), (0.005, -0.05, 0.85)])
+def test_drift_is_found_with_its_size(cv: float, change: float, least: float) -> None:
     found = [find_slope(run * np.linspace(1, 1 + change, 34)) for run in windows(300, 34, 0.3, cv)]
     assert np.mean([one is not None for one in found]) >= least
     assert np.median([one.change for one in found if one]) == pytest.approx(change, rel=0.1)
 
 
-@pytest.mark.parametrize("position", range(11))
-def test_a_spike_in_the_first_third_is_neither_warm_up_nor_drift(position: int) -> None:
+@pytest.mark.parametrize("position", [0, 5, 10])
+def test_early_spike_is_neither_warm_up_nor_drift(position: int) -> None:
     run = 7 * (1 + 0.003 * np.random.default_rng(3).standard_normal(34))
     run[position] *= 10
     assert find_warm_up(run) is None
     assert find_slope(run) is None
 
 
-def test_a_slow_step_in_a_moving_mean_is_no_warm_up() -> None:
+def test_slow_step_in_moving_mean_is_no_warm_up() -> None:
     steps = 7 * (1 + 0.003 * np.random.default_rng(4).standard_normal(38))
     steps[7] *= 1.5
     means = np.convolve(steps, np.ones(5) / 5, "valid")
@@ -81,34 +80,22 @@ def test_a_slow_step_in_a_moving_mean_is_no_warm_up() -> None:
     assert find_slope(means, 5) is None
 
 
-@pytest.mark.parametrize("resolution", [0.002, 0.01, 0.05])
-def test_rounded_step_times_are_no_warm_up(resolution: float) -> None:
-    rounded = np.round(windows(1000, 34, 0.5, 0.02) / resolution) * resolution
-    assert np.mean([find_warm_up(run, resolution=resolution) is not None for run in rounded]) <= 0.02
-    assert np.mean([find_slope(run) is not None for run in rounded]) <= 0.02
-
-
-def test_means_over_steps_are_fewer_steps() -> None:
-    noise = windows(500, 54, 0.0, 0.03)
-    means = [np.convolve(run, np.ones(5) / 5, "valid") for run in noise]
-    assert np.mean([find_slope(run, 5) is not None for run in means]) <= 0.02
-    assert np.mean([find_warm_up(run, 5) is not None for run in means]) <= 0.04
-
-
-def test_a_moving_mean_over_many_steps_says_little() -> None:
+@pytest.mark.parametrize(("moving_mean", "found"), [(5, True), (300, False)])
+def test_moving_mean_over_many_steps_shows_no_trend(moving_mean: int, found: bool) -> None:
     noise = windows(1, 34, 0.0, 0.003)[0]
-    slow_first, rising = noise * np.where(np.arange(34) < 11, 1.03, 1), noise * np.linspace(1, 1.03, 34)
-    assert [find_warm_up(slow_first, 5) is None, find_slope(rising, 5) is None] == [False, False]
-    assert [find_warm_up(slow_first, 300) is None, find_slope(rising, 300) is None] == [True, True]
+    slow_first = noise * np.where(np.arange(34) < 11, 1.03, 1)
+    rising = noise * np.linspace(1, 1.03, 34)
+    assert (find_warm_up(slow_first, moving_mean) is not None) is found
+    assert (find_slope(rising, moving_mean) is not None) is found
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 8, 9, 34, 250])
+@pytest.mark.parametrize("count", [1, 5, 9, 250])
 def test_constant_steps_have_no_trend(count: int) -> None:
     assert find_warm_up(np.full(count, 7.325)) is None
     assert find_slope(np.full(count, 7.325)) is None
 
 
-def test_a_quiet_window_after_slow_first_steps_is_a_warm_up() -> None:
+def test_slow_first_steps_are_a_warm_up() -> None:
     found = find_warm_up(np.array([1.2] * 11 + [1.0] * 23))
     assert found is not None
     assert found.steps == 11
@@ -116,12 +103,12 @@ def test_a_quiet_window_after_slow_first_steps_is_a_warm_up() -> None:
 
 
 @pytest.mark.parametrize(("first", "warming"), [(0.012, False), (0.015, True)])
-def test_one_unit_in_the_last_place_is_no_warm_up(first: float, warming: bool) -> None:
+def test_one_printed_unit_is_no_warm_up(first: float, warming: bool) -> None:
     run = np.array([first, 0.011, first] * 4 + [0.011] * 12 + [0.012, 0.011] * 6)
     assert (find_warm_up(run, resolution=0.001) is not None) is warming
 
 
-def test_long_windows_are_blocks_of_equal_steps() -> None:
+def test_long_windows_are_condensed_to_blocks() -> None:
     seconds = np.arange(1.0, 1001.0)
     points, block = condense(seconds)
     assert (len(points), block) == (100, 10)
@@ -130,25 +117,3 @@ def test_long_windows_are_blocks_of_equal_steps() -> None:
     assert (len(odd), block) == (69, 3)
     assert odd[-1] == 204  # the last one reaches back
     assert condense(seconds[:100])[1] == 1
-
-
-@pytest.mark.parametrize("count", [500, 1000])
-def test_drift_and_warm_up_of_long_windows_are_found(count: int) -> None:
-    noise = windows(1, count, 0.3, 0.01)[0]
-    found, warming = find_slope(noise * np.linspace(1, 1.05, count)), find_warm_up(noise * np.linspace(1.1, 1, count))
-    assert found is not None
-    assert found.change == pytest.approx(0.05, rel=0.2)
-    assert warming is not None
-    assert warming.steps == pytest.approx(count / 3, abs=10)
-
-
-@pytest.mark.slow
-@given(st.integers(0, 1000), st.floats(1e-3, 1e4), st.sampled_from([-0.05, 0.05]))
-def test_units_cancel(seed: int, factor: float, change: float) -> None:
-    run = windows(1, 34, 0.3, 0.003, seed)[0] * np.linspace(1, 1 + change, 34)
-    for one, other in ((find_slope(run), find_slope(run * factor)), (find_warm_up(run), find_warm_up(run * factor))):
-        assert (one is None) == (other is None)
-        if one and other:
-            assert [getattr(one, name) for name in one.__slots__] == pytest.approx(
-                [getattr(other, name) for name in other.__slots__], rel=1e-9
-            )
