@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge.changes import FEWEST, SMALLEST, LevelShift, choose_level, draw_in, find_level_shifts
@@ -41,25 +38,19 @@ def positions(found: tuple[LevelShift, ...]) -> list[int]:
     return [one.position for one in found]
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("size", "after"), [(0.05, 4), (0.03, 8), (-0.05, 4), (0.02, 40)])
-def test_a_change_that_held_is_found_where_it_is(size: float, after: int, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("size", "after"), [(0.05, 4), (-0.05, 4), (0.02, 40)])
+def test_lasting_change_is_found_at_its_day(size: float, after: int, seed: int) -> None:
     (one,) = find_level_shifts(series((0.0, 60), (size, after), seed=seed), KNOWN)
     assert abs(one.position - 60) <= (1 if abs(size) > 0.02 else 4)
     assert one.difference == pytest.approx(size, abs=0.02)
     assert one.low < one.difference < one.high
 
 
-def test_a_change_has_its_size_with_an_interval() -> None:
+def test_change_has_its_size_with_an_interval() -> None:
     (one,) = find_level_shifts(series((0.0, 100), (0.04, 100)), KNOWN)
     assert one.difference == pytest.approx(0.04, abs=0.004)
     assert one.high - one.low == pytest.approx(2 * 1.98 * 0.01 * math.sqrt(2 / 100), rel=0.3)
-
-
-def test_a_change_that_was_taken_back_is_two() -> None:
-    found = find_level_shifts(series((0.0, 150), (0.05, 10), (0.0, 150)), KNOWN)
-    assert positions(found) == pytest.approx([150, 160], abs=1)
-    assert [one.difference > 0 for one in found] == [True, False]
 
 
 def test_stairs_are_found_one_by_one() -> None:
@@ -69,9 +60,9 @@ def test_stairs_are_found_one_by_one() -> None:
     assert [(one.first, one.last) for one in found[1:-1]] == [(found[0].position, found[2].position)]
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("size", "slope"), [(-0.08, 0.08), (0.08, -0.08), (-0.06, 0.1)])
-def test_a_slow_drift_hides_no_change_before_it(seed: int, size: float, slope: float) -> None:
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("size", "slope"), [(0.08, -0.08), (-0.06, 0.1)])
+def test_slow_drift_hides_no_earlier_change(seed: int, size: float, slope: float) -> None:
     """What drifts back lies far apart and follows each other, which is no reason to doubt the change."""
     values = np.array(series((0.0, 30), (size, 170), seed=seed, sigma=0.003))
     values[60:] += np.linspace(0, slope, 140)
@@ -83,41 +74,28 @@ def test_a_slow_drift_hides_no_change_before_it(seed: int, size: float, slope: f
 
 
 @pytest.mark.parametrize("bad", [1, 2])
-def test_two_bad_nights_are_no_level_however_bad(bad: int) -> None:
+def test_two_bad_days_are_no_level(bad: int) -> None:
     assert find_level_shifts([*series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
 
 
-def test_three_bad_nights_that_differ_are_no_level() -> None:
+def test_three_different_bad_days_are_no_level() -> None:
     assert find_level_shifts([*series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
     assert positions(find_level_shifts([*series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)) == [120]
 
 
-def test_single_bad_nights_are_no_changes() -> None:
+def test_single_bad_days_are_no_changes() -> None:
     values = series((0.0, 120))
     for night in (20, 21, 60, 90, 118):
         values[night] += 0.25
     assert find_level_shifts(values, KNOWN) == ()
 
 
-def test_three_nights_hold_a_large_change() -> None:
-    quiet = Noise(0.003, 100.0, "nights", measured=True)
-    assert positions(find_level_shifts(series((0.0, 90), (0.05, 4), sigma=0.003), quiet)) == [90]
-
-
-def test_equal_nights_and_ties_give_nothing_and_no_nan() -> None:
+def test_equal_days_and_ties_are_no_changes() -> None:
     assert find_level_shifts([0.0] * 50, QUIET) == ()
     assert find_level_shifts([0.0, 0.004] * 25, QUIET) == ()
 
 
-def test_equal_nights_with_one_change_are_found_without_nan() -> None:
-    (one,) = find_level_shifts([0.0] * 20 + [0.02] * 20, QUIET)
-    assert one.position == 20
-    assert one.difference == pytest.approx(0.02)
-    assert math.isfinite(one.low)
-    assert math.isfinite(one.high)
-
-
-def test_too_few_nights_an_assumption_or_no_number_show_nothing() -> None:
+def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
     values = series((0.0, 30), (0.2, 30))
     assert find_level_shifts(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
     assert find_level_shifts(values[27 : 27 + FEWEST - 1], KNOWN) == ()
@@ -125,20 +103,20 @@ def test_too_few_nights_an_assumption_or_no_number_show_nothing() -> None:
     assert find_level_shifts([], KNOWN) == ()
 
 
-def test_a_noise_that_is_hardly_known_shows_less() -> None:
+def test_uncertain_noise_shows_less() -> None:
     values = series((0.0, 60), (0.03, 8))
     assert find_level_shifts(values, KNOWN)
     assert find_level_shifts(values, Noise(0.01, 3.0, "8 nights", measured=True)) == ()
 
 
-def test_a_change_below_the_smallest_is_not_worth_a_message() -> None:
+def test_change_below_the_smallest_is_not_reported() -> None:
     quiet = Noise(5e-4, 100.0, "nights", measured=True)
     assert find_level_shifts(series((0.0, 60), (0.8 * SMALLEST, 60), sigma=5e-4), quiet) == ()
     assert find_level_shifts(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet, 0.02) == ()
     assert len(find_level_shifts(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet)) == 1
 
 
-def test_nights_that_follow_each_other_are_no_changes() -> None:
+def test_correlated_days_are_no_changes() -> None:
     """Successive differences make such noise look small."""
     fleet = [following(0.5, seed) for seed in range(40)]
     seen = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
@@ -147,37 +125,12 @@ def test_nights_that_follow_each_other_are_no_changes() -> None:
     assert sum(bool(find_level_shifts(values, seen)) for values in fleet) > 10
 
 
-@pytest.mark.slow
-@given(st.lists(st.floats(-0.3, 0.3), min_size=7, max_size=60), st.floats(-2.0, 2.0))
-@settings(max_examples=60, deadline=None)
-def test_the_level_of_the_baseline_does_not_matter_and_the_other_way_is_the_mirror(
-    values: list[float], level: float
-) -> None:
-    found = find_level_shifts(values, KNOWN)
-    assert positions(find_level_shifts([value + level for value in values], KNOWN)) == positions(found)
-    mirrored = find_level_shifts([-value for value in values], KNOWN)
-    assert [-one.difference for one in mirrored] == pytest.approx([one.difference for one in found])
-
-
-def test_what_is_drawn_in_stays_within_three_sigma_of_its_surroundings() -> None:
+def test_winsorised_day_stays_within_three_sigma() -> None:
     values = np.array(series((0.0, 30)))
     values[10] = 5.0
     drawn = draw_in(values, 0.01)
     assert drawn[10] < 0.06
     assert np.all(np.delete(drawn, 10) == np.delete(values, 10))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="ruptures has no version for this Python")
-@pytest.mark.parametrize("seed", range(3))
-def test_another_search_finds_the_same_changes(seed: int) -> None:
-    """Pelt with an equal penalty for each change; without bad nights both have to agree."""
-    import ruptures
-
-    values = series((0.0, 70), (0.05, 50), (0.01, 60), seed=seed)
-    penalty = 25 * 0.01**2
-    other = ruptures.Pelt(model="l2", min_size=3, jump=1).fit(np.array(values)).predict(pen=penalty)
-    assert positions(find_level_shifts(values, KNOWN)) == pytest.approx(other[:-1], abs=1)
 
 
 # --- how many nights there are, and how alike those that follow each other ---------------------------------
@@ -186,16 +139,16 @@ def test_another_search_finds_the_same_changes(seed: int) -> None:
 @pytest.mark.parametrize(
     ("nights", "expected"), [(7, 1e-5), (130, 1e-5), (260, 1e-5 / 8), (365, 1e-5 * (130 / 365) ** 3)]
 )
-def test_chance_is_given_less_where_more_parts_can_be_cut(nights: int, expected: float) -> None:
+def test_level_is_stricter_for_longer_series(nights: int, expected: float) -> None:
     assert choose_level(nights) == pytest.approx(expected)
 
 
-def test_the_same_change_is_found_among_few_nights_and_not_among_many() -> None:
+def test_same_change_is_found_among_few_days_only() -> None:
     assert len(find_level_shifts(series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN)) == 1
     assert find_level_shifts(series((0.0, 500), (0.0245, 4), sigma=1e-6), KNOWN) == ()
 
 
-def test_two_bad_nights_and_a_slow_one_are_no_level() -> None:
+def test_two_bad_days_and_a_slow_one_are_no_level() -> None:
     """Drawn in they would be 2.7 sigma on average, which a change of three nights is found for."""
     values = series((0.0, 120), sigma=1e-6)
     values[60:63] = [0.25, 0.25, 0.022]
@@ -204,10 +157,8 @@ def test_two_bad_nights_and_a_slow_one_are_no_level() -> None:
     assert len(find_level_shifts(values, KNOWN)) == 2
 
 
-@pytest.mark.parametrize(
-    ("correlation", "low", "high"), [(0.0, 0.0, 0.0), (0.1, 0.05, 0.12), (0.3, 0.22, 0.31), (0.5, 0.38, 0.48)]
-)
-def test_a_fleet_tells_how_alike_nights_are_that_follow_each_other(correlation: float, low: float, high: float) -> None:
+@pytest.mark.parametrize(("correlation", "low", "high"), [(0.0, 0.0, 0.0), (0.1, 0.05, 0.12), (0.5, 0.38, 0.48)])
+def test_correlation_of_days_is_estimated_from_a_fleet(correlation: float, low: float, high: float) -> None:
     """Also where every second configuration changes, and nights are bad; CAUSES reads 0, 0.08, 0.26, 0.44."""
     fleet = [following(correlation, seed, 200) for seed in range(60)]
     for values in fleet[::2]:
@@ -217,18 +168,7 @@ def test_a_fleet_tells_how_alike_nights_are_that_follow_each_other(correlation: 
     assert low <= estimate_fleet_correlation(fleet) <= high
 
 
-@pytest.mark.slow
-def test_what_chance_makes_of_a_correlation_is_none() -> None:
-    told = [
-        estimate_fleet_correlation([following(0.0, 100 * fleet + seed, 100) for seed in range(20)])
-        for fleet in range(30)
-    ]
-    assert sum(one > 0 for one in told) <= 4
-    alone = [estimate_fleet_correlation([following(0.0, seed, 100)]) for seed in range(60)]
-    assert sum(one > 0 for one in alone) <= 6
-
-
-def test_few_or_equal_nights_tell_nothing_of_it() -> None:
+def test_few_or_equal_days_have_no_correlation() -> None:
     assert estimate_fleet_correlation([]) == 0
     assert estimate_fleet_correlation([following(0.5, seed, 19) for seed in range(50)]) == 0
     assert estimate_fleet_correlation([np.zeros(50)] * 9) == 0
@@ -236,7 +176,7 @@ def test_few_or_equal_nights_tell_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9])
-def test_a_mean_of_nights_that_follow_each_other_has_the_variance_that_is_said(correlation: float) -> None:
+def test_inflation_is_the_variance_of_a_correlated_mean(correlation: float) -> None:
     counts = np.array([1.0, 4.0, 30.0])
     exact = []
     for count in counts.astype(int):

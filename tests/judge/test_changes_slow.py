@@ -18,8 +18,8 @@ def nights(count: int, seed: int = 1) -> np.ndarray[tuple[int], np.dtype[np.floa
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("seed", range(4))
-def test_a_drift_of_a_twentieth_percent_a_night_is_found(seed: int, sign: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_drift_of_a_twentieth_percent_per_day_is_found(seed: int, sign: int) -> None:
     values = nights(120, seed) + sign * 5e-4 * np.maximum(np.arange(120) - 40, 0)
     found = find_slow_change(values.tolist(), KNOWN)
     assert found is not None
@@ -28,29 +28,29 @@ def test_a_drift_of_a_twentieth_percent_a_night_is_found(seed: int, sign: int) -
     assert 20 < found.position < 110
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_quiet_nights_drift_nowhere(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_quiet_days_have_no_drift(seed: int) -> None:
     assert find_slow_change(nights(200, seed).tolist(), KNOWN) is None
 
 
-def test_bad_nights_are_no_drift() -> None:
+def test_bad_days_are_no_drift() -> None:
     values = nights(150)
     values[::25] += 0.3
     assert find_slow_change(values.tolist(), KNOWN) is None
 
 
-def test_a_drift_that_was_put_right_is_over() -> None:
+def test_repaired_drift_is_over() -> None:
     values = nights(200) + np.where((np.arange(200) > 40) & (np.arange(200) < 120), 0.03, 0.0)
     assert find_slow_change(values[:110].tolist(), KNOWN) is not None
     assert find_slow_change(values.tolist(), KNOWN) is None
 
 
-def test_less_than_one_percent_is_not_worth_a_message() -> None:
+def test_drift_below_one_percent_is_not_reported() -> None:
     quiet = Noise(0.002, 100.0, "nights", measured=True)
     assert find_slow_change((nights(100) / 5 + np.linspace(0, 0.008, 100)).tolist(), quiet) is None
 
 
-def test_too_few_nights_an_assumption_or_no_number_show_nothing() -> None:
+def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
     values = (nights(80) + np.linspace(0, 0.2, 80)).tolist()
     assert find_slow_change(values, KNOWN) is not None
     assert find_slow_change(values, Noise(0.01, 4.0, "assumed", measured=False)) is None

@@ -25,17 +25,12 @@ DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
         (0.90, Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE),
         (0.94, Verdict.PASS, Reason.WITHIN_TOLERANCE),
         (1.0, Verdict.PASS, Reason.WITHIN_TOLERANCE),
-        (1.025, Verdict.PASS, Reason.WITHIN_TOLERANCE),
-        (1.049, Verdict.INCONCLUSIVE, Reason.CANNOT_TELL),
         (1.05, Verdict.INCONCLUSIVE, Reason.CANNOT_TELL),
         (1.07, Verdict.INCONCLUSIVE, Reason.CANNOT_TELL),
         (1.08, Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND),
-        (1000.0, Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND),
     ],
 )
-def test_slower_than_the_bound_is_a_regression_and_faster_is_not(
-    factor: float, verdict: Verdict, reason: Reason
-) -> None:
+def test_run_slower_than_the_bound_is_a_regression(factor: float, verdict: Verdict, reason: Reason) -> None:
     judgement = judge(evidence(measurement(7.325 * factor)))
     assert (judgement.verdict, judgement.reason) == (verdict, reason)
     assert judgement.meets_point is (factor <= 1.05)
@@ -47,39 +42,39 @@ def test_slower_than_the_bound_is_a_regression_and_faster_is_not(
     ("factor", "verdict"),
     [(1.04, Verdict.PASS), (1.05, Verdict.INCONCLUSIVE), (1.06, Verdict.REGRESSION), (0.94, Verdict.IMPROVEMENT)],
 )
-def test_history_makes_small_differences_tellable(factor: float, verdict: Verdict) -> None:
+def test_history_decides_small_differences(factor: float, verdict: Verdict) -> None:
     judgement = judge(evidence(measurement(7.325 * factor), *HISTORY))
     assert judgement.verdict is verdict
     assert judgement.estimate is not None
     assert "12 nights" in judgement.estimate.noise.source
 
 
-def test_a_tolerance_on_performance_allows_more_time_than_the_same_number_on_time() -> None:
+def test_tolerance_on_performance_allows_more_than_on_time() -> None:
     slower = evidence(measurement(7.325 * 1.0515))
     assert judge(slower).meets_point is False
     assert judge(replace(slower, tolerance=Tolerance(0.05, "performance", larger_is_better=True))).meets_point is True
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
-def test_a_step_time_that_is_no_number_never_passes(bad: float) -> None:
+def test_step_time_that_is_no_number_never_passes(bad: float) -> None:
     judgement = judge(evidence(measurement(bad)))
     assert judgement.verdict is Verdict.INVALID
     assert decide_status(judgement, required=False) is Status.FAILED
 
 
-def test_the_newest_comparable_run_decides() -> None:
+def test_newest_comparable_run_decides() -> None:
     slow, fast = measurement(9.0), measurement(7.3, run=run(started=NOW - timedelta(days=1)))
     assert judge(evidence(slow, fast)).verdict is Verdict.REGRESSION
     assert judge(evidence(fast, slow)).verdict is Verdict.PASS
 
 
-def test_an_invalid_newest_run_is_not_hidden_by_an_older_good_one() -> None:
+def test_older_good_run_hides_no_invalid_newest_run() -> None:
     judgement = judge(evidence(measurement(7.3, problems=(DIVERGED,)), measurement(7.3)))
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.DIVERGED)
     assert "1 older run" in judgement.notes[-1].text
 
 
-def test_a_profiled_run_stands_for_nothing() -> None:
+def test_profiled_run_is_not_judged() -> None:
     profiled = measurement(7.3, excluded=PROFILED)
     only = judge(evidence(profiled))
     assert (only.verdict, only.reason) == (Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE)
@@ -95,15 +90,13 @@ def test_no_run_is_missing() -> None:
 
 
 @pytest.mark.parametrize(("hours", "verdict"), [(35.9, Verdict.PASS), (36.1, Verdict.MISSING), (None, Verdict.INVALID)])
-def test_a_run_older_than_allowed_is_missing_and_one_of_unknown_age_is_invalid(
-    hours: float | None, verdict: Verdict
-) -> None:
+def test_old_run_is_missing_undated_run_is_invalid(hours: float | None, verdict: Verdict) -> None:
     started = NOW - timedelta(hours=hours) if hours else None
     judgement = judge(evidence(measurement(run=run(started=started)), max_age=timedelta(hours=36)))
     assert judgement.verdict is verdict
 
 
-def test_a_run_whose_start_nothing_says_cannot_be_ordered_among_others() -> None:
+def test_undated_run_among_others_is_invalid() -> None:
     unknown, known = measurement(7.3, run=run(started=None)), measurement(7.3)
     assert judge(evidence(unknown)).verdict is Verdict.PASS
     judgement = judge(evidence(unknown, known))
@@ -126,9 +119,7 @@ def of(window: list[float], scale: float = 7.325, **fields: Any) -> Evidence:
 
 @pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(1.0, 3.0))
-def test_more_slowdown_never_turns_a_regression_into_a_pass(
-    window: list[float], tolerance: float, factor: float
-) -> None:
+def test_more_slowdown_never_passes_a_regression(window: list[float], tolerance: float, factor: float) -> None:
     before = judge(of(window, tolerance=tolerance))
     after = judge(of([value * factor for value in window], tolerance=tolerance))
     if before.verdict is Verdict.REGRESSION:
@@ -138,9 +129,7 @@ def test_more_slowdown_never_turns_a_regression_into_a_pass(
 
 @pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(0.0, 0.09))
-def test_a_wider_tolerance_never_turns_a_pass_into_a_failure(
-    window: list[float], tolerance: float, more: float
-) -> None:
+def test_wider_tolerance_never_fails_a_pass(window: list[float], tolerance: float, more: float) -> None:
     before, after = judge(of(window, tolerance=tolerance)), judge(of(window, tolerance=tolerance + more))
     if before.verdict in (Verdict.PASS, Verdict.IMPROVEMENT):
         assert after.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
@@ -150,7 +139,7 @@ def test_a_wider_tolerance_never_turns_a_pass_into_a_failure(
 
 @pytest.mark.slow
 @given(windows, st.sampled_from([1e-3, 1e3, 60.0]))
-def test_the_unit_of_time_cancels(window: list[float], unit: float) -> None:
+def test_unit_of_time_cancels(window: list[float], unit: float) -> None:
     before = judge(of(window))
     scaled = [replace(night, statistic_seconds=night.statistic_seconds * unit) for night in HISTORY]  # type: ignore[operator]
     baseline = replace(BASELINE, step_seconds=7.325 * unit)
@@ -164,15 +153,8 @@ def test_the_unit_of_time_cancels(window: list[float], unit: float) -> None:
 
 
 @pytest.mark.slow
-@given(st.permutations(range(1, 13)))
-def test_the_order_in_which_runs_are_found_does_not_matter(order: list[int]) -> None:
-    told = judge(evidence(measurement(7.5), *(HISTORY[position - 1] for position in order)))
-    assert told.estimate == judge(evidence(measurement(7.5), *HISTORY)).estimate
-
-
-@pytest.mark.slow
 @given(st.lists(st.floats(1, 10), min_size=3, max_size=3, unique=True), st.integers(3, 40))
-def test_constant_data_gives_no_nan(values: list[float], count: int) -> None:
+def test_constant_steps_give_no_nan(values: list[float], count: int) -> None:
     judgement = judge(evidence(measurement(values[0], window_seconds=(values[0],) * count)))
     assert judgement.estimate is not None
     assert all(math.isfinite(getattr(judgement.estimate, name)) for name in ("low", "high", "standard_error"))
@@ -187,7 +169,7 @@ def test_constant_data_gives_no_nan(values: list[float], count: int) -> None:
         (1.04, 0.11, 2, Status.FAILED),
     ],
 )
-def test_what_is_printed_too_coarsely_does_not_pass_by_the_literal_rule(
+def test_coarsely_printed_times_fail_the_literal_rule(
     factor: float, resolution: float, steps: int, status: Status
 ) -> None:
     seconds = 7.325 * factor
@@ -197,9 +179,9 @@ def test_what_is_printed_too_coarsely_does_not_pass_by_the_literal_rule(
     assert ("printed too coarsely" in judgement.text) is (status is Status.FAILED)
 
 
-def test_coarse_times_of_steps_that_differ_are_rounded_both_ways() -> None:
-    one = measurement(7.5, resolution_seconds=1.0, window_seconds=(7.0, 8.0) * 17)
-    assert judge(evidence(one)).meets_point
+def test_rounding_of_differing_steps_meets_the_literal_rule() -> None:
+    differing = measurement(7.5, resolution_seconds=1.0, window_seconds=(7.0, 8.0) * 17)
+    assert judge(evidence(differing)).meets_point
 
 
 RELATIVES = (("grok1_314b-25.05-gb200-fp8-128", 5.185), ("grok1_314b-25.05-gb200-bf16-256", 7.4))
@@ -208,16 +190,12 @@ RELATIVES = (("grok1_314b-25.05-gb200-fp8-128", 5.185), ("grok1_314b-25.05-gb200
 @pytest.mark.parametrize(
     ("factor", "spread", "reason"),
     [
-        (0.70, 0.0, Reason.IMPLAUSIBLY_FAST),
         (0.81, 0.0, Reason.IMPLAUSIBLY_FAST),
         (0.84, 0.05, Reason.FASTER_THAN_BASELINE),  # the interval reaches to where it is plausible
         (0.86, 0.0, Reason.FASTER_THAN_BASELINE),
-        (1.0, 0.0, Reason.WITHIN_TOLERANCE),
     ],
 )
-def test_an_improvement_wholly_beyond_what_is_plausible_has_a_reason_of_its_own(
-    factor: float, spread: float, reason: Reason
-) -> None:
+def test_improvement_wholly_beyond_plausible_fails(factor: float, spread: float, reason: Reason) -> None:
     seconds = 7.325 * factor
     one = noisy(seconds, spread) if spread else measurement(seconds)
     wide: dict[str, Any] = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}
@@ -228,7 +206,7 @@ def test_an_improvement_wholly_beyond_what_is_plausible_has_a_reason_of_its_own(
     assert judge(evidence(one, **wide)).reason is not Reason.IMPLAUSIBLY_FAST
 
 
-def test_what_is_implausibly_fast_names_what_it_is_like_and_what_nothing_confirms() -> None:
+def test_implausibly_fast_run_names_similar_configurations() -> None:
     told = judge(
         evidence(
             measurement(5.2, notes=(Note(NoteCode.UNVERIFIED_BATCH, "no batch size"),)),
