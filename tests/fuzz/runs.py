@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 
 import event_files
-import numpy as np
 import zstandard
 from compared import bits
 from fuzz.laws import Finding, empty_folder, refusals, require, require_printable, require_types
 from fuzz.log_seeds import logs, records
 from generator.bridge import COMMAND_TEXT, SCRIPT_TEXT, BridgeRun, make_configuration
+from log_laws import find_problems
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.definitions import load_definitions
@@ -85,24 +85,6 @@ def metric_seeds() -> list[bytes]:
     objects = b'{"step": 3, "perf/step_time_seconds": 0.5}\n{"step": 4, "perf/step_time_seconds": 0.25}\n'
     values = event_files.scalar("iteration-time", 0.5), event_files.argument("train_iters", "5")
     return [event_files.run([0.5, 0.25], total=3), event_files.event(3, *values)[12:-4], table, objects]
-
-
-def find_problems(log: ParsedLog) -> list[str]:
-    """Return what in a parsed log contradicts itself."""
-    laws = {
-        "more lines than the log has": any(segment.last_line > log.lines for segment in log.segments),
-        "a segment without a step": any(not len(segment.steps) for segment in log.segments),
-        "steps out of order": any((np.diff(segment.steps.index) <= 0).any() for segment in log.segments),
-        "a step outside its segment": any(
-            not segment.first_line <= segment.steps.line.min() <= segment.steps.line.max() <= segment.last_line
-            for segment in log.segments
-        ),
-        "a step that is the mean of none": any((segment.steps.mean_of < 1).any() for segment in log.segments),
-        "an example that cannot be printed": any(not record.shown.isprintable() for record in log.dropped),
-        "something dropped no times or nowhere": any(rec.count < 1 or rec.first_line < 1 for rec in log.dropped),
-        "an ending outside the log": log.ending is not None and not 1 <= log.ending.line <= max(log.lines, 1),
-    }
-    return [problem for problem, broken in laws.items() if broken]
 
 
 def check_growing(data: bytes) -> None:

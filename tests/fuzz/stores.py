@@ -17,7 +17,7 @@ import builders
 import job_specs
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types
 from fuzz.log_seeds import logs
-from fuzz.runs import find_problems
+from log_laws import find_problems
 from remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError, LaunchError

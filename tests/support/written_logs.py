@@ -24,6 +24,15 @@ def nemo2_run(first: int, last: int, prefix: str = "", *, total: int = 50) -> st
     return "".join(prefix + nemo2(step, total=total) for step in range(first, last + 1))
 
 
+def nemo2_log(order: str, **lines: str) -> str:
+    """Write NeMo 2 lines of steps in an order such as "0-9 8 START 10-12"; words are names of other `lines`."""
+    text = ""
+    for word in order.split():
+        first, _, last = word.partition("-")
+        text += lines[word] if word in lines else nemo2_run(int(first), int(last or first))
+    return text
+
+
 def bar(count: int, step: str, seconds: str, *, total: int = 50, samples: str = "512.0", loss: str = "12.90") -> str:
     """A NeMo 1 progress bar with its logged values."""
     return (

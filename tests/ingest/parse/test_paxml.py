@@ -93,11 +93,6 @@ def test_a_diverged_loss_is_carried_by_the_step_before_it() -> None:
     assert not parse(took() * 3 + loss(3, "6.3584294")).segments[0].steps.has_loss.any()
 
 
-def test_the_end_of_the_program_finishes_its_run() -> None:
-    (segment,) = parse(LOOP + took() * 3 + END).segments
-    assert segment.finished
-
-
 @pytest.mark.parametrize(
     "text",
     ["train_step() took 0.5s\n", "grep 'train_step() took' *.out | tail -1\n", "step_i: 5, eval loss: nan\n",
@@ -111,16 +106,3 @@ def test_what_is_no_step(text: str) -> None:
 def test_an_impossible_time_is_kept_as_printed() -> None:
     columns = parse(took("0.0") + took("nan") + took("7.5")).segments[0].steps
     assert columns.seconds.tolist() == pytest.approx([0.0, math.nan, 7.5], nan_ok=True)
-
-
-@pytest.mark.slow
-def test_a_log_cut_off_at_any_byte_gives_no_other_number() -> None:
-    data = (INITIAL.format(20) + LOOP + took("7.1") + took("12.25") + took("0.634")).encode()
-    truth = {20: 7.1, 21: 12.25, 22: 0.634}
-    for end in range(len(data) + 1):
-        for segment in parse(data[:end]).segments:
-            for step, seconds in zip(segment.steps.index.tolist(), segment.steps.seconds.tolist(), strict=True):
-                assert truth[step] == seconds
-    for place in range(len(data) + 1):
-        for segment in parse(data[:place] + b"\nforeign\n" + data[place:]).segments:
-            assert set(segment.steps.seconds.tolist()) <= set(truth.values())
