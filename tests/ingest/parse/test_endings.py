@@ -19,7 +19,7 @@ from ending_lines import (
     WATCHDOG,
 )
 from shared_data import shared
-from written_logs import maxtext_run, nemo2_run, parse
+from written_logs import nemo2_log, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode
@@ -35,22 +35,26 @@ from pytest_llmbench.ingest.parse.read import read_ending, read_log
 from pytest_llmbench.ingest.parse.records import make_printable
 
 
+def end(text: str) -> Ending:
+    """Return the ending of a log that has one."""
+    ending = parse(text).ending
+    assert ending is not None
+    return ending
+
+
 @pytest.mark.parametrize(
     ("line", "nodes"),
     [
-        ("srun: error: Node failure on jean-zay-iam37", "jean-zay-iam37"),
         ("srun: error: Node failure on n[1-2,07]", "n[1-2,07]"),
-        ("n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", "n7"),
         ("Nov 21 05:54:27 n7 kernel: [99.1] NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off", "n7"),
         ("NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", ""),
         ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE ***", ""),
     ],
+    ids=["Slurm", "kernel", "kernel without a node", "first node of the step"],
 )
-def test_the_nodes_that_a_line_says_failed(line: str, nodes: str) -> None:
+def test_ending_names_failed_nodes(line: str, nodes: str) -> None:
     """Slurm writes `ON n1` on whatever node it is, the first of the job."""
-    ending = parse(f"{line}\n").ending
-    assert ending is not None
-    assert ending.nodes == nodes
+    assert end(f"{line}\n").nodes == nodes
 
 
 @pytest.mark.parametrize(("line", "code"), LINES)
@@ -79,27 +83,32 @@ def test_the_cause_is_told_and_what_belongs_to_it_beside(
     assert (ending.beside and (ending.beside.code, ending.beside.line)) == beside
 
 
-def test_the_words_name_the_cause_its_text_its_place_and_its_process() -> None:
+def test_ending_is_described_with_place_and_process() -> None:
     text = "[rank5]: " + RAISED.replace("\n", "\n[rank5]: ") + "\n" + WATCHDOG
-    ending = parse(text).ending
-    assert ending is not None
-    assert formatting.describe_ending(ending, "log.out") == (
+    assert formatting.describe_ending(end(text), "log.out") == (
         "a process died of an exception: ValueError: x (log.out:3, rank 5); after that NCCL gave up waiting for a "
         "collective operation: [rank3]:[E] [PG 0 Rank 3] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=7) (log.out:5, rank 3)"
     )
 
 
-def test_an_exception_without_a_word_is_told_with_the_line_that_raised_it() -> None:
-    ending = parse(f"{TRACE}    assert self.warmup < self.decay\n           ^^^^^^\nAssertionError\n").ending
-    assert ending is not None
-    assert ending.quote == "AssertionError in `assert self.warmup < self.decay`"
-
-
-def test_a_chain_is_told_from_the_root_to_its_end() -> None:
-    ending = parse(QUEUE_SIGTERM.replace("killed by signal: Terminated", "gone")).ending
-    assert ending is not None
-    assert ending.quote == "_queue.Empty, which led to RuntimeError: DataLoader worker (pid 9) is gone."
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        (
+            f"{TRACE}    assert self.warmup < self.decay\n           ^^^^^^\nAssertionError\n",
+            "AssertionError in `assert self.warmup < self.decay`",
+        ),
+        (
+            QUEUE_SIGTERM.replace("killed by signal: Terminated", "gone"),
+            "_queue.Empty, which led to RuntimeError: DataLoader worker (pid 9) is gone.",
+        ),
+        (TRACEBACK + "x\n" + TRACEBACK, "Traceback (most recent call last)"),
+    ],
+    ids=["code without a message", "chain from its root", "head alone"],
+)
+def test_exception_is_quoted(text: str, quote: str) -> None:
+    assert end(text).quote == quote
 
 
 @pytest.mark.parametrize(("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID])
@@ -124,80 +133,38 @@ def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
     assert formatting.describe_ending(cut, "x.out.gz") == cut.problem
 
 
-def test_the_first_traceback_is_told() -> None:
-    ending = parse(nemo2_run(0, 5) + TRACEBACK + "x\n" + TRACEBACK).ending
-    assert ending is not None
-    assert (ending.line, ending.code, ending.rank) == (7, "traceback", "rank 2")
-    assert ending.quote == "Traceback (most recent call last)"
-
-
-@pytest.mark.parametrize(
-    ("late", "line", "went_on"),
-    [
-        (0, 32, False),
-        (1, 32, False),
-        (2, 32, False),
-        (3, 32, True),
-        (10, 32, True),
-    ],
-)
-def test_an_exception_with_steps_after_it_is_doubtful(late: int, line: int, went_on: bool) -> None:
-    """Another process may print a step or two that were made before; a run that goes on had no more than a warning."""
-    ending = parse(nemo2_run(0, 30) + TRACEBACK + (nemo2_run(31, 30 + late) if late else "")).ending
-    assert ending is not None
-    assert (ending.line, ending.went_on) == (line, went_on)
+@pytest.mark.parametrize(("order", "went_on"), [("0-30 TRACEBACK 31-32", False), ("0-30 TRACEBACK 31-33", True)])
+def test_exception_with_three_steps_after_it_is_doubtful(order: str, went_on: bool) -> None:
+    """Another process may print a step or two that were made before; a run that continues had only a warning."""
+    ending = end(nemo2_log(order, TRACEBACK=TRACEBACK))
+    assert (ending.line, ending.went_on, ending.rank) == (32, went_on, "rank 2")
     assert ("steps follow it, so it may not be the cause" in formatting.describe_ending(ending, "x.out")) is went_on
 
 
-def test_a_warning_with_a_traceback_does_not_hide_the_crash() -> None:
-    ending = parse(nemo2_run(0, 9) + RAISED + nemo2_run(10, 20) + RAISED.replace("x", "y")).ending
-    assert ending is not None
+def test_survived_exception_does_not_hide_the_crash() -> None:
+    ending = end(nemo2_run(0, 9) + RAISED + nemo2_run(10, 20) + RAISED.replace("x", "y"))
     assert (ending.quote, ending.went_on) == ("ValueError: y", False)
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("order", "line"),
     [
-        (nemo2_run(0, 9) + TRACEBACK + nemo2_run(0, 49), None),
-        (nemo2_run(0, 9) + TRACEBACK + nemo2_run(0, 30) + END, None),
-        (nemo2_run(0, 30) + TRACEBACK + nemo2_run(31, 49), None),
-        (nemo2_run(0, 30) + TRACEBACK + END, None),
-        (nemo2_run(0, 30) + END + nemo2_run(0, 20) + TRACEBACK + nemo2_run(21, 49), None),
-        (nemo2_run(0, 30) + END + TRACEBACK, 33),
-        (nemo2_run(0, 49) + TRACEBACK, 51),
-        (nemo2_run(0, 49) + TRACEBACK + "`Trainer.fit` stopped: `max_steps=50` reached.\n", None),
-        (nemo2_run(0, 9) + TRACEBACK + nemo2_run(0, 30), None),
-        (nemo2_run(0, 30) + TRACEBACK + nemo2_run(31, 40), 32),
-        (nemo2_run(0, 30) + TRACEBACK, 32),
-        (TRACEBACK, 1),
-        ("Config param steps: 50\n" + maxtext_run(0, 49) + TRACEBACK, 52),
-        ("Config param steps: 50\n" + TRACEBACK + maxtext_run(0, 49), None),
+        ("0-9 TRACEBACK 0-49", None),
+        ("0-9 TRACEBACK 0-30", None),
+        ("0-30 TRACEBACK 31-49", None),
+        ("0-30 TRACEBACK END", None),
+        ("0-30 END 0-20 TRACEBACK 21-49", None),
+        ("0-49 TRACEBACK END", None),
+        ("0-30 END TRACEBACK", 33),
+        ("0-49 TRACEBACK", 51),
+        ("0-30 TRACEBACK 31-40", 32),
+        ("0-30 TRACEBACK", 32),
+        ("TRACEBACK", 1),
     ],
 )
-def test_an_ending_stands_after_the_last_end_or_in_an_unfinished_attempt(text: str, line: int | None) -> None:
-    ending = parse(text).ending
+def test_traceback_ends_only_an_unfinished_attempt(order: str, line: int | None) -> None:
+    ending = parse(nemo2_log(order, TRACEBACK=TRACEBACK, END=END)).ending
     assert (ending.line if ending else None) == line
-
-
-def test_the_text_is_short_and_printable() -> None:
-    for text in (
-        b"\x1b[31m\x00\xff Segmentation fault ",
-        b"Traceback (most recent call last)\nError: \x1b[31m\x00\xff",
-    ):
-        ending = parse(text + b"x" * 999 + b"\n").ending
-        assert ending is not None
-        assert ending.quote.isprintable()
-        assert len(ending.quote) in (160, 200)
-
-
-def test_read_ending_reads_standard_error(tmp_path: Path) -> None:
-    path = tmp_path / "log.err"
-    path.write_text("slurmstepd: error: NVML: Failed\n")
-    assert read_ending(path) is None
-    path.write_text("Traceback (most recent call last):\n" + LINES[0][0])
-    ending = read_ending(path)
-    assert ending is not None
-    assert (ending.code, ending.line) == ("time-limit", 2)
 
 
 REAL = {
@@ -229,25 +196,14 @@ def test_real_endings() -> None:
     assert len(logs) > 50
 
 
-def test_the_ending_of_a_job_with_two_files() -> None:
+def test_job_with_two_files_ends_as_its_error_says() -> None:
     """The .out only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
-    out = read_log(shared("logs/megatron/3108456.out")).ending
-    ending = combine_endings(out, read_ending(shared("logs/megatron/3108456.err")))
-    assert out is None
+    ending = read_ending(shared("logs/megatron/3108456.err"))
     assert ending is not None
+    assert combine_endings(None, ending) is ending
     assert formatting.describe_ending(ending, "3108456.out") == (
         "it reached its time limit: 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT "
         "2026-08-18T04:17:57 DUE TO TIME LIMIT *** (3108456.err:558, task 0)"
-    )
-
-
-def test_a_real_exception_is_told_with_what_raised_it() -> None:
-    """sed -n 1385,1401p FILE"""
-    ending = read_log(shared("logs/megatron/2624217.out")).ending
-    assert ending is not None
-    assert formatting.describe_ending(ending, "2624217.out") == (
-        "a process died of an exception: AssertionError in `assert self.lr_warmup_steps < self.lr_decay_steps` "
-        "(2624217.out:1401, rank 52)"
     )
 
 
@@ -261,29 +217,36 @@ BEGUN = {
 
 
 @pytest.mark.parametrize("sign", BEGUN)
-def test_what_a_standard_error_tells_before_training_ended_no_run_with_steps(tmp_path: Path, sign: str) -> None:
+def test_error_before_training_ends_no_run_with_steps(tmp_path: Path, sign: str) -> None:
     path = tmp_path / "x.err"
     path.write_text(f"{IMPORT}some words\n{BEGUN[sign]}")
     error = read_ending(path)
     assert error is not None
     assert (error.code, error.before_training) == ("traceback", True)
     assert add_error_ending(parse(nemo2_run(0, 30)), error).ending is None
-    told = add_error_ending(parse("no step\n"), error).ending
-    assert told is not None
-    assert formatting.describe_ending(told, "x.out").endswith(
+    without_steps = add_error_ending(parse("no step\n"), error).ending
+    assert without_steps is not None
+    assert formatting.describe_ending(without_steps, "x.out").endswith(
         "(x.err:3); training began after it, so it may not be the cause"
     )
 
 
-@pytest.mark.parametrize("sign", [*BEGUN, "data"])
-def test_what_it_tells_after_training_began_did(tmp_path: Path, sign: str) -> None:
+@pytest.mark.parametrize(
+    ("begun", "quote"),
+    [
+        (BEGUN["a step"], "ValueError: x"),
+        (BEGUN["a bar of Trainer"], "ValueError: x"),
+        ("Map:  10%|#  | 12/1921 [00:16<42:10,  1.33s/it]\n", "ImportError: no apex"),
+    ],
+    ids=["step", "bar", "bar of data"],
+)
+def test_error_after_training_began_ends_the_run(tmp_path: Path, begun: str, quote: str) -> None:
     path = tmp_path / "x.err"
-    begun = BEGUN.get(sign, "Map:  10%|#  | 12/1921 [00:16<42:10,  1.33s/it]\n")
     path.write_text(f"{IMPORT}{begun}{RAISED}")
     ending = add_error_ending(parse(nemo2_run(0, 30)), read_ending(path)).ending
     assert ending is not None
-    assert ending.quote == ("ImportError: no apex" if sign == "data" else "ValueError: x")
-    assert (ending.code, ending.before_training, ending.went_on) == ("traceback", False, False)
+    assert (ending.code, ending.quote) == ("traceback", quote)
+    assert (ending.before_training, ending.went_on) == (False, False)
 
 
 WARNING_LINES = [
@@ -295,50 +258,39 @@ WARNING_LINES = [
 ]
 
 
-@pytest.mark.parametrize("label", ["", "[rank3]: ", "9: [default3]: "])
 @pytest.mark.parametrize("head", WARNING_LINES)
-def test_the_traceback_of_a_warning_is_no_ending(head: str, label: str) -> None:
+def test_traceback_of_a_warning_is_no_ending(head: str) -> None:
     """On its own line the level is certain; above it the warning may be another one, unless steps follow."""
+    label = "9: [default3]: "
     steps = nemo2_run(0, 30, label)
     labelled = label + IMPORT.rstrip().replace("\n", "\n" + label) + "\n"
     assert parse(steps + label + head + labelled.removeprefix(label)).ending is None
     above = label + head + "could not import\n" + labelled
     assert parse(steps + above + nemo2_run(31, 40, label)).ending is None
-    died = parse(steps + above).ending
-    assert died is not None
+    died = end(steps + above)
     assert (died.quote, died.went_on) == ("ImportError: no apex", False)
 
 
-def test_the_traceback_of_an_error_or_one_that_a_launcher_relays_is_an_ending() -> None:
-    for head in ("ERROR:root:", "[NeMo E 2025-03-07 22:33:57 x:1] ", "INFO:launcher:", "E0307 22:33:45.12 7 a.py:7] "):
-        ending = parse(nemo2_run(0, 30) + head + RAISED).ending
-        assert ending is not None
-        assert ending.code == "traceback"
+@pytest.mark.parametrize("head", ["ERROR:root:", "[NeMo E 2025-03-07 22:33:57 x:1] ", "INFO:launcher:"])
+def test_traceback_of_an_error_is_an_ending(head: str) -> None:
+    assert end(nemo2_run(0, 30) + head + RAISED).code == "traceback"
 
 
 DATA_USED = "[exiting program after consuming all available data at iteration 30] datetime: 2026-06-26 14:33:14 \n"
 
 
-def megatron_run(last: int, total: int) -> str:
-    """Lines of Megatron."""
-    return "".join(
-        f" iteration {step:8d}/{total:8d} | consumed samples: {step} | elapsed time per iteration (ms): 2000.0 | "
-        "lm loss: 1.1E+01 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-        for step in range(1, last + 1)
-    )
+MEGATRON = "".join(
+    f" iteration {step:8d}/      50 | consumed samples: {step} | elapsed time per iteration (ms): 2000.0 | "
+    "lm loss: 1.1E+01 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+    for step in range(1, 31)
+)
 
 
-def test_a_program_that_ended_itself_says_why() -> None:
-    ending = parse(megatron_run(30, 50) + DATA_USED).ending
-    assert ending is not None
-    assert formatting.describe_ending(ending, "x.out") == (
+def test_program_that_ends_itself_early_gives_its_reason() -> None:
+    assert formatting.describe_ending(end(MEGATRON + DATA_USED), "x.out") == (
         "it ended itself before its last step: [exiting program after consuming all available data at iteration 30] "
         "datetime: 2026-06-26 14:33:14 (x.out:31)"
     )
-    assert parse(megatron_run(30, 30) + DATA_USED).ending is None
-    limit = parse(megatron_run(30, 50) + DATA_USED + TIME_LIMIT).ending
-    assert limit is not None
-    assert limit.code == "time-limit"
-    crash = parse(megatron_run(30, 50) + DATA_USED + RAISED).ending
-    assert crash is not None
-    assert crash.code == "exited"
+    assert parse(MEGATRON.replace("/      50", "/      30") + DATA_USED).ending is None
+    assert end(MEGATRON + DATA_USED + TIME_LIMIT).code == "time-limit"
+    assert end(MEGATRON + DATA_USED + RAISED).code == "exited"

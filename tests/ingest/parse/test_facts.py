@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shared_data import shared
 from written_logs import nemo2_run, parse
 
@@ -27,8 +24,6 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (NCCL, {"nccl": "2.26.6+cuda12.8"}),
-        (f"[rank0]:{NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         (f"9: [default3]: {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         (f"(Worker pid=71, ip=10.0.0.1) (pid=2) {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         (f"mew0:64904:64904 [0] NCCL INFO {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
@@ -38,31 +33,22 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
         ("torch version .................... 2.9.1+cu128\n", {"pytorch": "2.9.1+cu128"}),
         ("I1 max_utils.py:750] System Information: Jax Version: 0.9.1\n", {"jax": "0.9.1"}),
         (GREETING, {"nvidia_release": "25.01 (build 134983853)"}),
-        ("NVIDIA Release (build 89657985)\n", {"nvidia_release": "(build 89657985)"}),
-        ("NVIDIA Release 22.03-tf1\n", {"nvidia_release": "22.03-tf1"}),
         (f"0: {PYXIS}", {"container": "nvcr.io#nvidia/nemo:25.07.02"}),
-        ("llmb environment: device: NVIDIA H100 80GB HBM3\r\n", {"device": "NVIDIA H100 80GB HBM3"}),
         ("0: llmb environment: power_limit: 700.00 W \n", {"power_limit": "700.00 W"}),
         ("llmb environment: nccl: 2.27.3\n" + NCCL, {"nccl": "2.26.6+cuda12.8"}),
-        (PYXIS + SMI + NCCL + NCCL + SMI, {"container", "cuda_driver", "driver", "nccl"}),
     ],
 )
-def test_a_statement_is_read(text: str, expected: dict[str, str] | set[str]) -> None:
-    for log in (text, text + nemo2_run(0, 9), nemo2_run(0, 9) + text):
-        said = parse(log).environment
-        assert list(said) == sorted(said)
-        assert (dict(said) if isinstance(expected, dict) else {name for name, _ in said}) == expected
+def test_statement_is_read_anywhere(text: str, expected: dict[str, str]) -> None:
+    for log in (text, text + nemo2_run(0, 9), nemo2_run(0, 9) + text, text + nemo2_run(0, 9) + "\r" + text):
+        assert dict(parse(log).environment) == expected
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "RuntimeError: unhandled system error (run with NCCL_DEBUG=INFO for details),NCCL version 2.20.5\n",
-        "vllm was built with NCCL version 2.27.5\n",
         "NCCL version 2.27.5 or newer is needed\n",
         "NCCL version 2.27.7+cudNCCL version 2.27.7+cuda12.9\n",
-        "NCCL version two\n",
         "NCCL version 2\n",
         NCCL.rstrip("\n"),
         SMI.replace(" |\n", "\n"),
@@ -70,21 +56,16 @@ def test_a_statement_is_read(text: str, expected: dict[str, str] | set[str]) -> 
         "Driver Version: 570.133.20     CUDA Version: 12.8     |\n",
         "sparse_attn requires a torch version >= 1.5 and < 2.0 but detected 2.9\n",
         "a PyTorch version 2.11.0 is needed\n",
-        "my torch version .... 2.9.1\n",
         "System Information: Jaxlib Version: 0.9.1\n",
-        '"framework":"MXNet NVIDIA Release 24.04","framework_name":""\n',
         "NVIDIA Release notes are at docs.nvidia.com\n",
         "pyxis: importing docker image: an\x1bother\n",
         f"pyxis: importing docker image: {'x' * 300}\n",
-        "Importing docker image: nemo:25.07\n",
         "llmb environment: mood: good\n",
-        "llmb environment: device: \n",
         "llmb environment: device: cut",
-        f"llmb environment: device: {'x' * 201}\n",
         "it prints llmb environment: device: another\n",
     ],
 )
-def test_what_is_cut_or_stands_in_another_sentence_says_nothing(text: str) -> None:
+def test_look_alike_or_cut_statement_gives_nothing(text: str) -> None:
     assert parse(text).environment == ()
 
 
@@ -109,19 +90,6 @@ def test_of_two_ways_to_say_one_thing_the_surer_counts() -> None:
     assert parse(package + torch + torch.replace("9", "8")).environment == (("pytorch", "2.9.1"),)
 
 
-@pytest.mark.slow
-@given(st.lists(st.integers(1, 400), max_size=6))
-def test_cuts_and_bars_change_nothing(cuts: list[int]) -> None:
-    """Read by columns, record by record because of a carriage return, or in pieces."""
-    text = (PYXIS + GREETING + SMI + NCCL + nemo2_run(0, 9)).encode()
-    expected = parse(text).environment
-    assert len(expected) == 5
-    assert parse(text + b"\r").environment == expected
-    places = [0, *sorted({sum(cuts[: one + 1]) for one in range(len(cuts))}), len(text)]
-    blocks = [text[begin:end] for begin, end in pairwise(places)]
-    assert parse_blocks(blocks).environment == expected
-
-
 def test_a_large_file_says_the_same_wherever_its_parts_meet(tmp_path: Path) -> None:
     """A statement across the blocks that threads look at, and one behind which the log is no longer asked."""
     path = tmp_path / "log.out"
@@ -131,30 +99,20 @@ def test_a_large_file_says_the_same_wherever_its_parts_meet(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_log_is_asked_only_near_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "expected"), [(99, ("nccl",)), (100, ()), (LARGE, ())])
+def test_statements_count_only_near_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, expected: tuple[str, ...]
+) -> None:
     """In a file, in blocks and in a log that grows alike; a record before and behind keeps them looking."""
     monkeypatch.setattr(facts, "FARTHEST", LARGE + 100)
     steps = nemo2_run(0, 9)
-    fill = "." * (LARGE - len(steps))
+    text = (steps + "." * (LARGE - len(steps)) + "\n" * (place - 3) + NCCL + nemo2_run(10, 12)).encode()
+    assert text.index(b"L version ") == LARGE + place
     path = tmp_path / "log.out"
-    for place, expected in ((99, ("nccl",)), (100, ()), (LARGE, ())):
-        text = (steps + fill + "\n" * (place - 3) + NCCL + nemo2_run(10, 12)).encode()
-        path.write_bytes(text)
-        assert text.index(b"L version ") == LARGE + place
-        for log in (read_log(path), parse_blocks([text]), Growing(path).read()):
-            assert tuple(name for name, _ in log.environment) == expected
-            assert [len(one.steps) for one in log.segments] == [13]
-
-
-def test_a_log_that_grows_says_it_when_the_line_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "log.out"
-    growing = Growing(path)
-    said = []
-    for text in ("NCCL version 2.26.6", "+cuda12.8", "\n", nemo2_run(0, 3)):
-        with path.open("a") as file:
-            file.write(text)
-        said.append(growing.read().environment)
-    assert said == [(), (), *2 * [(("nccl", "2.26.6+cuda12.8"),)]]
+    path.write_bytes(text)
+    for log in (read_log(path), parse_blocks([text]), Growing(path).read()):
+        assert tuple(name for name, _ in log.environment) == expected
+        assert len(log.segments[0].steps) == 13
 
 
 def test_every_reading_of_a_log_says_it() -> None:
@@ -173,20 +131,10 @@ def test_all_markers_are_found_in_one_pass() -> None:
 
 # grep -aoE 'NCCL version [^ ]+|[Tt]orch version [^ ]+.*|Jax Version: .*|Driver Version: .*' FILE | sort | uniq -c
 REAL = [
-    ("maxtext/cpu_2024_12_50_steps.out", {"jax": "0.4.38"}),
     ("maxtext/nan_loss.out", {"jax": "0.9.1"}),
     ("megatron/2624605.out", {"pytorch": "2.11.0a0+eb65b36914.nv26.2"}),
-    ("megatron/four_clock_runs.out", {"pytorch": "2.9.1+cu128"}),
-    ("megatron_bridge/llama_20_iterations.out", {"nccl": "2.27.3+cuda12.9"}),
-    ("nccl/torn_lines.out", {"nccl": "2.28.9+cuda12.4"}),
-    ("nemo1/carriage_returns.out", {"nccl": "2.25.1+cuda12.8"}),
-    (
-        "nemo1/stale_bars_dllogger.out",
-        {"cuda_driver": "12.8", "driver": "570.133.20", "nccl": "2.26.6+cuda12.8"},
-    ),
+    ("nemo1/stale_bars_dllogger.out", {"cuda_driver": "12.8", "driver": "570.133.20", "nccl": "2.26.6+cuda12.8"}),
     ("slurm/time_limit.out", {"nccl": "2.21.5+cuda12.4"}),
-    ("torchtitan/mfu_not_available.out", {"nccl": "2.29.7+cuda13.1"}),
-    ("torchtitan/cpu_0_3_0_50_steps.out", {}),
     ("nemo2/geneformer_500_steps.out", {}),
 ]
 

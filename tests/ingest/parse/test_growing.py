@@ -21,6 +21,8 @@ from pytest_llmbench.ingest.parse.read import parse_blocks
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 from pytest_llmbench.ingest.sources.files import File
 
+START = "Copying Trainer's 'max_steps' (50) to the optimizer\n"
+
 
 def written(folder: Path, text: str | bytes) -> Path:
     path = folder / "log-x_1_0.out"
@@ -35,26 +37,27 @@ def last_step(path: Path) -> ReachedStep | None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (nemo2_run(0, 22), ReachedStep(23, 50, 6.061)),
         (nemo2_run(0, 49), ReachedStep(50, 50, 6.061)),
         (bar(11, "10.00", "24.00") + "\r" + bar(12, "11.00", "24.00"), ReachedStep(12, 50, 24.0)),
         (maxtext_run(0, 6), ReachedStep(7, None, 7.908)),
         ("Config param steps: 30\n" + maxtext_run(0, 6), ReachedStep(7, 30, 7.908)),
-        ("starting up\n", None),
+        (nemo2_run(0, 30) + START + nemo2_run(0, 4), ReachedStep(5, 50, 6.061)),
+        (nemo2(0, "0.0") + nemo2(1, "6.061"), ReachedStep(2, 50, 6.061)),
+        (nemo2(0, "0.0"), None),
         ("", None),
         (b"\x00\xff" * 5000, None),
     ],
+    ids=["nemo2", "nemo1", "maxtext", "with a total", "requeued", "impossible time", "no time", "empty", "no text"],
 )
-def test_the_last_step_of_every_dialect(tmp_path: Path, text: str | bytes, expected: ReachedStep | None) -> None:
+def test_last_step_is_found(tmp_path: Path, text: str | bytes, expected: ReachedStep | None) -> None:
     assert last_step(written(tmp_path, text)) == expected
 
 
 @pytest.mark.slow
-def test_a_line_that_is_being_written_does_not_count_with_half_a_number(tmp_path: Path) -> None:
+def test_line_in_writing_counts_with_no_half_number(tmp_path: Path) -> None:
     whole = nemo2_run(0, 9)
-    for cut in range(len(whole) - len(nemo2(9)), len(whole)):
+    for cut in range(len(whole) - len(nemo2(9)), len(whole), 2):
         found = last_step(written(tmp_path, whole[:cut]))
-        assert found is not None
         assert found in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), whole[cut - 20 : cut]
 
 
@@ -118,18 +121,6 @@ def test_what_became_another_log_is_read_from_its_beginning(tmp_path: Path, chan
     assert described(growing.read()) == described(parse_blocks([path.read_bytes()]))
 
 
-def test_a_requeued_run_begins_again(tmp_path: Path) -> None:
-    text = nemo2_run(0, 30) + "Copying Trainer's 'max_steps' (50) to the optimizer\n" + nemo2_run(0, 4)
-    found = last_step(written(tmp_path, text))
-    assert found is not None
-    assert found.done == 5
-
-
-def test_times_that_no_step_can_take_estimate_nothing(tmp_path: Path) -> None:
-    assert last_step(written(tmp_path, nemo2(0, "0.0"))) is None
-    assert last_step(written(tmp_path, nemo2(0, "0.0") + nemo2(1, "6.061"))) == ReachedStep(2, 50, 6.061)
-
-
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.out", tmp_path):
         with pytest.raises(LogError):
@@ -151,17 +142,16 @@ def megatron(minute: int, step: int) -> str:
 @pytest.mark.parametrize(
     ("text", "steps", "slowest", "taken"),
     [
-        ("", 0, 0.0, 0.0),
         ("a line\n" * 5000, 0, 0.0, 0.0),
         (nemo2(0), 1, 0.0, 0.0),
-        (nemo2(0) + nemo2(1) + nemo2(2), 3, 6.061, 12.122),
         (nemo2(0, "99.0") + nemo2(1) + nemo2(2), 3, 6.061, 12.122),
         (nemo2(0) + nemo2(10) + nemo2(20), 3, 60.61, 121.22),
         (megatron(1, 1) + megatron(2, 11) + megatron(9, 21), 3, 420.0, 480.0),
         ("I0 [PAX STATUS]: Starting training loop\n", 0, 0.0, 0.0),
     ],
+    ids=["no step", "one step", "slow first step", "every tenth", "with time stamps", "no step yet"],
 )
-def test_steps_and_the_gaps_between_them(tmp_path: Path, text: str, steps: int, slowest: float, taken: float) -> None:
+def test_gaps_between_steps_are_measured(tmp_path: Path, text: str, steps: int, slowest: float, taken: float) -> None:
     """By the times of the lines where they have them, else by the step time and the steps between two lines."""
     found = signs(written(tmp_path, text))
     assert found.steps == steps
@@ -173,34 +163,37 @@ def test_steps_and_the_gaps_between_them(tmp_path: Path, text: str, steps: int, 
     [
         (nemo2(3), True),
         ("[NeMo I] Global Checkpoint Save : Rank: 0 : Iteration: 3 : Start time: 1s : Save duration: 9.1s\n", True),
-        ("validate step: 13000  loss:  5.97670  memory: 28.18GiB(89.87%)\n", True),
         (" validation loss at iteration 2500 | lm loss value: 5.976700E+00 |\n", True),
         ("  50%|#####     | 10/20 [01:00<01:00,  6.00s/it]\n", True),
-        ("Copying Trainer's 'max_steps' (50) to the optimizer\n", True),
+        (START, True),
         ("[rank3]:[W] ProcessGroupNCCL: heartbeat\n", False),
-        ("\n", False),
     ],
+    ids=["step", "checkpoint", "validation", "bar", "start", "heartbeat"],
 )
 @pytest.mark.parametrize("far", [0, 3 * REACH])
-def test_which_lines_show_that_a_run_lives(tmp_path: Path, line: str, lives: bool, far: int) -> None:
-    text = nemo2(0) + nemo2(1) + nemo2(2) + "." * far + "\n"
-    path = written(tmp_path, text)
+def test_line_of_work_shows_that_a_run_lives(tmp_path: Path, line: str, lives: bool, far: int) -> None:
+    path = written(tmp_path, nemo2_run(0, 2) + "." * far + "\n")
     growing = Growing(path)
     before = growing.find_signs()
     for more in (line, "something else\n" * 2000):
         with path.open("a") as log:
             log.write(more)
-        found = growing.find_signs()
-        assert (found.marks != before.marks) is lives
+        assert (growing.find_signs().marks != before.marks) is lives
     assert growing.find_signs() == Growing(path).find_signs()
 
 
-def test_a_process_that_starts_again_is_seen(tmp_path: Path) -> None:
-    start = "Copying Trainer's 'max_steps' (50) to the optimizer\n"
-    assert not signs(written(tmp_path, start + nemo2(0))).starting
-    assert signs(written(tmp_path, start + nemo2(0) + start)).starting
-    assert not signs(written(tmp_path, start + nemo2(0) + start + nemo2(0))).starting
-    assert not signs(written(tmp_path, start)).starting, "it has had no step"
+@pytest.mark.parametrize(
+    ("text", "starting"),
+    [
+        (START + nemo2(0), False),
+        (START + nemo2(0) + START, True),
+        (START + nemo2(0) + START + nemo2(0), False),
+        (START, False),
+    ],
+    ids=["running", "again", "running again", "never had a step"],
+)
+def test_process_that_starts_again_is_seen(tmp_path: Path, text: str, starting: bool) -> None:
+    assert signs(written(tmp_path, text)).starting is starting
 
 
 def test_a_look_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,47 +31,42 @@ def stats(value: Mapping[str, float], **metadata: float) -> str:
 STOP = mlperf_record("run_stop", None, samples_count=64, status="success")
 
 
-def test_a_step_has_its_printed_time() -> None:
-    log = parse(log_of(*(mlperf_step(step, 0.5 + step / 8, 7.5, BATCH) for step in range(4)), STOP))
+def test_step_has_its_printed_columns() -> None:
+    run = log_of(*(mlperf_step(step, 0.5 + step / 8, 7.5, BATCH) for step in range(4)))
+    log = parse(run + STOP + "\n")
     (segment,) = log.segments
     columns = segment.steps
     assert log.dialect == "mlperf"
     assert columns.index.tolist() == [0, 1, 2, 3]
     assert columns.seconds.tolist() == [0.5, 0.625, 0.75, 0.875]
-    assert columns.resolution_seconds.tolist() == [0.0] * 4
-    assert columns.mean_of.tolist() == [1] * 4
-    assert columns.loss.tolist() == [7.5] * 4
-    assert columns.global_batch_size.tolist() == [BATCH] * 4
     assert columns.consumed_samples.tolist() == [8, 16, 24, 32]
-    assert segment.finished
+    row = (columns.resolution_seconds[0], columns.mean_of[0], columns.loss[0], columns.global_batch_size[0])
+    assert row == (0.0, 1, 7.5, BATCH)
+    assert (segment.finished, parse(run).segments[0].finished) == (True, False)
 
 
-def test_a_log_without_run_stop_is_not_finished() -> None:
-    assert not parse(log_of(mlperf_step(0, 0.5, 7.5, BATCH))).segments[0].finished
-
-
-def test_samples_in_the_place_of_a_step() -> None:
+@pytest.mark.parametrize(
+    ("before", "step"),
+    [("", float(BATCH)), (mlperf_record("max_sequence_length", 2048), BATCH * 2048)],
+    ids=["samples", "tokens"],
+)
+def test_samples_or_tokens_count_as_steps(before: str, step: float) -> None:
     """MLPerf 5.0 writes the samples so far as `step`."""
-    records = [stats({"train_step_time": 0.5}, step=float(BATCH * count)) for count in (1, 2, 3)]
-    assert steps(parse(log_of(*records))) == [[0, 1, 2]]
+    records = [stats({"train_step_time": 0.5}, step=step * count) for count in (1, 2, 3)]
+    assert steps(parse(log_of(before, *records))) == [[0, 1, 2]]
 
 
-def test_tokens_in_the_place_of_a_step() -> None:
-    records = [stats({"train_step_timing in s": 0.5}, step=BATCH * 2048 * count) for count in (1, 2, 3)]
-    assert steps(parse(log_of(mlperf_record("max_sequence_length", 2048), *records))) == [[0, 1, 2]]
+def test_records_may_have_labels_of_ranks() -> None:
+    batch = mlperf_record("global_batch_size", BATCH)
+    assert steps(parse(f"3: {batch}\n0: {stats({'train_step_time': 0.5}, step=16.0)}\n")) == [[1]]
 
 
-@pytest.mark.parametrize("step", [7, 31.0, 0.5, "3", True, [1], -8, 1e300, 0])
-def test_a_step_that_may_be_anything_has_no_number(step: object) -> None:
-    """Without the samples beside it a number that is no multiple of the batch is none of samples."""
-    log = parse(log_of(mlperf_record("tracked_stats", {"train_step_time": 0.5}, step=step)))
-    assert log.segments == ()
-    assert dropped(log) == {"unknown-step": 1}
-
-
-def test_without_a_batch_samples_are_no_step() -> None:
-    log = parse(stats({"train_step_time": 0.5}, step=768.0) + "\n")
-    assert dropped(log) == {"unknown-step": 1}
+@pytest.mark.parametrize("step", [7, 0.5, "3", True, [1], -8, 1e300, 0])
+def test_step_without_a_known_count_has_no_number(step: object) -> None:
+    """A number that is no multiple of the batch counts no samples, and no batch leaves all of them unknown."""
+    record = mlperf_record("tracked_stats", {"train_step_time": 0.5}, step=step)
+    assert dropped(parse(log_of(record))) == {"unknown-step": 1}
+    assert dropped(parse(stats({"train_step_time": 0.5}, step=768.0) + "\n")) == {"unknown-step": 1}
 
 
 def block(seconds: float, samples: int, last: int) -> list[str]:
@@ -95,16 +90,15 @@ def test_means_of_blocks_count_where_only_every_32nd_step_is_printed() -> None:
     assert dropped(log) == {"other-records": 2}
 
 
-def test_every_step_counts_where_every_step_is_printed() -> None:
+def test_blocks_do_not_count_if_every_step_is_printed() -> None:
     single = [mlperf_step(step, 0.5, 7.0, BATCH) for step in range(8)]
     log = parse(log_of(*single, *block(0.5, 8 * BATCH, 8), STOP))
     assert log.segments[0].steps.mean_of.tolist() == [1] * 8
     assert dropped(log) == {"other-records": 1}
 
 
-def test_a_lost_block_is_no_part_of_the_next_one() -> None:
-    log = parse(log_of(*block(0.5, 8 * BATCH, 8), *block(0.25, 8 * BATCH, 24)))
-    columns = log.segments[0].steps
+def test_lost_block_is_no_part_of_the_next() -> None:
+    columns = parse(log_of(*block(0.5, 8 * BATCH, 8), *block(0.25, 8 * BATCH, 24))).segments[0].steps
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([7, 23], [8, 8])
 
 
@@ -141,14 +135,19 @@ def test_the_rate_of_the_whole_run_behind_its_end_is_no_block() -> None:
     assert dropped(log) == {"unknown-step": 1}
 
 
-def test_rates_of_epochs_say_nothing() -> None:
-    log = parse(log_of(*(stats({"throughput": 18785.0}, step=epoch) for epoch in (1, 2, 3))))
+@pytest.mark.parametrize(
+    ("value", "step"),
+    [
+        ({"throughput": 18785.0}, 1),
+        ({"validation_step_time": 0.5}, 64),
+        ({"validation_throughput": 1.5e6}, 64),
+        (3, 64),
+    ],
+    ids=["rate of an epoch", "validation time", "validation rate", "number"],
+)
+def test_other_statistics_are_no_steps(value: object, step: int) -> None:
+    log = parse(log_of(mlperf_record("tracked_stats", value, step=step, samples_count=step)))
     assert (log.segments, log.dropped) == ((), ())
-
-
-def test_a_rate_behind_a_lost_one_is_of_its_own_block() -> None:
-    records = [mlperf_record("block_start", None, samples_count=96), stats({"throughput": 16.0}, step=128)]
-    assert parse(log_of(*records)).segments[0].steps.mean_of.tolist() == [4]
 
 
 def test_a_time_with_a_rate_stands_where_its_block_begins() -> None:
@@ -160,33 +159,25 @@ def test_a_time_with_a_rate_stands_where_its_block_begins() -> None:
     assert dropped(parse(log_of(*records))) == {"unknown-step": 1}  # nothing says where the last one ends
 
 
-def test_a_loss_that_is_no_number_is_one_of_its_block() -> None:
+@pytest.mark.parametrize(
+    ("value", "loss"),
+    [(10**400, math.inf), (-(10**400), -math.inf), (math.nan, math.nan)],
+    ids=["too large", "too small", "nan"],
+)
+def test_number_of_any_length_is_data(value: float, loss: float) -> None:
+    record = stats({"train_step_time": 0.5, "reduced_train_loss": value}, step=8.0)
+    assert parse(log_of(record)).segments[0].steps.loss.tolist() == pytest.approx([loss], nan_ok=True)
+
+
+def test_diverged_loss_within_a_block_is_kept() -> None:
     losses = [stats({"train_loss": value}, samples_count=8, step=1) for value in (2.5, math.nan, 2.0)]
     assert math.isnan(parse(log_of(*losses, *block(0.5, 64, 8))).segments[0].steps.loss[0])
-
-
-@pytest.mark.parametrize(("value", "loss"), [(10**400, math.inf), (-(10**400), -math.inf), (math.nan, math.nan)])
-def test_a_number_of_any_length_is_one(value: float, loss: float) -> None:
-    record = stats({"train_step_time": 0.5, "reduced_train_loss": value}, step=8.0)
-    assert repr(parse(log_of(record)).segments[0].steps.loss.tolist()) == repr([loss])
 
 
 def test_a_batch_that_changes_makes_samples_uncertain() -> None:
     other = mlperf_record("global_batch_size", 16)
     records = [stats({"train_step_time": 0.5}, step=float(BATCH * count)) for count in (1, 2, 3)]
     assert dropped(parse(log_of(records[0], other, *records[1:]))) == {"unknown-step": 3}
-
-
-@pytest.mark.parametrize("prefix", ["", "0: ", "  3: ", "[rank0]:"])
-def test_labels_of_ranks(prefix: str) -> None:
-    text = log_of(*(mlperf_step(step, 0.5, 7.5, BATCH) for step in range(4)))
-    log = parse("".join(prefix + line for line in text.splitlines(keepends=True)))
-    assert steps(log) == [[0, 1, 2, 3]]
-
-
-def test_another_rank_may_say_the_batch() -> None:
-    said = "3: " + mlperf_record("global_batch_size", BATCH) + "\n"
-    assert steps(parse(said + "0: " + stats({"train_step_time": 0.5}, step=16.0) + "\n")) == [[1]]
 
 
 def test_two_runs_in_a_file_are_two_attempts() -> None:
@@ -203,57 +194,41 @@ def test_two_runs_in_a_file_are_two_attempts() -> None:
         ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": ' + "1" * 5000 + "}}",
         ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 1}, "metadata": 3}',
     ],
-    ids=["cut", "hole", "nested", "long", "no-metadata"],
+    ids=["cut", "hole", "nested", "long", "no metadata"],
 )
-def test_a_record_that_is_no_json_is_torn(record: str) -> None:
+def test_record_that_is_no_json_is_torn(record: str) -> None:
     log = parse(log_of(record))
-    assert log.segments == ()
-    assert dropped(log) == {"torn": 1}
+    assert (log.segments, dropped(log)) == ((), {"torn": 1})
 
 
-@pytest.mark.parametrize(
-    "value",
-    [{"validation_step_time": 0.5}, {"warmup_time": 99.0}, {"init_finished": 0.1}, {"validation_throughput": 1.5e6}, 3],
-    ids=str,
-)
-def test_other_statistics_are_no_steps(value: object) -> None:
-    log = parse(log_of(mlperf_record("tracked_stats", value, step=64, samples_count=64)))
-    assert (log.segments, log.dropped) == ((), ())
-
-
-def test_what_it_says_of_itself() -> None:
-    said = [mlperf_record("submission_benchmark", "llama31_8b"), mlperf_record("max_sequence_length", 8192)]
-    log = parse("\n".join([*said, log_of(mlperf_step(0, 0.5, 7.5, BATCH))]))
-    stated = {(each.field, each.value) for each in log.segments[0].stated}
-    assert stated == {
-        (StatedField.MODEL, "llama31_8b"),
-        (StatedField.SEQUENCE, "8192"),
-        (StatedField.BATCH, str(BATCH)),
+def test_log_states_model_sequence_and_batch() -> None:
+    stated = [mlperf_record("submission_benchmark", "llama31_8b"), mlperf_record("max_sequence_length", 8192)]
+    log = parse(log_of(*stated, mlperf_step(0, 0.5, 7.5, BATCH)))
+    assert {each.field: each.value for each in log.segments[0].stated} == {
+        StatedField.MODEL: "llama31_8b",
+        StatedField.SEQUENCE: "8192",
+        StatedField.BATCH: str(BATCH),
     }
 
 
 # --- real logs: counted here by a reader of a few lines that knows nothing of ours -------------------------
 
 
-def read_records(path: Path) -> list[dict[str, object]]:
-    """Every record, by the lines' own JSON."""
-    text = path.read_text("utf-8", "replace")
-    return [json.loads(match) for match in re.findall(r":::MLLOG (\{.*\})", text)]
+def read_statistics(path: Path) -> list[dict[str, dict[str, float]]]:
+    """Read the statistics of a log by the JSON of its lines."""
+    records = [json.loads(match) for match in re.findall(r":::MLLOG (\{.*\})", path.read_text("utf-8", "replace"))]
+    return [record for record in records if record["key"] == "tracked_stats"]
 
 
-def test_a_real_log_with_every_32nd_step() -> None:
+def test_real_log_with_every_32nd_step_gives_means() -> None:
     path = shared("logs/today/mlperf51_llama31_8b_dell.txt")
-    stats = [each for each in read_records(path) if each["key"] == "tracked_stats"]
-    means = [each["value"]["train_step_time"] for each in stats if "step" not in each["metadata"]]  # type: ignore[index,operator]
-    single = [each for each in stats if "reduced_train_loss" in each["value"]]  # type: ignore[operator]
+    means = [each["value"]["train_step_time"] for each in read_statistics(path) if "step" not in each["metadata"]]
     log = read_log(path)
     (segment,) = log.segments
     assert segment.steps.seconds.tolist() == means
-    assert (len(means), len(single)) == (8, 192)
     # run_stop: "step": 6144, "samples_count": 196608, with a batch of 32
     assert segment.steps.mean_of.tolist() == [768] * 8
-    assert int(segment.steps.index[-1]) == 6143
-    assert segment.steps.consumed_samples[-1] == 196608
+    assert (segment.steps.index[-1], segment.steps.consumed_samples[-1]) == (6143, 196608)
     assert segment.finished
     assert dropped(log) == {"other-records": 192}
 
@@ -261,14 +236,10 @@ def test_a_real_log_with_every_32nd_step() -> None:
 @pytest.mark.parametrize(
     ("name", "batch", "samples"), [("mlperf51_llama31_8b_amd.txt", 32, 172032), ("mlperf51_lora_cisco.txt", 16, 4224)]
 )
-def test_a_real_log_of_rates(name: str, batch: int, samples: int) -> None:
+def test_real_log_of_rates_gives_times(name: str, batch: int, samples: int) -> None:
     """grep '"run_stop"' shows the samples of the run, '"global_batch_size"' those of a step."""
     path = shared(f"logs/today/{name}")
-    rates = [
-        each["value"]["throughput"]  # type: ignore[index]
-        for each in read_records(path)
-        if each["key"] == "tracked_stats" and "throughput" in each["value"]  # type: ignore[operator]
-    ]
+    rates = [each["value"]["throughput"] for each in read_statistics(path) if "throughput" in each["value"]]
     (segment,) = read_log(path).segments
     assert segment.steps.seconds.tolist() == [batch / rate for rate in rates]
     assert int(segment.steps.mean_of.sum()) == samples // batch

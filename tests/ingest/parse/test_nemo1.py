@@ -4,78 +4,50 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from written_logs import bar, dll, dropped, parse, steps
 
-DOCUMENT_LINES = [
-    # the lines that the Grok 1 and Nemotron documents print: (line, step, seconds, batch size, total)
-    (
+
+def test_line_of_the_document_gives_its_columns() -> None:
+    """The last line that the Grok 1 document prints."""
+    log = parse(
         "Epoch 0: : 100%|██████████| 50/50 [23:22<00:00, reduced_train_loss=0.186, global_step=49.00, "
-        "consumed_samples=51200.0, train_step_timing in s=24.00]\n",
-        (49, 24.0, 1024, 50),
-    ),
-    (
-        "Epoch 0: : 100%|██████████| 100/100 [07:57<00:00, reduced_train_loss=7.310, global_step=99.00, "
-        "consumed_samples=25600.0, train_step_timing in s=3.590]\n",
-        (99, 3.59, 256, 100),
-    ),
-]
-
-
-@pytest.mark.parametrize(("line", "expected"), DOCUMENT_LINES)
-def test_lines_of_the_documents(line: str, expected: tuple[int, float, float, int]) -> None:
-    log = parse(line)
+        "consumed_samples=51200.0, train_step_timing in s=24.00]\n"
+    )
     (segment,) = log.segments
-    columns = segment.steps
-    assert log.dialect == "nemo1"
-    assert (columns.index[0], columns.seconds[0], columns.global_batch_size[0], segment.total_steps) == expected
-    assert segment.finished
-    assert columns.line.tolist() == [1]
+    row = segment.steps
+    assert (log.dialect, segment.total_steps, segment.finished) == ("nemo1", 50, True)
+    assert (row.index[0], row.seconds[0], row.loss[0], row.global_batch_size[0], row.line[0]) == (
+        49,
+        24.0,
+        0.186,
+        1024,
+        1,
+    )
 
 
-@pytest.mark.parametrize(
-    ("printed", "unit"),
-    [("24.00", 0.1), ("2.030", 0.01), ("0.4567", 0.001), ("0.457", 0.001), ("1.9e+3", 10.0), ("100.0", 1.0)],
-)
-def test_a_bar_has_three_significant_digits(printed: str, unit: float) -> None:
+@pytest.mark.parametrize(("printed", "unit"), [("24.00", 0.1), ("0.4567", 0.001), ("1.9e+3", 10.0), ("100.0", 1.0)])
+def test_bar_has_three_significant_digits(printed: str, unit: float) -> None:
     columns = parse(bar(1, "0.000", printed)).segments[0].steps
     assert columns.seconds.tolist() == [float(printed)]
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
 
 
-def test_bars_of_one_line_end_at_carriage_returns() -> None:
-    log = parse("\r" + "\r".join(bar(step + 1, f"{step}.000", f"2.0{step}0") for step in range(5)) + "\n")
-    assert steps(log) == [[0, 1, 2, 3, 4]]
-    assert log.segments[0].steps.seconds.tolist() == [2.0, 2.01, 2.02, 2.03, 2.04]
-    assert log.segments[0].steps.line.tolist() == [1] * 5
-    assert log.dropped == ()
-
-
-def test_a_stale_bar_is_a_repeat_and_changes_nothing() -> None:
-    text = bar(1, "0.000", "52.30") + "\n" + bar(2, "0.000", "52.30") + "\n" + bar(2, "1.000", "39.90") + "\n"
-    log = parse(text)
+def test_stale_bar_of_one_line_is_a_repeat() -> None:
+    log = parse("\r".join([bar(1, "0.000", "52.30"), bar(2, "0.000", "52.30"), bar(2, "1.000", "39.90")]) + "\n")
     assert steps(log) == [[0, 1]]
     assert log.segments[0].steps.seconds.tolist() == [52.3, 39.9]
+    assert log.segments[0].steps.line.tolist() == [1, 1]
     assert dropped(log) == {"repeated": 1}
 
 
-def test_a_bar_without_values_is_no_record() -> None:
-    log = parse("Epoch 0: :   0%|          | 0/20 [00:00<?]\rEpoch 0: :   5%|▌         | 1/20 [00:52<16:34]\n")
-    assert (log.dialect, log.segments, log.dropped) == (None, (), ())
-
-
-@pytest.mark.parametrize("glue", ["", "\n", "\r", " "])
-def test_a_dllogger_record_wins_over_the_bar(glue: str) -> None:
+@pytest.mark.parametrize("glue", ["", "\n", " "], ids=["glued", "next line", "blank"])
+def test_dllogger_record_wins_over_the_bar(glue: str) -> None:
     log = parse(bar(1, "0.000", "52.30") + glue + dll(0, "52.33449459075928") + "\n" + bar(2, "0.000", "52.30") + "\n")
     columns = log.segments[0].steps
-    assert columns.seconds.tolist() == [52.33449459075928]
-    assert columns.resolution_seconds.tolist() == [0.0]
-    assert columns.loss.tolist() == [12.94773006439209]
-    assert columns.grad_norm.tolist() == [14.857102394104004]
-    assert columns.has_grad_norm.tolist() == [True]
-    assert columns.global_batch_size.tolist() == [512.0]
-    assert log.segments[0].total_steps == 50
+    assert (columns.seconds.tolist(), columns.resolution_seconds[0]) == ([52.33449459075928], 0.0)
+    assert (columns.loss[0], columns.grad_norm[0]) == (12.94773006439209, 14.857102394104004)
+    assert (columns.global_batch_size[0], log.segments[0].total_steps) == (512.0, 50)
     assert dropped(log) == {"repeated": 2}
 
 
@@ -121,7 +93,7 @@ def test_a_rounded_step_that_does_not_fit_its_counter_is_dropped() -> None:
     assert dropped(log) == {"unknown-step": 1}
 
 
-def test_of_rounded_bars_printed_twice_the_second_counts() -> None:
+def test_second_print_of_rounded_bars_counts() -> None:
     text = ""
     for count in range(990, 1005):
         for step in (count - 2, count - 1):
@@ -129,40 +101,36 @@ def test_of_rounded_bars_printed_twice_the_second_counts() -> None:
             text += bar(count, shown, f"1.{step % 1000 % 90 + 10}") + "\r"
     columns = parse(text).segments[0].steps
     assert columns.index.tolist() == list(range(988, 1004))
-    for step, seconds in zip(columns.index, columns.seconds, strict=True):
-        assert seconds == float(f"1.{step % 1000 % 90 + 10}")
+    assert columns.seconds.tolist() == [float(f"1.{step % 1000 % 90 + 10}") for step in range(988, 1004)]
 
 
-@pytest.mark.parametrize("shown", ["nan.0", "nan", "inf.0", "NaN", "NaN.0", "Infinity", "-inf", "INF", "-Inf.0"])
-def test_a_value_that_is_no_number_is_data(shown: str) -> None:
+def test_rounded_bar_may_have_an_impossible_time() -> None:
+    text = bar(1000, "999.0", "2.000") + "\r" + bar(1001, "1e+3", "nan", loss="nan") + "\r" + bar(1002, "1e+3", "2.000")
+    columns = parse(text).segments[0].steps
+    assert columns.index.tolist() == [999, 1000, 1001]
+    assert columns.seconds.tolist() == pytest.approx([2.0, math.nan, 2.0], nan_ok=True)
+    assert math.isnan(columns.loss[1])
+
+
+@pytest.mark.parametrize("shown", ["nan.0", "NaN", "-inf", "Infinity"])
+def test_value_that_is_no_number_is_data(shown: str) -> None:
     value = float(shown.removesuffix(".0"))
-    texts = (bar(1, "0.000", shown, loss=shown) + "\n", dll(0, shown, loss=shown).replace("14.857102394104004", shown))
-    for text in texts:
+    record = dll(0, shown, loss=shown).replace("14.857102394104004", shown)
+    for text in (bar(1, "0.000", shown, loss=shown) + "\n", record):
         log = parse(text)
         columns = log.segments[0].steps
-        assert columns.seconds.tolist() == pytest.approx([value], nan_ok=True)
-        assert columns.loss.tolist() == pytest.approx([value], nan_ok=True)
+        assert [columns.seconds[0], columns.loss[0]] == pytest.approx([value] * 2, nan_ok=True)
         assert columns.has_loss.tolist() == [True]
         assert log.dropped == ()
     assert columns.grad_norm.tolist() == pytest.approx([value], nan_ok=True)
 
 
-def test_a_rounded_step_with_an_impossible_time_is_settled_like_others() -> None:
-    text = bar(1000, "999.0", "2.000") + "\r" + bar(1001, "1e+3", "nan", loss="nan") + "\r" + bar(1002, "1e+3", "2.000")
-    columns = parse(text).segments[0].steps
-    assert columns.index.tolist() == [999, 1000, 1001]
-    assert columns.seconds.tolist() == pytest.approx([2.0, math.nan, 2.0], nan_ok=True)
-    assert np.isnan(columns.loss).tolist() == [False, True, False]
-
-
-def test_a_bar_with_a_bracket_missing_is_torn() -> None:
+def test_bar_without_its_bracket_is_torn() -> None:
     log = parse(bar(1, "0.000", "24.00") + "\n" + bar(2, "1.000", "24.10")[:-3] + "\n")
     assert steps(log) == [[0]]
     assert dropped(log) == {"torn": 1}
-    (torn,) = log.dropped
-    assert torn.first_line == 2
-    assert torn.shown.startswith("Epoch 0: :  10%|█         | 2/50")
-    assert len(torn.shown) == 80
+    assert log.dropped[0].first_line == 2
+    assert log.dropped[0].shown.startswith("Epoch 0: :  10%|█         | 2/50")
 
 
 @pytest.mark.parametrize(
@@ -183,13 +151,13 @@ def test_a_dllogger_record_that_is_not_whole_is_torn(record: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        "Epoch 0: :   0%|          | 0/20 [00:00<?]\rEpoch 0: :   5%|▌         | 1/20 [00:52<16:34]",
         "[NeMo I 2025-06-11 05:23:31 nemo_logging:393] train_step_timing in s: [52.33, 39.9, 35.75]",
         "DLL 2025-06-11 05:13:28.847927 - PARAMETER cfg/micro_batch_size : 1  cfg/global_batch_size : 512 ",
         "DLL 2025-06-11 05:13:28.847927 - 20 val_loss : 8.53  epoch : 0 ",
         '{"train_step_timing in s": 18.39, "step": 12}',
         "Epoch 3: global_step is printed from 0 on",
         "Epoch 0, global step 99: 'reduced_train_loss' reached 8.83520 (best 8.83520), saving model",
-        "validation loss at iteration 2500 | lm loss value: 2.1",
     ],
 )
 def test_look_alikes_are_no_steps(line: str) -> None:

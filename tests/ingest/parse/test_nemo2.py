@@ -30,44 +30,40 @@ REORDERED_LINE = (
         (NEWER_LINE, (45, 6.08, 115792977920, 1249, 128, 100)),
         (REORDERED_LINE, (10, 10.26, math.nan, math.nan, 512, 20)),
     ],
+    ids=["document", "newer", "reordered"],
 )
-def test_lines_of_each_release(line: str, expected: tuple[float, ...]) -> None:
+def test_line_of_each_release_gives_its_columns(line: str, expected: tuple[float, ...]) -> None:
     log = parse(line)
     (segment,) = log.segments
-    columns = segment.steps
-    names = ("index", "seconds", "peak_memory_bytes", "tflops_per_gpu", "global_batch_size")
-    found = [float(getattr(columns, name)[0]) for name in names]
+    row = segment.steps
+    columns = (row.index, row.seconds, row.peak_memory_bytes, row.tflops_per_gpu, row.global_batch_size)
     assert log.dialect == "nemo2"
-    assert [*found, segment.total_steps] == pytest.approx(list(expected), nan_ok=True)
-    assert columns.has_loss.tolist() == [True]
-    assert columns.has_grad_norm.tolist() == [False]
+    assert [*(column[0] for column in columns), segment.total_steps] == pytest.approx(expected, nan_ok=True)
+    assert (row.has_loss[0], row.has_grad_norm[0]) == (True, False)
 
 
 @pytest.mark.parametrize(
     ("printed", "unit"),
-    [("12.39", 0.01), ("6.08", 0.001), ("6", 0.001), ("10.00", 0.01), ("10.000", 0.001), ("10.0", 0.01),
-     ("1.249e+03", 1.0), ("1.25e+03", 1.0), ("0.24", 0.0001), ("0.2453", 0.0001)],
-)  # fmt: skip
-def test_four_significant_digits_are_printed_without_trailing_zeros(printed: str, unit: float) -> None:
+    [("12.39", 0.01), ("6.08", 0.001), ("6", 0.001), ("10.000", 0.001), ("1.25e+03", 1.0), ("0.24", 0.0001)],
+)
+def test_four_digits_are_printed_without_trailing_zeros(printed: str, unit: float) -> None:
     columns = parse(nemo2(1, printed)).segments[0].steps
     assert columns.seconds.tolist() == [float(printed)]
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "NaN", "Infinity", "INF", "-nan"])
-def test_a_loss_or_norm_that_is_no_number_is_data(value: str) -> None:
+@pytest.mark.parametrize("value", ["nan", "-inf", "Infinity"])
+def test_loss_or_norm_that_is_no_number_is_data(value: str) -> None:
     log = parse(nemo2(3, more=f" | grad_norm: {value}").replace("11.96", value))
     columns = log.segments[0].steps
-    assert columns.loss.tolist() == pytest.approx([float(value)], nan_ok=True)
-    assert columns.grad_norm.tolist() == pytest.approx([float(value)], nan_ok=True)
-    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == ([True], [True])
+    assert [columns.loss[0], columns.grad_norm[0]] == pytest.approx([float(value)] * 2, nan_ok=True)
+    assert (columns.has_loss[0], columns.has_grad_norm[0]) == (True, True)
     assert log.dropped == ()
 
 
-def test_a_missing_loss_and_a_printed_norm_are_told() -> None:
+def test_line_may_lack_a_loss() -> None:
     columns = parse(nemo2(3).replace("reduced_train_loss: 11.96", "grad_norm: 1.234")).segments[0].steps
-    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == ([False], [True])
-    assert columns.grad_norm.tolist() == [1.234]
+    assert (columns.has_loss[0], columns.has_grad_norm[0], columns.grad_norm[0]) == (False, True, 1.234)
 
 
 @pytest.mark.parametrize(
@@ -80,41 +76,28 @@ def test_the_total_is_known_where_iteration_and_global_step_agree(head: str, tot
 
 
 @pytest.mark.parametrize(
-    "prefix",
+    ("prefix", "suffix"),
     [
-        "",
-        "0: ",
-        "55:  ",
-        " 9: [default3]: ",
-        "[rank4]:",
-        "ining-demo/0 [default0]:",
-        "(pretraining, pid=4112) ",
-        "train/0 ",
-        "2025-06-11 05:14:49 ",
-        "[2025-12-19 10:49:15] ",
-        "\x1b[31m",
-        "\x02d",
-        "# ",
-        "    ",
-        "\r",
-        "text of another rank, cut off",
-        "ümläut ",
+        (" 9: [default3]: ", ""),
+        ("[rank4]:", "\r"),
+        ("(pretraining, pid=4112) ", "  "),
+        ("2025-06-11 05:14:49 ", ""),
+        ("\x1b[31m", "\x1b[0m"),
+        ("\x02d", ""),
+        ("\r", ""),
+        ("ümläut ", ""),
     ],
 )
-@pytest.mark.parametrize("suffix", ["", "\r", "\x1b[0m", "  "])
-def test_a_record_may_stand_anywhere_in_a_line(prefix: str, suffix: str) -> None:
+def test_record_may_stand_anywhere_in_a_line(prefix: str, suffix: str) -> None:
     log = parse("first line\n" + prefix + nemo2(7, more="").rstrip("\n") + suffix + "\n")
-    assert steps(log) == [[7]]
-    assert log.segments[0].steps.seconds.tolist() == [6.061]
-    assert log.segments[0].steps.line.tolist() == [2]
-    assert log.dropped == ()
+    assert (steps(log), log.dropped) == ([[7]], ())
+    assert (log.segments[0].steps.seconds[0], log.segments[0].steps.line[0]) == (6.061, 2)
 
 
-def test_several_records_on_one_line() -> None:
+def test_records_of_one_line_are_all_read() -> None:
     log = parse(nemo2(7).rstrip() + nemo2(8, "7.5").rstrip() + " [default0]:" + nemo2(9, "8.5"))
     assert steps(log) == [[7, 8, 9]]
     assert log.segments[0].steps.seconds.tolist() == [6.061, 7.5, 8.5]
-    assert log.segments[0].steps.line.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -122,23 +105,19 @@ def test_several_records_on_one_line() -> None:
     [
         nemo2(7, "12.39", more="").rstrip("\n"),  # the end of the file may have cut the number
         nemo2(7, "12.39", more="W0307 22:33:45 foreign text"),
-        nemo2(7, "12.39", more="") .rstrip("\n") + nemo2(8, more=""),  # glued: the number has no delimiter
+        nemo2(7, "12.39", more="").rstrip("\n") + nemo2(8, more=""),  # glued: the number has no delimiter
         nemo2(7, "12.3", more="") + "foreign\n" + "9 | consumed_samples: 6400\n",
         nemo2(7, "12.3", more="") + "foreign\nand more\n" + "9\n",
-        nemo2(7, "1", more="") + "foreign\n" + "2.39 | consumed_samples: 6400\n",
         nemo2(7, "1.249", more="") + "foreign\n" + "e+03 | consumed_samples: 6400\n",
-        nemo2(7, "12.", more=""),
         nemo2(7, "12.3e", more=""),
-        nemo2(7, "", more=""),
         nemo2(7).replace("global_step: 7", "global_step: 7 | global_step: 8"),
-        nemo2(7).replace("global_step: 7 | ", ""),
         nemo2(7).replace("iteration 7/49", "iter"),
         nemo2(7)[:60] + "\n",
     ],
-)  # fmt: skip
-def test_a_torn_record_is_dropped_and_counted(text: str) -> None:
+)
+def test_torn_record_is_dropped_and_counted(text: str) -> None:
     log = parse("before\n" + text)
-    assert 7 not in [step for segment in steps(log) for step in segment]
+    assert not log.segments or 7 not in steps(log)[0]
     assert dropped(log) == {"torn": 1}
     assert log.dropped[0].first_line == 2
     assert log.dropped[0].shown.startswith("Training epoch 0, iter")
@@ -146,10 +125,10 @@ def test_a_torn_record_is_dropped_and_counted(text: str) -> None:
 
 @pytest.mark.parametrize(
     "after",
-    ["", "\n", "foreign\n", "0 | module | DDP  | 4.9 B  | train\n", "------\n", "5.2 B     Trainable params\n",
-     nemo2(8) + "42\n", "1\n2\n".join("x" for _ in range(12)).replace("x", "no number\n" * 9)],
-)  # fmt: skip
-def test_a_number_at_the_end_of_a_line_counts_unless_its_rest_follows(after: str) -> None:
+    ["", "foreign\n", "0 | module | DDP  | 4.9 B  | train\n", "5.2 B     Trainable params\n", nemo2(8) + "42\n"],
+    ids=["nothing", "words", "table", "number with a unit", "record"],
+)
+def test_number_at_the_end_counts_without_its_rest(after: str) -> None:
     log = parse(nemo2(7, "12.39", more="") + after)
     assert 7 in steps(log)[0]
     assert "torn" not in dropped(log)
@@ -179,14 +158,12 @@ def test_look_alikes_are_no_steps(line: str) -> None:
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
 
-@pytest.mark.parametrize("seconds", ["0", "0.0", "-1.5", "nan", "inf", "NaN", "Infinity", "-inf", "INF"])
-def test_an_impossible_time_is_kept_as_printed_with_its_loss(seconds: str) -> None:
+@pytest.mark.parametrize("seconds", ["0.0", "-1.5", "nan", "-inf"])
+def test_impossible_time_is_kept_as_printed(seconds: str) -> None:
     log = parse(nemo2(0) + nemo2(1, seconds).replace("11.96", "nan") + nemo2(2))
-    assert steps(log) == [[0, 1, 2]]
     columns = log.segments[0].steps
     assert columns.seconds.tolist() == pytest.approx([6.061, float(seconds), 6.061], nan_ok=True)
-    assert columns.resolution_seconds[1] == 0
-    assert (columns.has_loss[1], math.isnan(columns.loss[1])) == (True, True)
+    assert (columns.resolution_seconds[1], columns.has_loss[1], math.isnan(columns.loss[1])) == (0, True, True)
     assert log.dropped == ()
 
 
@@ -202,14 +179,14 @@ def test_numbers_beyond_all_bounds_do_no_harm() -> None:
 SAMPLES = " | consumed_samples: 640"
 
 
-@pytest.mark.parametrize("last", [10, 30, 49])
-@pytest.mark.parametrize("prefix", ["", "3: ", "train/0 [default0]:"])
-@pytest.mark.parametrize("printed", ["6.06", "6.0", "6.", "6", "60.61", "1.249e+0", "1.249"])
-def test_a_record_that_ends_where_its_siblings_go_on_is_torn(printed: str, prefix: str, last: int) -> None:
+@pytest.mark.parametrize(
+    ("printed", "prefix", "last"),
+    [("6.06", "", 10), ("6.", "3: ", 49), ("6", "", 30), ("60.61", "train/0 [default0]:", 10), ("1.249e+0", "", 49)],
+)
+def test_record_shorter_than_its_siblings_is_torn(printed: str, prefix: str, last: int) -> None:
     """The file is cut, or another process cut in with a line of its own: nothing shows that the number is whole."""
-    cut = prefix + nemo2(last, printed, more="")
     lines = [prefix + nemo2(step, more=SAMPLES if step else "") for step in range(50)]
-    lines[last] = cut
+    lines[last] = prefix + nemo2(last, printed, more="")
     log = parse("".join(lines))
     assert steps(log) == [[step for step in range(50) if step != last]]
     assert dropped(log) == {"torn": 1}

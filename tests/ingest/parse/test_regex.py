@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-import pickle
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from written_logs import dropped, nemo2_run, steps
 
 from pytest_llmbench.core.models import ParsedLog, Quote, RegexDialect, TimesOf, Unread
-from pytest_llmbench.ingest.parse.growing import Growing, ReachedStep
-from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.parse.read import parse_blocks
 from pytest_llmbench.ingest.parse.scan import REACH, REACH_BACK
 
 OWN = RegexDialect(
@@ -45,16 +39,14 @@ def seconds(log: ParsedLog) -> list[float]:
     return [value for part in log.segments for value in part.steps.seconds.tolist()]
 
 
-def test_a_line_gives_its_step_time_and_loss_with_its_place() -> None:
+def test_line_gives_its_step_time_and_loss() -> None:
     log = parse(f"hello\n{run(0, 2)}bye\n")
     (segment,) = log.segments
+    columns = segment.steps
     assert log.dialect == "regex:mine-1.0"
-    assert segment.steps.index.tolist() == [0, 1, 2]
-    assert segment.steps.line.tolist() == [2, 3, 4]
-    assert segment.steps.seconds.tolist() == pytest.approx([0.51225] * 3)
-    assert segment.steps.resolution_seconds.tolist() == pytest.approx([1e-5] * 3)
-    assert segment.steps.loss.tolist() == [2.5] * 3
-    assert segment.steps.mean_of.tolist() == [1, 1, 1]
+    assert (columns.index.tolist(), columns.line.tolist()) == ([0, 1, 2], [2, 3, 4])
+    row = (columns.seconds[0], columns.resolution_seconds[0], columns.loss[0], columns.mean_of[0])
+    assert row == pytest.approx((0.51225, 1e-5, 2.5, 1))
 
 
 def test_every_group_lands_in_its_column() -> None:
@@ -74,14 +66,11 @@ def test_every_group_lands_in_its_column() -> None:
 @pytest.mark.parametrize(
     ("unit", "printed", "expected", "resolution"),
     [
-        ("s", "1.250", 1.25, 0.001),
+        ("s", "1.25e+01", 12.5, 0.1),
         ("ms", "7,325.5", 7.3255, 1e-4),
         ("us", "250000", 0.25, 1e-6),
         ("min", "0.5", 30.0, 6.0),
         ("1/s", "2.50", 0.4, 0.01 * 0.4**2),
-        ("s", "1.25e+01", 12.5, 0.1),
-        ("s", "0", 0.0, 1.0),
-        ("s", "inf", math.inf, 0.0),
         ("1/s", "0.00", math.inf, 0.0),
     ],
 )
@@ -101,16 +90,12 @@ def test_a_time_that_is_no_number_is_data_and_a_missing_loss_is_none() -> None:
 
 PART_OF_A_NUMBER = [
     (r"step (?P<step>\d+) .*(?P<seconds>[\d.]+)s", "step 1 took 12.39s"),  # greedy: 9
-    (r"step (?P<step>\d+) took (?P<seconds>\d+)", "step 1 took 12.39s"),  # 12
     (r"step (?P<step>\d+) took (?P<seconds>\d+)", "step 1 took 1,239 ms"),  # 1
     (r"step (?P<step>\d+) .*? (?P<seconds>[\d.]+)", "step 1 took 1.2e+03 s"),  # 1.2
-    (r"step (?P<step>\d+).*?(?P<seconds>[\d.]+) ms", "step 1 took 1,239.5 ms"),  # 239.5
     (r"step (?P<step>\d+).*?(?P<seconds>[\d.]+) ms", "step 1 took -5 ms"),  # 5
     (r"step (?P<step>\d+).*?(?P<seconds>\d+) ms", "step 1 took .5 ms"),  # 5
-    (r"step (?P<step>\d) .*?(?P<seconds>[\d.]+) ms|(?P<loss>x)", "step: step 2 took 1.2.3 ms"),
     (r"(?P<step>\d) took (?P<seconds>[\d.]+) ms", "step 12 took 5 ms"),  # 2
     (r"step (?P<step>\S+) took (?P<seconds>[\d.]+) ms", "step 1.5 took 5 ms"),
-    (r"step (?P<step>\d+) took (?P<seconds>\S+) ms", "step 1 took 5ms ms"),
     (r"step (?P<step>\d+) took (?P<seconds>\S+) ms", "step 1 took N/A ms"),
     (r"step (?P<step>\d+)( took (?P<seconds>\S+) ms)?", "step 1 is over"),
     (r"step (?P<step>\d+) (?P<seconds>[\d.]+)s loss (?P<loss>\S+)", "step 1 5s loss 2.5!?"),
@@ -127,43 +112,35 @@ def test_a_part_of_a_number_is_never_taken_for_it(pattern: str, text: str) -> No
     ("pattern", "text", "expected"),
     [
         (r"^(?P<step>\d+),(?P<loss>[\d.]+),(?P<seconds>[\d.]+)", "17,512,2.39 step", (17, 2.39)),
-        (r"^(?P<step>\d+),(?P<seconds>[\d.]+),", "17,512,100 step", (17, 512.0)),
         (r"step-(?P<step>\d+)-(?P<seconds>[\d.]+)s", "step-3-1.5s", (3, 1.5)),
         (r"step (?P<step>[\d,]+): (?P<seconds>\S+)", "step 12,510: 1.5,", (12510, 1.5)),
-        (r"step (?P<step>\d+) took (?P<seconds>\S+) ?s", "step 3 took 1.5 s.", (3, 1.5)),
         (r"(?i)STEP (?P<step>\d+)\D+(?P<seconds>\d+\.\d+)", "step 3: ✓ 1.5", (3, 1.5)),
     ],
 )
-def test_what_stands_beside_a_number_need_not_be_a_blank(pattern: str, text: str, expected: object) -> None:
+def test_number_may_have_signs_around_it(pattern: str, text: str, expected: object) -> None:
     log = reads(pattern, f"{text}\n")
     assert (log.segments[0].steps.index[0], seconds(log)[0]) == expected
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "whole"),
+    ("text", "whole"),
     [
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5", False),
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\n", True),
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\r", True),
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5 s", True),
-        (r"step (?P<step>\d+) (?P<seconds>\d+)", "step 1 2.", False),
-        (r"step (?P<step>\d+) (?P<seconds>\d+)", "step 1 2,34", False),
-        (r"step (?P<step>\d+) (?P<seconds>\d+)", "step 1 2e", False),
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\n39\nnext", False),
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.5\n39 steps to go", True),
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 2.\x1b[0m5\n", False),
-        (r"step (?P<step>\d+) (?P<seconds>[\d.]+)", "step 1 \x1b[31m2.5\x1b[0m\n", True),
+        ("step 1 2.5", False),
+        ("step 1 2.5\n", True),
+        ("step 1 2.5\r", True),
+        ("step 1 2.5 s", True),
+        ("step 1 2,34", False),
+        ("step 1 2e", False),
+        ("step 1 2.5\n39\nnext", False),
+        ("step 1 2.5\n39 steps to go", True),
+        ("step 1 2.\x1b[0m5\n", False),
+        ("step 1 \x1b[31m2.5\x1b[0m\n", True),
     ],
 )
-def test_a_number_counts_only_where_it_has_an_end(pattern: str, text: str, whole: bool) -> None:
-    log = reads(pattern, text)
+def test_number_counts_only_if_it_has_an_end(text: str, whole: bool) -> None:
+    log = reads(r"step (?P<step>\d+) (?P<seconds>[\d.]+)", text)
     assert bool(log.segments) is whole
     assert dropped(log) == ({} if whole else {"torn": 1})
-
-
-def test_lines_without_the_literal_and_lines_that_do_not_match_are_no_steps() -> None:
-    log = parse("step 5 loss 2 took 4 s\n" + "took 5 ms\n" + line(1))
-    assert (steps(log), dropped(log)) == ([[1]], {})
 
 
 def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() -> None:
@@ -178,23 +155,23 @@ def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() 
     assert parse(line(1) + "took 5 ms\n", OWN, absent).unread == ()
 
 
-def test_glued_records_are_two_steps_or_none_and_never_mixed() -> None:
+GREEDY = replace(OWN, pattern=r"step (?P<step>\d+) .* (?P<seconds>[\d.]+) ms")
+
+
+def test_glued_records_are_never_mixed() -> None:
     apart = parse(line(1).strip() + line(2))
     assert (steps(apart), dropped(apart)) == ([[1, 2]], {})
     cut = parse("step 1 loss 2.5 tostep 2 loss 2.5 took 512 ms\n")
     assert (steps(cut), dropped(cut)) == ([], {"torn": 1})
-    greedy = replace(OWN, pattern=r"step (?P<step>\d+) .* (?P<seconds>[\d.]+) ms")
-    log = parse(line(1).strip() + " " + line(2, "99.5"), greedy)
-    assert (steps(log), dropped(log)) == ([], {"torn": 1})
+    greedy = parse(line(1).strip() + " " + line(2, "99.5"), GREEDY)
+    assert (steps(greedy), dropped(greedy)) == ([], {"torn": 1})
 
 
-def test_a_time_behind_the_rest_of_another_line_is_not_taken_for_the_own_one() -> None:
-    greedy = replace(OWN, pattern=r"step (?P<step>\d+) .* (?P<seconds>[\d.]+) ms")
-    glued = line(3).strip() + " loss 2.5 took 99 ms\n"
-    log = parse(run(0, 2) + glued + run(4, 6), greedy)
+def test_greedy_pattern_takes_no_time_of_another_line() -> None:
+    log = parse(run(0, 2) + line(3).strip() + " loss 2.5 took 99 ms\n" + run(4, 6), GREEDY)
     assert (steps(log), dropped(log)) == ([[0, 1, 2, 4, 5, 6]], {"torn": 1})
-    several = "".join(f"step {step} waited 3 ms took 512 ms\n" for step in range(4))
-    assert (steps(parse(several, greedy)), dropped(parse(several, greedy))) == ([[0, 1, 2, 3]], {})
+    several = parse("".join(f"step {step} waited 3 ms took 512 ms\n" for step in range(4)), GREEDY)
+    assert (steps(several), dropped(several)) == ([[0, 1, 2, 3]], {})
 
 
 def test_a_line_is_read_once_however_often_the_literal_stands_in_it() -> None:
@@ -215,15 +192,9 @@ def test_carriage_returns_end_a_line() -> None:
     assert (steps(log), log.segments[0].total_steps) == ([[0, 1, 2]], 50)
 
 
-@pytest.mark.parametrize("prefix", ["3: ", "[default7]:", "[rank1]: ", "(worker, pid=41) ", "train/0 [default3]:"])
-def test_ranks_are_told_apart(prefix: str) -> None:
-    other = prefix.translate(str.maketrans("37140", "88888"))
-    both = "".join(prefix + line(step) + other + line(step, "99") for step in range(3))
-    log = parse(both)
-    assert (steps(log), dropped(log)) == ([[0, 1, 2]], {"other-rank": 3})
-
-
-def test_a_step_number_at_the_beginning_of_a_line_is_no_rank() -> None:
+def test_ranks_are_read_apart_from_step_numbers() -> None:
+    both = parse("".join("3: " + line(step) + "8: " + line(step, "99") for step in range(3)))
+    assert (steps(both), dropped(both)) == ([[0, 1, 2]], {"other-rank": 3})
     log = reads(r"(?P<step>\d+): (?P<seconds>[\d.]+) ms", "".join(f"{n}: 5.5 ms\n" for n in range(5)), find=" ms")
     assert steps(log) == [[0, 1, 2, 3, 4]]
 
@@ -234,14 +205,9 @@ def test_start_and_end_lines_divide_a_log_and_finish_a_run() -> None:
     assert [(part.steps.index.tolist(), part.finished) for part in log.segments] == [([0, 1, 2], False), ([3, 4], True)]
 
 
-def test_a_falling_step_is_another_attempt() -> None:
-    assert steps(parse(run(0, 9) + run(4, 9))) == [[*range(10)], [*range(4, 10)]]
-
-
 @pytest.mark.parametrize(
     ("printed", "first_step", "mean_of"),
     [
-        ([10, 20, 30], 1, [10, 10, 10]),
         ([9, 19, 29], 0, [10, 10, 10]),
         ([1, 10, 20, 30], 1, [1, 9, 10, 10]),
         ([10, 20, 40, 50], 1, [10, 10, 10, 10]),  # the line of step 30 is lost: 21 to 30 are not covered
@@ -249,17 +215,12 @@ def test_a_falling_step_is_another_attempt() -> None:
         ([10, 20, 40], 1, [10, 10, 10]),  # which gap is the usual one is not known: the smaller one claims less
         ([8010, 8020, 8030], 1, [10, 10, 10]),  # resumed
         ([50], 1, [1]),
-        ([1, 2, 3], 1, [1, 1, 1]),
     ],
 )
-def test_a_time_is_the_mean_since_the_line_before(printed: list[int], first_step: int, mean_of: list[int]) -> None:
+def test_time_is_the_mean_since_the_line_before(printed: list[int], first_step: int, mean_of: list[int]) -> None:
     mean = replace(OWN, averages=TimesOf.INTERVAL, first_step=first_step)
     (segment,) = parse("".join(map(line, printed)), mean).segments
     assert (segment.steps.mean_of.tolist(), segment.first_step) == (mean_of, first_step)
-
-
-def test_bytes_that_are_no_text_do_not_hide_a_step() -> None:
-    assert steps(parse(b"\xff\xfe\x00 step 1 loss 2.5 \xe2\x96 took 512 ms\n")) == [[1]]
 
 
 def test_a_definition_counts_before_a_built_in_dialect_that_finds_no_more() -> None:
@@ -286,30 +247,9 @@ def test_a_log_is_read_again_in_the_words_of_another_definition_that_fits_it() -
     assert log.read_as("nemo2").dialect == "regex:mine-1.0"
 
 
-def test_a_definition_may_look_for_what_a_built_in_dialect_looks_for() -> None:
-    own = RegexDialect("regex:mine-1.0", "Training epoch ", r"global_step: (?P<step>\d+) .*in s: (?P<seconds>[\d.]+) ")
-    assert parse(nemo2_run(0, 4), own).dialects == {"regex:mine-1.0", "nemo2"}
-
-
-def test_without_definitions_nothing_else_is_read() -> None:
-    log = parse_blocks([nemo2_run(0, 4).encode()])
-    assert (log.dialect, log.readings) == ("nemo2", ())
-
-
 def by_step(log: ParsedLog) -> dict[int, float]:
     """The time of each step of a log of one attempt, or none."""
     return dict(zip(*steps(log), seconds(log), strict=True)) if log.segments else {}
-
-
-TEXT = (run(0, 3, "[rank1]: ") + "noise ms\n" + line(4).strip() + line(5) + "\r" + line(6)[:-4]).encode()
-
-
-@pytest.mark.slow
-@given(st.lists(st.integers(0, len(TEXT)), max_size=8))
-def test_it_does_not_matter_where_a_log_is_cut_into_blocks(places: list[int]) -> None:
-    edges = [0, *sorted(places), len(TEXT)]
-    log = parse_blocks([TEXT[begin:end] for begin, end in pairwise(edges)], [OWN])
-    assert (steps(log), dropped(log)) == (steps(parse(TEXT)), dropped(parse(TEXT))) == ([[0, 1, 2, 3, 4, 5]], {})
 
 
 @pytest.mark.parametrize(
@@ -331,37 +271,13 @@ def test_a_log_that_is_cut_anywhere_shows_no_time_that_was_not_there(pattern: st
         assert by_step(parse(text[:place], own)).items() <= whole.items()
 
 
-@pytest.mark.parametrize("pattern", [r"((\d+)+)+x", r"(.*)*(.*)*(.*)*=", r"(\d|\d\d)+ (\d*)*y"])
-def test_a_pattern_that_could_try_every_combination_ends(pattern: str) -> None:
-    """Python's own engine needs longer than the universe for each of them."""
-    own = replace(OWN, pattern=rf"{pattern}.*step (?P<step>\d+) (?P<seconds>\d+) ms")
+def test_pattern_of_every_combination_ends() -> None:
+    """Python's own engine needs longer than the universe."""
+    own = replace(OWN, pattern=r"(.*)*(.*)*(.*)*=.*step (?P<step>\d+) (?P<seconds>\d+) ms")
     assert parse("5 ms " + "1" * 6000 + "\n", own).segments == ()
 
 
-@given(st.binary(max_size=300))
-def test_no_text_is_an_error(data: bytes) -> None:
-    parse(b"step 1 loss " + data + b" ms\n", replace(OWN, averages=TimesOf.INTERVAL, start="step", end="loss"))
-
-
-def test_a_file_and_the_end_of_a_growing_one_are_read_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "log-x_1.out"
-    path.write_text(run(1, 8))
-    mine = replace(OWN, first_step=1)
-    assert steps(read_log(path, [mine])) == [[*range(1, 9)]]
-    found = Growing(path, [mine]).find_last_step()
-    assert found == ReachedStep(8, None, found.seconds if found else 0)
-    assert found.seconds == pytest.approx(0.51225)
-    assert Growing(path).find_last_step() is None
-
-
-def test_a_definition_travels_between_processes() -> None:
-    assert pickle.loads(pickle.dumps(OWN)) == OWN  # noqa: S301
-
-
 # --- what says the time of a step otherwise ---------------------------------------------------------------
-
-
-RATE_OF_WORK = r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s"
 
 
 def other(pattern: str, text: str, **fields: object) -> ParsedLog:
@@ -404,20 +320,12 @@ def test_the_time_so_far_is_a_difference_of_lines() -> None:
     assert math.isnan(resumed.segments[0].steps.seconds[0])  # 101 steps in half a second
 
 
-def test_a_rate_with_what_it_is_of() -> None:
+def test_rate_with_its_amount_is_a_time() -> None:
     columns = (
-        other(r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s", "at 1 64 at 128.0/s\nat 2 32 at 128.0/s\n").segments[0].steps
+        other(r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s", "at 1 64 at 128.0/s\nat 2 64 at 0.0/s\n").segments[0].steps
     )
-    assert columns.seconds.tolist() == [0.5, 0.25]
+    assert columns.seconds.tolist() == [0.5, math.inf]
     assert columns.resolution_seconds[0] == pytest.approx(0.5 * 0.1 / 128)
-
-
-@pytest.mark.parametrize("rate", ["0", "0.0"])
-def test_a_rate_of_zero_never_ends_a_step(rate: str) -> None:
-    assert (
-        other(r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s", f"at 1 64 at {rate}/s\n").segments[0].steps.seconds[0]
-        == math.inf
-    )
 
 
 def test_a_line_may_say_its_unit() -> None:
