@@ -25,30 +25,24 @@ def seconds(log: ParsedLog) -> list[float]:
     return [value for part in log.segments for value in part.steps.seconds.tolist()]
 
 
-@pytest.mark.parametrize("pattern", [OPEN, r"step (?P<step>\S+) took (?P<seconds>\S+)"])
+@pytest.mark.parametrize("pattern", [OPEN, r"step (?P<step>\S+) took (?P<seconds>\S+)"], ids=["digits", "word"])
 @pytest.mark.parametrize(
     ("printed", "unit", "expected"),
     [
         ("11.5K", "ms", 11.5),
-        ("4.71k", "ms", 4.71),
-        ("11.5K", "s", 11500.0),
         ("1.2M", "us", 1.2),
         ("11.5Kms", "ms", None),
-        ("11.5Kx", "ms", None),
         ("11.5x", "s", None),
-        ("11.5s", "s", 11.5),
         ("11.5sec", "s", 11.5),
         ("11.5s/it", "s", 11.5),
         ("980ms", "s", None),
-        ("980ms", "ms", 0.98),
         ("980\u00b5s", "us", 980e-6),
-        ("1.5min", "min", 90.0),
         ("1.5m", "s", None),
         ("2.50it/s", "1/s", 0.4),
         ("2.50s/it", "1/s", None),
     ],
 )
-def test_letters_glued_to_a_time_are_read_or_make_it_torn(
+def test_letters_glued_to_a_time_are_read_or_torn(
     pattern: str, printed: str, unit: str, expected: float | None
 ) -> None:
     log = parse(f"step 1 took {printed} and more\n", pattern, unit=unit)
@@ -56,26 +50,18 @@ def test_letters_glued_to_a_time_are_read_or_make_it_torn(
     assert dropped(log) == ({"torn": 1} if expected is None else {})
 
 
-def test_a_multiple_has_its_own_resolution() -> None:
-    log = parse("step 1 took 11.5K ms\n", unit="ms")
-    assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx([0.1])
-
-
 @pytest.mark.parametrize(
     ("pattern", "text", "column", "expected"),
     [
         (r"tok (?P<tokens>[\d.]+)", "tok 11.5K", "tokens_per_second_per_gpu", 11500.0),
         (r"tf (?P<tflops>[\d.]+)", "tf 412.5TFLOP/s/GPU", "tflops_per_gpu", 412.5),
-        (r"tf (?P<tflops>[\d.]+)", "tf 412.5T", "tflops_per_gpu", 412.5),
         (r"tf (?P<tflops>[\d.]+)", "tf 1.2PFLOPS", "tflops_per_gpu", 1200.0),
         (r"mem (?P<memory_bytes>[\d.]+)", "mem 28.5GiB", "peak_memory_bytes", 28.5 * 2**30),
         (r"mem (?P<memory_bytes>[\d.]+)", "mem 28.5GB", "peak_memory_bytes", 28.5e9),
-        (r"loss (?P<loss>[\d.]+)nats", "loss 2.5nats", "loss", 2.5),
         (r"loss (?P<loss>\S+)", "loss nan", "loss", math.nan),
         (r"loss (?P<loss>[\d.]+)", "loss 2.5x", "loss", None),
         (r"gbs (?P<batch>\d+)", "gbs 4K", "global_batch_size", None),
         (r"of (?P<total>\d+)", "of 10K", "index", None),
-        (r"of (?P<total>\d+)", "of 50it", "index", 1),
     ],
 )
 def test_letters_glued_to_other_numbers(pattern: str, text: str, column: str, expected: float | None) -> None:
@@ -85,14 +71,11 @@ def test_letters_glued_to_other_numbers(pattern: str, text: str, column: str, ex
 
 
 @pytest.mark.parametrize(
-    ("step", "expected"), [("31.0", 31), ("31.", 31), ("31.00", 31), ("31.5", None), ("31K", None), ("3.1e1", None)]
+    ("step", "expected"), [("31.0", [[31]]), ("31.", [[31]]), ("31.5", []), ("31K", []), ("3.1e1", [])]
 )
-@pytest.mark.parametrize("group", [r"[\d.]+", r"\d+", r"\S+"])
-def test_a_step_that_is_printed_as_a_float_is_a_step(group: str, step: str, expected: int | None) -> None:
-    log = parse(f"step {step} took 5 s\n", rf"step (?P<step>{group}).*? took (?P<seconds>\d+) s")
-    if step == "31." and group == r"\d+":
-        expected = 31
-    assert steps(log) == ([] if expected is None else [[expected]])
+@pytest.mark.parametrize("group", [r"[\d.]+", r"\d+"])
+def test_step_printed_as_a_whole_float_counts(group: str, step: str, expected: list[list[int]]) -> None:
+    assert steps(parse(f"step {step} took 5 s\n", rf"step (?P<step>{group}).*? took (?P<seconds>\d+) s")) == expected
 
 
 def test_the_group_that_failed_is_named() -> None:
@@ -126,23 +109,17 @@ def run(times: list[str], behind: str = "") -> str:
 TIMES = [f"{6 + step % 7 / 100:.2f}" for step in range(50)]
 
 
+@pytest.mark.parametrize(
+    ("printed", "behind", "torn"),
+    [("6.0", "", 1), ("6.", " s", 1), ("6", " | eta 5m", 1), ("6.05", " s, loss 2.5", 0), ("6.05", "", 0)],
+)
 @pytest.mark.parametrize("place", [20, 49])
-@pytest.mark.parametrize(("printed", "torn"), [("6.0", 1), ("6.", 1), ("6", 1), ("6.05", 0)])
-@pytest.mark.parametrize("behind", ["", " s", " | eta 5m", " s, loss 2.5"])
-def test_a_time_that_ends_where_others_go_on_is_torn_if_it_may_be_cut(
-    behind: str, printed: str, torn: int, place: int
-) -> None:
+def test_time_shorter_than_others_is_torn(printed: str, behind: str, torn: int, place: int) -> None:
     lines = run(TIMES, behind).splitlines(keepends=True)
     lines[place] = f"step {place} took {printed}\n"
     log = parse("".join(lines))
     assert dropped(log) == ({"torn": 1} if torn else {})
     assert steps(log) == [[step for step in range(50) if not (torn and step == place)]]
-
-
-def test_a_whole_number_that_ends_where_others_go_on_is_torn() -> None:
-    lines = run(["512"] * 30, " ms").splitlines(keepends=True)
-    lines[12] = "step 12 took 51\n"
-    assert steps(parse("".join(lines))) == [[step for step in range(30) if step != 12]]
 
 
 def test_numbers_that_leave_out_zeros_are_not_torn() -> None:
@@ -170,51 +147,44 @@ def test_times_in_two_units_are_not_mixed() -> None:
     assert dropped(parse(run(bars, "]"))) == {"torn": 1}
 
 
-def averages(count: int, first: float = 30.0) -> list[str]:
-    singles = [first, *(6 + (step * 37 % 11) / 200 for step in range(1, count))]
-    return [f"{sum(singles[: step + 1]) / (step + 1):.3f}" for step in range(count)]
-
-
-def test_means_since_the_start_are_told() -> None:
-    log = parse(run(averages(50)))
+def test_means_since_the_start_are_reported() -> None:
+    singles = [30.0, *(6 + (step * 37 % 11) / 200 for step in range(1, 50))]
+    means = run([f"{sum(singles[:count]) / count:.3f}" for count in range(1, 51)])
+    log = parse(means)
     assert dropped(log) == {"running-average": 50}
     assert steps(log) == [list(range(50))]
-    singles = [30.0, *(6 + (step * 37 % 11) / 200 for step in range(1, 50))]
+    assert dropped(parse(means, averages="interval")) == {}
     assert dropped(parse(run([f"{value:.3f}" for value in singles]))) == {}
-    assert dropped(parse(run(averages(50)), averages="interval")) == {}
 
 
 @pytest.mark.parametrize(
     ("line", "fields", "reason"),
     [
         ("step {} avg took {:.2f} s", {}, "running-average"),
-        ("step {} mean step time: {:.2f} s", {}, "running-average"),
         ("step {} running average {:.2f} s", {"averages": "interval"}, "running-average"),
         ("step {} average time {:.2f} s", {"averages": "interval"}, ""),
         ("step {} train_speed(iter/s): {:.2f}", {"unit": "1/s"}, "running-average"),
         ("step {} speed {:.2f} samples/s", {"unit": "1/s"}, "rate-of-samples"),
-        ("step {} samples/sec: {:.2f}", {"unit": "1/s"}, "rate-of-samples"),
-        ("step {} CurrSamplesPerSec={:.2f},", {"unit": "1/s"}, "rate-of-samples"),
         ("step {} RunningAvgSamplesPerSec={:.2f},", {"unit": "1/s"}, "rate-of-samples"),
         ("step {} speed {:.2f} it/s", {"unit": "1/s"}, ""),
         ("step {} loss avg 3 took {:.2f} s", {}, ""),
-        ("step {} tokens 512, took {:.2f} s", {}, ""),
     ],
 )
-def test_what_a_line_calls_its_time_is_told(line: str, fields: dict[str, str], reason: str) -> None:
+def test_name_of_a_time_is_reported(line: str, fields: dict[str, str], reason: str) -> None:
     text = "".join(line.format(step, 6 + step % 7 / 100) + "\n" for step in range(30))
     log = parse(text, r"step (?P<step>\d+) .*?(?P<seconds>\d+\.\d\d)", **fields)
     assert dropped(log) == ({reason: 30} if reason else {})
     assert steps(log) == [list(range(30))]
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01, 0.2])
-@pytest.mark.parametrize("count", [FEWEST, 50, 500])
-def test_single_times_do_not_look_like_means(count: int, noise: float) -> None:
-    def of(values: list[float]) -> list[StepRecord]:
-        return [StepRecord(RecordOrigin(step, step + 1, ""), step, value, 0.01) for step, value in enumerate(values)]
+def make_records(times: list[float]) -> list[StepRecord]:
+    return [StepRecord(RecordOrigin(step, step + 1, ""), step, value, 0.01) for step, value in enumerate(times)]
 
-    assert not is_running_average(of([30.0] + [6 + noise * ((step * 7919) % 13) for step in range(count)]))
-    assert not is_running_average(of([6.0] * count))
-    assert is_running_average(of([(30 + 6 * step) / (step + 1) for step in range(count)]))
-    assert not is_running_average(of([6.0, 30.0] * (FEWEST // 2 - 1)))
+
+@pytest.mark.parametrize("count", [FEWEST, 500])
+def test_single_times_are_no_running_average(count: int) -> None:
+    for noise in (0.0, 0.2):
+        assert not is_running_average(make_records([30.0] + [6 + noise * (step * 7919 % 13) for step in range(count)]))
+    assert not is_running_average(make_records([6.0] * count))
+    assert is_running_average(make_records([(30 + 6 * step) / (step + 1) for step in range(count)]))
+    assert not is_running_average(make_records([6.0, 30.0] * (FEWEST // 2 - 1)))
