@@ -25,28 +25,23 @@ def bars(count: int, prefix: str = "") -> str:
 
 
 ALIKE = {
-    "nemo2": nemo2_run(0, 20),
     "nemo2 with a rank": nemo2_run(0, 20, "9: [default3]: "),
     "nemo2, the first step without samples": nemo2(0, more="") + nemo2_run(1, 20),
     "nemo2 with other lines between": nemo2_run(0, 3) + "saved\n" + nemo2_run(4, 9) + NEMO_END,
     "nemo2 in two attempts": NEMO_START + nemo2_run(0, 9) + NEMO_START + nemo2_run(0, 12),
     "nemo1": NEMO_START + bars(12) + NEMO_END,
-    "nemo1 with a rank": bars(9, "0: "),
     "maxtext": "Config param steps: 30\n" + maxtext_run(0, 29),
-    "maxtext in two attempts": ("Config param steps: 30\n" + maxtext_run(0, 8)) * 2,
 }
 OTHERWISE = {
     "a step again": nemo2_run(0, 9) + nemo2_run(9, 12),
     "two ranks": nemo2_run(0, 9, "0: ") + nemo2_run(10, 12, "1: "),
-    "steps behind the end": nemo2_run(0, 9) + NEMO_END + nemo2_run(10, 12),
+    "steps after the end": nemo2_run(0, 9) + NEMO_END + nemo2_run(10, 12),
     "a loss that is no number": nemo2_run(0, 9) + nemo2(10).replace("reduced_train_loss: ", "reduced_train_loss: nan"),
-    "two records in a line": nemo2_run(0, 9).removesuffix("\n") + nemo2_run(10, 12),
     "no end of the last line": nemo2_run(0, 9).removesuffix("\n"),
-    "a number that goes on below": nemo2(0, more="") + "07 | consumed_samples: 4\n" + nemo2_run(1, 5),
+    "a number that continues on the next line": nemo2(0, more="") + "07 | consumed_samples: 4\n" + nemo2_run(1, 5),
     "another total": nemo2_run(0, 9) + nemo2_run(10, 12).replace("/49", "/59"),
     "carriage returns": bars(9).replace("\n", "\r"),
     "a bar with another time": bars(5) + bar(5, "4.000", "9.000") + "\n",
-    "a NUL": nemo2_run(0, 9).replace("global_step: 4", "global_step: 4\0"),
     "another dialect": nemo2_run(0, 9) + maxtext_run(10, 12),
 }
 
@@ -81,38 +76,18 @@ def test_columns_are_read_where_records_are_alike_with_the_same_result(name: str
 
 
 pieces = st.sampled_from(
-    [
-        "\n",
-        " ",
-        "|",
-        ", ",
-        "nan",
-        "0",
-        "9",
-        ".",
-        "e+03",
-        "\0",
-        "\r",
-        "Epoch 0: ",
-        "Training epoch 0, ",
-        "=",
-        "-",
-        "12: ",
-    ]
+    ["", "\n", "|", ", ", "nan", "9", ".", "e+03", "\0", "\r", "Epoch 0: ", "Training epoch 0, ", "="]
 )
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     text=st.sampled_from([*ALIKE.values(), *OTHERWISE.values()]),
-    edits=st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 30), pieces | st.just("")), max_size=3),
+    edits=st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 30), pieces), max_size=3),
 )
-def test_whatever_becomes_of_a_log_columns_say_what_its_records_say(
-    text: str, edits: list[tuple[int, int, str]]
-) -> None:
+def test_columns_of_a_damaged_log_match_its_records(text: str, edits: list[tuple[int, int, str]]) -> None:
     for place, length, piece in edits:
         begin = place % len(text)
         text = text[:begin] + piece + text[begin + length :] or "\n"
-    data = text.encode()
-    assert by_columns(data)[0] == one_by_one(data)
+    assert by_columns(text.encode())[0] == one_by_one(text.encode())

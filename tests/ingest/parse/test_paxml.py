@@ -23,27 +23,29 @@ def loss(step: int, value: str) -> str:
     return f"{HEAD}summary_utils.py:471] [PAX STATUS] step_i: {step}, training loss: {value}\n"
 
 
-@pytest.mark.parametrize(("seconds", "unit"), [("7.47", 0.01), ("0.634", 0.001), ("38.727223", 1e-6), ("8", 1.0)])
-def test_the_line_of_the_documents(seconds: str, unit: float) -> None:
+@pytest.mark.parametrize(("seconds", "unit"), [("7.47", 0.01), ("38.727223", 1e-6), ("8", 1.0)])
+def test_line_of_the_document_gives_its_time(seconds: str, unit: float) -> None:
     log = parse(took(seconds))
     (segment,) = log.segments
+    row = segment.steps
     assert (log.dialect, segment.first_step, segment.total_steps, segment.finished) == ("paxml", 0, None, False)
-    assert (segment.steps.index.tolist(), segment.steps.seconds.tolist()) == ([0], [float(seconds)])
-    assert segment.steps.resolution_seconds.tolist() == pytest.approx([unit])
-    assert segment.steps.has_loss.tolist() == [False]
+    assert (row.index[0], row.seconds[0], row.has_loss[0]) == (0, float(seconds), False)
+    assert row.resolution_seconds[0] == pytest.approx(unit)
 
 
-def test_steps_are_counted_from_where_the_process_begins() -> None:
-    assert steps(parse(took() * 3)) == [[0, 1, 2]]
-    assert steps(parse(INITIAL.format(0) + LOOP + took() * 3)) == [[0, 1, 2]]
-    assert steps(parse(INITIAL.format(400) + LOOP + took() * 3)) == [[400, 401, 402]]
-
-
-def test_a_restart_is_another_attempt_also_where_the_count_goes_on() -> None:
-    again = INITIAL.format(0) + LOOP + took() * 3 + INITIAL.format(3) + LOOP + took() * 2
-    assert steps(parse(again)) == [[0, 1, 2], [3, 4]]
-    assert steps(parse(LOOP + took() * 3 + LOOP + took() * 2)) == [[0, 1, 2], [0, 1]]
-    assert steps(parse(INITIAL.format(5) + LOOP + took() * 2 + LOOP + took() * 2)) == [[5, 6], [0, 1]]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (took() * 3, [[0, 1, 2]]),
+        (INITIAL.format(400) + LOOP + took() * 2, [[400, 401]]),
+        (INITIAL.format(0) + LOOP + took() * 2 + INITIAL.format(2) + LOOP + took() * 2, [[0, 1], [2, 3]]),
+        (LOOP + took() * 3 + LOOP + took() * 2, [[0, 1, 2], [0, 1]]),
+        (INITIAL.format(5) + LOOP + took() * 2 + LOOP + took() * 2, [[5, 6], [0, 1]]),
+    ],
+    ids=["no start", "resumed", "resumed in the log", "restarted", "restarted after a resumption"],
+)
+def test_steps_are_counted_from_the_start_of_a_process(text: str, expected: list[list[int]]) -> None:
+    assert steps(parse(text)) == expected
 
 
 def test_steps_behind_the_end_are_of_another_run_whose_beginning_was_lost() -> None:
@@ -57,18 +59,11 @@ def test_a_loss_behind_the_end_is_that_of_the_last_step() -> None:
     assert math.isnan(segment.steps.loss[-1])
 
 
-def test_a_torn_line_takes_its_number() -> None:
-    log = parse(took("7.1") + took("7.2").replace("7.2 seconds", "7.") + took("7.3"))
+def test_torn_line_keeps_its_number() -> None:
+    log = parse(took("7.1").rstrip("\n") + took("7.2").replace("7.2 seconds", "7.") + took("7.3", prefix="foreign"))
     assert steps(log) == [[0, 2]]
     assert log.segments[0].steps.seconds.tolist() == [7.1, 7.3]
     assert dropped(log) == {"torn": 1}
-    assert log.dropped[0].first_line == 2
-
-
-def test_a_record_stands_anywhere_in_a_line() -> None:
-    log = parse(took("7.1").rstrip("\n") + took("7.2", prefix="foreign"))
-    assert steps(log) == [[0, 1]]
-    assert log.segments[0].steps.seconds.tolist() == [7.1, 7.2]
 
 
 def test_ranks_are_counted_apart() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import BASELINE, NOW, log, run, segment, steps
-from written_logs import dropped, maxtext, nemo2, nemo2_run, parse
+from written_logs import dropped, nemo2, nemo2_log, parse
 from written_logs import steps as steps_of
 
 from pytest_llmbench.core.models import DroppedRecords, DropReason, Reason
@@ -20,42 +20,43 @@ def together(late: int, mine: str = "6.061", other: str = "6.261", *, last: int 
     return "".join(lines)
 
 
-@pytest.mark.parametrize("late", [3, 5, 10, 40])
-def test_two_processes_at_different_steps(late: int) -> None:
-    text = parse(together(late))
-    assert dropped(text) == {"interleaved": 100}
-    assert text.dropped[0].shown == f"step 0 after step {late}, and back to step {late + 1}"
-    assert text.dropped[0].first_line == late + 2
+@pytest.mark.parametrize("late", [3, 40])
+def test_writers_at_different_steps_are_reported(late: int) -> None:
+    log = parse(together(late))
+    assert dropped(log) == {"interleaved": 100}
+    assert log.dropped[0].shown == f"step 0 after step {late}, and back to step {late + 1}"
+    assert log.dropped[0].first_line == late + 2
 
 
-@pytest.mark.parametrize("late", [0, 1, 2])
-def test_two_processes_at_the_same_step(late: int) -> None:
-    text = parse(together(late))
-    assert dropped(text).keys() == {"two-writers"}
-    assert dropped(text)["two-writers"] >= 45
-    assert set(text.segments[-1].steps.seconds.tolist()[3:]) == {6.261}
+@pytest.mark.parametrize("late", [0, 2])
+def test_writers_at_the_same_step_are_reported(late: int) -> None:
+    log = parse(together(late))
+    assert dropped(log).keys() == {"two-writers"}
+    assert dropped(log)["two-writers"] >= 45
+    assert set(log.segments[-1].steps.seconds.tolist()[3:]) == {6.261}
+
+
+ALL_EXCHANGED = "".join(nemo2(step) for pair in range(0, 50, 2) for step in (pair + 1, pair))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        together(0, other="6.08"),  # every rank prints, and none has a label
+        together(0, other="6.08"),
         together(2, other="6.08"),
-        nemo2_run(0, 30) + nemo2_run(20, 40) + nemo2_run(30, 49),  # requeued twice
-        "".join(nemo2_run(10 * part, 10 * part + 15) for part in range(5)),  # and often
-        nemo2_run(0, 20) + nemo2(15) + nemo2_run(21, 30) + nemo2(25) + nemo2_run(31, 40),  # twice by chance
-        "".join(maxtext(step) + maxtext(step, "7.900") for step in range(50)),
+        nemo2_log("0-15 10-25 20-35 30-45"),
+        nemo2_log("0-20 15 21-30 25 31-40"),
         "".join(f"{rank}: {nemo2(step, f'6.{rank}')}" for step in range(50) for rank in (1, 3)),
-        "".join(nemo2(step) for pair in range(0, 50, 2) for step in (pair + 1, pair)),  # all lines exchanged
+        ALL_EXCHANGED,
     ],
+    ids=["ranks without labels", "late ranks", "requeued often", "repeated twice", "ranks", "all lines exchanged"],
 )
-def test_prints_and_restarts_of_one_run_are_not_taken_for_two(text: str) -> None:
+def test_one_run_is_not_taken_for_two(text: str) -> None:
     assert not dropped(parse(text)).keys() & {"two-writers", "interleaved"}
 
 
-def test_lines_that_are_all_exchanged_are_one_run() -> None:
-    text = "".join(nemo2(step) for pair in range(0, 50, 2) for step in (pair + 1, pair))
-    assert steps_of(parse(text)) == [list(range(50))]
+def test_exchanged_lines_are_one_run() -> None:
+    assert steps_of(parse(ALL_EXCHANGED)) == [list(range(50))]
 
 
 TOLD = (DroppedRecords(DropReason.INTERLEAVED, 100, 7, "step 0 after step 5, and back to step 6"),)
