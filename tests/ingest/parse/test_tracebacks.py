@@ -72,104 +72,87 @@ RAY = """(Worker(train-1) pid=7, ip=10.0.0.1) [2025-10-11 11:16:52] [ERROR] Trac
 """
 
 
-def found(text: str, block: int = 1 << 20) -> list[tuple[int, int, str, str, str]]:
-    """What is found in a text that comes in blocks of a size."""
-    read = Tracebacks()
+def read(text: str, block: int = 1 << 20) -> Tracebacks:
+    """Read a text that comes in blocks of a size."""
+    tracebacks = Tracebacks()
     data = text.encode()
     for chunk in iterate_chunks(data[place : place + block] for place in range(0, len(data), block)):
-        read.take(chunk, find_markers(chunk, (HEAD,)))
-    return [(each.head, each.line, each.rank, each.first.decode(), each.last.decode()) for each in read.latest]
+        tracebacks.take(chunk, find_markers(chunk, (HEAD,)))
+    return tracebacks
 
 
-BATCH = "ValueError: the batch does not fit"
-CASES = [
-    ("one", PLAIN, [(2, 6, "", BATCH, BATCH)]),
+def describe(text: str, block: int = 1 << 20, before: int = 0) -> list[str]:
+    """Describe the tracebacks of a text: the lines less those before it, the rank, the first and last exception."""
+    described = []
+    for each in read(text, block).latest:
+        raised = [each.first.decode(), *([each.last.decode()] if each.last != each.first else [])]
+        described.append(f"{each.head - before}-{each.line - before} {each.rank}: {', '.join(raised)}")
+    return described
+
+
+def test_line_that_raised_is_kept() -> None:
+    assert [each.code for each in read(TORN).latest] == [b"assert self.warmup < self.decay"] * 2
+
+
+def test_many_tracebacks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracebacks, "KEPT", 5)
+    heads = [f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30)]
+    assert len(read("".join(heads))._open) == 5
+
+
+QUEUE = "_queue.Empty, RuntimeError: DataLoader worker (pid 9) exited unexpectedly"
+CASES = [  # expected: lines of the head and of the first exception, the rank, the first and the last exception
+    ("one", PLAIN, ["2-6 : ValueError: the batch does not fit"]),
     (
         "interleaved ranks",
         RANKS,
-        [
-            (1, 6, "rank1", "torch.OutOfMemoryError: of rank 1", "torch.OutOfMemoryError: of rank 1"),
-            (2, 5, "rank0", "RuntimeError: of rank 0", "RuntimeError: of rank 0"),
-        ],
+        ["1-6 rank1: torch.OutOfMemoryError: of rank 1", "2-5 rank0: RuntimeError: of rank 0"],
     ),
-    (
-        "torn lines between",
-        TORN,
-        [
-            (1, 9, "3 rank3", "AssertionError", "AssertionError"),
-            (3, 10, "16 rank16", "AssertionError", "AssertionError"),
-        ],
-    ),
-    (
-        "a chain: the first is the root",
-        CHAINED,
-        [(1, 4, "rank0", "_queue.Empty", "RuntimeError: DataLoader worker (pid 9) exited unexpectedly")],
-    ),
+    ("torn lines between", TORN, ["1-9 3 rank3: AssertionError", "3-10 16 rank16: AssertionError"]),
+    ("a chain: the first is the root", CHAINED, [f"1-4 rank0: {QUEUE}"]),
     (
         "a chain by cause",
         CHAINED.replace(
             "During handling of the above exception, another exception occurred",
             "The above exception was the direct cause of the following exception",
         ),
-        [(1, 4, "rank0", "_queue.Empty", "RuntimeError: DataLoader worker (pid 9) exited unexpectedly")],
+        [f"1-4 rank0: {QUEUE}"],
     ),
-    ("no labels, other lines between", UNLABELLED, [(1, 9, "", "KeyError: 'tokens'", "KeyError: 'tokens'")]),
+    ("no labels, other lines between", UNLABELLED, ["1-9 : KeyError: 'tokens'"]),
+    ("a logger before the head only", RAY, ["1-4 pid=7: jaxlib.xla_extension.XlaRuntimeError: INTERNAL: no"]),
+    ("the log ends before", "x\nTraceback (most recent call last):\n  File", ["2-2 : "]),
+    ("the log ends within", "Traceback (most recent call last):\n  File\nValueErr", ["1-1 : "]),
+    ("no line feed at the end", SHORT, ["1-2 : ValueError: x"]),
+    ("carriage returns", RETURNS, ["1-2 : ValueError: x"]),
+    ("colours", COLOURED, ["1-4 : ValueError: bad"]),
+    ("a class in small letters", SHORT.replace("ValueError", "socket.gaierror"), ["1-2 : socket.gaierror: x"]),
+    ("a list on one line", LISTED, ["2-2 : ValueError: bad"]),
+    ("a list on several lines", LISTED.replace("\\n', '", "\\n',\n '"), ["2-4 : ValueError: bad"]),
+    ("a text of a text", LISTED.replace("\\n', '", "\\n"), ["2-2 : ValueError: bad"]),
     (
-        "a logger before the head only",
-        RAY,
-        [(1, 4, "pid=7", *("jaxlib.xla_extension.XlaRuntimeError: INTERNAL: no",) * 2)],
+        "a list of another process",
+        f"{RANKS.splitlines()[0]}\n{LISTED}[rank1]: KeyError: 'x'\n",
+        ["1-4 rank1: KeyError: 'x'", "3-3 : ValueError: bad"],
     ),
-    ("the log ends before", "x\nTraceback (most recent call last):\n  File", [(2, 2, "", "", "")]),
-    ("the log ends within", "Traceback (most recent call last):\n  File\nValueErr", [(1, 1, "", "", "")]),
-    ("no line feed at the end", SHORT, [(1, 2, "", *("ValueError: x",) * 2)]),
-    ("carriage returns", RETURNS, [(1, 2, "", *("ValueError: x",) * 2)]),
-    ("colours", COLOURED, [(1, 4, "", *("ValueError: bad",) * 2)]),
-    ("a class that is written small", SHORT.replace("ValueError", "socket.gaierror"),
-     [(1, 2, "", *("socket.gaierror: x",) * 2)]),
-    ("a list on one line", LISTED, [(2, 2, "", *("ValueError: bad",) * 2)]),
-    ("a list on several lines", LISTED.replace("\\n', '", "\\n',\n '"), [(2, 4, "", *("ValueError: bad",) * 2)]),
-    ("a text of a text", LISTED.replace("\\n', '", "\\n"), [(2, 2, "", *("ValueError: bad",) * 2)]),
-    ("a list of another process", f"{RANKS.splitlines()[0]}\n{LISTED}[rank1]: KeyError: 'x'\n",
-     [(1, 4, "rank1", *("KeyError: 'x'",) * 2), (3, 3, "", *("ValueError: bad",) * 2)]),
     ("none", "ValueError: x\n", []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 @pytest.mark.parametrize("shift", [0, 8150, 8192, (1 << 20) - 8192])
-def test_exception_is_found_across_windows(
-    text: str, expected: list[tuple[int, int, str, str, str]], shift: int
-) -> None:
-    if shift:
-        text = "x" * (shift - 1) + "\n" + text
-    lines = int(shift > 0)
-    assert [(head - lines, line - lines, *rest) for head, line, *rest in found(text)] == expected
+def test_exception_is_found_across_windows(text: str, expected: list[str], shift: int) -> None:
+    before = "x" * (shift - 1) + "\n" if shift else ""
+    assert describe(before + text, before=len(before.splitlines())) == expected
 
 
 @pytest.mark.parametrize("block", [1, 7, 511])
 def test_exception_is_found_across_blocks(block: int) -> None:
     text = "".join(case[1] for case in CASES[:4])
-    assert found(text, block) == found(text)
+    assert describe(text, block) == describe(text)
 
 
-def test_the_line_that_raised_is_kept() -> None:
-    read = Tracebacks()
-    for chunk in iterate_chunks([TORN.encode()]):
-        read.take(chunk, find_markers(chunk, (HEAD,)))
-    assert [each.code for each in read.latest] == [b"assert self.warmup < self.decay"] * 2
-
-
-def test_what_is_not_found_soon_is_not_looked_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_far_from_its_head_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "Traceback (most recent call last):\n" + "  File\n" * 30 + "ValueError: late\n"
-    assert found(text)[0][3] == "ValueError: late"
+    assert describe(text) == ["1-32 : ValueError: late"]
     monkeypatch.setattr(tracebacks, "LONGEST", 20)
-    assert found(text)[0][3] == ""
-
-
-def test_many_tracebacks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracebacks, "KEPT", 5)
-    read = Tracebacks()
-    heads = "".join(f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30))
-    for chunk in iterate_chunks([heads.encode()]):
-        read.take(chunk, find_markers(chunk, (HEAD,)))
-    assert len(read._open) == 5
+    assert describe(text) == ["1-1 : "]
