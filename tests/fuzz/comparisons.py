@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from fuzz.laws import empty_folder, require, require_printable
+from fuzz.laws import empty_folder, make_path, require, require_printable
 from fuzz.log_seeds import logs
 from generator import write_run
 from generator.__main__ import shipped
@@ -75,7 +75,7 @@ def check_compare(data: bytes) -> None:
             (folder / label).mkdir()
         for part in data.split(PARTED)[:20]:
             name, _, content = part.partition(b"\n")
-            if path := _place(folder, name):
+            if name.startswith((b"A/", b"B/")) and (path := make_path(folder, name)):
                 path.write_bytes(content)
         compared = _compare(folder)
     described = redact_values(describe(compared, NOW, strict=bool(len(data) % 2)), IDENTIFYING)
@@ -84,20 +84,6 @@ def check_compare(data: bytes) -> None:
     page = render_sides(described, NOW)
     require(page.count("<script") == 1, "a page with markup of a log")
     require(not CONTROL.search(page), "a page with a sign that moves a cursor")
-
-
-def _place(folder: Path, name: bytes) -> Path | None:
-    """Return where a file may lie, with its folder made; None where it may not."""
-    parts = [part for part in name.split(b"/") if part not in (b"", b".", b"..") and b"\0" not in part][:12]
-    if len(parts) < 2 or parts[0] not in (b"A", b"B") or any(len(part) > 255 for part in parts):
-        return None
-    path = folder.joinpath(*(part.decode("utf-8", "surrogateescape") for part in parts))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError:  # another file is in the way
-        return None
-    return path
 
 
 def _compare(folder: Path) -> SidesCompared:

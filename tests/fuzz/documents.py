@@ -11,7 +11,7 @@ from functools import cache
 
 import builders
 import nccl_traces
-from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types
+from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
 from outcomes import killed, missing, slow, stray, told
 
 from pytest_llmbench.baseline.documents import format_report, import_document, write_drafts
@@ -54,9 +54,7 @@ def session_seeds() -> list[bytes]:
 
 def check_session(data: bytes) -> None:
     """A document becomes a message of few lines, or is refused by its name."""
-    with empty_folder() as folder:
-        path = folder / "session.json"
-        path.write_bytes(data)
+    with written("session.json", data) as path:
         text = call("chat", path, "--link=https://ci/7", naming="session.json")
         require(len(text.splitlines()) <= 11, "a message that is longer than a chat bears")
         if text:
@@ -76,19 +74,15 @@ def trace_seeds() -> list[bytes]:
 
 def check_trace(data: bytes) -> None:
     """A trace, saved or not, is told and compared, and saved again it is the same; all else is refused by its name."""
-    with empty_folder() as folder:
-        path = folder / "trace.json"
-        path.write_bytes(data)
-        with refusals(LogError, naming="trace.json"):
-            trace = read_saved([path])
-            require_types(trace, Trace)
-            (folder / "again.json").write_text(json.dumps(build_document(trace), indent=1))
-            require(read_saved([folder / "again.json"]) == trace, "a trace that is not kept")
-            require(not compare(trace, trace).changes, "a trace that changed since itself")
-            for style in ("--format=text", "--format=json"):
-                require_printable(
-                    call("nccl", path, style, "--against", folder / "again.json", naming="trace"), "a page"
-                )
+    with written("trace.json", data) as path, refusals(LogError, naming="trace.json"):
+        trace = read_saved([path])
+        require_types(trace, Trace)
+        again = path.with_name("again.json")
+        again.write_text(json.dumps(build_document(trace), indent=1))
+        require(read_saved([again]) == trace, "a trace that is not kept")
+        require(not compare(trace, trace).changes, "a trace that changed since itself")
+        for style in ("--format=text", "--format=json"):
+            require_printable(call("nccl", path, style, "--against", again, naming="trace"), "a page")
 
 
 def report_seeds() -> list[bytes]:
@@ -109,9 +103,7 @@ def report_seeds() -> list[bytes]:
 
 def check_report(data: bytes) -> None:
     """Whether a file may be replaced is said of any file, and an empty one may be."""
-    with empty_folder() as folder:
-        path = folder / "report"
-        path.write_bytes(data)
+    with written("report", data) as path:
         for kind in (*REPORTS.values(), EXPORT, TRACE):
             obstacle = find_obstacle(path, kind)
             require_printable(obstacle, "an obstacle")
@@ -162,11 +154,12 @@ workloads:
 """
 
 
+CLUSTERS = (CLUSTER, LLMB_RUN)
+
+
 def check_cluster(data: bytes) -> None:
     """A file of a cluster is read, or refused by its name; what is read holds what its types say."""
-    with empty_folder() as folder:
-        path = folder / "cluster.yaml"
-        path.write_bytes(data)
+    with written("cluster.yaml", data) as path:
         for read_file_of in (read_cluster, read_llmb_run):
             with refusals(LaunchError, naming="cluster.yaml"):
                 cluster = read_file_of(path)
@@ -174,11 +167,6 @@ def check_cluster(data: bytes) -> None:
                 for name, value in cluster.environment:
                     with suppress(LaunchError):
                         require_types(fill_references(value, {"HF_TOKEN": "x"}, name), str)
-
-
-def cluster_seeds() -> list[bytes]:
-    """Return a file of ours and one of llmb-run."""
-    return [CLUSTER.encode(), LLMB_RUN.encode()]
 
 
 ACKNOWLEDGED = """\
@@ -210,40 +198,23 @@ variants:
 """
 
 
-def variants_seeds() -> list[bytes]:
-    """Return a file of the variants of an A/B."""
-    return [VARIANTS.encode()]
-
-
 def check_variants(data: bytes) -> None:
     """A file of variants is read, or refused by its name; no two of them have one name."""
-    with empty_folder() as folder:
-        path = folder / "variants.yaml"
-        path.write_bytes(data)
-        with refusals(LaunchError, naming="variants.yaml"):
-            variants = read_variants(path).variants
-            for variant in variants:
-                require_types(variant, Variant)
-            require(2 <= len(variants) <= MOST_ARMS, "any number of variants")
-            require(len({variant.name for variant in variants}) == len(variants), "one name twice")
-
-
-def acknowledged_seeds() -> list[bytes]:
-    """Return a file of acknowledged changes."""
-    return [ACKNOWLEDGED.encode()]
+    with written("variants.yaml", data) as path, refusals(LaunchError, naming="variants.yaml"):
+        variants = read_variants(path).variants
+        require_types(variants, tuple[Variant, ...])
+        require(2 <= len(variants) <= MOST_ARMS, "any number of variants")
+        require(len({variant.name for variant in variants}) == len(variants), "one name twice")
 
 
 def check_acknowledged(data: bytes) -> None:
     """A file of acknowledged changes is read, or refused by its name; no change is wider or longer than is allowed."""
-    with empty_folder() as folder:
-        path = folder / "acknowledged.yaml"
-        path.write_bytes(data)
-        with refusals(SettingsError, naming="acknowledged.yaml"):
-            for entry in read_acknowledged(path, [builders.KEY.id], TODAY):
-                require_types(entry, Acknowledgement)
-                require(-1 < entry.fraction < 1, "a change of any size")
-                require(entry.since <= entry.expires and (entry.expires - TODAY).days <= 366, "a change of any time")
-            require((read_last_repair(path, TODAY) or TODAY) <= TODAY, "a repair of days to come")
+    with written("acknowledged.yaml", data) as path, refusals(SettingsError, naming="acknowledged.yaml"):
+        for entry in read_acknowledged(path, [builders.KEY.id], TODAY):
+            require_types(entry, Acknowledgement)
+            require(-1 < entry.fraction < 1, "a change of any size")
+            require(entry.since <= entry.expires and (entry.expires - TODAY).days <= 366, "a change of any time")
+        require((read_last_repair(path, TODAY) or TODAY) <= TODAY, "a repair of days to come")
 
 
 SUITE = """\
@@ -266,21 +237,13 @@ def read_shipped() -> tuple[Recipe, ...]:
     return load(Settings()).recipes
 
 
-def suite_seeds() -> list[bytes]:
-    """Return a suite file of llmb-run."""
-    return [SUITE.encode()]
-
-
 def check_suite(data: bytes) -> None:
     """A suite file asks for configurations that there are, or is refused by its name."""
     known = {baseline.key for recipe in read_shipped() for baseline in recipe.baselines}
-    with empty_folder() as folder:
-        path = folder / "suite.yaml"
-        path.write_bytes(data)
-        with refusals(SettingsError, naming="suite.yaml"):
-            asked = read_suite(path, read_shipped(), Settings(suites=(path,), gpu="h100"))
-            require(asked.keys() <= known and asked, "a suite of what is not known, or of nothing")
-            require(all(1 <= runs.runs <= 1000 for runs in asked.values()), "a number of runs that is none")
+    with written("suite.yaml", data) as path, refusals(SettingsError, naming="suite.yaml"):
+        asked = read_suite(path, read_shipped(), Settings(suites=(path,), gpu="h100"))
+        require(asked.keys() <= known and asked, "a suite of what is not known, or of nothing")
+        require(all(1 <= runs.runs <= 1000 for runs in asked.values()), "a number of runs that is none")
 
 
 BASELINE_BYTES = 4000
@@ -294,13 +257,9 @@ def baseline_seeds() -> list[bytes]:
 
 def check_baseline(data: bytes) -> None:
     """A baseline file is read and linted, or a BaselineError says where it stands and what is wrong."""
-    with empty_folder() as folder:
-        path = folder / "any.yaml"
-        path.write_bytes(data)
-        with refusals(BaselineError, naming="any.yaml"):
-            recipe = read_recipe(path)
-            require_types(recipe, Recipe)
-            require_printable(format_lint_page([lint_file(read_file(path))], 79), "a page")
+    with written("any.yaml", data) as path, refusals(BaselineError, naming="any.yaml"):
+        require_types(read_recipe(path), Recipe)
+        require_printable(format_lint_page([lint_file(read_file(path))], 79), "a page")
 
 
 @cache
@@ -382,25 +341,22 @@ HTML = (
 )
 
 
-def document_seeds() -> list[bytes]:
-    """Return documents with tables of several shapes."""
-    return [text.encode() for text in (TABLES, TURNED, HTML)]
+DOCUMENTS = (TABLES, TURNED, HTML)
 
 
 def check_document(data: bytes) -> None:
     """Of a document drafts are made and told, or it is refused by its name; a draft is a baseline file, or says what
     is missing in it."""
-    with empty_folder() as folder:
-        defaults = ImportDefaults("", "8b", "h100", "bf16")
-        path = folder / "README.md"
-        path.write_bytes(data)
+    with written("README.md", data) as path:
         call("baselines", "import", path, "--release=25.04", naming="README.md")
         with refusals(BaselineError, naming=""):
+            defaults = ImportDefaults("", "8b", "h100", "bf16")
             imported = import_document(data.decode("utf-8", "replace"), "README.md", "25.04", defaults)
-            written = write_drafts(imported, folder / "drafts", force=False)
-            require_printable("\n".join(format_report(imported, written)), "a report")
-            require({file.path for file in written} == set((folder / "drafts").glob("*/*.yaml")), "a draft elsewhere")
-            for draft, file in zip(imported.drafts, written, strict=True):
+            drafts = path.with_name("drafts")
+            files = write_drafts(imported, drafts, force=False)
+            require_printable("\n".join(format_report(imported, files)), "a report")
+            require({file.path for file in files} == set(drafts.glob("*/*.yaml")), "a draft elsewhere")
+            for draft, file in zip(imported.drafts, files, strict=True):
                 try:
                     require_types(read_recipe(file.path), Recipe)
                 except BaselineError as error:
@@ -480,9 +436,7 @@ def ini_seeds() -> list[bytes]:
 
 def check_ini(data: bytes) -> None:
     """A configuration file gives keys and values, or it is said why not."""
-    with empty_folder() as folder:
-        path = folder / INI_FILES[(data or b"\0")[0] % len(INI_FILES)]
-        path.write_bytes(data[1:])
+    with written(INI_FILES[(data or b"\0")[0] % len(INI_FILES)], data[1:]) as path:
         try:
             keys = read_file_keys(path)
             refuse_misplaced(path, path.name)

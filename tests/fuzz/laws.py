@@ -86,6 +86,29 @@ def empty_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@contextmanager
+def written(name: str, data: bytes) -> Iterator[Path]:
+    """Write an input into the empty folder."""
+    with empty_folder() as folder:
+        path = folder / name
+        path.write_bytes(data)
+        yield path
+
+
+def make_path(folder: Path, name: bytes) -> Path | None:
+    """Make the folder that a path of any bytes names; None if it leads elsewhere or cannot exist."""
+    parts = [part for part in name.split(b"/") if part not in (b"", b".", b"..") and b"\0" not in part][:12]
+    if not parts or any(len(part) > 255 for part in parts):
+        return None
+    path = folder.joinpath(*(part.decode("utf-8", "surrogateescape") for part in parts))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError:  # another file is in the way
+        return None
+    return None if path.is_dir() else path
+
+
 # --- types -------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import job_specs
-from fuzz.laws import empty_folder, refusals, require, require_printable, require_types
+from fuzz.laws import empty_folder, refusals, require, require_printable, require_types, written
 from planned import planned
 
 from pytest_llmbench.core.errors import LaunchError
@@ -114,9 +114,7 @@ def _check_status(status: JobStatus) -> None:
         require_types(text, str)
 
 
-def host_seeds() -> list[bytes]:
-    """Return lists of nodes, of GPUs, and times."""
-    return [b"n[1-2,007-012],m3", b"gpu:h100:8(S:0-1),nvme:1,gpu:2", b"7-00:00:00", b"rack[1-3]node[01-16]", b"(null)"]
+HOSTS = ("n[1-2,007-012],m3", "gpu:h100:8(S:0-1),nvme:1,gpu:2", "7-00:00:00", "rack[1-3]node[01-16]", "(null)")
 
 
 def check_hosts(data: bytes) -> None:
@@ -127,10 +125,13 @@ def check_hosts(data: bytes) -> None:
     require_types(parse_duration(text), float | None)
 
 
-def script_seeds() -> list[bytes]:
-    """Return a script with directives."""
-    lines = ("#!/bin/bash", "#SBATCH --partition=batch -A coreai", "#SBATCH --time=1:00:00 # a limit", "#SBATCH -N2 'a")
-    return ["\n".join([*lines, "srun --nodes=2 python train.py", ""]).encode()]
+BATCH_SCRIPT = """\
+#!/bin/bash
+#SBATCH --partition=batch -A coreai
+#SBATCH --time=1:00:00 # a limit
+#SBATCH -N2 'a
+srun --nodes=2 python train.py
+"""
 
 
 def check_script(data: bytes) -> None:
@@ -166,22 +167,12 @@ SUBMISSIONS = (
 )
 
 
-def submission_seeds() -> list[bytes]:
-    """Return what submits jobs prints."""
-    return [text.encode() for text in SUBMISSIONS]
-
-
 def check_submission(data: bytes) -> None:
     """Of what a submission prints one number is followed, or it is told why none is, in words that print."""
     text = data.decode("utf-8", "replace")
-    with empty_folder() as folder:
-        job, output = job_specs.job(folder), folder / "submit.out"
-        readers = (
-            submissions.read_sbatch,
-            submissions.read_answers,
-            submissions.read_script,
-            submissions.read_llmb_run,
-        )
+    readers = (submissions.read_sbatch, submissions.read_answers, submissions.read_script, submissions.read_llmb_run)
+    with written("submit.out", data) as output:
+        job = job_specs.job(output.parent)
         for read in readers:
             with refusals(LaunchError, naming=""):
                 chosen = submissions.require_single(read(text), job, output)
@@ -189,7 +180,6 @@ def check_submission(data: bytes) -> None:
                 require_types(chosen, submissions.Submission | None)
         require_printable(submissions.describe_refusal(job, 1, text, output), "a refusal")
         require_printable(submissions.describe_doubt(job, output, text=text), "a doubt")
-        output.write_bytes(data)
         code = process.read_exit_code(output)
         require(code in (None, process.NEVER_RAN) or 0 <= code <= 999, "an exit code that is none")
         require(not re.search(r"\x1b\[[0-9;]*m", submissions.remove_colours(text)), "a colour that stays")

@@ -15,7 +15,7 @@ from pathlib import Path
 import event_files
 import zstandard
 from compared import bits
-from fuzz.laws import Finding, empty_folder, refusals, require, require_printable, require_types
+from fuzz.laws import Finding, empty_folder, make_path, refusals, require, require_printable, require_types, written
 from fuzz.log_seeds import logs, records
 from generator.bridge import COMMAND_TEXT, SCRIPT_TEXT, BridgeRun, make_configuration
 from log_laws import find_problems
@@ -23,7 +23,7 @@ from log_laws import find_problems
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import AttemptFiles, ParsedLog, RunFiles
+from pytest_llmbench.core.models import AttemptFiles, ParsedLog, RegexDialect, RunFiles
 from pytest_llmbench.core.redaction import Redactor
 from pytest_llmbench.ingest.discover.megatron_bridge import Companions, collect_hints
 from pytest_llmbench.ingest.discover.metadata import interpret, parse
@@ -38,45 +38,40 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 BLOCKS = 7
 
 
-def check_log(data: bytes) -> None:
+def check_log(data: bytes, definitions: tuple[RegexDialect, ...] = ()) -> None:
     """No log is an error, its blocks do not matter, and what is found is consistent."""
-    whole = parse_blocks([data])
-    size = len(data) // BLOCKS + 1
-    if bits(parse_blocks([data[begin : begin + size] for begin in range(0, len(data), size)])) != bits(whole):
-        raise Finding("the blocks that the log comes in change what is read")
+    whole = parse_blocks([data], definitions)
+    require(
+        bits(parse_blocks(cut_blocks(data), definitions)) == bits(whole), "the blocks of the log change what is read"
+    )
     require_types(whole, ParsedLog)
     for problem in find_problems(whole):
         raise Finding(problem)
 
 
 def check_shipped(data: bytes) -> None:
-    """The same of a log that is read with the definitions that ship."""
-    shipped = tuple(load_definitions().values())
-    whole = parse_blocks([data], shipped)
+    """Hold the same for a log that is read with the definitions that ship."""
+    check_log(data, tuple(load_definitions().values()))
+
+
+def cut_blocks(data: bytes) -> list[bytes]:
     size = len(data) // BLOCKS + 1
-    if bits(parse_blocks([data[begin : begin + size] for begin in range(0, len(data), size)], shipped)) != bits(whole):
-        raise Finding("the blocks that the log comes in change what is read")
-    for problem in find_problems(whole):
-        raise Finding(problem)
+    return [data[begin : begin + size] for begin in range(0, len(data), size)]
 
 
 def check_metrics(data: bytes) -> None:
     """A file of metrics is a LogError or a log, in whatever blocks it comes; so are its bytes as one whole record."""
-    for name, content in (
-        ("events", data),
-        ("events", event_files.VERSION + event_files.frame(data)),
-        ("a.csv", data),
-        ("a.jsonl", data),
-    ):
-        size = len(content) // BLOCKS + 1
-        blocks = [content[begin : begin + size] for begin in range(0, len(content), size)]
-        logs = []
-        for each in ([content], blocks):
-            try:
-                logs.append(bits(read_log(Stream(each, Path(name)))))
-            except LogError:
-                logs.append("damaged")
-        require(logs[0] == logs[1], "the blocks that a file of metrics comes in change what is read")
+    record = event_files.VERSION + event_files.frame(data)
+    for name, content in (("events", data), ("events", record), ("a.csv", data), ("a.jsonl", data)):
+        whole, cut = read_metrics(name, [content]), read_metrics(name, cut_blocks(content))
+        require(whole == cut, "the blocks that a file of metrics comes in change what is read")
+
+
+def read_metrics(name: str, blocks: list[bytes]) -> object:
+    try:
+        return bits(read_log(Stream(blocks, Path(name))))
+    except LogError:
+        return "damaged"
 
 
 def metric_seeds() -> list[bytes]:
@@ -169,11 +164,9 @@ def _make_tar(log: bytes) -> bytes:
 
 def check_archive(data: bytes) -> None:
     """Archives and compressed logs, by the suffix that the first byte chooses, are read or noted."""
-    if not data:
-        return
-    with empty_folder() as folder:
-        (folder / f"log-x_1{SUFFIXES[data[0] % len(SUFFIXES)]}").write_bytes(data[1:])
-        _check_folder(folder)
+    if data:
+        with written(f"log-x_1{SUFFIXES[data[0] % len(SUFFIXES)]}", data[1:]) as path:
+            _check_folder(path.parent)
 
 
 def _check_folder(folder: Path) -> None:
@@ -194,25 +187,13 @@ NAMES = (
 )
 
 
-def name_seeds() -> list[bytes]:
-    """Return paths below --llmb-logs, one a line, of a file each that holds a log."""
-    return [names.encode() for names in NAMES]
-
-
 def check_names(data: bytes) -> None:
     """Files and folders of any name are read, noted or passed over."""
     log, record = logs()[2], records()[0]
     with empty_folder() as folder:
         for line in data.split(b"\n")[:20]:
-            parts = [part for part in line.split(b"/") if part not in (b"", b".", b"..") and b"\0" not in part][:12]
-            if not parts or any(len(part) > 255 for part in parts):
-                continue
-            path = folder.joinpath(*(part.decode("utf-8", "surrogateescape") for part in parts))
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+            if path := make_path(folder, line):
                 path.write_bytes(record if path.suffix == ".yaml" else log)
-            except OSError:  # two lines that no file system holds both
-                continue
         _check_folder(folder)
 
 
@@ -225,11 +206,6 @@ TEXTS = (
     "postgresql://u:p@h/d postgresql:/u:p@h zip://a::https://u:p@h host=h password='a b' s3://key:x@h",
     f"s3cret%2DValue%2B1 's3cret-Value+1' {SECRET[:9]}… s3cret-Va...",
 )
-
-
-def secret_seeds() -> list[bytes]:
-    """Return text with tokens, and URLs with passwords."""
-    return [text.encode() for text in TEXTS]
 
 
 def check_secret(data: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import builders
 import job_specs
-from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types
+from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
 from fuzz.log_seeds import logs
 from log_laws import find_problems
 from remembered import document, outcome
@@ -45,7 +45,6 @@ NIGHTS = 3
 def load_dump(name: str) -> bytes:
     """Return the database that a text of `tests/support/stored` makes, in small pages."""
     with closing(sqlite3.connect(":memory:")) as made:
-        made.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         made.executescript((SUPPORT / "stored" / name).read_text("utf-8"))
         return _shrink(made)
 
@@ -235,12 +234,12 @@ def check_journal(data: bytes) -> None:
 
 def check_index(data: bytes) -> None:
     """The file of sessions is a help and no more: whatever it holds, another folder is named or none."""
-    with empty_folder() as folder:
-        (folder / "index").write_bytes(data)
+    with written("index", data) as index:
+        folder = index.parent
         for session in ("", "20261121-0545-3f9a"):
-            places.explain_elsewhere(folder / "index", session, folder)
+            places.explain_elsewhere(index, session, folder)
             with refusals(LaunchError, naming=str(folder)):
-                places.require_journal(folder / "index", session, folder / "none")
+                places.require_journal(index, session, folder / "none")
 
 
 def index_seeds() -> list[bytes]:
@@ -313,6 +312,5 @@ def check_cache(data: bytes) -> None:
     for reading in filter(is_consistent, readings):
         require_types(reading.file, FileToRead)
         require_types(reading.result, ReadResult)
-        if isinstance(reading.result, ParsedLog):
-            for problem in find_problems(reading.result):
-                require(False, problem)
+        problems = find_problems(reading.result) if isinstance(reading.result, ParsedLog) else []
+        require(not problems, "; ".join(problems))

@@ -48,6 +48,11 @@ class Target:
         return list(dict.fromkeys([*self.marks, *MARKS[self.shape], *sorted(names)]))
 
 
+def encode(*texts: str) -> Callable[[], Sequence[bytes]]:
+    """Make seeds of texts."""
+    return lambda: [text.encode() for text in texts]
+
+
 LOG_WORDS = tuple(log_seeds.list_words())
 
 TARGETS = {
@@ -60,23 +65,32 @@ TARGETS = {
         Target("metadata", runs.check_metadata, log_seeds.records, "records of launchers", Shape.YAML),
         Target("companions", runs.check_companions, runs.companion_seeds, "what stands beside a log", Shape.YAML),
         Target("archive", runs.check_archive, runs.archive_seeds, "archives, compressed logs", marks=PACKED_WORDS),
-        Target("names", runs.check_names, runs.name_seeds, "names of files and folders"),
+        Target("names", runs.check_names, encode(*runs.NAMES), "names of files and folders"),
         Target("compare", comparisons.check_compare, comparisons.compare_seeds, "two sides", marks=LOG_WORDS),
-        Target("secret", runs.check_secret, runs.secret_seeds, "text with secrets"),
+        Target("secret", runs.check_secret, encode(*runs.TEXTS), "text with secrets"),
         Target("nccl", documents.check_trace, documents.trace_seeds, "NCCL traces, also saved ones", Shape.JSON),
         Target("session", documents.check_session, documents.session_seeds, "JSON for `llmbench chat`", Shape.JSON),
         Target("report", documents.check_report, documents.report_seeds, "files in the place of a report"),
         Target("baseline", documents.check_baseline, documents.baseline_seeds, "baseline files", Shape.YAML),
-        Target("document", documents.check_document, documents.document_seeds, "documents for `baselines import`"),
+        Target(
+            "document",
+            documents.check_document,
+            encode(*documents.DOCUMENTS),
+            "documents for `baselines import`",
+        ),
         Target("recorded", documents.check_recorded, documents.recorded_seeds, "recorded baselines", Shape.YAML),
         Target(
-            "cluster", documents.check_cluster, documents.cluster_seeds, "cluster.yaml, llmb-run's file", Shape.YAML
+            "cluster",
+            documents.check_cluster,
+            encode(*documents.CLUSTERS),
+            "cluster.yaml, llmb-run's file",
+            Shape.YAML,
         ),
         Target(
-            "acknowledged", documents.check_acknowledged, documents.acknowledged_seeds, "acknowledgements", Shape.YAML
+            "acknowledged", documents.check_acknowledged, encode(documents.ACKNOWLEDGED), "acknowledgements", Shape.YAML
         ),
-        Target("variants", documents.check_variants, documents.variants_seeds, "variants of an A/B", Shape.YAML),
-        Target("suite", documents.check_suite, documents.suite_seeds, "required runs of a suite file", Shape.YAML),
+        Target("variants", documents.check_variants, encode(documents.VARIANTS), "variants of an A/B", Shape.YAML),
+        Target("suite", documents.check_suite, encode(documents.SUITE), "required runs of a suite file", Shape.YAML),
         Target("option", documents.check_option, documents.option_seeds, "values of options, files of patterns"),
         Target("ini", documents.check_ini, documents.ini_seeds, "configuration files of pytest"),
         Target("unsaved", stores.check_unsaved, stores.unsaved_seeds, "documents for `history add`", Shape.JSON),
@@ -87,8 +101,8 @@ TARGETS = {
         Target("plan", stores.check_plan, stores.plan_seeds, "what a launch notes of its options", Shape.JSON),
         Target("cache", stores.check_cache, stores.cache_seeds, "files of the cache"),
         Target("slurm", outputs.check_slurm, outputs.slurm_seeds, "what Slurm's commands and nvidia-smi say"),
-        Target("hosts", outputs.check_hosts, outputs.host_seeds, "lists of nodes and GPUs"),
-        Target("script", outputs.check_script, outputs.script_seeds, "scripts that are given to sbatch"),
-        Target("submission", outputs.check_submission, outputs.submission_seeds, "what a submission prints"),
+        Target("hosts", outputs.check_hosts, encode(*outputs.HOSTS), "lists of nodes and GPUs"),
+        Target("script", outputs.check_script, encode(outputs.BATCH_SCRIPT), "scripts that are given to sbatch"),
+        Target("submission", outputs.check_submission, encode(*outputs.SUBMISSIONS), "what a submission prints"),
     )
 }
