@@ -125,8 +125,8 @@ def test_input_that_breaks_or_hangs_is_kept(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.slow
 def test_command_counts_by_target(tmp_path: Path) -> None:
     script = Path(plain.__file__).with_name("run.py")
-    arguments = ["hosts", "status", "--inputs", "60", "--jobs", "2", "--keep", tmp_path]
-    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
+    arguments = ["hosts", "status", "--inputs", "60", "--jobs", "2", "--keep", str(tmp_path)]
+    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     first, second, last = done.stdout.splitlines()
     assert re.match(r"hosts +30 inputs", first)
