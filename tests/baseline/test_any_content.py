@@ -21,6 +21,10 @@ STRANGE = (
     *("<<: *a", "\ufeff"),
 )
 VALUES = st.one_of(st.text(max_size=6), st.sampled_from(STRANGE))
+NO_BASELINES = (
+    *("", "a", "- a", "\x00", "[" * 5000, "{a: " * 5000, "schema: 1\n" * 3, "&a [*a]", "\t", "%YAML 9.9\n---\na"),
+    "a: !!python/object:os.system x",
+)
 
 
 def read(path: Path, data: bytes) -> Recipe | None:
@@ -59,3 +63,8 @@ def test_a_changed_line_is_read_or_refused(tmp_path: Path, number: int, value: s
 def test_bytes_written_into_a_file_are_read_or_refused(tmp_path: Path, data: bytes, place: int) -> None:
     text = "\n".join(LINES).encode()
     read(tmp_path / "any.yaml", text[:place] + data + text[place:])
+
+
+@pytest.mark.parametrize("text", NO_BASELINES, ids=range(len(NO_BASELINES)))
+def test_what_is_no_baseline_file_is_refused(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path / "any.yaml", text.encode()) is None

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.lint import LintReport, lint_file, round_as_printed
+from pytest_llmbench.baseline.lint import LintReport, lint_file, recompute_cell, round_as_printed
 from pytest_llmbench.baseline.read import (
     find_baseline_files,
     find_shipped_baselines,
     list_shipped_baselines,
     read_file,
+    read_recipe,
     read_recipes,
 )
 from pytest_llmbench.baseline.write import write_recorded
-from pytest_llmbench.core.models import AcceptedValue, Recording
+from pytest_llmbench.core.models import AcceptedValue, Baseline, Erratum, Recording
 
 Edit = Callable[[str, str, str], LintReport]
 
@@ -155,8 +156,8 @@ def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> N
         pytest.param(
             "maxtext_llama2/24.11",
             'fsdp: 64, mbs: 2, gbs: 128,\n     cells: {step_time: "6.999"',
-            'fsdp: 64, mbs: 2, gbs: 256,\n     cells: {step_time: "6.999"',
-            "maxtext_llama2_70b-24.11-h100-bf16-64: found gbs 256, expected 128",
+            'fsdp: 64, mbs: 2, gbs: 64,\n     cells: {step_time: "6.999"',
+            "maxtext_llama2_70b-24.11-h100-bf16-64: found gbs 64, expected 128",
             id="a batch that is not one micro-batch for each GPU",
         ),
         pytest.param(
@@ -193,16 +194,83 @@ def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(tmp_path: Path)
     assert "found the reason 'driver 570' and no earlier value" in finding
 
 
+def test_a_finding_names_file_and_line(edited: Edit) -> None:
+    report = edited("grok1/25.05", 'mfu: "47.59%"', 'mfu: "47.95%"')
+    text = report.path.read_text()
+    line = text[: text.index('mfu: "47.95%"')].count("\n") + 1 - 2
+    assert [finding.partition(": ")[0] for finding in report.findings] == [f"{report.path}:{line}"]
+
+
 @pytest.mark.parametrize(
     ("value", "printed", "expected"),
     [
         (0.624967552, "62.47%", "62.50%"),
+        (14.4155, "14.41", "14.42"),
+        (34.0001, "34", "34"),
         (34.5, "34", "35"),
+        (3.5, "3.40", "3.50"),
         (1145358.82, "572679", "1145359"),
     ],
 )
 def test_rounding_is_half_up_at_the_printed_digits(value: float, printed: str, expected: str) -> None:
     assert round_as_printed(value, printed) == expected
+
+
+# --- the reasons of the errata --------------------------------------------------------------------------
+
+
+def half_the_batch(baseline: Baseline) -> Baseline:
+    configuration = replace(baseline.configuration, global_batch_size=baseline.configuration.global_batch_size // 2)
+    return replace(baseline, configuration=configuration)
+
+
+def before_rounding(baseline: Baseline) -> Baseline:
+    return architecture(baseline, formula=baseline.configuration.architecture.formula.partition(":")[0])
+
+
+def half_of_the_fp8_peak(baseline: Baseline) -> Baseline:
+    return replace(baseline, peak_tflops=989.5) if baseline.key.dtype == "bf16" else baseline
+
+
+def sixteen_groups(baseline: Baseline) -> Baseline:
+    return half_of_the_fp8_peak(architecture(baseline, query_groups=16))
+
+
+def architecture(baseline: Baseline, **sizes: int | str) -> Baseline:
+    changed = replace(baseline.configuration.architecture, **sizes)  # type: ignore[arg-type]
+    return replace(baseline, configuration=replace(baseline.configuration, architecture=changed))
+
+
+REASONS = {
+    "half of the batch": (half_the_batch, 4),
+    "before they were rounded": (before_rounding, 2),
+    "16 query groups": (sixteen_groups, 12),
+    "half of the FP8 peak": (half_of_the_fp8_peak, 11),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
+    change, expected = REASONS[reason]
+    recipes = read_recipes(list_shipped_baselines())
+    baselines = {baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines}
+    errata = [erratum for recipe in recipes for erratum in recipe.errata if reason in erratum.reason and erratum.cell]
+    for erratum in errata:
+        value = recompute_cell(change(baselines[erratum.configuration]), erratum.cell)
+        assert value is not None
+        assert round_as_printed(value, erratum.printed) == erratum.printed, erratum
+    assert len(errata) == expected
+
+
+def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_tested() -> None:
+    tested = sum(expected for _, expected in REASONS.values())
+    errata = [e for name in ("grok1/24.11", "grok1/25.05", "llama3.1/25.04") for e in shipped_errata(name)]
+    assert tested + 1 == sum(erratum.cell in ("tokens_per_second", "mfu", "days_to_1t") for erratum in errata)
+
+
+def shipped_errata(name: str) -> tuple[Erratum, ...]:
+    return read_recipe(find_shipped_baselines() / f"{name}.yaml").errata
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.baseline import launch_schema
 from pytest_llmbench.baseline.read import (
     find_baseline_files,
     read_file,
@@ -44,7 +45,6 @@ def test_a_good_file_becomes_records(valid_file: Path) -> None:
     assert (first.source.file, first.source.line) == (str(valid_file), 19)
     assert first.configuration.architecture.formula == "llama"
     assert not first.configuration.proxy
-    assert (first.tolerances, first.budgets) == ((), ())
 
 
 FILE = "baseline file"
@@ -54,6 +54,8 @@ FILE = "baseline file"
     ("text", "tolerances"),
     [
         ("5%", (Tolerance(0.05, source=FILE),)),
+        ("0.025", (Tolerance(0.025, source=FILE),)),
+        ('"perf:5%"', (Tolerance(0.05, "performance", larger_is_better=True, source=FILE),)),
         ("5%, mfu:3%", (Tolerance(0.05, source=FILE), Tolerance(0.03, "mfu", larger_is_better=True, source=FILE))),
     ],
 )
@@ -68,8 +70,10 @@ def test_a_tolerance_reads_as_on_the_command_line(
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
+        ("3%", ["3 %", "2 % of mfu (+2.04 % time)"]),
         ("perf:8%", ["8 % of performance (+8.7 % time)", "2 % of mfu (+2.04 % time)"]),
         ("mfu:4%", ["5 %", "4 % of mfu (+4.17 % time)"]),
+        ("days_to_1t_tokens:4%", ["5 %", "4 % of days_to_1t_tokens", "2 % of mfu (+2.04 % time)"]),
     ],
 )
 def test_the_tolerance_of_a_configuration_beats_that_of_its_file_metric_by_metric(
@@ -96,15 +100,26 @@ def test_the_budget_of_a_configuration_beats_that_of_its_file_metric_by_metric(v
     assert read_file(valid_file).budgets == second.budgets
 
 
+def test_without_budgets_a_baseline_has_none(valid_file: Path) -> None:
+    assert [one.budgets for one in read_recipe(valid_file).baselines] == [(), ()]
+
+
+def test_without_a_tolerance_a_baseline_has_none(valid_file: Path) -> None:
+    assert read_recipe(valid_file).baselines[0].tolerances == ()
+
+
 @pytest.mark.parametrize(
     ("first", "second", "unit"),
-    [("12.3", "12.275", 0.001), ("12", "12.3", 0.1)],
+    [("12.27", "12.30", 0.01), ("12.3", "12.275", 0.001), ("12", "13", 1.0), ("12", "12.3", 0.1)],
 )
-def test_the_most_exact_cell_decides_the_resolution_of_its_table(
+def test_the_cell_with_the_most_decimals_tells_the_resolution_of_its_table(
     valid_file: Path, valid: str, first: str, second: str, unit: float
 ) -> None:
     valid_file.write_text(valid.replace('"12.27"', f'"{first}"').replace('"12.30"', f'"{second}"'))
     assert [baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines] == [unit, unit]
+
+
+def test_each_table_has_a_resolution_of_its_own(valid_file: Path, valid: str) -> None:
     valid_file.write_text(valid.replace("gpus: 16, ", "gpus: 16, table: Other, ").replace('"12.30"', '"12.3"'))
     assert [baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines] == [0.01, 0.1]
 
@@ -119,12 +134,6 @@ def test_a_proxy_is_computed_with_the_formula_and_not_with_the_rounded_constant(
 FIRST_ROW = "gpu: h100, dtype: bf16, gpus: 8, "
 
 BAD_VALUES = {
-    "merge key": ("steps: 50", "steps: 50\n<<: {steps: 5}", "13: found the unknown key", ""),
-    "step time of zero": ('"12.27"', '"0.00"', "20: found '0.00'", "printed step time"),
-    "octal": ("gpus: 8, ", "gpus: 010, ", "19: found 010", "a whole number"),
-    "infinite peak": ('"989"', '"inf"', "14: found 'inf'", "a peak in TFLOP/s"),
-    "a path for a name": ("recipe: mine", "recipe: ../mine", "3: found '../mine'", "a name of lower-case letters"),
-    "no schema": ("schema: 1\n", "", "1: found no 'schema'", "expected schema: 1"),
     "unknown key": (
         "steps: 50",
         "steps: 50\ntolerence: 5%",
@@ -132,6 +141,8 @@ BAD_VALUES = {
         "did you mean 'tolerance'?",
     ),
     "unknown key of a configuration": ("gpus: 8, ", "gpus: 8, gsb: 128, ", "19: found the unknown key 'gsb'", "'gbs'"),
+    "unknown key of a cell": ("mfu:", "mfuu:", "20: found the unknown key 'mfuu'", "'mfu'"),
+    "merge key": ("steps: 50", "steps: 50\n<<: {steps: 5}", "13: found the unknown key", ""),
     "key twice": (
         "steps: 50",
         "steps: 50\nsteps: 500",
@@ -152,17 +163,37 @@ BAD_VALUES = {
         'write "12.27" in quotes, its digits are information',
     ),
     "release without quotes": ('"25.05"', "25.10", "4: found 25.10 without quotes", 'write "25.10" in quotes'),
+    "a truth value for a name": ("title: My model", "title: no", "5: found no without quotes", 'write "no" in quotes'),
     "step time that is no number": ('"12.27"', '"12.27 s"', "20: found '12.27 s'", "expected a printed step time"),
+    "step time of zero": ('"12.27"', '"0.00"', "20: found '0.00'", "printed step time"),
+    "negative step time": ('"12.27"', '"-12.27"', "20: found '-12.27'", "printed step time"),
+    "step time NA": ('"12.27"', "NA", "20: found 'NA'", "printed step time"),
     "step time of years": ('"12.27"', '"99999999"', "20: found '99999999'", "at most a day"),
+    "step time NaN": ('"12.27"', ".nan", "20: found .nan without quotes", ""),
+    "step time in Arabic digits": ('"12.27"', '"١٢"', "20: found", "printed step time"),
     "MFU above 100 %": ('"62.55%"', '"162.55%"', "20: found '162.55%'", "at most 100%"),
     "MFU without percent": ('"62.55%"', '"62.55"', "20: found '62.55'", "47.59%"),
+    "text for a number": ("gpus: 8, ", 'gpus: "8", ', "19: found '8'", "expected a whole number from 0 to 10000000"),
     "zero GPUs": ("gpus: 8, ", "gpus: 0, ", "19: found 0 GPUs", "expected their number"),
+    "negative GPUs": ("gpus: 8, ", "gpus: -8, ", "19: found -8", "from 0"),
     "half a GPU": ("gpus: 8, ", "gpus: 8.5, ", "19: found 8.5", "a whole number"),
+    "absurdly many GPUs": ("gpus: 8, ", f"gpus: {'9' * 400}, ", "19: found 999", "to 10000000"),
+    "octal": ("gpus: 8, ", "gpus: 010, ", "19: found 010", "a whole number"),
     "a list for a number": ("gpus: 8, ", "gpus: [8], ", "19: found a list", "a whole number"),
+    "a number for a list": ("names: [mine]", "names: mine", "8: found 'mine'", "expected a list"),
     "an empty list": ("names: [mine]", "names: []", "8: found a list", "expected a list with an entry"),
     "nothing": ("title: My model", "title:", "5: found nothing", "expected text"),
+    "a text for a mapping": ('{bf16: "989"}', "bf16", "14: found 'bf16'", "expected a mapping"),
+    "infinite peak": ('"989"', '"inf"', "14: found 'inf'", "a peak in TFLOP/s"),
+    "zero peak": ('"989"', '"0"', "14: found '0'", "a peak in TFLOP/s"),
     "the peak of PCIe cards": ('"989"', '"756"', "14: found a peak of 756 of h100", "expected 989: 756 is h100pcie's"),
     "negative factor": ("steps: 50", "steps: 50\nlogged_tflops_factor: -1", "13: found -1", "a number from 0.5 to 2"),
+    "infinite factor": (
+        "steps: 50",
+        "steps: 50\nlogged_tflops_factor: .inf",
+        "13: found .inf",
+        "a number from 0.5 to 2",
+    ),
     "another truth value": ("gpus: 8, ", "gpus: 8, proxy: yes, ", "19: found yes", "expected true or false"),
     "tolerance of 500 %": (
         "steps: 50",
@@ -182,7 +213,27 @@ BAD_VALUES = {
         "13: found the unknown key 'step_time_seconds'",
         "expected checkpoint_load_seconds, checkpoint_save_dispatch_seconds, checkpoint_save_seconds",
     ),
+    "budget of zero": (
+        "steps: 50",
+        "steps: 50\nbudgets: {checkpoint_save_seconds: 0}",
+        "13: found 0",
+        "expected a number from 0.001 to 1000000",
+    ),
+    "budget below zero": (
+        "gpus: 8, ",
+        "gpus: 8, budgets: {checkpoint_save_seconds: -60}, ",
+        "19: found -60",
+        "expected a number from 0.001",
+    ),
+    "budget without a number": (
+        "steps: 50",
+        "steps: 50\nbudgets: {checkpoint_save_seconds: 60 s}",
+        "13: found '60 s'",
+        "expected a number from 0.001",
+    ),
+    "budgets without metrics": ("steps: 50", "steps: 50\nbudgets: 60", "13: found 60", "expected a mapping of keys"),
     "tolerance of 51 %": ("steps: 50", "steps: 50\ntolerance: 51%", "13: found '51%'", "at most 50 %"),
+    "tolerance below zero": ("steps: 50", "steps: 50\ntolerance: -5%", "13: found '-5%'", "expected a tolerance"),
     "tolerance as a list": ("steps: 50", "steps: 50\ntolerance: [5%]", "13: found a list", "expected a single value"),
     "tolerance of an unknown metric": (
         "steps: 50",
@@ -196,6 +247,12 @@ BAD_VALUES = {
         "19: found peak_memory_bytes before the colon",
         "expected one of time, perf",
     ),
+    "tolerance of a configuration without quotes": (
+        "gpus: 8, ",
+        "gpus: 8, tolerance: 5%, mfu:3%, ",
+        "19: found the unknown key 'mfu:3%'",
+        "",
+    ),
     "tolerance twice": (
         "steps: 50",
         "steps: 50\ntolerance: 5%, perf:8%",
@@ -203,6 +260,9 @@ BAD_VALUES = {
         "expected each metric once",
     ),
     "unknown dialect": ("nemo2", "nemo3", "7: found 'nemo3'", "did you mean 'nemo2'?"),
+    "unknown kind": ("kind: published", "kind: publshed", "2: found 'publshed'", "did you mean 'published'?"),
+    "unknown statistic": ("statistic: mean", "statistic: median", "11: found 'median'", "expected mean"),
+    "unknown formula": ("formula: llama", "formula: lama", "16: found 'lama'", "grok or llama or nemotron"),
     "window backwards": (
         "first: 11, last: 44",
         "first: 44, last: 11",
@@ -210,6 +270,7 @@ BAD_VALUES = {
         "first <= last",
     ),
     "window beyond the run": ("last: 44", "last: 50", "11: found a window from step 11 to 50", "within 0 to 49"),
+    "negative window": ("first: 11", "first: -1", "11: found -1", "a whole number from 0"),
     "size without model": (
         f"size: 8b, {FIRST_ROW}",
         f"size: 80b, {FIRST_ROW}",
@@ -234,6 +295,13 @@ BAD_VALUES = {
         "19: found dtype 'fp8'",
         "peak_tflops of h100 states: bf16",
     ),
+    "GPU in capitals": (
+        "gpu: h100, dtype: bf16, gpus: 8,",
+        "gpu: H100, dtype: bf16, gpus: 8,",
+        "19: found 'H100'",
+        "lower-case",
+    ),
+    "a path for a name": ("recipe: mine", "recipe: ../mine", "3: found '../mine'", "a name of lower-case letters"),
     "formula without its size": (", ffn_size: 14336", "", "16: found no 'ffn_size' of 8b", "formula llama"),
     "configuration twice": (
         "gpus: 16, ",
@@ -243,7 +311,9 @@ BAD_VALUES = {
     ),
     "tab": ("\n  h100:", "\n\th100:", "14: found a tab", "expected spaces"),
     "syntax error": ("{statistic: mean,", "{statistic: mean", "11: found a syntax error", "expected YAML"),
+    "unclosed": ('cells: {step_time: "12.30"}}', 'cells: {step_time: "12.30"', "found a syntax error", "expected YAML"),
     "anchor": ("steps: 50", "steps: &n 50", "12: found the anchor &n", "expected no anchors or aliases"),
+    "alias": ("steps: 50", "steps: *n", "12: found the alias *n", "expected no anchors or aliases"),
     "tag": ("steps: 50", "steps: !!python/name:os.system 50", "12: found the tag", "expected no tags"),
     "two documents": (
         "schema: 1",
@@ -257,6 +327,8 @@ BAD_VALUES = {
         "1: found schema '2'",
         "expected schema: 1, which is all this release reads",
     ),
+    "no schema": ("schema: 1\n", "", "1: found no 'schema'", "expected schema: 1"),
+    "a list in place of a key": ("steps: 50", "? [steps]\n: 50", "12: found the unknown key a list", ""),
 }
 
 
@@ -292,9 +364,12 @@ def test_a_bad_erratum_is_named(valid_file: Path, valid: str, errata: str, messa
     ("kind", "command", "message"),
     [
         ("script", "{command: x}", "found kind 'script', expected one that commands states: sbatch"),
+        ("sbach", "{command: x}", "found kind 'sbach', expected one that commands states: sbatch (did you mean"),
         ("sbatch", "{command: x, via: slurm}", "found 'slurm', expected sbatch or script or llmb-run or local"),
         ("sbatch", "{command: x, job_id: 'job ([0-9]+)'}", "expected a regular expression with the group job"),
+        ("sbatch", "{command: x, job_id: '(?P<job>'}", "expected a regular expression with the group job"),
         ("sbatch", '{command: "sbatch -N {node}"}', "placeholders are among {account}"),
+        ("sbatch", '{command: "sbatch {"}', "placeholders are among {account}"),
         ("sbatch", "{comand: x}", "did you mean 'command'?"),
         ("sbatch", "{command: x, fixed: {1A: x}}", "expected the name of an environment variable"),
     ],
@@ -311,13 +386,17 @@ LAUNCH = "kind: sbatch, commands: {sbatch: {command: x}}, gpus_per_node: {h100: 
     ("launch", "message"),
     [
         ("kind: mine, commands: {mine: {command: x}}, gpus_per_node: {}", "found no 'via' of the command 'mine'"),
+        (f"{LAUNCH}, profiling: {{ENABLE_PROFILE: 'true'}}", "the unknown key 'ENABLE_PROFILE', expected"),
         (f"{LAUNCH}, profiling: {{enable: {{A: b}}, strat: X}}", "did you mean 'start'?"),
+        (f"{LAUNCH}, profiling: {{enable: {{A: b}}, start: a-b}}", "expected the name of an environment variable"),
         (
             f"{LAUNCH}, profiling: {{enable: {{A: b}}, default_start: 25, default_stop: 20}}",
             "found default steps 25 to 20, expected the first before the last",
         ),
+        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{8b: ~105 GB}}}}", "expected a whole number"),
         (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{80b: 105}}}}", "(did you mean '8b'?)"),
         (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [8, 4]}}}}", "the smallest number first"),
+        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [1, 2, 3]}}}}", "at most 2 entries"),
     ],
 )
 def test_launch_facts_that_do_not_fit_are_named(valid_file: Path, valid: str, launch: str, message: str) -> None:
@@ -365,6 +444,11 @@ def test_a_recipe_without_numbers_has_the_usual_window_unless_it_says_another(va
     assert read_recipe(valid_file).baselines[0].window == Window(5, 18)
 
 
+def test_a_recipe_without_numbers_prints_no_cells(valid_file: Path, valid: str) -> None:
+    text = valid.replace("kind: published", "kind: recipe")
+    assert "found the unknown key 'cells', expected" in refused(valid_file, text)
+
+
 def test_a_peak_that_nothing_states_is_not_a_number(valid_file: Path, valid: str) -> None:
     valid_file.write_text(valid.replace('bf16: "989"', 'bf16: "NA"'))
     assert math.isnan(read_recipe(valid_file).baselines[0].peak_tflops)
@@ -377,21 +461,49 @@ def test_all_problems_of_a_file_are_listed_in_their_order(valid_file: Path, vali
     assert [line.split(":")[1] for line in lines] == ["7", "12", "21"]
 
 
+def test_a_long_list_of_problems_is_cut_and_counted(valid_file: Path, valid: str) -> None:
+    unknown = "".join(f"key{number}: 1\n" for number in range(14))
+    assert refused(valid_file, valid + unknown).splitlines()[10:] == ["and 4 more problems in this file"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "FILE:1: found an empty file, expected a mapping of keys to values"),
+        (b"# nothing\n", "FILE:1: found an empty file"),
         (b"- schema: 1\n", "FILE:1: found a sequence, expected a mapping"),
         (b"schema: 1\n\xff\xfe\n", "FILE:2: found byte 0xff, expected UTF-8 text"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "FILE: found"),
         (b"schema: 1\nkind: \x00\n", "FILE: found"),
         (b"a: " * 50_000, "found a syntax error"),
+        (b"schema: " + b"[" * 100, "FILE:1: found more than 8 levels of nesting"),
         (b"schema: " + b"[" * 100_000, "nesting"),  # by PyYAML 6.0.4 itself, which counts a thousand before we see one
+        (b"".join(b" " * n + b"a:\n" for n in range(300)), "FILE:9: found more than 8 levels"),
         (b"x" * (5 << 20), "FILE: found more than 4 MiB"),
     ],
-    ids=["empty", "list", "latin", "nul", "truncated", "brackets", "huge"],
+    ids=[
+        "empty",
+        "comment",
+        "list",
+        "latin",
+        "binary",
+        "nul",
+        "torn",
+        "brackets",
+        "a thousand brackets",
+        "nested",
+        "huge",
+    ],
 )
 def test_what_is_no_baseline_file_is_refused(valid_file: Path, content: bytes, message: str) -> None:
     assert message in refused(valid_file, content)
+
+
+def test_a_billion_laughs_are_refused_before_they_grow(valid_file: Path) -> None:
+    lines = ["schema: 1", "a0: &a0 [lol, lol, lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40)]
+    message = refused(valid_file, "\n".join(lines))
+    assert "FILE:2: found the anchor &a0" in message
 
 
 @pytest.mark.slow
@@ -414,19 +526,16 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path / "none.yaml")
 
 
-def test_a_pipe_and_a_folder_are_refused_as_files(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(BaselineError, match="found something that is no regular file"):
         read_recipes([tmp_path])
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
     with pytest.raises(BaselineError, match="found something that is no regular file, expected a baseline file"):
-        read_recipe(tmp_path)
-
-
-def test_linked_and_repeated_folders_are_read_once(tmp_path: Path, valid_file: Path) -> None:
-    (tmp_path / "entry").mkdir()
-    (tmp_path / "entry" / "link").symlink_to(valid_file.parent, target_is_directory=True)
-    assert len(read_recipes([tmp_path / "entry"])) == 1
-    assert len(read_recipes([tmp_path / "entry", valid_file.parent, valid_file.parent])) == 1
+        read_recipe(tmp_path / "folder.yaml")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -448,12 +557,23 @@ def test_every_yaml_and_yml_below_a_folder_is_read_in_order(tmp_path: Path, vali
     assert [recipe.name for recipe in read_recipes([tmp_path])] == ["a", "hidden", "c"]
 
 
+def test_a_folder_given_twice_or_linked_is_read_once(valid_file: Path) -> None:
+    (valid_file.parent / "again").symlink_to(valid_file.parent, target_is_directory=True)
+    assert len(read_recipes([valid_file.parent, valid_file.parent])) == 1
+
+
 def test_a_link_to_a_folder_above_is_not_followed(valid_file: Path) -> None:
     inner = valid_file.parent / "inner"
     inner.mkdir()
     (inner / "own.yaml").write_bytes(valid_file.read_bytes())
     (inner / "up").symlink_to("..")
     assert find_baseline_files([inner]) == (inner / "own.yaml",)
+
+
+def test_a_linked_folder_is_not_passed_over(tmp_path: Path, valid_file: Path) -> None:
+    (tmp_path / "entry").mkdir()
+    (tmp_path / "entry" / "link").symlink_to(valid_file.parent, target_is_directory=True)
+    assert len(read_recipes([tmp_path / "entry"])) == 1
 
 
 @pytest.mark.parametrize("name", ["empty", "missing"])
@@ -474,3 +594,7 @@ def test_a_key_in_two_files_of_one_kind_names_both_places(valid_file: Path) -> N
 
 def test_the_formulas_of_the_files_are_those_that_can_be_computed() -> None:
     assert set(FORMULA_NEEDS) == set(FORMULAS)
+
+
+def test_every_placeholder_of_a_command_is_a_name() -> None:
+    assert len(set(launch_schema.PLACEHOLDERS)) == len(launch_schema.PLACEHOLDERS)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import NOW, measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from pytest_llmbench.baseline.read import (
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.models import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
+from pytest_llmbench.pipeline.recordings import make_recording
 
 SHIPPED = tuple(baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines)
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
@@ -42,12 +44,6 @@ def recording(seconds: float = 7.402, runs: int = 2) -> Recording:
         run_seconds=(seconds,) * runs,
         log_sha256=("0" * 64,) * runs,
     )
-
-
-def record(folder: Path, *baselines: Baseline) -> Path:
-    """Record baselines of one recipe and release, and return their file."""
-    ((path, _),) = write.write_recorded(folder, [(baseline, recording()) for baseline in baselines])
-    return path
 
 
 def tolerance(text: str) -> Tolerance:
@@ -119,6 +115,21 @@ def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> 
         assert replace(baseline, source=published.source) == write.make_recorded_baseline(published, measured)
 
 
+@pytest.mark.slow
+def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseline(tmp_path: Path) -> None:
+    written = write.write_recorded(tmp_path, [(baseline, recording()) for baseline in SHIPPED])
+    names = [f"{path.parent.name}/{path.name}" for path, _ in written]
+    assert names == [
+        "grok1/24.11.yaml",
+        "grok1/25.05.yaml",
+        "llama3.1/25.04.yaml",
+        "maxtext_llama2/24.11.yaml",
+        "nemotron4/25.01.yaml",
+    ]
+    assert not any(replaced for _, replaced in written)
+    assert len(read_recipes([*list_shipped_baselines(), tmp_path])) == 10
+
+
 def test_other_configurations_are_kept_and_replaced_ones_are_told(tmp_path: Path) -> None:
     write.write_recorded(tmp_path, [(GROK[0], recording(7.331)), (GROK[1], recording(7.5))])
     ((path, replaced),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.402)), (GROK[2], recording(8.0))])
@@ -141,15 +152,23 @@ launch:
     script: {command: ./launch.sh, fixed: {VERSION: "1.10"}}
   gpus_per_node: {gb200: 4}
 """
-    path = record(tmp_path, GROK[0])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     head, between, rest = path.read_text().partition("peak_tflops:")
     names, others = own.split("\n", 1)
     path.write_text(f"{head}{names}\n{between}{rest}{others}")
     for _ in range(2):
-        record(tmp_path, GROK[1])
+        write.write_recorded(tmp_path, [(GROK[1], recording())])
         assert path.read_text().endswith(own)
     recipe = read_recipe(path)
     assert (recipe.names, recipe.title, len(recipe.baselines)) == (("grok1", "0815"), "Grok on our cluster", 2)
+
+
+def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(tmp_path: Path) -> None:
+    grok = {base.key.gpus: base for base in SHIPPED if base.key.id.startswith("grok1_314b-24.11-h100-bf16")}
+    write.write_recorded(tmp_path, [(grok[8], recording())])
+    ((path, _),) = write.write_recorded(tmp_path, [(grok[512], recording())])
+    found = {base.key.gpus: base.configuration.architecture.formula for base in read_recipe(path).baselines}
+    assert found == {8: "grok", 512: "grok:3"}
 
 
 def test_a_file_keeps_its_drift_budget_and_gets_that_of_the_published_one(tmp_path: Path) -> None:
@@ -182,10 +201,10 @@ def changed(baseline: Baseline, change: str) -> Baseline:
 @pytest.mark.parametrize("change", ["window", "peak TFLOP/s", "model"])
 def test_what_was_measured_another_way_is_not_merged(tmp_path: Path, change: str) -> None:
     """Another window must not slip in under the configurations that are there already."""
-    path = record(tmp_path, GROK[0])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     before = path.read_bytes()
     with pytest.raises(RecordError, match=f"found {change} .*expected one"):
-        record(tmp_path, changed(GROK[1], change))
+        write.write_recorded(tmp_path, [(changed(GROK[1], change), recording())])
     assert path.read_bytes() == before
 
 
@@ -210,8 +229,16 @@ def test_recorded_files_keep_their_budgets_and_give_them_to_what_is_added(tmp_pa
     assert path.read_text().count("checkpoint_load_seconds") == 1
 
 
+def test_each_configuration_keeps_its_own_tolerance(tmp_path: Path) -> None:
+    """A wider one must not slip in under the configurations that are there already."""
+    pairs = [(replace(GROK[0], tolerances=(tolerance("3%"), tolerance("mfu:2%"))), recording()), (GROK[1], recording())]
+    ((path, _),) = write.write_recorded(tmp_path, pairs)
+    write.write_recorded(tmp_path, [(replace(GROK[2], tolerances=(tolerance("20%"),)), recording())])
+    assert told(path) == {128: ["3 %", "2 % of mfu (+2.04 % time)"], 256: [], 512: ["20 %"]}
+
+
 def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_added(tmp_path: Path) -> None:
-    path = record(tmp_path, GROK[0], GROK[1])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording()), (GROK[1], recording())])
     text = path.read_text().replace("steps: 50", "steps: 50\ntolerance: 3%, mfu:2%")
     path.write_text(text.replace("gpus: 256\n", "gpus: 256\n  tolerance: perf:1%\n"))
     before = told(path)
@@ -235,52 +262,58 @@ def judged_by_the_mean(path: Path) -> None:
     )
 
 
-def test_file_recorded_by_the_mean_is_judged_and_not_extended(tmp_path: Path) -> None:
-    path = record(tmp_path, GROK[0])
+def test_a_file_that_was_recorded_by_the_mean_is_judged_by_it(tmp_path: Path) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.4))])
     judged_by_the_mean(path)
     (baseline,) = read_recipe(path).baselines
-    assert (baseline.window.statistic, baseline.step_seconds) == ("mean", recording().mean_seconds)
+    assert (baseline.window.statistic, baseline.step_seconds) == ("mean", recording(7.4).mean_seconds)
+
+
+@pytest.mark.parametrize("again", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"])
+def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(tmp_path: Path, again: Baseline) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    judged_by_the_mean(path)
     before = path.read_bytes()
     expected = r"25\.05\.yaml: found baselines judged by the mean, expected the trimmed mean, .* move the file away"
-    for again in GROK[:2]:
-        with pytest.raises(RecordError, match=expected):
-            record(tmp_path, again)
+    with pytest.raises(RecordError, match=expected):
+        write.write_recorded(tmp_path, [(again, recording())])
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            (find_shipped_baselines() / "grok1/25.05.yaml").read_text(),
-            r"25\.05\.yaml: found a published baseline file, expected to record elsewhere",
-        ),
-        ("schema: 1\nkind: recorded\n", r"cannot be added to, move it away(.|\n)*found no 'recipe'"),
-    ],
-    ids=["published", "incomplete"],
-)
-def test_file_that_is_not_a_recording_is_kept(tmp_path: Path, text: str, message: str) -> None:
+def test_a_published_file_is_never_written_over(tmp_path: Path) -> None:
     path = tmp_path / "grok1" / "25.05.yaml"
     path.parent.mkdir()
-    path.write_text(text)
-    with pytest.raises(RecordError, match=message):
-        record(tmp_path, GROK[0])
-    assert path.read_text() == text
+    path.write_bytes((find_shipped_baselines() / "grok1" / "25.05.yaml").read_bytes())
+    before = path.read_bytes()
+    with pytest.raises(
+        RecordError, match=r"25\.05\.yaml: found a published baseline file, expected to record elsewhere"
+    ):
+        write.write_recorded(tmp_path, [(GROK[0], recording())])
+    assert path.read_bytes() == before
+
+
+def test_an_unreadable_file_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "grok1" / "25.05.yaml"
+    path.parent.mkdir()
+    path.write_text("schema: 1\nkind: recorded\n")
+    with pytest.raises(RecordError, match=r"cannot be added to, move it away(.|\n)*found no 'recipe'"):
+        write.write_recorded(tmp_path, [(GROK[0], recording())])
+    assert path.read_text() == "schema: 1\nkind: recorded\n"
 
 
 def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     """The file may be shared, and the link would be gone; links among the folders are followed."""
-    real = record(tmp_path / "shared", GROK[0])
+    ((real, _),) = write.write_recorded(tmp_path / "shared", [(GROK[0], recording())])
     before = real.read_bytes()
     link = tmp_path / "own" / "grok1" / real.name
     link.parent.mkdir(parents=True)
     link.symlink_to(real)
     with pytest.raises(RecordError, match=r"25\.05\.yaml: a link to the file .*: record into the folder of that file"):
-        record(tmp_path / "own", GROK[1])
+        write.write_recorded(tmp_path / "own", [(GROK[1], recording())])
     assert link.is_symlink()
     assert real.read_bytes() == before
     (tmp_path / "again").symlink_to("shared")
-    record(tmp_path / "again", GROK[1])
+    write.write_recorded(tmp_path / "again", [(GROK[1], recording())])
     assert len(read_recipe(real).baselines) == 2
 
 
@@ -288,10 +321,13 @@ def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     "broken",
     [
         replace(recording(), trimmed_mean_seconds=float("nan")),
+        replace(recording(), mean_seconds=float("inf")),
+        replace(recording(), run_seconds=(0.0, 7.4)),
         replace(recording(), runs=3),
+        replace(recording(), date="yesterday"),
         replace(recording(), log_sha256=("not a hash",)),
     ],
-    ids=["nan", "runs", "hash"],
+    ids=["nan", "inf", "zero", "runs", "date", "hash"],
 )
 def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(tmp_path: Path, broken: Recording) -> None:
     with pytest.raises(RecordError, match="was not written, it would not read back"):
@@ -302,11 +338,11 @@ def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(tmp_path
 def test_a_place_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "grok1").write_text("a file in the way")
     with pytest.raises(RecordError, match=r"25\.05\.yaml: .*expected a place that can be written"):
-        record(tmp_path, GROK[0])
+        write.write_recorded(tmp_path, [(GROK[0], recording())])
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = record(tmp_path, GROK[0])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     before = path.read_bytes()
 
     def full(_: int) -> None:
@@ -321,7 +357,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkey
 
 def test_a_file_that_cannot_be_looked_at_is_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share that fails once would lose every configuration that was recorded before."""
-    path = record(tmp_path, GROK[0])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     before = path.read_bytes()
     look = os.stat
 
@@ -333,9 +369,9 @@ def test_a_file_that_cannot_be_looked_at_is_not_taken_for_none(tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", stat)
         with pytest.raises(RecordError, match=r"25\.05\.yaml: Input/output error"):
-            record(tmp_path, GROK[1])
+            write.write_recorded(tmp_path, [(GROK[1], recording())])
     assert path.read_bytes() == before
-    record(tmp_path, GROK[1])
+    write.write_recorded(tmp_path, [(GROK[1], recording())])
     assert len(read_recipe(path).baselines) == 2
 
 
@@ -351,16 +387,26 @@ def test_nothing_is_written_when_one_of_the_files_cannot_be_merged_with(tmp_path
 def test_the_file_is_readable_for_others(tmp_path: Path) -> None:
     mask = os.umask(0o022)
     try:
-        path = record(tmp_path, GROK[0])
+        ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     finally:
         os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
+def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
+    import numpy as np
+
+    measured = replace(
+        recording(7.15), trimmed_mean_seconds=np.float64(7.15), run_seconds=(np.float64(7.1), np.float64(7.2))
+    )
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
+    assert read_recipe(path).baselines[0].recording == measured
+
+
 def test_a_peak_that_nothing_states_is_recorded_as_such(tmp_path: Path) -> None:
     """No NaN equals another, so one made anew (as after a copy between processes) must not look like a bad file."""
     without_peak = replace(GROK[0], peak_tflops=float("nan"))
-    path = record(tmp_path, without_peak)
+    ((path, _),) = write.write_recorded(tmp_path, [(without_peak, recording())])
     assert "bf16: NA" in path.read_text()
     assert str(read_recipe(path).baselines[0].peak_tflops) == "nan"
 
@@ -397,8 +443,12 @@ def test_a_recorded_entry_that_contradicts_itself_is_not_read(tmp_path: Path, ol
     text = path.read_text(encoding="utf-8")
     assert text.count(old) >= 1
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    with pytest.raises(BaselineError, match=re.escape(told)):
+    with pytest.raises(BaselineError, match=re.escape(told)) as raised:
         read_recipe(path)
+    line = int(str(raised.value).split(":")[1])
+    assert path.read_text(encoding="utf-8").splitlines()[line - 1].strip()
+    with pytest.raises(RecordError, match="cannot be added to"):
+        write.write_recorded(tmp_path, [(GROK[1], recording())])
 
 
 @pytest.mark.parametrize(
@@ -412,22 +462,36 @@ def test_a_recorded_entry_that_contradicts_itself_is_not_read(tmp_path: Path, ol
 def test_what_somebody_rounded_and_a_clock_of_another_zone_contradict_nothing(
     tmp_path: Path, old: str, new: str
 ) -> None:
-    path = record(tmp_path, GROK[0])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     assert read_recipe(path).baselines
 
 
-@pytest.mark.parametrize(
-    ("title", "names"),
-    [
-        ("a: b # c", ("grok1", "1.0", "null")),
-        ("null", tuple(f"a-name-of-it-{number}" for number in range(30))),
-        ("two\nlines", ("grok1",)),
-        ("ü '\"" + " word" * 60, ("grok1",)),
-    ],
-    ids=["comment", "null", "lines", "long"],
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.floats(0.1, 50), st.integers(1, 60)), min_size=1, max_size=40),
+    weighted=st.booleans(),
+    runs=st.integers(1, 3),
 )
-def test_titles_and_names_read_back(tmp_path: Path, title: str, names: tuple[str, ...]) -> None:
+def test_whatever_honest_runs_measured_can_be_written(
+    steps: list[tuple[float, int]], weighted: bool, runs: int
+) -> None:
+    """Slow steps, few steps, means over different numbers of steps: none of them contradicts itself."""
+    window, mean_of = tuple(value for value, _ in steps), tuple(count for _, count in steps)
+    made = [measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ()) for _ in range(runs)]
+    with tempfile.TemporaryDirectory() as directory:
+        assert write.write_recorded(Path(directory), [(GROK[0], make_recording(made, NOW))])
+
+
+@pytest.mark.parametrize(
+    "names", [("grok1",), ("grok1", "1.0", "null"), tuple(f"a-name-of-it-{one}" for one in range(30))]
+)
+@pytest.mark.parametrize("title", ["Grok", "a: b # c", "null", "word " * 60, "two\nlines", "ü '\"", "- x", "{a: b}"])
+def test_what_a_recipe_is_called_reads_back_however_it_is_spelled(
+    tmp_path: Path, title: str, names: tuple[str, ...]
+) -> None:
+    title = title.strip()
     recipe = replace(
         read_recipe(find_shipped_baselines() / "grok1/25.05.yaml"), title=title, framework=title, names=names
     )
