@@ -43,10 +43,6 @@ NCCL = (
     "[7] NCCL INFO AllReduce: opCount 2 sendbuff 0x7ffb4713c200 recvbuff 0x7ffb4713c200 count 1 datatype 1 op 0 root 0 "
     "comm 0x55556b100660 [nranks=128] stream 0x5555630c58b0"
 )
-STALE_BAR = (
-    "Epoch 0: :   5%|▌         | 1/20 [00:20<06:29, v_num=None, reduced_train_loss=12.30, global_step=0.000, "
-    "consumed_samples=256.0, train_step_timing in s=20.50]"
-)
 
 
 def bar_values(loss: float, step: float, samples: float, seconds: float) -> dict[str, float]:
@@ -128,13 +124,6 @@ def test_nemo2_line_of_25_05() -> None:
     assert NEMO2_25_05 in log.read_text(encoding="utf-8").splitlines()
 
 
-def test_stale_bar_of_a_real_log() -> None:
-    """The first bar of a real log, with its half block."""
-    values = {"reduced_train_loss": 12.339606, "global_step": 0.0, "consumed_samples": 256.0}
-    bar = lines.nemo1_bar(1, 20, 20.49, 20.49 * 19, values | {"train_step_timing in s": 20.48514413833618})
-    assert bar.replace("06:29, ", "06:29, v_num=None, ") == STALE_BAR
-
-
 @pytest.mark.parametrize("name", ["stale_bars_dllogger.out", "carriage_returns.out"])
 def test_real_bars_and_records(name: str) -> None:
     """Every bar and DLLogger record of the real logs comes out of the numbers of its record, to the letter."""
@@ -159,17 +148,10 @@ def test_real_bars_and_records(name: str) -> None:
     ("value", "text"),
     [
         (24.03, "24.00"),
-        (23.96, "24.00"),
-        (10.64, "10.60"),
-        (3.59, "3.590"),
         (0.1861, "0.186"),
-        (49.0, "49.00"),
-        (0.0, "0.000"),
         (51200.0, "51200.0"),
         (204800.0, "2.05e+5"),
-        (1280000.0, "1.28e+6"),
         (2000.0, "2e+3"),
-        (123.4, "123.0"),
         (math.nan, "nan.0"),
     ],
 )
@@ -182,31 +164,15 @@ def test_bar_numbers(value: float, text: str) -> None:
     ("value", "text"),
     [
         (12.3876, "12.39"),
-        (7.58, "7.58"),
         (10.0, "10"),
         (10.001, "10.0"),
         (1248.7, "1.249e+03"),
-        (1250.2, "1.25e+03"),
-        (0.9984, "0.9984"),
         (math.nan, "nan"),
     ],
 )
 def test_nemo2_numbers(value: float, text: str) -> None:
     """Four significant digits; whole numbers lose their point."""
     assert lines.nemo2_number(value) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(79.9, "01:19"), (1402.4, "23:22"), (3797.0, "1:03:17")])
-def test_bar_intervals(seconds: float, text: str) -> None:
-    """Minutes and seconds, with hours where there are any."""
-    assert lines.bar_interval(seconds) == text
-
-
-def test_slurm_line() -> None:
-    """Slurm's line for a job at its time limit, as real ones read."""
-    line = lines.slurm_cancelled("1999616", "r6i4n5", datetime(2021, 5, 27, 21, 42, 11), "TIME LIMIT")  # noqa: DTZ001
-    expected = "slurmstepd: error: *** JOB 1999616 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***"
-    assert line == expected
 
 
 def test_megatron_line_of_a_real_log() -> None:
@@ -231,13 +197,3 @@ def test_torchtitan_line_of_a_real_log() -> None:
     for field in ("grad_norm: ", "memory: ", "mfu: "):
         line, found = (text.replace(text.partition(field)[2].split("\x1b")[0], "") for text in (line, found))
     assert line == found
-
-
-def test_other_lines_are_those_that_are_documented() -> None:
-    """Lines that name no step of their own, as they stand in real logs."""
-    assert lines.step_time_line(6.13, 426.6) == "Step Time : 6.13s GPU utilization: 426.6MODEL_TFLOP/s/GPU"
-    assert lines.paxml_line(7.47) == "[PAX STATUS]: train_step() took 7.47 seconds."
-    assert lines.huggingface_summary(2577.7505, 95.339, 0.745, 1.5) == (
-        "{'train_runtime': 2577.7505, 'train_samples_per_second': 95.339, 'train_steps_per_second': 0.745, "
-        "'train_loss': 1.5, 'epoch': 1.0}"
-    )
