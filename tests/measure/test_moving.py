@@ -119,7 +119,7 @@ def found(simulation: Simulation, digits: int, width: int = 1) -> Floats:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("digits", [0, 4, 3])
+@pytest.mark.parametrize("digits", [0, 3])
 @pytest.mark.parametrize("simulation", ORDINARY.values(), ids=ORDINARY)
 def test_ordinary_steps_are_no_moving_means(simulation: Simulation, digits: int) -> None:
     assert np.mean(found(simulation, digits) != 1) <= 0.01
@@ -131,8 +131,9 @@ def test_ordinary_steps_are_no_moving_means(simulation: Simulation, digits: int)
     [
         *((slow_first, 5, digits, missed) for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.04))),
         *((decay, 5, digits, missed) for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.06))),
-        *((slow_first, width, 4, 0.1) for width in (2, 3, 4)),
-        *((slow_first, width, 4, 0.02) for width in (8, 10, 20)),
+        (slow_first, 2, 4, 0.1),
+        (slow_first, 8, 4, 0.02),
+        (slow_first, 20, 4, 0.02),
         (noise, 5, 0, 0.1),
     ],
 )
@@ -141,7 +142,7 @@ def test_moving_means_are_found(simulation: Simulation, width: int, digits: int,
     assert np.mean(found(simulation, digits, width) != width) <= missed
 
 
-@pytest.mark.parametrize("width", range(2, 21))
+@pytest.mark.parametrize("width", [2, 5, 20])
 def test_every_width_is_found_where_nothing_disturbs(width: int) -> None:
     single = np.full(COUNT, 7.3)
     single[0] = 60.0
@@ -163,14 +164,10 @@ def test_a_resumed_attempt_starts_anew() -> None:
 NOTHING_TOLD = {
     "no step": steps([]),
     "one step": steps([7.0]),
-    "few steps": steps([60.0, 7.0, 7.0]),
     "equal steps": steps(7.0),
-    "no numbers": steps([np.nan] * 50),
     "an endless step": steps([np.inf, 60.0, *[7.0] * 48]),
-    "a negative step": steps([60.0, -7.0, *[7.0] * 48]),
     "a step of no time": steps([60.0, 0.0, *[7.0] * 48]),
     "hardly any time": steps([60.0, 20.0, 11.0, *[1e-308] * 47]),
-    "the largest numbers": steps([1e308] * 50),
     "gaps between all steps": steps([60.0, 33.5, 24.67, 20.25, 17.6, *[7.0] * 45], index=np.arange(0, 150, 3)),
 }
 
@@ -186,7 +183,7 @@ def test_a_gap_hides_only_what_comes_after_it() -> None:
     assert detect_moving_mean(without(rounded(seconds, 0), 3)) == 1
 
 
-@pytest.mark.parametrize("digits", [0, 4, 3])
+@pytest.mark.parametrize("digits", [0, 3])
 @pytest.mark.parametrize("name", NEMO1)
 def test_the_nemo_1_logs_print_means_of_five(name: str, digits: int) -> None:
     """The bars round to three digits what stands beside them in full."""

@@ -48,7 +48,6 @@ UNTRAINED = {
     "loss of 0 in significant digits": judged(loss=0.0, digits=2),
     "loss of 0 in megatron": judged("megatron", loss=0.0, digits=7),
     "loss of 0 in decimals, and no gradient": judged("maxtext", loss=0.0, grad_norm=0.0),
-    "loss of 0 in six decimals": judged("torchtitan", loss=0.0, digits=6),
     "constant in six digits": judged(loss=11.0312, digits=6),
     "constant from the window on": judged(loss=np.where(LATE, 11.0312, FALLING), digits=6),
     "constant in four digits, and so is the gradient": judged(loss=11.03, grad_norm=1.5),
@@ -57,7 +56,6 @@ UNTRAINED = {
     "no learning rate": judged(learning_rate=0.0),
     "never out of the warm-up": judged(learning_rate=np.where(np.arange(50) >= 45, 1e-6, 0.0)),
     "negative": judged(loss=np.where(np.arange(50) == 30, -0.1, FALLING)),
-    "doubles": judged(loss=1.5 * 2.0 ** np.arange(50)),
     "doubles in few digits": judged(loss=np.array([float(f"{value:.3g}") for value in 1.37 * 1.99 ** np.arange(50)])),
     "explodes": judged(loss=np.where(np.arange(50) > 20, 5e4, FALLING)),
     "most steps are skipped": judged("megatron", skipped_steps=np.arange(50) % 3 > 0),
@@ -72,11 +70,9 @@ def test_a_window_without_training_is_invalid(measurement: Measurement) -> None:
 
 SOUND = {
     "falling": judged(),
-    "gradient and rate": judged(grad_norm=CHANGING, learning_rate=1e-5),
     "gradient of 0 before the window": judged(grad_norm=np.where(LATE, CHANGING, 0.0)),
     "learning rate of 0 before the window": judged(learning_rate=np.where(LATE, 1e-5, 0.0)),
     "learning rate of 0 in the last step": judged(learning_rate=np.where(np.arange(50) == 49, 0.0, 1e-5)),
-    "learning rate that stands still": judged(learning_rate=3e-5),
     "gradient that stands still, and a loss that falls": judged(grad_norm=1.0),
     "rises": judged(loss=12 + np.arange(50) / 10),
     "a spike": judged(loss=np.where(np.arange(50) == 30, 900.0, FALLING)),
@@ -100,7 +96,6 @@ def test_what_is_training_is_valid(measurement: Measurement) -> None:
     "measurement",
     [
         judged(loss=11.03),
-        judged(loss=11.031, digits=5),
         judged(loss=11.03, grad_norm=CHANGING, learning_rate=1e-5),
         judged("maxtext", loss=0.0),
         judged("regex:own", loss=2.5, digits=2),
@@ -117,15 +112,14 @@ def test_what_is_known_and_no_fault_is_a_note() -> None:
     assert "unverified-loss" in codes(SOUND["another stage of the pipeline"])
 
 
-@pytest.mark.parametrize("place", [0, 5, 48])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("place", "value"), [(0, np.inf), (48, np.nan)])
 def test_a_loss_or_gradient_that_is_no_number_outside_of_the_window_has_diverged(place: int, value: float) -> None:
     bad = np.where(np.arange(50) == place, value, 5.0 + CHANGING)
     assert Reason.DIVERGED in reasons(judged(loss=bad))
     assert Reason.DIVERGED in reasons(judged(grad_norm=bad))
 
 
-@pytest.mark.parametrize("changes", [{"recipe": "llama3_dpo"}, {"task": "grpo"}, {"variant": "ppo"}])
+@pytest.mark.parametrize("changes", [{"recipe": "llama3_dpo"}, {"task": "grpo"}])
 def test_the_name_of_a_configuration_may_say_that_it_learns_from_rewards(changes: dict[str, Any]) -> None:
     configuration = BASELINE.configuration
     baseline = at(BASELINE, configuration=replace(configuration, key=replace(configuration.key, **changes)))
