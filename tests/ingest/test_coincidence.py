@@ -26,7 +26,7 @@ def chance(values: list[float], averaged: int = 1) -> float:
     return estimate_chance([(PrintedSteps(steps(values), averaged), EVERY)])
 
 
-@pytest.mark.parametrize(("seconds", "spread", "decimals"), [(7.325, 0.003, 3), (12.39, 0.002, 2), (7.908, 0.0003, 3)])
+@pytest.mark.parametrize(("seconds", "spread", "decimals"), [(12.39, 0.002, 2), (7.908, 0.0003, 3)])
 def test_fifty_steps_of_four_digits_are_no_coincidence(seconds: float, spread: float, decimals: int) -> None:
     random = np.random.default_rng(1)
     assert max(chance(printed(seconds, spread, decimals, 1, random)) for _ in range(50)) < CERTAIN
@@ -35,7 +35,7 @@ def test_fifty_steps_of_four_digits_are_no_coincidence(seconds: float, spread: f
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "spread", "decimals", "averaged"),
-    [(24.0, 0.002, 1, 5), (24.0, 0.003, 1, 5), (7.3, 0.0008, 2, 5), (24.0, 0.001, 1, 1)],
+    [(24.0, 0.002, 1, 5), (24.0, 0.001, 1, 1)],
 )
 def test_no_honest_pair_is_certain_to_be_a_copy(seconds: float, spread: float, decimals: int, averaged: int) -> None:
     """Of some millions of pairs those that print the same, which are up to every third, may all be chance."""

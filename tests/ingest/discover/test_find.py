@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shared_data import shared
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Discovery, Reason, Remains, RunFiles
@@ -90,7 +89,6 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
     ("name", "reason"),
     [
         ("sbatch_a-b.x_8.out", "the launcher's second copy of a job's output"),
-        ("sbatch_allocation_8.out", "the launcher's second copy of a job's output"),
         ("nsys_x.log", "a profiler's output"),
         ("import_ckpt_llama3.1_8b_bf16_8.out", "a checkpoint import, no training"),
         ("log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out", "a checkpoint import, no training"),
@@ -98,16 +96,11 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
         ("git-info.log", "written by the framework beside its log"),
         ("notes.txt", "not read, by its name; give the file itself to read it as a log"),
         ("log-y_9_0.out.lz4", "not read, by its name; give the file itself to read it as a log"),
-        ("log-y_9_0.out.1", "not read, by its name; give the file itself to read it as a log"),
-        ("train.txt.gz", "not read, by its name; give the file itself to read it as a log"),
-        ("log-y_9_0.tar.gz", "not read, by its name; give the file itself to read it as a log"),
         ("log-y_9_0.out.tar", "not read, by its name; give the file itself to read it as a log"),
         ("sbatch_a-b.x_8.out.gz", "the launcher's second copy of a job's output"),
-        ("log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out.gz", "a checkpoint import, no training"),
         ("log-x_8_0.out.gz", "a compressed copy of log-x_8_0.out beside it"),
         ("log-x_8.out.zst", "a compressed copy of log-x_8_0.out beside it"),
         ("slurm-8.out.gz", "the log of job 8 stands beside it"),
-        ("log-y_9_0.err", "standard error without a log beside it"),
         ("log-y_9_0.err.zst", "standard error without a log beside it"),
     ],
 )
@@ -117,13 +110,16 @@ def test_files_that_are_no_runs_are_named_with_the_reason(tree: Tree, name: str,
     assert reasons(discovery) == {name: reason}
 
 
-@pytest.mark.parametrize("name", ["gpub019.delta_gpub019.delta_stdout.txt", "result_0.txt"])
-def test_what_gpt_neox_and_mlperf_write_is_a_log(tree: Tree, name: str) -> None:
-    assert only(find_runs([tree([name])])).attempts[0].log.name == name
-
-
-def test_an_account_may_be_called_like_a_skipped_task(tree: Tree) -> None:
-    name = f"log-prepare_team-team.{NAME}_8_0.out"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpub019.delta_gpub019.delta_stdout.txt",  # GPT-NeoX
+        "result_0.txt",  # MLPerf
+        "train.log.gz",
+        f"log-prepare_team-team.{NAME}_8_0.out",  # an account named like a skipped task
+    ],
+)
+def test_log_is_recognized_by_its_name(tree: Tree, name: str) -> None:
     assert only(find_runs([tree([name])])).attempts[0].log.name == name
 
 
@@ -135,8 +131,6 @@ CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
     [
         "log-x_8_0.out",
         "slurm-8.out",
-        "log-x_8_0.out.gz",
-        f"{NAME}/{NAME}_1744407969/log-x_8_0.out",
         "experiments/grok1_314b_bf16_256/1744407969/log-x_8_0.out",
     ],
 )
@@ -160,24 +154,20 @@ def test_a_runs_configurations_are_not_worth_a_line(tree: Tree) -> None:
     assert reasons(find_runs([tree([*files, files[1].replace("ConfigContainer.yaml", "a.out")])])) == {"configs": why}
 
 
-@pytest.mark.parametrize("name", ["configs", "code", "checkpoints", "nsys_profile"])
-def test_a_folder_of_such_a_name_above_the_runs_is_read(tree: Tree, name: str) -> None:
-    root = tree([f"{name}/{LOG}", "launcher.log"])
+@pytest.mark.parametrize("beside", ["launcher.log", "slurm-55.out"])
+def test_folder_above_runs_is_read_despite_its_name(tree: Tree, beside: str) -> None:
+    root = tree([f"code/{LOG}", beside])
     discovery = find_runs([root])
-    assert {run.job_id for run in discovery.runs} == {"388660", ""}
+    assert "388660" in [run.job_id for run in discovery.runs]
+    assert len(discovery.runs) == 2
     assert discovery.ignored == ()
-    assert only(find_runs([root / name])).job_id == "388660"
-
-
-def test_a_profilers_reports_are_evidence_where_their_folder_is_read_too(tree: Tree) -> None:
-    root = tree(["results/24.11/bf16/314b/512/tuesday.out", "results/24.11/bf16/314b/512/nsys_profile/p.nsys-rep"])
-    assert only(find_runs([root])).excluded is Reason.PROFILED
+    assert only(find_runs([root / "code"])).job_id == "388660"
 
 
 # --- compressed logs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ["gz", "zst", "xz", "bz2", "GZ"])
+@pytest.mark.parametrize("ending", ["gz", "zst", "GZ"])
 def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None:
     """Passed over, the newest run would leave the verdict to an older one."""
     root = tree([f"{LOG}.{ending}", LOG.replace(".out", ".err")])
@@ -199,38 +189,20 @@ def test_a_compressed_standard_error_belongs_to_its_log(tree: Tree, error: str) 
         assert only(find_runs([root])).attempts[0].err == root / "log-x_8_0.err"
 
 
-def test_a_compressed_log_of_any_name_is_one_as_it_would_be_uncompressed(tree: Tree) -> None:
-    assert only(find_runs([tree(["train.log.gz"])])).attempts[0].log.name == "train.log.gz"
-
-
-def test_compressed_attempts_belong_to_the_job_of_the_others(tree: Tree) -> None:
-    run = only(find_runs([tree(["log-x_8_0.out.gz", "log-x_8_1.out", "log-x_8_1.out.gz"])]))
-    assert [attempt.log.name for attempt in run.attempts] == ["log-x_8_0.out.gz", "log-x_8_1.out"]
-
-
 @pytest.mark.parametrize(
-    ("files", "log"),
+    ("files", "logs"),
     [
-        (["slurm-4.out.gz", "slurm-4.err"], "slurm-4.out.gz"),
-        (["slurm-4.out.gz", "slurm-4.out"], "slurm-4.out"),
-        (["slurm-4.out", "log-x_4_0.out.gz"], "log-x_4_0.out.gz"),
-        (["slurm-4.out.gz", "log-x_4_0.out.gz"], "log-x_4_0.out.gz"),
-        (["0/combined.log.gz", "0/stdout.log.gz", "1/combined.log.gz"], "combined.log.gz"),
+        (["log-x_8_0.out.gz", "log-x_8_1.out", "log-x_8_1.out.gz"], ["log-x_8_0.out.gz", "log-x_8_1.out"]),
+        (["slurm-4.out.gz", "slurm-4.err"], ["slurm-4.out.gz"]),
+        (["slurm-4.out.gz", "slurm-4.out"], ["slurm-4.out"]),
+        (["slurm-4.out.gz", "log-x_4_0.out.gz"], ["log-x_4_0.out.gz"]),
+        (["0/combined.log.gz", "0/stdout.log.gz", "1/combined.log.gz"], ["combined.log.gz"]),
     ],
 )
-def test_a_compressed_log_of_slurm_or_a_local_executor(tree: Tree, files: list[str], log: str) -> None:
+def test_compressed_logs_are_attempts_of_their_job(tree: Tree, files: list[str], logs: list[str]) -> None:
     run = only(find_runs([tree(files)]))
-    assert [attempt.log.name for attempt in run.attempts] == [log]
+    assert [attempt.log.name for attempt in run.attempts] == logs
     assert all(attempt.err is None or not attempt.err.name.endswith("gz") for attempt in run.attempts)
-
-
-def test_a_compressed_log_is_excluded_by_its_name_as_others_are(tree: Tree) -> None:
-    assert only(find_runs([tree([f"log-a-b.{NAME}_nsys_7_0.out.gz"])])).excluded is Reason.PROFILED
-
-
-def test_a_compressed_file_that_is_given_is_read_beside_its_copy(tree: Tree) -> None:
-    root = tree([LOG, f"{LOG}.gz"])
-    assert only(find_runs([root / f"{LOG}.gz"])).attempts[0].log == root / f"{LOG}.gz"
 
 
 def test_two_logs_that_claim_to_be_one_attempt_are_two_runs(tree: Tree) -> None:
@@ -256,23 +228,25 @@ def test_a_local_executors_run_is_its_combined_log(
     assert ("gpus", "256") in {(hint.field, hint.value) for hint in run.hints}
 
 
-def test_a_file_of_another_name_speaks_for_itself_beside_a_launchers_log(tree: Tree) -> None:
-    """A stray file must not stand in for the run whose folder it lies in."""
-    other = LOG.replace(Path(LOG).name, "hydra.log")
-    runs = {run.attempts[0].log.name: run for run in find_runs([tree([LOG, other])]).runs}
-    assert runs["hydra.log"].hints == ()
-    assert runs["hydra.log"].layout == ""
-    assert len(runs[Path(LOG).name].hints) == 4
+FOLDERS = Path(LOG).parents
 
 
-@pytest.mark.parametrize("above", [Path(LOG).parents[1], Path(LOG).parents[2]])
-@pytest.mark.parametrize("log", [LOG, f"{LOG}.gz", f"{Path(LOG).parent}/nemo_run/job-x1/{NAME}/0/combined.log"])
-def test_a_stray_file_above_a_launchers_log_speaks_for_itself(tree: Tree, above: Path, log: str) -> None:
-    root = tree([log, f"{above}/launcher.log"])
+@pytest.mark.parametrize(
+    ("folder", "log"),
+    [
+        (FOLDERS[0], LOG),
+        (FOLDERS[1], f"{LOG}.gz"),
+        (FOLDERS[1], f"{FOLDERS[0]}/nemo_run/job-x1/{NAME}/0/combined.log"),
+        (FOLDERS[2], LOG),
+    ],
+)
+def test_stray_file_gets_no_hints_near_a_log(tree: Tree, folder: Path, log: str) -> None:
+    """A stray file must not pass for the run in whose folder it lies."""
+    root = tree([log, f"{folder}/launcher.log"])
     stray, real = sorted(find_runs([root]).runs, key=lambda run: len(run.hints))
-    assert (stray.attempts[0].log, stray.hints, stray.layout) == (root / above / "launcher.log", (), "")
+    assert (stray.attempts[0].log, stray.hints, stray.layout) == (root / folder / "launcher.log", (), "")
     assert {"recipe", "size", "dtype", "gpus"} == {hint.field for hint in real.hints}
-    named = tree([log, f"{above}/{NAME}.log"])
+    named = tree([log, f"{folder}/{NAME}.log"])
     assert {len(run.hints) for run in find_runs([named]).runs} == {4}
 
 
@@ -310,8 +284,8 @@ def test_overlapping_paths_yield_each_run_once_in_the_same_order(tree: Tree) -> 
 
 
 def test_a_given_file_is_a_log_whatever_its_name(tree: Tree) -> None:
-    root = tree([LOG, "sbatch_x.out", "notes.txt", "slurm-8.out", "log-x_8_0.out", "code/a.out"])
-    for name in ("sbatch_x.out", "notes.txt", "slurm-8.out", "code/a.out"):
+    root = tree([LOG, f"{LOG}.gz", "sbatch_x.out", "notes.txt", "slurm-8.out", "log-x_8_0.out", "code/a.out"])
+    for name in (f"{LOG}.gz", "sbatch_x.out", "notes.txt", "slurm-8.out", "code/a.out"):
         discovery = find_runs([root / name])
         assert only(discovery).attempts[0].log == root / name
         assert (discovery.ignored, discovery.unreadable) == ((), ())
@@ -407,15 +381,6 @@ def test_what_several_links_lead_to_is_read_once_whatever_they_are_called(tree: 
             (root / name).unlink()
 
 
-def test_links_that_lead_to_each_other_end(tree: Tree) -> None:
-    root, elsewhere = tree([LOG]), tree(["log-y_9_0.out"])
-    (root / "there").symlink_to(elsewhere)
-    (elsewhere / "back").symlink_to(root)
-    discovery = find_runs([root])
-    assert len(discovery.runs) == 2
-    assert reasons(discovery) == {"back": "a link to a folder that is read already"}
-
-
 def test_where_the_number_of_folders_reaches_its_limit_one_item_says_so(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,7 +420,7 @@ def test_broken_links_and_special_files_are_reported(tree: Tree) -> None:
     assert {"current", "self", "pipe.out"} == set(reasons(discovery))
 
 
-@pytest.mark.parametrize("part", ["with space", "ünïcode-日本", "new\nline", "semi;colon'\"", "[brackets]::", "-dash"])
+@pytest.mark.parametrize("part", ["ünïcode-日本", "new\nline", "[brackets]::"])
 def test_names_of_any_characters_are_read(tree: Tree, part: str) -> None:
     root = tree([f"{part}/{LOG}", f"{part}/{part}.out"])
     runs = find_runs([root]).runs
@@ -471,25 +436,12 @@ def test_a_name_that_is_no_text_is_read(tree: Tree) -> None:
     assert only(find_runs([root])).job_id == "8"
 
 
-@pytest.mark.slow
-def test_each_of_a_thousand_runs_is_found_among_ten_thousand_files(tree: Tree) -> None:
-    root = tree([])
-    for number in range(1000):
-        folder = root / "experiments" / NAME / f"{NAME}_{1744400000 + number}" / NAME
-        folder.mkdir(parents=True)
-        (folder / f"log-a-b.{NAME}_{number}_0.out").touch()
-        for other in range(9):
-            (folder / f"rank_{other}.py").touch()
-    assert len(find_runs([root]).runs) == 1000
-
-
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
         ("gb200-cluster/25.08/results/24.11/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
         (f"gb200-cluster/h100/25.08/{LOG}", {"gpu": "h100", "release": "25.08"}),
         (f"gb200-cluster/experiments/{NAME}_h100/log-x_7_0.out", {"gpu": "h100"}),
-        ("gb200-cluster/25.08/results/24.11-nccl-trace/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
         (LOG, {}),
     ],
 )
@@ -530,6 +482,9 @@ def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None
 # --- evidence and time ------------------------------------------------------------------------------------
 
 
+RESULTS_FOLDER = "results/24.11/bf16/314b/512"
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -544,7 +499,9 @@ def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None
         ([LOG.replace(f"/{NAME}/log", f"/{NAME}_nccltrace/log")], Reason.TRACED),
         (["results/25.01-nccl-trace/bf16/314b/512/log-nemo_grok1_314b_512_7.out"], Reason.TRACED),
         ([f"log-a-b.{NAME}_nsys_7_0.out"], Reason.PROFILED),
+        ([f"log-a-b.{NAME}_nsys_7_0.out.gz"], Reason.PROFILED),
         ([f"log-a-b.{NAME}_nccltrace_7_0.out"], Reason.TRACED),
+        ([f"{RESULTS_FOLDER}/tuesday.out", f"{RESULTS_FOLDER}/nsys_profile/p.nsys-rep"], Reason.PROFILED),
     ],
 )
 def test_a_run_is_excluded_by_positive_evidence_of_its_own(
@@ -581,20 +538,13 @@ def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) 
     assert {run.job_id for run in runs if run.excluded} == {"388660"}
 
 
-@pytest.mark.slow
-def test_thousands_of_reports_mark_one_job(tree: Tree) -> None:
-    root = tree([f"log-x_{job}_0.out" for job in range(100000, 100200)])
-    for rank in range(2000):
-        (root / f"m-8b-bf16_8g_100007_{rank}_0.nsys-rep").touch()
-        (root / f"profile_{rank}.nsys-rep").touch()
-    assert [run.job_id for run in find_runs([root]).runs if run.excluded] == ["100007"]
-
-
-def test_broken_metadata_is_reported_and_the_run_is_known_by_its_names(tree: Tree) -> None:
-    root = tree({LOG: "", f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1"})
+@pytest.mark.parametrize("logs", [[LOG], []])
+def test_run_keeps_its_names_if_metadata_is_broken(tree: Tree, logs: list[str]) -> None:
+    root = tree({**dict.fromkeys(logs, ""), f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1"})
     discovery = find_runs([root])
     run = only(discovery)
-    assert (run.metadata, len(run.hints)) == (None, 4)
+    assert (len(run.attempts), len(run.hints)) == (len(logs), 4)
+    assert not logs or run.metadata is None
     assert [(path.name, why[:14]) for path, why in discovery.unreadable] == [
         ("llmb-config_388660.yaml", "not valid YAML")
     ]
@@ -616,7 +566,6 @@ def test_metadata_belongs_to_the_only_run_that_has_no_job_id(tree: Tree) -> None
     [
         (("log-a.out", "log-b.out"), "log-a.out, log-b.out"),
         (("log-a.out", "log-b_8_0.out"), "log-a.out"),
-        (("one.out", "two.out"), "one.out, two.out"),
     ],
 )
 def test_metadata_of_one_of_several_logs_is_reported(tree: Tree, logs: tuple[str, ...], named: str) -> None:
@@ -631,7 +580,7 @@ def test_metadata_of_one_of_several_logs_is_reported(tree: Tree, logs: tuple[str
 # --- jobs without a log -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beside", [(), (f"log-a-b.{NAME}_388660_0.out",), (f"sbatch_a-b.{NAME}_9.out",), ("x_9.err",)])
+@pytest.mark.parametrize("beside", [(), (f"sbatch_a-b.{NAME}_9.out",)])
 def test_a_job_that_left_only_metadata_is_a_run_without_attempts(tree: Tree, beside: tuple[str, ...]) -> None:
     """The newest job died before it wrote a log: an older run must not pass in its place."""
     text = metadata(job_info={"launch_time": "2025-04-11T20:00:00+00:00"}, model_info={"gpu_type": "h200"})
@@ -665,15 +614,12 @@ RESULTS = "results/25.01/bf16/340b/128/log-nemo_nemotron4_340b_128"
     ("files", "jobs"),
     [
         ([f"{RESULTS}_9.err"], ["9"]),
-        ([f"{RESULTS}_9.err.gz"], ["9"]),
         ([f"{RESULTS}_9.err", f"{RESULTS}_9.out"], []),
-        ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.gz"], []),
         ([f"{RESULTS}_9.err", f"{RESULTS}_9.out.lz4"], []),
         ([f"{RESULTS}_9.err", "elsewhere/log-nemo_nemotron4_340b_128_9.out"], []),
         ([f"{RESULTS}_9.err", "results/25.01/bf16/340b/128/llmb-config_9.yaml"], ["9"]),
         ([f"{RESULTS}_9_0.err", f"{RESULTS}_9_1.err"], ["9"]),
         (["results/25.01/bf16/340b/128/train.err"], []),
-        ([f"experiments/{INNER}/slurm-9.err"], ["9"]),
     ],
 )
 def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
@@ -692,13 +638,10 @@ def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
         ([f"{NAME}/1744407969/config.yaml"], 1),
         ([f"{INNER}/sbatch_a-b.{NAME}_9.out"], 1),
         ([f"{INNER}/log-a-b.{NAME}_9_0.out"], 0),
-        ([f"{NAME}/{NAME}_1744407969/{NAME}_nsys/log-a-b.{NAME}_nsys_9_0.out"], 0),
         ([f"{INNER}/log-a-b.{NAME}_9_0.out.bak"], 0),
-        ([f"{INNER}/import_ckpt.out"], 0),
         ([f"{INNER}/run.tar.gz"], 0),
         ([f"{INNER}/llmb-config_9.yaml"], 0),
         ([f"{NAME}/train.sh"], 0),
-        ([f"{NAME}/code_1744407969/train.sh"], 0),
         (["notes_1744407969/train.sh"], 0),
     ],
 )
@@ -709,13 +652,6 @@ def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
     found = [run for run in find_runs([root]).runs if run.remains is Remains.FOLDER]
     assert len(found) == left
     assert all(run.started == datetime.fromtimestamp(1744407969, UTC) for run in found)
-
-
-def test_a_job_of_broken_metadata_without_a_log_is_a_run_by_its_folders(tree: Tree) -> None:
-    root = tree({f"experiments/{INNER}/llmb-config_9.yaml": "a: [1"})
-    discovery = find_runs([root])
-    assert (only(discovery).attempts, len(only(discovery).hints)) == ((), 4)
-    assert len(discovery.unreadable) == 1
 
 
 @pytest.mark.parametrize("folder", [".", "workloads/pretrain_grok1", f"workloads/pretrain_grok1/{Path(LOG).parent}/x"])
@@ -738,13 +674,9 @@ def test_a_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
         (LOG, f"{NAME}_1744407969", ""),
         (f"2025-05-01/{LOG}", f"{NAME}_1744407969", ""),
         (f"2025-05-01/{NAME}/log-x_8_0.out", "", "2025-05-01"),
-        (f"1741700000/{NAME}/log-x_8_0.out", "", "1741700000"),
-        (f"2025010303/{NAME}/log-x_8_0.out", "", "2025010303"),
         (f"{NAME}/2025010303/log-x_8_0.out", "2025010303", ""),
         (f"{NAME}/20250103/log-x_8_0.out", "", "20250103"),
-        ("1741700000/train.log", "", "1741700000"),
         ("results/20250411_144618/bf16/314b/512/log-x_8_0.out", "", "20250411_144618"),
-        (f"{NAME}/log-x_8_0.out", "", ""),
     ],
 )
 def test_only_the_experiments_own_folders_say_when_a_run_started(
@@ -798,18 +730,6 @@ def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(tree: Tree)
     assert first == second == (*images, "fw_version=25.04.01", "release=26.06.00")
 
 
-def test_another_image_or_version_is_another_build(tree: Tree) -> None:
-    images: tuple[Any, ...] = ({"images": ["a:1"]}, {"images": ["a:2"]}, {"images": {"nemo": "a:1"}}, {})
-    builds = {build_of(tree, container_info=one, workload_info={"fw_version": "1"}) for one in images}
-    builds.add(build_of(tree, container_info={"images": ["a:1"]}, workload_info={"fw_version": "2"}))
-    assert len(builds) == 5
-
-
-def test_what_nothing_says_is_no_build(tree: Tree) -> None:
-    assert build_of(tree, model_info={"dtype": "bf16"}, workload_info={"framework": "nemo2"}) == ()
-    assert only(find_runs([tree({f"{NAME}/log-x_8_0.out": ""})])).build == ()
-
-
 def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -> None:
     """Neither is dropped: without one of them two builds could read the same."""
     folder = "results/25.01/bf16/314b/512"
@@ -820,29 +740,6 @@ def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -
 # --- a real tree ------------------------------------------------------------------------------------------
 
 
-def test_the_tree_of_a_real_launcher() -> None:
-    root = shared("logs/llmb_install")
-    discovery = find_runs([root])
-    assert discovery.unreadable == ()
-    assert {run.job_id: (run.attempts[0].log.name, run.layout) for run in discovery.runs} == {
-        **{job: (f"log-fakecfg_{job}_0.out", "workloads") for job in ("3", "5", "6", "7", "8", "11")},
-        "2": ("log-root-root.pretrain_faketrain_8b_bf16_2nodes_2_0.out", "workloads"),
-        "15": ("log-root-root.pretrain_faketrain_8b_bf16_1nodes_15_0.out", "workloads"),
-        "4": ("slurm-4.out", "workloads"),
-        "19": ("log-realtitan_19_0.out", "workloads"),
-    }
-    assert {why for _, why in discovery.ignored} == {"the launcher's second copy of a job's output"}
-    for run in discovery.runs:
-        said = {hint.field: hint.value for hint in run.hints}
-        assert {"recipe", "size", "dtype", "gpus", "gpu", "release"} <= set(said)
-        assert len(run.attempts) == 1
-        assert run.started is not None
-        assert run.started.date().isoformat() == "2026-11-20"
-        assert run.excluded is None
-        image = "container.images=nvcr.io#nvidia/nemo:25.04.01"
-        assert run.build == (image, "fw_version=25.04.01", "release=26.06.00")
-
-
 def test_what_stands_beside_a_given_file_is_nobodys_business(tmp_path: Path) -> None:
     (tmp_path / "log-x_1_0.out").write_text("")
     (tmp_path / "log-broken.out").symlink_to("nowhere")
@@ -850,8 +747,3 @@ def test_what_stands_beside_a_given_file_is_nobodys_business(tmp_path: Path) -> 
     found = find_runs([tmp_path / "log-x_1_0.out"])
     assert [run.job_id for run in found.runs] == ["1"]
     assert (found.ignored, found.unreadable) == ((), ())
-
-
-def test_a_folder_that_holds_runs_is_not_closed_by_a_stray_log_beside_it(tree: Tree) -> None:
-    root = tree([f"code/{LOG}", "slurm-55.out"])
-    assert "388660" in [run.job_id for run in find_runs([root]).runs]

@@ -24,7 +24,6 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("1744407969", datetime(2025, 4, 11, 21, 46, 9, tzinfo=UTC)),
         ("pretrain_llama3.1_70b_fp8_256_1744407969", datetime(2025, 4, 11, 21, 46, 9, tzinfo=UTC)),
         ("x_1795213958444873766", datetime(2026, 11, 20, 22, 32, 38, 444873, tzinfo=UTC)),
         ("run_2025-04-11T14-46-18Z", datetime(2025, 4, 11, 14, 46, 18, tzinfo=UTC)),
@@ -35,16 +34,12 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("1400000000", datetime(2014, 5, 13, 16, 53, 20, tzinfo=UTC)),
         ("1999999999", datetime(2033, 5, 18, 3, 33, 19, tzinfo=UTC)),
         ("2147483647", None),
-        ("3000000000", None),
         ("2025010303", datetime(2025, 1, 3, 1, tzinfo=UTC)),
-        ("x_202501030304", datetime(2025, 1, 3, 1, 4, tzinfo=UTC)),
         ("x_20250103030405Z", datetime(2025, 1, 3, 3, 4, 5, tzinfo=UTC)),
         ("2025010324", None),
         ("20250103", None),
         ("run_20251311_144618", None),
         ("pretrain_grok1_314b_bf16_256_388660", None),
-        ("2025-04-11", None),
-        ("0000000000", None),
     ],
 )
 def test_a_stamp_is_epoch_time_or_a_written_time(name: str, expected: datetime | None) -> None:

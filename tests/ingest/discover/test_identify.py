@@ -93,17 +93,14 @@ def decided(found: RunFiles, *logs: ParsedLog, **options: Any) -> Identity:
         (run(full(GROK_GB200, release="25.05.04")), [], {}, GROK_GB200, ()),
         (run(full(GROK_OLD, recipe="nemo_grok1")), [], {}, GROK_OLD, ()),
         (run(full(GROK_GB200, recipe="GROK1", size="314B", dtype="BF16", gpu="GB200")), [], {}, GROK_GB200, ()),
-        (run(full(GROK_GB200, gpus="0512")), [], {}, GROK_GB200, ()),
         (run(full(MAXTEXT, recipe="maxtext")), [], {}, MAXTEXT, ()),
         (run(full(MAXTEXT), Hint("recipe", "maxtext", "file")), [], {}, MAXTEXT, ()),
         (run(said(GROK_128)), [], {}, GROK_128, ("release", "gpu")),
-        (run(said(MAXTEXT), layout="results"), [], {}, MAXTEXT, ("release", "gpu")),
         # options fill in what nothing says
         (run(said(GROK_H100)), [], {"release": "25.05", "gpu": "h100"}, GROK_H100, ()),
         (run(said(GROK_H100)), [], {"gpu": "GB200"}, GROK_GB200, ("release",)),
         # dialect and layout tell releases apart
         (run(said(GROK_OLD)), [logged("nemo1")], {}, GROK_OLD, ("release", "gpu")),
-        (run(said(GROK_OLD), layout="results"), [logged(None)], {}, GROK_OLD, ("release", "gpu")),
         (run(said(GROK_H100), layout="workloads"), [], {"gpu": "h100"}, GROK_H100, ("release",)),
         # nodes have 8 GPUs, of GB200 4
         (run({**said(LLAMA, "recipe", "size", "dtype"), "nodes": 8}), [], {}, LLAMA, ("release", "gpu")),
@@ -168,11 +165,7 @@ def test_another_key_of_the_very_release_does_not_hide_one_that_is_of_it() -> No
             Hint("dtype", "fp8", "llmb-config_5.yaml"),
             "dtype bf16 (name) but dtype fp8 (llmb-config_5",
         ),
-        (full(GROK_GB200), Hint("gpus", "256", "file x"), "gpus 512 (name) but gpus 256 (file x)"),
-        (full(GROK_GB200), Hint("gpu", "h100", "file x"), "gpu gb200 (name) but gpu h100 (file x)"),
         (full(GROK_GB200), Hint("recipe", "llama3.1", "file x"), "recipe grok1 (name) but recipe llama3.1 (file x)"),
-        (full(GROK_GB200), Hint("recipe", "grok2", "file x"), "recipe grok1 (name) but recipe grok2 (file x)"),
-        (full(GROK_GB200), Hint("size", "8b", "file x"), "size 314b (name) but size 8b (file x)"),
         (full(GROK_GB200), Hint("release", "24.11", "file x"), "release 25.05 (name) but release 24.11 (file x)"),
         (
             full(GROK_GB200, release="25.05.04"),
@@ -192,9 +185,7 @@ def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], 
     ("said", "more", "candidates"),
     [
         (full(GROK_GB200), {"dtype": "fp8"}, (GROK_GB200, GROK_FP8)),
-        (full(GROK_GB200), {"dtype": "fp4"}, (GROK_GB200,)),
         (full(GROK_GB200, gpus=128), {"gpus": "512"}, (GROK_128, GROK_GB200)),
-        (full(GROK_GB200), {"gpu": "h100"}, (GROK_GB200, GROK_H100)),
         (full(GROK_GB200), {"gpu": "h100", "dtype": "fp8"}, (GROK_GB200, GROK_FP8, GROK_H100)),
         (full(GROK_H100), {"release": "24.11"}, (GROK_OLD, GROK_H100)),
         (full(GROK_GB200), {"recipe": "grok2"}, (GROK_GB200,)),
@@ -223,28 +214,19 @@ def test_a_contradicted_task_keeps_the_baselines_of_that_task() -> None:
     ("found", "logs", "options", "differs"),
     [
         (run(full(GROK_GB200, recipe="mini_grok1")), [], {}, "recipe"),
-        (run(full(GROK_GB200, recipe="grok")), [], {}, "recipe"),
-        (run(full(LLAMA, recipe="llama3")), [], {}, "recipe"),
         (run(full(GROK_GB200, dtype="fp8cs")), [], {}, "dtype"),
         (run(full(GROK_GB200, gpus="388660")), [], {}, "gpus"),
         (run(full(GROK_GB200, gpu="gb300")), [], {}, "gpu"),
-        (run(full(GROK_GB200, release="25.0")), [], {}, "release"),
         (run(full(GROK_GB200, release="25.050")), [], {}, "release"),
         (run(full(GROK_GB200, release="25.05_dev")), [], {}, "release"),
         (run(full(GROK_GB200), Hint("task", "finetune", "x")), [], {}, "task"),
-        (run(full(GROK_GB200), Hint("scaling", "strong", "x")), [], {}, "scaling"),
-        (run(full(GROK_GB200), Hint("variant", "lora", "x")), [], {}, "variant"),
-        (run(full(GROK_GB200), Hint("tp", "8", "x")), [], {}, "tp"),
         (run(full(GROK_GB200), Hint("global_batch_size", "512", "x")), [], {}, "global_batch_size"),
         (run(full(GROK_GB200), Hint("model_overrides", "num_layers=2", "x")), [], {}, "model_overrides"),
         (run(full(GROK_GB200), Hint("nodes", "64", "x")), [], {}, "nodes"),
         (run(full(LLAMA), Hint("proxy", "true", "x")), [], {}, "proxy"),
-        (run(full(LLAMA_PROXY), Hint("proxy", "false", "x")), [], {}, "proxy"),
         (run(full(GROK_GB200)), [logged("nemo1")], {}, "dialect"),
         (run(full(GROK_GB200)), [logged("nemo2"), logged("megatron")], {}, "dialect"),
         (run(full(GROK_GB200), layout="results"), [], {}, "layout"),
-        (run(full(GROK_OLD), layout="workloads"), [], {}, "layout"),
-        (run(full(GROK_OLD), layout="experiments"), [], {}, "layout"),
         (run(full(LLAMA), layout="workloads"), [], {}, "layout"),
         # options override nothing
         (run(full(GROK_GB200, release="26.06.00")), [], {"release": "25.05"}, "release"),
@@ -269,13 +251,6 @@ def test_a_release_without_a_baseline_names_the_nearest_and_the_option() -> None
         "release 26.06.00 has no baseline; nearest: grok1_314b-25.05-h100-bf16-512 (release),"
         " grok1_314b-24.11-h100-bf16-512 (release), grok1_314b-25.05-gb200-bf16-512 (gpu, release);"
         " --llmb-baseline-release=25.05 judges it against that release"
-    )
-
-
-def test_a_misspelt_recipe_gets_the_nearest_name() -> None:
-    assert (
-        "recipe grok-1 has no baseline (did you mean 'grok1'?)"
-        in decided(run(full(GROK_H100, recipe="grok-1"))).because
     )
 
 
@@ -308,11 +283,6 @@ def test_what_cannot_be_read_may_be_what_its_names_leave_open(path: str, expecte
     assert {identity.key} - {None} | set(identity.may_be) == expected
 
 
-def test_without_baselines_nothing_is_matched() -> None:
-    identity = decided(run(full(GROK_H100)), recipes=())
-    assert (identity.key, identity.candidates, identity.nearest) == (None, (), ())
-
-
 # --- what is ambiguous ------------------------------------------------------------------------------------
 
 
@@ -326,12 +296,6 @@ def test_without_baselines_nothing_is_matched() -> None:
             "nothing says its release; give --llmb-release=24.11|25.05",
         ),
         (run(said(GROK_H100, "recipe", "size", "gpus", "gpu", "release")), (GROK_H100,), "nothing says its dtype"),
-        (
-            run(said(GROK_FP8, "recipe", "size", "gpus", "gpu", "release")),
-            (GROK_GB200, GROK_FP8),
-            "nothing says its dtype",
-        ),
-        (run(said(LLAMA, "recipe", "size", "dtype")), (LLAMA,), "nothing says its gpus"),
         (run(said(LLAMA, "size", "dtype", "gpus", "release")), (LLAMA,), "nothing says its recipe"),
     ],
 )
@@ -363,14 +327,12 @@ WORK = work(LLAMA, 128)
         (run({}), [logged(batch=1024, tflops=work(GROK_H100, 1024))], None),
         (run({}), [logged(batch=128, tflops=WORK * 1.06)], None),
         (run({}), [logged(batch=128, tflops=WORK * 1.04)], LLAMA),
-        (run({}), [], None),
         # the precision leaves no trace in a log
         (run(said(GROK_FP8, "recipe", "size", "gpus")), [logged(batch=1024)], None),
         # the older folders do not name the recipe
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=128)], LLAMA),
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged(tflops=WORK)], LLAMA),
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged()], None),
-        (run(said(LLAMA, "size", "dtype", "gpus")), [logged(None, batch=128)], None),
         (run(said(LLAMA, "size", "dtype", "gpus")), [logged(batch=256)], None),
     ],
 )
@@ -408,14 +370,6 @@ def test_recorded_and_published_baselines_of_one_key_are_one_candidate() -> None
     assert decided(run(full(LLAMA)), recipes=recipes).key == LLAMA
 
 
-def test_long_lists_show_five_and_a_count() -> None:
-    keys = [replace(LLAMA, release=f"24.{month:02}") for month in range(1, 9)]
-    recipes = [recipe(key.release, "nemo2", "", baseline(key, 128)) for key in keys]
-    identity = decided(run(said(LLAMA)), recipes=recipes)
-    assert len(identity.candidates) == 8
-    assert "llama3.1_70b-24.05-h100-bf16-64 and 3 more" in identity.because
-
-
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
@@ -441,11 +395,6 @@ def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout
         matched = str(getattr(identity.key, field))
         assert value in (matched, "maxtext") or value.startswith(f"{matched}.")
     assert set(identity.assumed) == {"release", "gpu"} - set(fields)
-
-
-@given(st.permutations([Hint(field, str(value), "x") for field, value in full(GROK_GB200).items()]))
-def test_the_order_of_clues_changes_nothing(hints: list[Hint]) -> None:
-    assert decided(run({}, *hints)).key == GROK_GB200
 
 
 REMEMBERED = cache_matches()
@@ -475,17 +424,11 @@ PLAIN = replace(GROK_128, dtype="fp8")
         (PLAIN, {"dtype": "fp8"}, True),
         (PLAIN, {"dtype": "fp8", "variant": "mx"}, False),
         (PLAIN, {"dtype": "mxfp8"}, False),
-        (PLAIN, {"dtype": "fp8cs"}, False),
-        (PLAIN, {"dtype": "nvfp4"}, False),
         (MX, {"dtype": "fp8", "variant": "mx"}, True),
-        (MX, {"dtype": "FP8", "variant": "MX"}, True),
         (MX, {"dtype": "mxfp8"}, True),
-        (MX, {"dtype": "fp8_mx"}, True),
         (MX, {"dtype": "fp8", "variant": "cs"}, False),
         (MX, {"dtype": "fp8"}, False),
         (CS, {"dtype": "fp8", "variant": "cs"}, True),
-        (CS, {"dtype": "fp8_cs"}, True),
-        (CS, {"dtype": "fp8", "variant": "mx"}, False),
         (CS, {"dtype": "bf16", "variant": "cs"}, False),
     ],
 )

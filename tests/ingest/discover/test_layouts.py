@@ -121,7 +121,8 @@ def cases() -> Iterator[Any]:
         if recipe.dialect == "maxtext":
             layouts.append(results_as_the_maxtext_document_shows)
         for write in layouts:
-            for baseline in recipe.baselines:
+            documented = recipe.baselines if write is layouts[0] else recipe.baselines[:1]
+            for baseline in documented:
                 yield pytest.param(recipe, baseline, write, id=f"{write.__name__}-{baseline.key.id}")
 
 

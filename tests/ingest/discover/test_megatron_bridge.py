@@ -76,10 +76,8 @@ def test_other_names(name: str, said: dict[str, str]) -> None:
     [
         ("llama3.1", "70b", "llama3_70b"),
         ("llama3.1", "405b", "llama31_405b"),
-        ("deepseek-v3", "671b", "deepseek_v3"),
         ("qwen3", "30b_a3b", "qwen3_30b_a3b"),
         ("kimi-k2", "1t", "kimi_k2"),
-        ("gpt_oss", "120b", "gpt_oss_120b"),
         ("nemotron_3", "30b", "nemotron_3_nano"),
         ("llama3.1", "7b", ""),
         ("grok1", "314b", ""),
@@ -92,14 +90,11 @@ def test_models_as_llmb_run_calls_them(recipe: str, size: str, model: str) -> No
 @pytest.mark.parametrize(
     ("tag", "release"),
     [
-        ("26.04", "26.04"),
         ("26.04.00", "26.04"),
         ("26.04.01", "26.04.01"),
         ("25.11.01", "25.11"),  # no patch of it was printed
         ("26.04.02", "26.04.02"),  # of 26.04 or of 26.04.01: nobody knows
-        ("26.05", "26.05"),
         ("26.04.rc3", "26.04.rc3"),
-        ("25.11.rc2", "25.11.rc2"),
         ("25.09.00", "25.09"),
     ],
 )
@@ -189,7 +184,6 @@ def test_a_submitted_script_with_short_names() -> None:
     ("image", "release"),
     [
         ("nvcr.io/nvidia/nemo:26.04.rc3", "26.04.rc3"),
-        ("/images/nemo-25.11-rc2.sqsh", "25.11-rc2"),
         ("/images/nemo-26.04-ours.sqsh", "26.04"),
         ("nvcr.io/nvidia/nemo:26.04.01", "26.04.01"),
     ],
@@ -205,7 +199,6 @@ def test_a_candidate_of_a_release_is_none(image: str, release: str) -> None:
         ("-gb 64 +train.global_batch_size=32", "global_batch_size", "32"),
         ("'model.seq_length=4096'", "sequence_length", "4096"),
         ("-vp None", "vp", "1"),
-        ("model.virtual_pipeline_model_parallel_size=null", "vp", "1"),
         ("--use_megatron_fsdp true", "fsdp", "64"),
         ("--use_megatron_fsdp false", "fsdp", "1"),
         ("ddp.use_megatron_fsdp=True", "fsdp", "64"),
@@ -242,7 +235,6 @@ def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
     [
         ("  bf16: true\n  fp8: null\n  fp8_recipe: tensorwise", {"bf16"}),
         ("  bf16: true\n  fp8: hybrid\n  fp8_recipe: tensorwise", {"fp8_cs"}),
-        ("  bf16: true\n  fp8: e4m3\n  fp8_recipe: blockwise", {"fp8_sc"}),
         ("  bf16: true\n  fp8: hybrid\n  fp8_recipe: new_one", {"fp8"}),
         ("  fp4: e2m1\n  fp8: hybrid\n  fp8_recipe: tensorwise", {"nvfp4"}),
     ],

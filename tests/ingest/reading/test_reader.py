@@ -17,7 +17,6 @@ from compared import bits
 from reading_places import reading_of, write_runs
 from sessions import until
 
-from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.parse import read
 from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading import reader as reading
@@ -137,36 +136,6 @@ def test_workers_that_cannot_start_or_talk_are_done_without(
 
 
 @pytest.mark.slow
-def test_what_cannot_be_read_is_said_in_the_same_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
-) -> None:
-    logs = write_runs(tmp_path, 4)
-    logs[1].write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99)
-    told = read_file(FileToRead(str(logs[1]), True), (), keep=False).result
-    by_workers(monkeypatch)
-    found = reading_of(tmp_path)
-    with pytest.raises(LogError) as error:
-        found.get_log(logs[1])
-    assert str(error.value) == str(told)
-    assert found.get_log(logs[0]).segments
-
-
-@pytest.mark.slow
-def test_an_interrupted_session_leaves_no_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
-) -> None:
-    write_runs(tmp_path, 8)
-
-    def interrupt(done: ReadCounts) -> None:
-        if done.files:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        reading_of(tmp_path, tell=interrupt)
-    assert len(two_workers) == 2  # the fixture sees that they have ended
-
-
-@pytest.mark.slow
 def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
 
@@ -231,7 +200,7 @@ def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, ending: signal.Signals) -> None:
     """The session waits for ever in the midst of reading, with its workers alive."""
     write_runs(tmp_path / "runs", 4)

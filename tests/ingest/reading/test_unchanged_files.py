@@ -77,7 +77,7 @@ def sized(request: pytest.FixtureRequest, places: Places) -> Places:
     return places
 
 
-@pytest.mark.parametrize("change", [in_place, replaced, overwritten, shortened])
+@pytest.mark.parametrize("change", [in_place, replaced, shortened])
 def test_a_log_that_was_changed_with_its_times_kept_is_read_again(
     sized: Places, change: Callable[[Path], object]
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_large_log_that_a_late_write_could_change_is_never_kept(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("old_seconds", [-3600, 1, 3000])
+@pytest.mark.parametrize("old_seconds", [-3600, 3000])
 def test_a_large_log_of_late_or_future_times_is_read_again(
     places: Places, monkeypatch: pytest.MonkeyPatch, old_seconds: int
 ) -> None:

@@ -37,10 +37,6 @@ def test_what_is_appended_while_a_log_is_read_is_left_out(log: Path) -> None:
     assert text + b"".join(reading) == whole
 
 
-def truncate(log: Path) -> None:
-    os.truncate(log, 0)
-
-
 def shorten(log: Path) -> None:
     os.truncate(log, SIZE - 1)
 
@@ -65,7 +61,6 @@ def replace(log: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (truncate, "shorter than at its opening|it was shortened"),
         (shorten, "shorter than at its opening|it was shortened"),
         (rotate, "another file has its name"),
         (replace, "another file has its name"),
@@ -129,7 +124,6 @@ def server(path: Path) -> None:
     [
         (fifo, "not a regular file"),
         (server, "No such device or address"),
-        (Path.mkdir, "not a regular file"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
         (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
         (lambda path: None, "No such file or directory"),
