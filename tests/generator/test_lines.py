@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 
 import pytest
@@ -21,11 +20,6 @@ LLAMA_25_04 = (
     "Training epoch 0, iteration 49/49 | lr: 7.496e-06 | global_batch_size: 128 | global_step: 49 | "
     "peak_memory_usage: 70833405952 | memory_allocated: 44271689728 | reduced_train_loss: 11.96 | "
     "train_step_timing in s: 12.39 | consumed_samples: 6400"
-)
-NEMO2_25_05 = (
-    "Training epoch 0, iteration 45/99 | lr: 6.897e-06 | global_batch_size: 128 | global_step: 45 | "
-    "max_memory_reserved: 127785762816 | max_memory_allocated: 115792977920 | reduced_train_loss: 11.96 | "
-    "train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03 | consumed_samples: 5888"
 )
 MAXTEXT_24_11 = (
     "completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, Tokens/s/device: 1035.970, "
@@ -104,75 +98,6 @@ def test_documents_hold_these_lines(document: str) -> None:
     text = shared(f"recipes/{document}").read_text(encoding="utf-8")
     for printed, _ in WRITTEN[document]:
         assert printed in text
-
-
-def test_nemo2_line_of_25_05() -> None:
-    """The newer fields, as a real log of that release has them."""
-    values = {
-        "lr": 0.0003 * 46 / 2001,
-        "global_batch_size": 128,
-        "global_step": 45,
-        "max_memory_reserved": 127785762816,
-        "max_memory_allocated": 115792977920,
-        "reduced_train_loss": 11.9599,
-        "train_step_timing in s": 6.0801,
-        "TFLOPS_per_GPU": 1248.7,
-        "consumed_samples": 5888,
-    }
-    assert lines.nemo2_line(45, 100, values) == NEMO2_25_05
-    log = shared("logs/nemo2/nemo2__tflops_memory_sci__doc39769813321.out")
-    assert NEMO2_25_05 in log.read_text(encoding="utf-8").splitlines()
-
-
-@pytest.mark.parametrize("name", ["stale_bars_dllogger.out", "carriage_returns.out"])
-def test_real_bars_and_records(name: str) -> None:
-    """Every bar and DLLogger record of the real logs comes out of the numbers of its record, to the letter."""
-    text = shared(f"logs/nemo1/{name}").read_text(encoding="utf-8")
-    records = [line for line in text.splitlines() if "]DLL 20" in line]
-    assert len(records) == 20
-    for line in records:
-        bar, _, record = line.rpartition("]DLL ")
-        moment, _, rest = record.partition(" - ")
-        step, _, fields = rest.partition(" ")
-        pairs = (field.split(" : ") for field in fields.strip().split("  "))
-        values = {key: int(value) if value.isdigit() else float(value) for key, value in pairs}
-        when = datetime.strptime(moment, "%Y-%m-%d %H:%M:%S.%f")  # noqa: DTZ007
-        assert lines.dllogger_record(when, int(step), values) == f"DLL {record}"
-        shown = (f"{key}={lines.bar_number(values[key])}" for key in bar_values(0, 0, 0, 0))
-        assert bar.endswith(", ".join(shown))
-        blocks = lines.bar_blocks(int(step) + 1, 20)
-        assert f"|{blocks}| {int(step) + 1}/20 [" in bar
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (24.03, "24.00"),
-        (0.1861, "0.186"),
-        (51200.0, "51200.0"),
-        (204800.0, "2.05e+5"),
-        (2000.0, "2e+3"),
-        (math.nan, "nan.0"),
-    ],
-)
-def test_bar_numbers(value: float, text: str) -> None:
-    """Three significant digits, padded to five characters, as a progress bar pads them."""
-    assert lines.bar_number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (12.3876, "12.39"),
-        (10.0, "10"),
-        (10.001, "10.0"),
-        (1248.7, "1.249e+03"),
-        (math.nan, "nan"),
-    ],
-)
-def test_nemo2_numbers(value: float, text: str) -> None:
-    """Four significant digits; whole numbers lose their point."""
-    assert lines.nemo2_number(value) == text
 
 
 def test_megatron_line_of_a_real_log() -> None:

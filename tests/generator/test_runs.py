@@ -37,7 +37,6 @@ def test_step_times_that_were_given(families: dict[str, Baseline], tmp_path: Pat
 NAMED = {"job_id": "1407993", "started": datetime(2025, 6, 2, 3, tzinfo=UTC)}
 PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("grok1-24.11", {}, "results/24.11/bf16/314b/8/log-nemo_grok1_314b_8_1407993.out"),
-    ("maxtext-24.11", {}, "results/24.11/bf16/70b/64/log-maxtext_llama2_70b_64_1407993.out"),
     (
         "nemotron4-25.01",
         {"traced": True},
@@ -45,21 +44,9 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "llama3.1-25.04",
-        {},
-        "experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_1748833200/pretrain_llama3.1_8b_bf16_8/"
-        "log-benchmark-benchmark.pretrain_llama3.1_8b_bf16_8_1407993_0.out",
-    ),
-    (
-        "llama3.1-25.04",
         {"profiled": True},
         "experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_1748833200/"
         "pretrain_llama3.1_8b_bf16_8_nsys/log-benchmark-benchmark.pretrain_llama3.1_8b_bf16_8_nsys_1407993_0.out",
-    ),
-    (
-        "grok1-25.05",
-        {},
-        "workloads/pretrain_grok1/experiments/pretrain_grok1_314b_bf16_256/pretrain_grok1_314b_bf16_256_1748833200/"
-        "pretrain_grok1_314b_bf16_256/log-benchmark-benchmark.pretrain_grok1_314b_bf16_256_1407993_0.out",
     ),
     (
         "grok1-25.05",
@@ -106,27 +93,3 @@ def test_files_bear_the_time_of_the_run(families: dict[str, Baseline], tmp_path:
     modified = datetime.fromtimestamp(log.stat().st_mtime, UTC)
     assert 0 < (modified - started).total_seconds() < 3600
     assert "2025-05-06 07:08:41" in log.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_time_limit(families: dict[str, Baseline], tmp_path: Path, family: str) -> None:
-    """The log is cut at a step and Slurm says why: in the .err of a batch script, in the log of NeMo-Run."""
-    log = write_run(tmp_path, families[family], ending="time-limit", cut=20)
-    text = log.read_bytes().decode()
-    assert max(printed(log, families[family].dialect)) == 19
-    assert "Trainer.fit" not in text
-    said = log.with_suffix(".err") if log.with_suffix(".err").exists() else log
-    assert said.read_text(encoding="utf-8").rstrip().endswith("DUE TO TIME LIMIT ***")
-
-
-def test_restarts(families: dict[str, Baseline], tmp_path: Path) -> None:
-    """A requeue keeps the job id: another file in NeMo-Run, the same file in a batch script."""
-    last = write_run(tmp_path, families["llama3.1-25.04"], restarts=1, cut=17)
-    first = last.with_name(last.name.replace("_1.out", "_0.out"))
-    assert max(printed(first, "nemo2")) == 16
-    assert "DUE TO NODE FAILURE" in first.read_text(encoding="utf-8")
-    assert max(printed(last, "nemo2")) == 49
-    log = write_run(tmp_path, families["nemotron4-25.01"], restarts=1, cut=17)
-    text = log.read_text(encoding="utf-8")
-    assert text.count("Experiment configuration") == 2
-    assert [int(float(step)) for step, _ in PRINTED["nemo1"].findall(text)].count(0) == 2 * 2
