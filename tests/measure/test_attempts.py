@@ -39,21 +39,6 @@ CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
         ["finished", "finished", "finished", "finished"],
     ),
     (
-        "a warm-up run, then the run",
-        (log(part(0, 1, line=1, total=2), WHOLE),),
-        ("segments", "2 runs in the log; the last, from line 812, is judged"),
-        ["finished", "finished"],
-    ),
-    (
-        "a restart in one log",
-        (log(part(0, 12, line=1), WHOLE),),
-        (
-            "attempts",
-            "restarted: 2 attempts in the log; the last, from line 812, is judged; 1 stopped after step 12",
-        ),
-        ["stopped after step 12", "finished"],
-    ),
-    (
         "a restart in a file of its own",
         (log(part(0, 12, line=1), ending=KILLED), log(WHOLE)),
         (
@@ -114,7 +99,6 @@ def timed(seconds: float, *, line: int, **columns: Any) -> Segment:
         ((log(timed(8.79, line=1), timed(7.325, line=203)),), 1),
         ((log(timed(8.79, line=1)), log(timed(7.325, line=5))), 1),
         ((log(timed(7.325, line=1), timed(8.79, line=203), timed(7.2, line=404)),), 203),
-        ((log(timed(7.325, line=1), timed(8.79, line=203)),), 203),
     ],
 )
 def test_a_fast_attempt_does_not_hide_a_slow_one_that_finished(logs: tuple[ParsedLog, ...], line: int) -> None:

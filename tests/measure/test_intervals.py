@@ -26,7 +26,6 @@ from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.moving_mean import detect_moving_mean
 from pytest_llmbench.measure.window import (
     compute_statistic,
-    find_covered_steps,
     find_missing_steps,
     mask_window,
 )
@@ -162,17 +161,6 @@ widths = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 
 @pytest.mark.slow
-@given(widths, st.floats(0.5, 100), st.sampled_from(["mean", "trimmed_mean"]))
-def test_means_of_a_steady_run_are_its_step_time(parts: list[int], seconds: float, name: str) -> None:
-    last = sum(parts)
-    columns = steps([seconds] * len(parts), index=np.cumsum(parts), mean_of=np.array(parts))
-    single = steps([seconds] * last, first=1)
-    baseline = replace(judged_over(1, last, name), steps=last, peak_tflops=float("nan"))
-    found = [measured(one, baseline).statistic_seconds for one in (columns, single)]
-    assert found == pytest.approx([seconds, seconds])
-
-
-@pytest.mark.slow
 @given(widths, st.data())
 def test_the_mean_of_means_is_that_of_the_steps(parts: list[int], data: st.DataObject) -> None:
     single = np.array(data.draw(st.lists(st.floats(1, 9), min_size=sum(parts), max_size=sum(parts))))
@@ -183,16 +171,3 @@ def test_the_mean_of_means_is_that_of_the_steps(parts: list[int], data: st.DataO
     assert compute_statistic(repeated, "trimmed_mean", [3] * len(repeated)) == expected
     if len(set(parts)) > 1:
         assert compute_statistic(printed, "trimmed_mean", parts) == pytest.approx(expected)
-
-
-@pytest.mark.slow
-@given(widths, st.integers(1, 60), st.integers(0, 60))
-def test_a_step_is_covered_by_what_counts_or_it_is_missing(parts: list[int], first: int, length: int) -> None:
-    window = Window(first, first + length)
-    columns = steps([7.0] * len(parts), index=np.cumsum(parts), mean_of=np.array(parts))
-    counted = mask_window(columns, window)
-    missing = set(find_missing_steps(columns, window))
-    covered = find_covered_steps(columns, counted, window)
-    assert missing | covered == set(range(window.first, window.last + 1))
-    assert not missing & covered
-    assert sum(columns.mean_of[counted]) == len(covered)

@@ -388,12 +388,6 @@ def test_what_the_log_lost_is_noted() -> None:
     assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
 
 
-def test_a_log_that_tells_no_batch_size_is_noted() -> None:
-    measurement = measured(run(log(segment(steps(global_batch_size=np.full(50, np.nan))))))
-    assert measurement.valid
-    assert "unverified-batch" in [note.code for note in measurement.notes]
-
-
 def test_without_a_peak_there_is_no_mfu_and_everything_else() -> None:
     """A CPU has no peak that anyone states."""
     measurement = measure(run(), replace(BASELINE, peak_tflops=float("nan")), NOW)

@@ -62,14 +62,6 @@ def decay(random: Random, correlation: float | None = None) -> Floats:
     return np.asarray(noise(random, correlation) + random.uniform(0.3, 10) * decaying)
 
 
-def power_law(random: Random) -> Floats:
-    return noise(random) + random.uniform(0.1, 10) * (np.arange(COUNT) + 1) ** -random.uniform(0.5, 3)
-
-
-def drifting(random: Random) -> Floats:
-    return slow_first(random) * (1 + np.linspace(0, random.uniform(-0.1, 0.1), COUNT))
-
-
 def two_levels(random: Random) -> Floats:
     values = slow_first(random)
     values[random.integers(5, COUNT - 3) :] *= random.uniform(0.8, 1.2)
@@ -101,9 +93,6 @@ ORDINARY: dict[str, Simulation] = {
     "correlated noise": lambda random: noise(random, 0.8),
     "slow first step": slow_first,
     "decay": decay,
-    "decay in correlated noise": lambda random: decay(random, 0.8),
-    "power law": power_law,
-    "drift": drifting,
     "two levels": two_levels,
     "periodic slow steps": periodic,
     "five slow steps": five_slow,

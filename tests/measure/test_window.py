@@ -80,18 +80,6 @@ def test_a_traced_part_that_was_appended_does_not_stand_for_the_run_before_it() 
     assert choice.segment is traced
 
 
-def test_a_requeued_job_is_judged_on_the_attempt_that_finished() -> None:
-    cut, whole = segment(steps([9.0] * 20), finished=False), segment()
-    choice = choose_segment(run(log(cut), log(whole)).attempts, WINDOW, 50)
-    assert choice is not None
-    assert (choice.attempt.files.number, choice.segment) == (1, whole)
-
-
-def test_without_steps_there_is_nothing_to_judge() -> None:
-    assert choose_segment(run(log()).attempts, WINDOW, 50) is None
-    assert choose_segment(run(log(segment(steps([])))).attempts, WINDOW, 50) is None
-
-
 def test_a_segment_of_a_dialect_that_counts_from_1_ends_at_its_number_of_steps() -> None:
     for first, last, finished in ((1, 50, True), (1, 49, False), (0, 49, True)):
         one = replace(
