@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from compared import bits
@@ -20,7 +20,7 @@ from sessions import until
 from pytest_llmbench.ingest.parse import read
 from pytest_llmbench.ingest.reading import file_reader
 from pytest_llmbench.ingest.reading import reader as reading
-from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead
+from pytest_llmbench.ingest.reading.codec import FileToRead
 from pytest_llmbench.ingest.reading.file_reader import Answer, Batch, read_file
 from pytest_llmbench.ingest.reading.reader import ReadCounts
 
@@ -69,69 +69,44 @@ def test_workers_read_what_this_process_reads(
     assert len(two_workers) == 2
 
 
-@pytest.mark.slow
-def test_what_a_killed_worker_had_is_read_here(
+def replace_workers(monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]], *command: str) -> None:
+    """Start a command in place of each worker."""
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return started[-1]
+
+    monkeypatch.setattr(file_reader, "start_worker", start)
+
+
+def test_batch_of_a_dead_worker_is_read_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
 ) -> None:
-    """Each is killed when it got its first file, as by a system without memory."""
+    """Each worker greets, and dies before it answers."""
     logs = write_runs(tmp_path, 6)
     expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
-    start = file_reader.start_worker
+    greeting = f"head -c 1 >/dev/null; printf '{file_reader.READY.decode()}'"
+    replace_workers(monkeypatch, two_workers, "/bin/sh", "-c", greeting)
+    take_next = file_reader.take_next
+    answers: list[bytes] = []
 
-    class Deadly:
-        """The standard input of a worker that is killed when the first batch is written to it."""
-
-        def __init__(self, worker: subprocess.Popen[bytes], file: IO[bytes]) -> None:
-            self.worker, self.file, self.close, self.flush = worker, file, file.close, file.flush
-            self.written = 0
-
-        @property
-        def closed(self) -> bool:
-            return self.file.closed
-
-        def write(self, data: bytes) -> None:
-            if self.written:  # first come the rules
-                self.worker.kill()
-                self.worker.wait()
-            self.written += self.file.write(data)
-
-    def start_deadly() -> subprocess.Popen[bytes]:
-        worker = start()
-        assert worker.stdin is not None
-        worker.stdin = Deadly(worker, worker.stdin)  # type: ignore[assignment]
-        return worker
-
-    monkeypatch.setattr(file_reader, "start_worker", start_deadly)
-    read_here: list[FileToRead] = []
-
-    def here(wanted: FileToRead, *_definitions: object, **_options: object) -> FileReading:
-        read_here.append(wanted)
-        return read_file(wanted, (), keep=False)
-
-    monkeypatch.setattr(file_reader, "read_file", here)
-    taken = file_reader.take_next
-    first = iter([True])
-
-    def wait_for_one(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> object:
-        return answered.get() if next(first, False) else taken(waiting, answered)
+    def wait_for_one(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
+        answer = take_next(waiting, answered) if answers else answered.get(timeout=30)
+        answers.append(answer[1])
+        return answer
 
     monkeypatch.setattr(file_reader, "take_next", wait_for_one)
     assert said(logs, reading_of(tmp_path)) == expected
-    assert len(read_here) == 6
+    assert answers == [b""] * 6
 
 
-@pytest.mark.parametrize("command", [["/nonexistent"], ["/bin/false"], ["/bin/echo", "+"]])
-def test_workers_that_cannot_start_or_talk_are_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: list[str]
+@pytest.mark.parametrize("command", ["/nonexistent", "/bin/false"])
+def test_logs_are_read_without_workers_that_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: str
 ) -> None:
     logs = write_runs(tmp_path, 4)
     expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
-
-    def other() -> subprocess.Popen[bytes]:
-        two_workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        return two_workers[-1]
-
-    monkeypatch.setattr(file_reader, "start_worker", other)
+    replace_workers(monkeypatch, two_workers, command)
     assert said(logs, reading_of(tmp_path)) == expected
 
 
