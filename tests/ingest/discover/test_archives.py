@@ -83,12 +83,6 @@ def test_an_archive_in_a_folder_is_read_with_it(tree: Tree, tmp_path: Path) -> N
     assert len({run.id for run in found.runs}) == 4
 
 
-def test_without_stores_an_archive_is_a_file_like_others(tree: Tree, tmp_path: Path) -> None:
-    packed(tree(FILES), tmp_path / "old.tgz")
-    found = find_runs([tmp_path])
-    assert (found.runs, [path.name for path, _ in found.ignored]) == ((), ["old.tgz"])
-
-
 def test_an_archive_is_known_by_its_content_if_it_is_given(tree: Tree, tmp_path: Path) -> None:
     path = packed(tree({"a.out": ""}), tmp_path / "download")
     assert [run.id for run in find_runs([path], Stores()).runs] == ["download/a"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shared_data import shared
 
-from pytest_llmbench.core.models import AttemptFiles, Hint, RunFiles
+from pytest_llmbench.core.models import AttemptFiles, RunFiles
 from pytest_llmbench.ingest.discover.megatron_bridge import (
     Companions,
     collect_hints,
@@ -19,7 +19,6 @@ from pytest_llmbench.ingest.discover.megatron_bridge import (
 from pytest_llmbench.ingest.discover.names import read_experiment
 
 RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01")
-SYSTEMS = ("h100", "b200", "b300", "gb200", "gb300")
 
 
 def test_every_name_of_a_row_says_what_the_row_says() -> None:
@@ -242,10 +241,3 @@ def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
 def test_the_precision_of_a_configuration(lines: str, dtype: set[str]) -> None:
     dump = DUMP.replace("mixed_precision: bf16_with_mxfp8_mixed", f"mixed_precision:\n{lines}")
     assert collect(Companions(configuration=dump))["dtype"] == dtype
-
-
-def test_hints_name_their_source() -> None:
-    folder = Path("/runs/pretrain_llama3_70b_bf16_gpus64_gb300")
-    run = RunFiles("x", folder, (AttemptFiles(0, folder / "a.out"),), ())
-    hints = collect_hints(run, (), Companions(), RELEASES)
-    assert Hint("dtype", "bf16", f"folder {folder.name}") in hints

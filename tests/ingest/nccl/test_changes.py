@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from nccl_traces import record, run
 
-from pytest_llmbench.cli.nccl import HINTS, render_changes, render_page
+from pytest_llmbench.cli.nccl import HINTS
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.nccl import Trace, sum_counts
 from pytest_llmbench.ingest.nccl.changes import TraceChange, TraceComparison, compare, format_bytes
@@ -121,15 +121,6 @@ def test_calls_are_not_held_against_records() -> None:
     assert compare(calls, calls).changes == ()
     with pytest.raises(LogError, match="NCCL CALL"):
         compare(calls, OTHER)
-
-
-def test_the_words_fit_a_terminal_and_say_where_to_look() -> None:
-    new = traced([*run(50), *(record(operation, number, nranks=256) for number, operation in enumerate(["Send"] * 9))])
-    told = render_changes(compare(new, OTHER), new, OTHER)
-    assert max(map(len, [*told.splitlines(), *render_page(new).splitlines()])) <= 79
-    assert HINTS["operation"][:30] in told
-    assert HINTS["size"][:30] not in told
-    assert render_changes(compare(OTHER, OTHER), OTHER, OTHER).endswith("\n\nnothing changed")
 
 
 def test_every_change_has_a_hint() -> None:

@@ -142,9 +142,7 @@ def test_no_content_of_a_record_is_an_error(seed: int) -> None:
     [
         field(1, b"iteration-time") + b"\x15\0\0",
         field(1, b"iteration-time") + field(2, 3),
-        field(1, 7) + b"\x15\0\0\0?",
         b"\xff" * 30,
-        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
     ],
 )
 def test_a_value_that_is_none_is_no_step(value: bytes) -> None:
