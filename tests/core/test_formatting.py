@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_llmbench.core import formatting
 
@@ -76,21 +72,3 @@ def test_paths_read_as_typed() -> None:
 )
 def test_names_of_nodes_are_folded(nodes: str, text: str) -> None:
     assert formatting.fold_nodes(nodes.split()) == text
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.sampled_from(["n", "a-1-", ""]), st.integers(0, 1200), st.integers(0, 4)), max_size=40))
-def test_folding_loses_no_node(drawn: list[tuple[str, int, int]]) -> None:
-    nodes = {f"{head}{str(number).zfill(width)}" for head, number, width in drawn}
-    assert set(unfolded(formatting.fold_nodes(sorted(nodes)))) == nodes
-
-
-def unfolded(text: str) -> Iterator[str]:
-    """Yield the names that a folded text stands for."""
-    for head, inside in re.findall(r"([^,\[]*)(?:\[([^\]]*)\])?(?:,|$)", text):
-        for part in inside.split(",") if inside else []:
-            first, _, last = part.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                yield f"{head}{str(number).zfill(len(first))}"
-        if head and not inside:
-            yield head

@@ -153,8 +153,3 @@ def test_keys_numbers_and_identifiers_stay() -> None:
 def test_no_secret_is_left_of_any_text(value: str, around: str) -> None:
     shown = Redactor([value]).redact_values({"a": [f"{around}{value}{around}"]})["a"][0]
     assert value not in shown.replace("***", "\0") or value in around
-
-
-@given(st.text(string.ascii_letters + string.digits + " .,;!", max_size=200))
-def test_text_without_signs_is_left_as_it_is(text: str) -> None:
-    assert Redactor(["s3cr3t-0f-mine"]).redact(text) == text or "AKIA" in text or "ASIA" in text or "..." in text

@@ -98,27 +98,3 @@ def test_documents_hold_these_lines(document: str) -> None:
     text = shared(f"recipes/{document}").read_text(encoding="utf-8")
     for printed, _ in WRITTEN[document]:
         assert printed in text
-
-
-def test_megatron_line_of_a_real_log() -> None:
-    """The real line's values give the real line, but for the norm of the gradient, which is always the same here."""
-    moment = datetime(2026, 4, 15, 11, 19, 2, 524672)  # noqa: DTZ001
-    line = lines.megatron_line(moment, 1, 500, 12.4655, batch=80, tflops=11.9, loss=12.18301)
-    real = shared("logs/megatron/1861140.out").read_text(encoding="utf-8")
-    (found,) = (each for each in real.splitlines() if "iteration        1/     500" in each)
-    ours, theirs = (
-        [part.strip() for part in text.split(" | ")] for text in (line, found.replace("9: [default3]:", ""))
-    )
-    different = {part.partition(":")[0] for part in set(ours) ^ set(theirs)}
-    assert different == {"learning rate", "grad norm"}
-
-
-def test_torchtitan_line_of_a_real_log() -> None:
-    """The same of torchtitan, with its colours: the fields that are always the same here are cut away."""
-    moment = datetime(2026, 11, 20, 22, 30, 39, 85000)  # noqa: DTZ001
-    line = lines.torchtitan_line(moment, 3, loss=6.92429, tokens_per_second=2988, tflops=0.12)
-    real = shared("logs/torchtitan/cpu_0_3_0_50_steps.out").read_text(encoding="utf-8")
-    (found,) = (each for each in real.splitlines() if "step:  3  " in each)
-    for field in ("grad_norm: ", "memory: ", "mfu: "):
-        line, found = (text.replace(text.partition(field)[2].split("\x1b")[0], "") for text in (line, found))
-    assert line == found

@@ -70,14 +70,6 @@ def test_place(families: dict[str, Baseline], tmp_path: Path, family: str, optio
     assert (tmp_path / path).is_file()
 
 
-def test_same_options_same_bytes(families: dict[str, Baseline], tmp_path: Path) -> None:
-    """Nothing depends on the clock or the machine."""
-    first = write_run(tmp_path / "a", families["grok1-25.05"])
-    second = write_run(tmp_path / "b", families["grok1-25.05"])
-    assert first.read_bytes() == second.read_bytes()
-    assert write_run(tmp_path, families["grok1-25.05"], job_id="2").read_bytes() != first.read_bytes()
-
-
 def test_a_run_is_never_overwritten(families: dict[str, Baseline], tmp_path: Path) -> None:
     """A second run needs another job id or start."""
     write_run(tmp_path, families["grok1-24.11"])

@@ -354,12 +354,6 @@ def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
         assert not measurement.valid
 
 
-def test_a_trace_of_an_earlier_part_of_the_log_does_not_excuse_the_later_one() -> None:
-    traced = replace(segment(steps([7.0] * 5), total=5), last_line=90)
-    assert measured(run(log(traced, segment(), nccl_line=50))).excluded is None
-    assert measured(run(log(traced, segment(), nccl_line=95))).excluded is not None
-
-
 def test_loss_after_the_window_counts_without_a_step_time() -> None:
     loss, seconds = changed("loss", 47, np.nan), changed("seconds", 47, np.nan)
     diverged = measured(run(log(segment(steps(seconds, loss=loss)))))

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from builders import steps, without
-from hypothesis import given
-from hypothesis import strategies as st
 from shared_data import shared
 
 from pytest_llmbench.core.models import Steps
@@ -62,22 +60,9 @@ def decay(random: Random, correlation: float | None = None) -> Floats:
     return np.asarray(noise(random, correlation) + random.uniform(0.3, 10) * decaying)
 
 
-def two_levels(random: Random) -> Floats:
-    values = slow_first(random)
-    values[random.integers(5, COUNT - 3) :] *= random.uniform(0.8, 1.2)
-    return values
-
-
 def periodic(random: Random) -> Floats:
     values = slow_first(random)
     values[random.integers(5) :: random.choice([2, 5, 10])] *= random.uniform(1.05, 1.6)
-    return values
-
-
-def five_slow(random: Random) -> Floats:
-    """Return steps of which five neighbours are slow: in a moving mean of 5, one slow step looks like that."""
-    values = slow_first(random)
-    values[20:25] += random.uniform(0.05, 0.5)
     return values
 
 
@@ -93,9 +78,7 @@ ORDINARY: dict[str, Simulation] = {
     "correlated noise": lambda random: noise(random, 0.8),
     "slow first step": slow_first,
     "decay": decay,
-    "two levels": two_levels,
     "periodic slow steps": periodic,
-    "five slow steps": five_slow,
     "asynchronous dispatch": asynchronous,
 }
 
@@ -136,13 +119,6 @@ def test_every_width_is_found_where_nothing_disturbs(width: int) -> None:
     single = np.full(COUNT, 7.3)
     single[0] = 60.0
     assert detect_moving_mean(rounded(means(single, width), 4)) == width
-
-
-@pytest.mark.slow
-@given(st.sampled_from([1, 5]), st.floats(1e-3, 1e4), st.integers(0, 2**32 - 1))
-def test_the_unit_of_time_does_not_matter(width: int, factor: float, seed: int) -> None:
-    seconds = means(decay(np.random.default_rng(seed)), width)
-    assert detect_moving_mean(rounded(seconds * factor, 0)) == detect_moving_mean(rounded(seconds, 0))
 
 
 def test_a_resumed_attempt_starts_anew() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tarfile
 from pathlib import Path
@@ -125,20 +124,6 @@ def test_what_is_wrong_with_an_archive_is_unreadable(tree: Tree, tmp_path: Path)
     found = find_runs([tmp_path], Stores())
     assert len(found.runs) == 2
     assert {unreadable.name for unreadable, _ in found.unreadable} == {"x.tar.gz", "y.tar"}
-
-
-def test_metadata_in_an_archive_speaks_of_its_log(tree: Tree, tmp_path: Path) -> None:
-    files = {**FILES, f"{RUN}/llmb-config_388660.yaml": "x: [" + "y, " * 200_000}
-    found = find_runs([packed(tree(files), tmp_path / "x.tar.gz")], Stores())
-    assert [why for _, why in found.unreadable] == ["larger than 256 KiB: this is no launcher's record of a job"]
-
-
-def test_names_that_are_no_text_are_kept(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w", errors="surrogateescape") as tar:
-        info = tarfile.TarInfo("\udcff/a.out")
-        tar.addfile(info, io.BytesIO())
-    found = find_runs([tmp_path / "x.tar"], Stores())
-    assert [run.attempts[0].log.parent.name for run in found.runs] == ["\udcff"]
 
 
 def test_a_pipe_is_never_opened(tmp_path: Path) -> None:

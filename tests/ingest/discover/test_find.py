@@ -700,12 +700,3 @@ def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -
 
 
 # --- a real tree ------------------------------------------------------------------------------------------
-
-
-def test_what_stands_beside_a_given_file_is_nobodys_business(tmp_path: Path) -> None:
-    (tmp_path / "log-x_1_0.out").write_text("")
-    (tmp_path / "log-broken.out").symlink_to("nowhere")
-    os.mkfifo(tmp_path / "log-pipe.out")
-    found = find_runs([tmp_path / "log-x_1_0.out"])
-    assert [run.job_id for run in found.runs] == ["1"]
-    assert (found.ignored, found.unreadable) == ((), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -126,10 +126,6 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(recipe, baseline, write, id=f"{write.__name__}-{baseline.key.id}")
 
 
-def test_the_table_below_holds_every_documented_configuration() -> None:
-    assert len({baseline.key for recipe in recipes() for baseline in recipe.baselines}) == 82
-
-
 @pytest.mark.parametrize(("recipe", "baseline", "write"), list(cases()))
 def test_a_documented_run_is_its_configuration_from_every_level(
     tree: Tree, recipe: Recipe, baseline: Baseline, write: Layout
@@ -144,13 +140,3 @@ def test_a_documented_run_is_its_configuration_from_every_level(
         identity = identify(run, [ParsedLog(dialect=recipe.dialect, segments=())], recipes(), gpu=gpu)
         assert identity.key == baseline.key, f"{level}: {identity.because}"
         assert run.job_id in (JOB, "x-j1", "")
-
-
-def test_the_real_launchers_recipes_have_no_baseline_and_say_so(tree: Tree) -> None:
-    text = metadata(Key("fakecfg", "8b", "26.06", "h100", "bf16", 8))
-    folder = Path("workloads/pretrain_fakecfg/experiments/pretrain_fakecfg_8b_bf16_gpus8/1795213874")
-    (run,) = find_runs([tree({f"{folder}/log-fakecfg_8_0.out": "", f"{folder}/llmb-config_8.yaml": text})]).runs
-    identity = identify(run, [], recipes())
-    assert identity.key is None
-    assert identity.because == "recipe fakecfg has no baseline"
-    assert identity.nearest == ()

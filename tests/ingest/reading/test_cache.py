@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import zstandard
 from cached_places import Places
-from compared import bits
 from reading_places import reading_of
 
 from pytest_llmbench.core.errors import LogError
@@ -41,15 +40,6 @@ def test_what_is_kept_quotes_no_secret(places: Places, monkeypatch: pytest.Monke
         for ending in (reading.get_log(log).ending, reading.get_ending(error)):
             assert ending is not None
             assert ("***" in ending.quote, "53cr3t" in ending.quote) == (hidden, not hidden)
-
-
-def test_an_ending_of_its_own_is_known_too(places: Places) -> None:
-    places.logs[0].with_suffix(".err").write_text("slurmstepd: error: *** JOB 1 CANCELLED DUE TO TIME LIMIT ***\n")
-    first = reading_of(places.runs, cache=places.cache()).get_ending(places.logs[0].with_suffix(".err"))
-    assert len(places.again()) == 0
-    again = reading_of(places.runs, cache=places.cache()).get_ending(places.logs[0].with_suffix(".err"))
-    assert first is not None
-    assert bits(first) == bits(again)
 
 
 def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:

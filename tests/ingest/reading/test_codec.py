@@ -225,13 +225,6 @@ def test_a_column_is_cut_out_when_it_is_looked_at_and_only_once() -> None:
         second.seconds = first.seconds  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, dataclasses.replace])
-def test_copies_are_whole_and_can_be_packed(copied: Any) -> None:
-    steps = steps_again([evenly(50), evenly(40), evenly(30)])
-    copies = [steps[0], copied(steps[1]), steps[2]]
-    assert bits(tuple(steps_again(copies))) == bits(tuple(steps))
-
-
 def test_steps_are_packed_in_any_order() -> None:
     """What was unpacked is packed as it stands in its bytes, beside what was not."""
     one, two, three = steps_again([evenly(3), evenly(4, first=9), evenly(5, first=99)])
@@ -239,12 +232,3 @@ def test_steps_are_packed_in_any_order() -> None:
     for order in ([one, two, three], [three, two, one], [one, one], [two, other, three], [one, evenly(2), two]):
         assert bits(tuple(steps_again(order))) == bits(tuple(order))
     assert isinstance(one, LazySteps)
-
-
-def test_a_column_of_one_value_is_kept_once() -> None:
-    """Else what is kept of 100,000 logs would be twice as large: segments share what they do not print."""
-    steps = [evenly(50), evenly(50, first=9)]
-    one, other = steps_again(steps)
-    assert bits((one, other)) == bits(tuple(steps))
-    assert one.loss is other.loss
-    assert one.index is not other.index

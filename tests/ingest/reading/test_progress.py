@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.ingest.reading.reader import ReadCounts, ReadingProgress, describe_progress, format_size
+from pytest_llmbench.ingest.reading.reader import ReadCounts, ReadingProgress
 
 
 class Screen:
@@ -59,22 +59,3 @@ def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
 @pytest.mark.parametrize("isatty", [True, False])
 def test_a_short_reading_tells_nothing(isatty: bool) -> None:
     assert watched(isatty, seconds=1, every=0.01) == []
-
-
-def test_without_a_terminal_nothing_is_told() -> None:
-    clock = iter([0.0, 100.0])
-    progress = ReadingProgress(lambda: None, lambda: next(clock))
-    progress(ReadCounts(0, 2, 0, 2))
-    progress(ReadCounts(1, 2, 1, 2))
-
-
-def test_files_without_bytes_count_too() -> None:
-    assert describe_progress(ReadCounts(1, 4, 0, 0), 10) == "read 1 of 4 logs, 0 kB of 0 kB, about 30 s left"
-    assert [format_size(one) for one in (0, 999, 999_999, 10**9, 1.5e12, 5e15)] == [
-        "0 kB",
-        "0.999 kB",
-        "1 MB",
-        "1 GB",
-        "1.5 TB",
-        "5e+03 TB",
-    ]

@@ -87,27 +87,6 @@ def test_a_log_that_was_changed_with_its_times_kept_is_read_again(
     assert sized.again() == []
 
 
-def test_a_restored_backup_is_read_again(sized: Places, tmp_path: Path) -> None:
-    """A later log of the same size and time was read; then the earlier one comes back, with its times."""
-    log = sized.logs[0]
-    backup = tmp_path / "backup"
-    shutil.copy2(log, backup)
-    preserved(log, in_place)
-    sized.again()
-    shutil.copy2(backup, log)
-    assert sized.again() == [log]
-
-
-def test_logs_that_changed_places_are_read_again(sized: Places, tmp_path: Path) -> None:
-    sized.again()
-    first, second, _ = sized.logs
-    preserved(second, in_place)
-    first.rename(tmp_path / "aside")
-    second.rename(first)
-    (tmp_path / "aside").rename(second)
-    assert sized.again() == sorted([first, second])
-
-
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
     """Map a log whose pages were all written, as a process does that goes on writing them."""

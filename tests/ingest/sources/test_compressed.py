@@ -54,10 +54,6 @@ def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
     assert not found.cut
 
 
-def test_a_file_may_begin_with_a_frame_that_is_skipped() -> None:
-    assert b"".join(stream(SKIPPED + METHODS["zstd"](TEXT))) == TEXT
-
-
 @pytest.mark.parametrize("data", [b"", b"BZhello, a log", b"\xfd7zXZ", TEXT])
 def test_what_is_not_compressed_is_passed_on(data: bytes) -> None:
     found = stream(data, 3)

@@ -41,10 +41,6 @@ def test_a_run_of_megatron() -> None:
     assert log.ending is None
 
 
-def test_a_run_without_a_total_is_not_finished() -> None:
-    assert not read(run([0.5, 0.25])).segments[0].finished
-
-
 def test_a_scalar_may_be_a_tensor() -> None:
     log = read(event_file(event(1, tensor_scalar("perf/step_time_seconds", 0.5)), event(2, tensor_scalar("x", 1.0))))
     assert log.segments[0].steps.seconds.tolist() == [0.5]
