@@ -5,18 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from generator.__main__ import main, shipped
+from generator.__main__ import main
 from generator.experiments import EXPERIMENTS, table, verdicts
 
 from pytest_llmbench.core.models import Baseline, Reason, Verdict
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
-@pytest.fixture(scope="module")
-def documented() -> dict[str, Baseline]:
-    """The shipped baselines by id."""
-    return shipped()
 
 
 def tree(root: Path) -> dict[str, bytes]:

@@ -130,19 +130,14 @@ def test_every_step_is_covered_that_a_time_inside_the_window_covers(
     made, window = replace(made, index=index, mean_of=mean_of), Window(first, first + length)
     spans = [range(last - count + 1, last + 1) for last, count in zip(index.tolist(), mean_of.tolist(), strict=True)]
     inside = [window.first <= span[0] and span[-1] <= window.last for span in spans]
-    kept = [
-        is_in
-        and not any(
-            later and other[0] <= span[0] for later, other in zip(inside[row + 1 :], spans[row + 1 :], strict=True)
-        )
-        for row, (is_in, span) in enumerate(zip(inside, spans, strict=True))
-    ]
+    kept = []
+    for row, span in enumerate(spans):
+        later_starts = [other[0] for other, counts in zip(spans[row + 1 :], inside[row + 1 :], strict=True) if counts]
+        kept.append(inside[row] and all(span[0] < start for start in later_starts))
     assert mask_window(made, window).tolist() == kept
     covered = {step for span, is_in in zip(spans, kept, strict=True) if is_in for step in span}
     assert find_covered_steps(made, mask_window(made, window), window) == covered
-    assert find_missing_steps(made, window) == tuple(
-        step for step in range(first, first + length + 1) if step not in covered
-    )
+    assert set(find_missing_steps(made, window)) == set(range(first, first + length + 1)) - covered
 
 
 @pytest.mark.parametrize(

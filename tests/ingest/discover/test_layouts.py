@@ -61,28 +61,11 @@ def experiments_as_the_document_shows(recipe: Recipe, key: Key) -> dict[str, str
     return {f"{task(experiment)}/log-{experiment}.out": "", f"{task(experiment)}/sbatch_{experiment}.out": ""}
 
 
-def local_executor(recipe: Recipe, key: Key) -> dict[str, str]:
-    folder = f"{task(name(key))}/nemo_run/x-j1/{name(key)}/0"
-    return {f"{folder}/{stream}.log": "" for stream in ("combined", "stdout", "stderr")}
-
-
 def workloads(recipe: Recipe, key: Key) -> dict[str, str]:
     folder = f"workloads/pretrain_{key.recipe}/{task(name(key))}"
     return {
         f"{folder}/log-team-team.{name(key)}_{JOB}_0.out": "",
         f"{folder}/sbatch_team-team.{name(key)}_{JOB}.out": "",
-        f"{folder}/llmb-config_{JOB}.yaml": metadata(key),
-    }
-
-
-def spelled_out(recipe: Recipe, key: Key) -> dict[str, str]:
-    baseline = next(one for one in recipe.baselines if one.key == key)
-    sizes = {"tp": baseline.configuration.parallelism.tp, "gbs": baseline.configuration.global_batch_size}
-    settings = "_".join(f"{field}{size}" for field, size in sizes.items() if size is not None)
-    experiment = f"{name(key, f'gpus{key.gpus}')}_{settings}"
-    folder = f"workloads/pretrain_{key.recipe}/{task(experiment)}"
-    return {
-        f"{folder}/log-team-team.{experiment}_{JOB}_0.out": "",
         f"{folder}/llmb-config_{JOB}.yaml": metadata(key),
     }
 
@@ -110,8 +93,8 @@ def oldest_launcher(recipe: Recipe, key: Key) -> dict[str, str]:
 
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "results": (results,),
-    "experiments": (experiments, experiments_as_the_document_shows, local_executor),
-    "workloads": (workloads, spelled_out, archive, configured_sbatch, oldest_launcher, experiments),
+    "experiments": (experiments, experiments_as_the_document_shows),
+    "workloads": (workloads, archive, configured_sbatch, oldest_launcher, experiments),
 }
 
 
@@ -139,4 +122,4 @@ def test_a_documented_run_is_its_configuration_from_every_level(
         assert run.attempts[0].log == root / log
         identity = identify(run, [ParsedLog(dialect=recipe.dialect, segments=())], recipes(), gpu=gpu)
         assert identity.key == baseline.key, f"{level}: {identity.because}"
-        assert run.job_id in (JOB, "x-j1", "")
+        assert run.job_id in (JOB, "")

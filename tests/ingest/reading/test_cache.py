@@ -89,34 +89,68 @@ def test_every_source_file_of_the_parser_is_part_of_its_version(
     assert hash_parser(()) != hash_parser(())  # without its source nothing is told apart
 
 
-def flipped(place: int) -> Callable[[bytes], bytes]:
-    return lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+Tampering = Callable[[Places], object]
 
 
-def faster(data: bytes) -> bytes:
-    """Edit what a cache file says of a log, with what is left of its header."""
+def rewrite_file(change: Callable[[bytes], bytes]) -> Tampering:
+    return lambda places: places.file.write_bytes(change(places.file.read_bytes()))
+
+
+def flip_bit(place: int) -> Tampering:
+    return rewrite_file(lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
+
+def edit_dialect(data: bytes) -> bytes:
+    """Edit what a cache file says of a log, behind the header that it has."""
     start = len(log_cache.MAGIC) + 32
     text = zstandard.decompress(data[start:])
     return data[:start] + zstandard.compress(text.replace(b"nemo1", b"nemo2"))
 
 
+def rewrite_key(key: bytes) -> Tampering:
+    return lambda places: (places.folder / log_cache.KEY).write_bytes(key)
+
+
+def copy_from_elsewhere(places: Places) -> None:
+    """Put the cache file of another machine or user, who has another key, in the place of this one."""
+    elsewhere = places.folder.with_name("elsewhere")
+    reading_of(places.runs, cache=LogCache(elsewhere, [places.runs], ()))
+    shutil.copy2(elsewhere / places.file.name, places.file)
+
+
+def exchange_places(places: Places) -> None:
+    """Put the cache file of other paths in the place of this one."""
+    own = places.file
+    reading_of(places.runs, cache=LogCache(places.folder, [places.folder], ()))
+    (other,) = set(places.folder.glob("*.logs")) - {own}
+    other.replace(own)
+
+
+TAMPERINGS: dict[str, Tampering] = {
+    "magic": flip_bit(0),
+    "signature": flip_bit(25),
+    "content": flip_bit(1000),
+    "half": rewrite_file(lambda data: data[: len(data) // 2]),
+    "empty": rewrite_file(lambda _data: b""),
+    "longer": rewrite_file(lambda data: data + b"x"),
+    "edited": rewrite_file(edit_dialect),
+    "lost key": lambda places: (places.folder / log_cache.KEY).unlink(),
+    "short key": rewrite_key(b"short"),
+    "long key": rewrite_key(bytes(33)),
+    "another key": copy_from_elsewhere,
+    "other paths": exchange_places,
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *map(flipped, (0, 25, 1000)),
-        lambda data: data[: len(data) // 2],
-        lambda _data: b"",
-        lambda data: data + b"x",
-        faster,
-    ],
-    ids=["magic", "signature", "content", "half", "empty", "longer", "edited"],
-)
-def test_a_damaged_cache_file_is_ignored_and_written_anew(places: Places, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
+def test_tampered_cache_is_ignored_and_written_anew(places: Places, tamper: Tampering) -> None:
     places.again()
-    places.file.write_bytes(damage(places.file.read_bytes()))
+    tamper(places)
     assert places.again() == sorted(places.logs)
     assert places.again() == []
+    key = (places.folder / log_cache.KEY).stat()
+    assert (key.st_size, key.st_mode & 0o777) == (log_cache.KEY_BYTES, 0o600)
 
 
 @pytest.mark.parametrize("content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"])
@@ -130,37 +164,6 @@ def test_a_cache_file_of_other_content_counts_as_none(
     monkeypatch.setattr(log_cache, "UNPACKED", 1 << 19)
     assert places.again() == sorted(places.logs)
     assert places.again() == []
-
-
-@pytest.mark.slow
-def test_a_cache_file_that_was_signed_elsewhere_counts_as_none(places: Places, tmp_path: Path) -> None:
-    """It came from another machine or user, whose key lies there."""
-    reading_of(places.runs, cache=LogCache(tmp_path / "elsewhere", [places.runs], ()))
-    places.again()
-    shutil.copy2(tmp_path / "elsewhere" / places.file.name, places.file)
-    assert places.again() == sorted(places.logs)
-    assert places.again() == []
-
-
-def test_the_cache_file_of_other_places_counts_as_none(places: Places, tmp_path: Path) -> None:
-    places.again()
-    name = places.file.name
-    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ()))
-    (other,) = (path for path in places.folder.glob("*.logs") if path.name != name)
-    other.replace(places.folder / name)
-    assert places.again() == sorted(places.logs)
-
-
-@pytest.mark.parametrize("key", [None, b"short", bytes(33)], ids=["lost", "short", "long"])
-def test_without_its_key_a_cache_file_counts_as_none(places: Places, key: bytes | None) -> None:
-    places.again()
-    path = places.folder / log_cache.KEY
-    path.unlink()
-    if key is not None:
-        path.write_bytes(key)
-    assert places.again() == sorted(places.logs)
-    assert places.again() == []
-    assert (path.stat().st_size, path.stat().st_mode & 0o777) == (log_cache.KEY_BYTES, 0o600)
 
 
 @pytest.mark.slow

@@ -183,17 +183,6 @@ def test_a_cut_compressed_archive_is_told(missing: int) -> None:
     assert any(word in found.unreadable[0][1] for word in ("cut or still being written", "end before their end"))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"step 1\n" * 200, gzip.compress(b"no archive"), gzip.compress(END)[:-3]],
-    ids=["empty", "text", "compressed text", "cut"],
-)
-def test_what_is_no_archive_is_told(data: bytes) -> None:
-    found = opened(data)
-    assert files(found) == []
-    assert len(found.unreadable) == 1
-
-
 def test_an_archive_behind_an_archive_is_told() -> None:
     found = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
     assert notes(found.unreadable) == {"x.tar": "has more behind its end, which is not read: pack it again"}

@@ -98,13 +98,6 @@ def test_a_damaged_header_is_an_error_and_no_end() -> None:
         read(bytes(data))
 
 
-@pytest.mark.parametrize(("behind", "more"), [(b"", False), (bytes(9000), False), (archive(FILES), True)])
-def test_what_stands_behind_the_end_is_noticed(behind: bytes, more: bool) -> None:
-    reel = Reel([archive(FILES) + behind])
-    assert len(list(reel.read_members())) == len(FILES)
-    assert reel.trailing is more
-
-
 def sized(flag: bytes, size: int) -> bytes:
     """Return a header of a type that says it is followed by so many bytes."""
     info = tarfile.TarInfo("././@LongLink")
