@@ -641,8 +641,9 @@ def test_metadata_whose_log_stands_above_or_below_it_is_no_run(tree: Tree, folde
     assert reasons(discovery) == {"llmb-config_388660.yaml": why}
 
 
-def test_a_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
-    root = tree([LOG, f"{Path(LOG).parent}/llmb-config_9.yaml"])
+def test_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
+    folder = Path(LOG).parent
+    root = tree([LOG, f"{folder}/llmb-config_9.yaml", f"{folder}/log-a-b.{NAME}_7_0.err"])
     assert only(find_runs([root / LOG])).job_id == "388660"
 
 
