@@ -382,6 +382,12 @@ def test_what_the_log_lost_is_noted() -> None:
     assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
 
 
+def test_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
+    spiky = log(segment(steps(changed("seconds", 20, 70.0))))
+    trimmed = replace(BASELINE, window=BASELINE.window._replace(statistic="trimmed_mean"))
+    assert measure(run(spiky), trimmed, NOW).statistic_seconds == pytest.approx(7.325)
+
+
 def test_without_a_peak_there_is_no_mfu_and_everything_else() -> None:
     """A CPU has no peak that anyone states."""
     measurement = measure(run(), replace(BASELINE, peak_tflops=float("nan")), NOW)

@@ -268,6 +268,11 @@ def test_a_release_without_a_baseline_names_the_nearest_and_the_option() -> None
     )
 
 
+def test_misspelt_recipe_gets_the_nearest_name() -> None:
+    identity = decided(run(full(GROK_H100, recipe="grok-1")))
+    assert "recipe grok-1 has no baseline (did you mean 'grok1'?)" in identity.because
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
