@@ -3,26 +3,23 @@ which anything is another row's is judged by no other."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_bridge_run
 from sessions import Judge, Judged
-from shared_data import shared
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.models import Baseline
 
 COARSEST = "megatron_bridge_nemotron_3_5_lightning-26.08-gb200-fp8_mx-8"
-PAIR = re.compile(r"(.+) \((.+)\)")
 
 
 @cache
@@ -54,31 +51,6 @@ def of_tables(session: Judged) -> dict[str, str]:
     return {name: verdict for name, verdict in session.verdicts.items() if name.startswith("megatron_bridge")}
 
 
-def test_every_row_of_the_documents_is_there_as_it_is_printed(rows: dict[str, Baseline]) -> None:
-    printed = []
-    with shared("documents/megatron_bridge/rows.tsv").open() as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            pairs = {name: PAIR.fullmatch(text) for name, text in row.items() if name != "model"}
-            for part in (1, 2) if pairs["precision"] else (1,):
-                one = {**row, **{name: match[part] for name, match in pairs.items() if match}}
-                cells = (one["tokens_per_s_per_gpu"], one["tflops_per_gpu"], one["gbs"], one["mbs"], one["seq"])
-                printed.append((one["release"], one["system"][4:].lower(), one["gpus"], *cells))
-    stated = [
-        (
-            row.key.release,
-            row.key.gpu,
-            str(row.key.gpus),
-            *(text for _, text in row.cells),
-            str(row.configuration.global_batch_size),
-            str(row.configuration.micro_batch_size),
-            str(row.configuration.architecture.sequence_length),
-        )
-        for row in rows.values()
-    ]
-    assert sorted(stated) == sorted(printed)
-    assert len(stated) == 265
-
-
 @pytest.mark.slow
 def test_a_run_at_the_published_number_passes(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', map(BridgeRun, rows.values()))}")
@@ -90,13 +62,13 @@ def test_a_run_at_the_published_number_passes(judged: Judge, tmp_path: Path, row
 
 
 @pytest.mark.slow
-def test_a_run_eight_percent_slower_fails(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    runs = (BridgeRun(baseline, factor=1.08) for baseline in rows.values())
+def test_run_eight_percent_slower_fails(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
+    """The step time of `COARSEST` is known to 3.6 % only: its run fails by the rule as written, and is labelled."""
+    chosen = [COARSEST, *list(rows)[::4]]
+    runs = (BridgeRun(rows[name], factor=1.08) for name in chosen)
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', runs)}")
-    assert {name: session.statuses[name] for name in rows} == dict.fromkeys(rows, "failed")
-    # Of one row nobody knows the step time to 3.6 %: it fails by the rule as written, and is labelled.
-    others = dict.fromkeys(rows, "REGRESSION") | {COARSEST: "INCONCLUSIVE"}
-    assert of_tables(session) == others
+    assert {name: session.statuses[name] for name in chosen} == dict.fromkeys(chosen, "failed")
+    assert of_tables(session) == dict.fromkeys(chosen, "REGRESSION") | {COARSEST: "INCONCLUSIVE"}
 
 
 def find_sibling(baseline: Baseline, rows: dict[str, Baseline]) -> dict[str, str]:
@@ -114,7 +86,7 @@ def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
     """Half of the runs say it in all places, which makes them runs of another row, or of none; the other half in the
     name and the script alone: the configuration that was written contradicts them."""
     runs = []
-    for number, baseline in enumerate(rows.values()):
+    for number, baseline in enumerate(list(rows.values())[::3]):
         changed = find_sibling(baseline, rows)
         beside = (CONFIGURATION, SCRIPT) if number % 2 else (SCRIPT,)
         runs.append(BridgeRun(baseline, changed=changed, beside=beside))
@@ -127,7 +99,7 @@ def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
         row = rows_of.get(f"n{number}")
         assert row is None or (row["dtype"], row["id"] != run.baseline.key.id) == (run.changed["dtype"], True)
         assert (row is None) == (f"n{number}" in strays)
-    assert 100 < len(strays) < len(rows)
+    assert 33 < len(strays) < len(runs)
 
 
 def write_one(folder: Path, run: BridgeRun) -> Path:
@@ -137,14 +109,20 @@ def write_one(folder: Path, run: BridgeRun) -> Path:
 ROW = "megatron_bridge_llama3_70b-26.04-gb300-fp8_cs-64"
 
 
+ATTRIBUTED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "metadata": ({"beside": (METADATA,), "changed": {"name": "llama3.1", "size": "70b", "container": "26.04.00"}}, ()),
+    "script": ({"name": "friday"}, ()),
+    "options": ({"beside": ()}, ("--llmb-gpu=gb300", "--llmb-release=26.04")),
+}
+
+
 @pytest.mark.slow
-def test_an_llmb_run_is_told_by_its_metadata_and_its_name(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
-) -> None:
-    """Metadata say `fp8` and llama3.1; the name says which FP8; the container is the release, the launcher's is not."""
-    changed = {"name": "llama3.1", "size": "70b", "container": "26.04.00"}
-    folder = write_one(tmp_path, BridgeRun(rows[ROW], beside=(METADATA,), changed=changed))
-    assert of_tables(judged(f"--llmb-logs={folder}")) == {ROW: "PASS"}
+@pytest.mark.parametrize("source", ATTRIBUTED)
+def test_run_is_attributed_to_its_row(judged: Judge, tmp_path: Path, rows: dict[str, Baseline], source: str) -> None:
+    """Metadata contain `fp8` and llama3.1: the name states which FP8, and the container the release."""
+    run, options = ATTRIBUTED[source]
+    folder = write_one(tmp_path, BridgeRun(rows[ROW], **run))
+    assert of_tables(judged(f"--llmb-logs={folder}", *options)) == {ROW: "PASS"}
 
 
 TUNED = "megatron_bridge_llama3_70b-26.06-gb300-fp8_cs-8-lora"
@@ -164,13 +142,10 @@ def test_metadata_say_finetune_of_any_tuning(judged: Judge, tmp_path: Path, rows
 
 UNMATCHED: tuple[tuple[dict[str, str], tuple[str, ...], str], ...] = (
     ({}, (), "nothing says its gpu, release"),
-    ({}, (CONFIGURATION,), "nothing says its gpu, release"),
     ({"gpu": "h100"}, (SCRIPT,), "no baseline fits"),
     ({"container": "26.05"}, (SCRIPT,), "release 26.05 has no baseline"),
     ({"gbs": "512"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
-    ({"sequence_length": "4096"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
     ({"vp": "4"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
-    ({"fsdp": "false"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
     ({"task": "sft"}, (SCRIPT,), "no baseline fits"),
 )
 
@@ -193,62 +168,40 @@ def test_what_is_not_said_or_another_is_named_and_judged_by_no_row(
 
 FURTHER_TOKENS = {
     "deepseek_v3-25.11-gb200-fp8_mx-256-without_mtp": ("null", "1"),
-    "deepseek_v3-25.11-b200-fp8_mx-256-with_mtp": ("1", "null"),
     "deepseek_v3-26.04-gb300-fp8_mx-256": ("1", "0"),
-    "deepseek_v3-26.06-gb300-fp8_mx-256-gbs15360": ("1", "null"),
-    "kimi_k2-26.04-gb300-fp8_mx-256": ("null", "1"),
     "nemotron_3_super-26.08-gb300-nvfp4-64": ("2", "1"),
-    "nemotron_3_nano-26.08-gb300-fp8_mx-8": ("0", "2"),
 }
+OTHER_FSDP = {"gpt_oss_120b-26.08-gb300-fp8_mx-64": "true", "nemotron_3_ultra-26.08-gb200-fp8_mx-256": "false"}
+
+
+def write_pair(root: Path, row: Baseline) -> None:
+    """Write a run of a row, and a newer one that differs in what the configuration of the row's release sets."""
+    name = row.key.id.removeprefix("megatron_bridge_")
+    changed = {"fsdp": OTHER_FSDP[name]} if name in OTHER_FSDP else {}
+    log = write_bridge_run(root / f"row-{name}", BridgeRun(row))
+    other = write_bridge_run(root / f"other-{name}", BridgeRun(row, changed=changed, job="7", days=1))
+    for path, further in zip((log, other), FURTHER_TOKENS.get(name, ()), strict=False):
+        configuration = path.parent / "configs" / "ConfigContainer.yaml"
+        text = configuration.read_text().replace("model:\n", f"model:\n  mtp_num_layers: {further}\n")
+        configuration.write_text(text)
 
 
 @pytest.mark.slow
-def test_a_run_with_other_layers_of_further_tokens_than_the_configuration_of_a_row_is_not_of_it(
+def test_run_with_other_unprinted_settings_is_not_of_a_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
-    """That of DeepSeek V3 is 4 % of its work: the tolerance of logged TFLOP/s would not tell them apart."""
-    names = [f"megatron_bridge_{row}" for row in FURTHER_TOKENS]
-    for number, (name, layers) in enumerate(zip(names, FURTHER_TOKENS.values(), strict=True)):
-        for kind, further, days in (("row", layers[0], 0), ("other", layers[1], 1)):
-            run = BridgeRun(rows[name], job=f"{days}{number}", days=days)
-            log = write_bridge_run(tmp_path / f"{kind}{number}", run)
-            path = log.parent / "configs" / "ConfigContainer.yaml"
-            path.write_text(path.read_text().replace("model:\n", f"model:\n  mtp_num_layers: {further}\n"))
+    """Further tokens are 4 % of the work of DeepSeek V3: the tolerance of logged TFLOP/s would not detect them."""
+    names = [*FURTHER_TOKENS, *OTHER_FSDP]
+    for name in names:
+        write_pair(tmp_path, rows[f"megatron_bridge_{name}"])
     session = judged(f"--llmb-logs={tmp_path}")
-    assert of_tables(session) == dict.fromkeys(names, "PASS")
-    for number, name in enumerate(names):
-        assert session.described[name]["run"]["id"].startswith(f"row{number}/")
-    assert sorted(find_strays(session)) == [f"other{number}" for number in range(len(names))]
-
-
-OTHER_FSDP = {
-    "megatron_bridge_qwen3_30b_a3b-26.06-gb300-fp8_mx-8": "true",
-    "megatron_bridge_gpt_oss_120b-26.06.01-gb300-fp8_mx-64": "true",
-    "megatron_bridge_gpt_oss_120b-26.08-gb300-fp8_mx-64": "true",
-    "megatron_bridge_nemotron_3_ultra-26.08-gb200-fp8_mx-256": "false",
-}
-
-
-@pytest.mark.slow
-def test_where_fsdp_has_no_column_that_of_the_releases_configuration_counts(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
-) -> None:
-    for number, (name, other) in enumerate(OTHER_FSDP.items()):
-        write_bridge_run(tmp_path / f"row{number}", BridgeRun(rows[name], job=f"1{number}"))
-        changed = BridgeRun(rows[name], changed={"fsdp": other}, job=f"2{number}", days=1)
-        write_bridge_run(tmp_path / f"other{number}", changed)
-    session = judged(f"--llmb-logs={tmp_path}")
-    assert of_tables(session) == dict.fromkeys(OTHER_FSDP, "PASS")
-    for number, name in enumerate(OTHER_FSDP):
-        assert session.described[name]["run"]["id"].startswith(f"row{number}/")
-    assert sorted(find_strays(session)) == [f"other{number}" for number in range(len(OTHER_FSDP))]
+    assert of_tables(session) == {f"megatron_bridge_{name}": "PASS" for name in names}
+    assert set(find_strays(session)) == {f"other-{name}" for name in names}
 
 
 WORDS = {
     "-mb 1": True,
-    "--micro_batch_size=1": True,
     "model.mtp_num_layers=1": True,
-    "-mb 2": False,
     "train.micro_batch_size=2": False,
     "model.mtp_num_layers=null": False,
     "--use_megatron_fsdp true": False,
@@ -301,23 +254,6 @@ def test_of_several_scripts_none_is_read(judged: Judge, tmp_path: Path, rows: di
 
 
 @pytest.mark.slow
-def test_sources_that_contradict_each_other_are_named(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    run = BridgeRun(rows[ROW])
-    log = write_bridge_run(tmp_path / "n0", run)
-    path = log.parent / "configs" / "ConfigContainer.yaml"
-    path.write_text(path.read_text().replace("fp8_recipe: tensorwise", "fp8_recipe: mxfp8"))
-    session = judged(f"--llmb-logs={tmp_path}")
-    assert of_tables(session) == {}
-    assert "its sources contradict each other: dtype fp8_cs (" in str(session.described)
-
-
-@pytest.mark.slow
-def test_options_say_what_nothing_else_says(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    folder = write_one(tmp_path, BridgeRun(rows[ROW], beside=()))
-    assert of_tables(judged(f"--llmb-logs={folder}", "--llmb-gpu=gb300", "--llmb-release=26.04")) == {ROW: "PASS"}
-
-
-@pytest.mark.slow
 def test_the_steps_that_the_recipes_average_decide_if_asked(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
@@ -329,8 +265,8 @@ def test_the_steps_that_the_recipes_average_decide_if_asked(
 
 
 @pytest.mark.slow
-def test_without_a_run_the_tables_are_a_line_and_no_item(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
+def test_rows_without_a_run_are_a_line_and_no_item(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW]))
     some = judged(f"--llmb-logs={folder}", "-k", "nemotron_3_ultra")
@@ -339,16 +275,7 @@ def test_without_a_run_the_tables_are_a_line_and_no_item(
         assert set(of_tables(judged(f"--llmb-logs={folder}", "-k", words))) == {ROW}
     required = judged(f"--llmb-logs={folder}", "--llmb-require=megatron_bridge_kimi_k2-26.06-*")
     assert sorted(of_tables(required).values()) == ["MISSING", "PASS"]
-
-
-@pytest.mark.slow
-def test_the_line_that_stands_for_all_rows_without_a_run(pytester: pytest.Pytester, rows: dict[str, Baseline]) -> None:
-    write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW]))
-    result = pytester.runpytest_inprocess("--llmb-logs=runs")
-    result.stdout.fnmatch_lines(["no run of 264 configurations of Megatron-Bridge's tables*"])
-    result.assert_outcomes(passed=2, skipped=82)  # the run, and that something was judged
-    selected = pytester.runpytest_inprocess("--llmb-logs=runs", "-k", ROW)
-    selected.stdout.no_fnmatch_line("*Megatron-Bridge's tables*")
+    assert "no run of 264 configurations of Megatron-Bridge's tables" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -359,33 +286,6 @@ def test_a_row_can_be_recorded_and_judged_against(judged: Judge, tmp_path: Path,
     assert of_tables(judged(f"--llmb-logs={folder}", f"--llmb-baselines={own}")) == {ROW: "PASS"}
     published = judged(f"--llmb-logs={folder}", f"--llmb-baselines={own}", "--llmb-against=published")
     assert of_tables(published) == {ROW: "REGRESSION"}
-
-
-@pytest.mark.slow
-def test_a_run_of_which_nobody_says_the_row_can_be_recorded_as_an_own_one(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
-) -> None:
-    """From any folder to a gate in two commands, also where neither release nor GPU type is known."""
-    run, own = BridgeRun(rows[ROW], beside=()), tmp_path / "own"
-    judged(f"--llmb-logs={write_all(tmp_path / 'runs', iter([run]))}", f"--llmb-record={own}")
-    slower = replace(run, factor=1.12, job="7", days=1)
-    write_bridge_run(tmp_path / "runs" / "n0", slower)
-    session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={own}", "-k", "own")
-    assert list(session.verdicts.values()) == ["REGRESSION"]
-
-
-@pytest.mark.slow
-def test_a_run_under_any_name_is_told_by_its_script(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    folder = write_one(tmp_path, BridgeRun(rows[ROW], name="friday"))
-    assert of_tables(judged(f"--llmb-logs={folder}")) == {ROW: "PASS"}
-
-
-@pytest.mark.slow
-def test_an_archive_holds_what_stands_beside_a_log(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    folder = write_one(tmp_path, BridgeRun(rows[ROW]))
-    with tarfile.open(tmp_path / "night.tgz", "w:gz") as archive:
-        archive.add(folder, "runs")
-    assert of_tables(judged(f"--llmb-logs={tmp_path / 'night.tgz'}")) == {ROW: "PASS"}
 
 
 @pytest.mark.slow
@@ -400,21 +300,14 @@ def test_the_history_knows_the_runs_of_a_row(judged: Judge, tmp_path: Path, rows
 
 
 @pytest.mark.slow
-def test_all_requires_no_row_without_a_run(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    folder = write_one(tmp_path, BridgeRun(rows[ROW]))
-    session = judged(f"--llmb-logs={folder}", "--llmb-require=all", "-k", "llama3_70b")
-    states = {session.statuses[name] for name in of_tables(session) if name != ROW}
-    assert states == {"skipped"}
-
-
-@pytest.mark.slow
 def test_all_requires_an_answer_of_a_row_with_a_run(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
     """Too near the bound to tell: whoever requires all, asks for an answer here, too."""
     folder = write_one(tmp_path, BridgeRun(rows[ROW], factor=1.045))
     options = (f"--llmb-logs={folder}", "--llmb-tolerance=4.6%", "--llmb-inconclusive=skip", "-k", ROW)
     assert judged(*options).statuses[ROW] == "skipped"
-    required = judged(*options, "--llmb-require=all")
+    required = judged(*options, "-k", "llama3_70b", "--llmb-require=all")
     assert (required.verdicts[ROW], required.statuses[ROW]) == ("INCONCLUSIVE", "failed")
+    assert {required.statuses[name] for name in of_tables(required) if name != ROW} == {"skipped"}
 
 
 @pytest.mark.slow

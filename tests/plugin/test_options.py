@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -29,36 +28,32 @@ def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Ju
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
     pytester.makeini("[pytest]\nllmb_tolerance = 12%\n")
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "PASS"}
-    assert judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%").verdicts == {GROK: "REGRESSION"}
-    message = judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%").messages[GROK]
-    assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %, --llmb-tolerance)" in message
+    typed = judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%")
+    assert typed.verdicts == {GROK: "REGRESSION"}
+    assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %, --llmb-tolerance)" in typed.messages[GROK]
 
 
 @pytest.mark.slow
-def test_missing_is_skipped_beside_judged_runs_and_fails_where_it_is_required(judged: Judge, generated: Write) -> None:
+def test_missing_configuration_is_skipped_unless_required(
+    pytester: pytest.Pytester, judged: Judge, generated: Write
+) -> None:
+    pytester.path.joinpath("required.txt").write_text(f"# every night\n{LLAMA}\n")
     folder = generated(GROK)
     plain = judged(logs(folder))
     assert plain.ret == pytest.ExitCode.OK
     assert plain.statuses[LLAMA] == "skipped"
-    required = judged(logs(folder), "--llmb-require=llama3.1_8b-*-bf16-8")
+    required = judged(logs(folder), "--llmb-require=required.txt")
     assert required.ret == pytest.ExitCode.TESTS_FAILED
     assert [name for name, status in required.statuses.items() if status == "failed"] == [LLAMA]
     everything = judged(logs(folder), "--llmb-require=all")
     assert list(everything.statuses.values()).count("failed") == 81
 
 
-@pytest.mark.slow
-def test_requirements_can_stand_in_a_file(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
-    pytester.path.joinpath("required.txt").write_text(f"# tonight\n{LLAMA}\n")
-    session = judged(logs(generated(GROK)), "--llmb-require=required.txt")
-    assert [name for name, status in session.statuses.items() if status == "failed"] == [LLAMA]
-
-
 SUITE = "config: {scale: 128, repeats: 2}\nworkloads: {gb200: [{pretrain_grok1_314b: {dtypes: [bf16, fp8]}}]}\n"
 
 
 @pytest.mark.slow
-def test_a_suite_file_asks_for_configurations_and_for_runs_of_them(
+def test_suite_file_requires_configurations_and_numbers_of_runs(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.path.joinpath("exemplar.yaml").write_text(SUITE)
@@ -70,18 +65,12 @@ def test_a_suite_file_asks_for_configurations_and_for_runs_of_them(
     assert failed == [GROK, GROK.replace("bf16", "fp8")]
     assert (short.verdicts[GROK], short.described[GROK]["reason"]) == ("MISSING", "too-few-runs")
     assert "1 valid run, exemplar.yaml:2 asks for 2; the newest: " in short.described[GROK]["text"]
+    chosen = (logs(folder), "-k", GROK, "--llmb-require=exemplar.yaml")
     generated(GROK, started=now - timedelta(hours=2), job_id="2")
-    enough = judged(logs(folder), "--llmb-require=exemplar.yaml")
-    assert enough.verdicts[GROK] == "PASS"
-    aged = judged(logs(folder), "--llmb-require=exemplar.yaml", "--llmb-max-age=12h")
-    assert aged.described[GROK]["reason"] == "too-few-runs"
-
-
-@pytest.mark.slow
-def test_too_few_runs_never_hide_a_regression(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
-    pytester.path.joinpath("exemplar.yaml").write_text(SUITE)
-    session = judged(logs(generated(GROK, factor=1.2)), "--llmb-require=exemplar.yaml")
-    assert session.verdicts[GROK] == "REGRESSION"
+    assert judged(*chosen).verdicts == {GROK: "PASS"}
+    assert judged(*chosen, "--llmb-max-age=12h").described[GROK]["reason"] == "too-few-runs"
+    generated(GROK, started=now - timedelta(hours=1), job_id="3", factor=1.2)
+    assert judged(*chosen, "--llmb-max-age=90m").verdicts == {GROK: "REGRESSION"}  # too few runs never hide it
 
 
 @pytest.mark.slow
@@ -99,19 +88,6 @@ def test_a_stale_configuration_says_when_it_was_last_seen(judged: Judge, generat
     assert "last valid run 12 nights ago (" in diverged["text"]
 
 
-def test_nothing_judged_is_never_green(judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = generated(GROK)
-    session = judged(logs(folder), "-k", "llama3.1_8b and bf16")
-    assert session.ret == pytest.ExitCode.TESTS_FAILED
-    assert set(session.statuses.values()) == {"skipped"}
-    told = " ".join(capsys.readouterr().out.split())
-    assert (
-        "NOTHING_JUDGED session nothing was judged: no valid run of the 5 selected configurations. 1 run found: "
-        in told
-    )
-    assert f"({GROK}: PASS). Next: correct what keeps these runs from being judged, or select what they are of" in told
-
-
 @pytest.mark.slow
 def test_nothing_judged_is_told_once(judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """By its item, and in the summary with runs of one reason together."""
@@ -124,14 +100,6 @@ def test_nothing_judged_is_told_once(judged: Judge, generated: Write, capsys: py
     both = "pretrain_grok1_314b_bf16_128/78, pretrain_grok1_314b_bf16_128/77"
     assert f"2 runs found: {both} (release 26.06.00 has no baseline; nearest {GROK}; " in told
     assert told.count("release 26.06.00 has no baseline; nearest ") == 2
-
-
-@pytest.mark.slow
-def test_an_empty_folder_is_red(judged: Judge, tmp_path: Path) -> None:
-    session = judged(logs(tmp_path))
-    assert session.ret == pytest.ExitCode.TESTS_FAILED
-    assert set(session.statuses.values()) == {"skipped"}
-    assert len(session.statuses) == 82
 
 
 @pytest.mark.slow
@@ -165,20 +133,15 @@ def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Judge, g
 
 
 @pytest.mark.slow
-def test_a_run_that_is_too_old_is_missing(judged: Judge, generated: Write) -> None:
-    generated(GROK, started=datetime.now(UTC) - timedelta(hours=40))
-    folder = generated(LLAMA, started=datetime.now(UTC) - timedelta(hours=5))
-    session = judged(logs(folder), "--llmb-max-age=36h")
-    assert (session.verdicts[GROK], session.verdicts[LLAMA]) == ("MISSING", "PASS")
-
-
-@pytest.mark.slow
 def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated: Write, tmp_path: Path) -> None:
     own = tmp_path / "own"
     for number in (1, 2):
         folder = generated(GROK, factor=1.08, job_id=str(number), started=datetime(2025, 7, number, tzinfo=UTC))
     recorded = judged(logs(folder), "-k", GROK, f"--llmb-record={own}")
     assert (recorded.verdicts, recorded.statuses) == ({GROK: "RECORDED"}, {GROK: "skipped"})
+    assert "from 2 valid runs (" in recorded.described[GROK]["text"]
+    assert float(recorded.properties[GROK]["step_time_seconds"]) == pytest.approx(7.325 * 1.08, rel=5e-3)
+    assert "bound_seconds" not in recorded.properties[GROK]
     baselines = f"--llmb-baselines={own}"
     assert judged(logs(folder), "-k", GROK, baselines).verdicts == {GROK: "PASS"}
     assert judged(logs(folder), "-k", GROK, baselines, "--llmb-against=published").verdicts == {GROK: "REGRESSION"}
@@ -224,7 +187,7 @@ def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("against", ["recorded", "published", "both"])
+@pytest.mark.parametrize("against", ["published", "both"])
 def test_recording_elsewhere_does_not_begin_drift_anew_whatever_is_judged_against(
     judged: Judge, baselines: dict[str, Baseline], tmp_path: Path, against: str
 ) -> None:
@@ -253,31 +216,17 @@ def test_a_recording_takes_what_was_selected_and_no_more(judged: Judge, generate
         assert "mean_seconds: 7.32" in text
 
 
-def test_recording_without_a_valid_run_is_red(judged: Judge, generated: Write, tmp_path: Path) -> None:
-    folder = generated(GROK, ending="killed")
-    session = judged(logs(folder), "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
-    assert session.ret == pytest.ExitCode.TESTS_FAILED
-    assert not (tmp_path / "own").exists()
-
-
 USAGE = [
     (["--llmb-logs=nowhere"], "has no 'nowhere'"),
     (["--llmb-tolerance=5%"], "--llmb-tolerance has no runs to work on: add --llmb-logs=PATH"),
-    (["--llmb-logs=.", "--llmb-tolerance=five"], "--llmb-tolerance=five"),
     (["--llmb-logs=.", "--llmb-gpu=h10"], "known: b200, b300, gb200, gb300, h100 (did you mean 'h100'?)"),
     (["--llmb-logs=.", "--llmb-release=25.5"], "--llmb-release=25.5: no baseline has it"),
     (["--llmb-logs=.", "--llmb-require=grok1"], "(did you mean '*grok1*'?)"),
-    (["--llmb-logs=.", "--llmb-unmatched=ignore"], "expected fail or list"),
     (["--llmb-logs=.", "--llmb-unmatched=\x1b[2Jlist"], r"=\x1b[2Jlist: expected fail or list"),
     (["--llmb-logs=.", "--llmb-max-age="], "--llmb-max-age= is empty: give a value, or leave the option out"),
-    (["--llmb-logs=.", "--llmb-record="], "--llmb-record= is empty"),
     (["--llmb-logs=.", "--llmb-against= "], "--llmb-against= is empty: give a value, or leave the option out"),
-    (["--llmb-logs=.", "--llmb-trend= "], "--llmb-trend= is empty"),
-    (["--llmb-logs=.", "--llmb-release= "], "--llmb-release= is empty"),
     (["--llmb-logs=.", "--llmb-accept-drift=why"], "--llmb-accept-drift without --llmb-record"),
-    (["--llmb-logs=.", "--llmb-accept-levels=why"], "--llmb-accept-levels without --llmb-record"),
     (["--llmb-logs=.", "--llmb-drift-budget=5"], "write 5% for 5 percent"),
-    (["--llmb-log=."], "--llmb-log: there is no such option (did you mean '--llmb-logs'?)"),
     (["--llmb-logs=.", "--llmb-tolerence", "5%"], "(did you mean '--llmb-tolerance'?); see pytest --help"),
     (["--llmb-logs", "."], "write --llmb-logs=. with an equals sign"),
     (["--llmb-logs=.", "--llmb-record=own", "-n2"], "--llmb-record writes from one process"),
@@ -304,12 +253,6 @@ def test_a_baseline_with_a_typo_is_one_message_with_file_and_line(pytester: pyte
     assert "'recipe'" in result.stderr.str()
 
 
-def test_options_in_addopts_are_fine_where_nothing_uses_them(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\naddopts = --llmb-tolerance=4%\n")
-    pytester.makepyfile("def test_plain(): pass")
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
 def contradict(folder: Path, job_id: str) -> None:
     """Let the metadata of a run say another precision than its folder."""
     (metadata,) = folder.rglob(f"llmb-config_{job_id}.yaml")
@@ -317,7 +260,7 @@ def contradict(folder: Path, job_id: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("selection", [(), ("-k", GROK), ("-m", "llmb(gpus=128)")])
+@pytest.mark.parametrize("selection", [("-k", GROK), ("-m", "llmb(gpus=128)")])
 def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_configuration(
     judged: Judge, generated: Write, selection: tuple[str, ...]
 ) -> None:
@@ -347,52 +290,6 @@ def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
         generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), profiled=True)
         contradict(folder, "2")
     assert judged(logs(folder), "-k", GROK).verdicts[GROK] == "PASS"
-
-
-def test_two_logs_of_one_job_are_no_copies(judged: Judge, generated: Write) -> None:
-    folder = generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
-    (log,) = folder.rglob("log-*_1_0.out")
-    lines = log.read_text().splitlines(keepends=True)
-    (log.parent / "log-again-again.pretrain_grok1_314b_bf16_128_1_0.out").write_text("".join(lines[:-8]))
-    assert judged(logs(folder), "-k", GROK).described[GROK]["verdict"] == "INVALID"
-
-
-@pytest.mark.slow
-def test_metadata_that_outlived_its_logs_is_no_run_of_tonight(judged: Judge, generated: Write) -> None:
-    generated(LLAMA)
-    for days, verdict in ((200, "MISSING"), (2, "INVALID")):
-        folder = generated(GROK, job_id=str(days), started=datetime.now(UTC) - timedelta(days=days))
-        for log in folder.rglob(f"*_{days}*.out"):
-            log.unlink()
-        assert judged(logs(folder)).verdicts[GROK] == verdict
-
-
-def test_a_recording_session_shows_what_it_recorded(judged: Judge, generated: Write, tmp_path: Path) -> None:
-    for number, factor in ((1, 1.0), (2, 1.04)):
-        started = datetime(2025, 7, number, tzinfo=UTC)
-        folder = generated(GROK, factor=factor, job_id=str(number), started=started, noise=0.0)
-    told = judged(logs(folder), "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
-    assert float(told.properties[GROK]["step_time_seconds"]) == pytest.approx(7.325 * 1.02, rel=1e-3)
-    assert "bound_seconds" not in told.properties[GROK]
-    assert "from 2 valid runs (7.325 s to 7.618 s)" in told.described[GROK]["text"]
-
-
-def test_a_start_in_the_future_does_not_make_an_old_run_the_newest(judged: Judge, generated: Write) -> None:
-    generated(GROK, job_id="1", started=datetime(2062, 1, 1, tzinfo=UTC))
-    folder = generated(GROK, job_id="2", started=datetime.now(UTC) - timedelta(hours=9), factor=1.4)
-    for path in folder.rglob("*"):
-        if "_1_0.out" in path.name:
-            text = path.read_text().replace("2062", "2024")
-            path.write_text(text)
-            os.utime(path, (1.7e9, 1.7e9))
-    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
-
-
-def test_of_two_runs_that_started_together_the_later_job_is_the_newest(judged: Judge, generated: Write) -> None:
-    start = datetime(2025, 7, 1, tzinfo=UTC)
-    generated(GROK, job_id="999998", started=start)
-    folder = generated(GROK, job_id="1000003", started=start, factor=1.4, experiment="pretrain_grok1_314b_bf16_gpus128")
-    assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
 
 
 def test_a_copy_of_an_old_run_is_no_new_run(judged: Judge, generated: Write, baselines: dict[str, Baseline]) -> None:
@@ -462,24 +359,6 @@ def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
     write_run(tmp_path / "b", baselines[GROK], job_id="1001", started=new)
     spoil(tmp_path / "b", "1001")
     assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "INVALID"}
-
-
-def test_a_compressed_copy_elsewhere_is_a_copy(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> None:
-    started = datetime.now(UTC) - timedelta(hours=9)
-    for place in "ab":
-        write_run(tmp_path / place, baselines[GROK], job_id="1001", started=started)
-    pack(tmp_path / "b", "1001")
-    assert judged(logs(tmp_path), "-k", GROK, "--llmb-runs=each").verdicts == {f"{GROK}-1001": "PASS"}
-
-
-def test_a_newest_run_that_is_compressed_is_judged(
-    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
-) -> None:
-    now = datetime.now(UTC)
-    write_run(tmp_path, baselines[GROK], job_id="1001", started=now - timedelta(hours=19))
-    write_run(tmp_path, baselines[GROK], job_id="1002", started=now - timedelta(hours=9), factor=1.5)
-    pack(tmp_path, "1002")
-    assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "REGRESSION"}
 
 
 def test_metadata_whose_log_stands_elsewhere_is_no_lost_job(

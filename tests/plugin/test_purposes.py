@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -67,7 +68,6 @@ def test_a_setting_that_was_made_by_hand_and_has_no_effect_is_told(
     ("option", "told"),
     [
         ("--llmb-profile", {"ENABLE_PROFILE=true"}),
-        ("--llmb-profile=start:5", {"ENABLE_PROFILE=true", "PROFILE_START_STEP=5"}),
         (
             "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu",
             {
@@ -92,6 +92,10 @@ def test_a_job_that_did_what_it_was_for_is_skipped(
     assert found.described[CONFIGURATION]["reason"] == "not-judged"
     assert found.ret == pytest.ExitCode.OK
     assert variables(pytester.path) == told
+    if option == "--llmb-nccl-trace":
+        described = found.described[CONFIGURATION]
+        assert "the trace begins in line 1 of the log" in described["text"]
+        assert described["jobs"][0]["files"] == [described["log"]]
 
 
 @pytest.mark.slow
@@ -107,13 +111,6 @@ def test_its_files_are_named_everywhere(pytester: pytest.Pytester, option: str, 
 
 
 @pytest.mark.slow
-def test_a_traced_run_names_its_log(launch: Launch) -> None:
-    told = launch("--llmb-nccl-trace").described[CONFIGURATION]
-    assert "the trace begins in line 1 of the log" in told["text"]
-    assert told["jobs"][0]["files"] == [told["log"]]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
 def test_a_job_that_left_nothing_fails_however_fast_it_was(launch: Launch, option: str) -> None:
     told = launch(option, behaviour=WELL)
@@ -125,17 +122,11 @@ def test_a_job_that_left_nothing_fails_however_fast_it_was(launch: Launch, optio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", ["0.5", "3.0"])
-def test_the_speed_of_a_profiled_run_does_not_matter(launch: Launch, seconds: str) -> None:
-    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {seconds}")
+@pytest.mark.parametrize("steps", ["0.5", "3.0", "1.0 0 25"], ids=["fast", "slow", "25 steps"])
+def test_speed_and_end_of_a_profiled_run_do_not_matter(launch: Launch, steps: str) -> None:
+    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {steps}")
     assert told.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
     assert len(told.described[CONFIGURATION]["jobs"]) == 1  # nor is it repeated
-
-
-@pytest.mark.slow
-def test_a_profile_may_end_the_run_early(launch: Launch) -> None:
-    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps 1.0 0 25")
-    assert told.statuses == {CONFIGURATION: "skipped"}
 
 
 @pytest.mark.slow
@@ -170,54 +161,24 @@ def test_a_checkpoint_that_the_job_did_not_load_fails(launch: Launch, pytester: 
     assert told.statuses == {CONFIGURATION: "failed"}
 
 
-def refused(pytester: pytest.Pytester, *arguments: str, gpus: int = 8, purposes: str = PURPOSES) -> str:
-    """Return why nothing was launched."""
-    behaviour = "touch $STAGE_PATH/ran"
-    write_recipe(pytester.path, {"8b": behaviour}, kind="local", gpus=gpus, purposes=purposes)
-    result = pytester.runpytest("-k", "fake", "--llmb-launch", *arguments)
+REFUSED: dict[str, dict[str, Any]] = {
+    "the one above": {"option": f"--llmb-load-checkpoint={WEIGHTS}"},
+    "documented for 8b on 8 to 16 GPUs, not on 32": {"option": "--llmb-save-checkpoint", "gpus": 32},
+    "did you mean 'start'?": {"option": "--llmb-profile=strat:30"},
+    "leave --llmb-nccl-trace out": {"option": "--llmb-nccl-trace", "purposes": ""},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_impossible_request_is_refused_before_the_launch(pytester: pytest.Pytester, message: str) -> None:
+    case = {"gpus": 8, "purposes": PURPOSES} | REFUSED[message]
+    option = case.pop("option")
+    checkpoint(pytester.path)
+    write_recipe(pytester.path, {"8b": "touch $STAGE_PATH/ran"}, kind="local", **case)
+    result = pytester.runpytest("-k", "fake", "--llmb-launch", option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert message in " ".join(result.stderr.str().split())
     assert not (pytester.path / "stage" / "ran").exists()
-    return " ".join(result.stderr.str().split())
-
-
-@pytest.mark.parametrize(
-    ("place", "expected"),
-    [
-        (WEIGHTS, "give the one above"),
-        (HERE, "did you mean"),
-        ("stage/nowhere", "no such folder"),
-        ("other", "it has to lie below"),
-    ],
-)
-def test_what_cannot_be_loaded_is_refused_before_anything_is_launched(
-    pytester: pytest.Pytester, place: str, expected: str
-) -> None:
-    folder = checkpoint(pytester.path)
-    (pytester.path / "other").symlink_to(pytester.mkdir("elsewhere"))
-    (pytester.path / "elsewhere" / "weights").mkdir()
-    (pytester.path / "elsewhere" / "weights" / "__0_0.distcp").touch()
-    assert folder.exists()
-    assert expected in refused(pytester, f"--llmb-load-checkpoint={place}")
-
-
-@pytest.mark.parametrize(
-    ("option", "gpus", "expected"),
-    [
-        ("--llmb-save-checkpoint", 32, "documented for 8b on 8 to 16 GPUs, not on 32"),
-        ("--llmb-profile=ranks:8", 8, "there is no rank 8 among 8 GPUs: 0 to 7"),
-        ("--llmb-profile=start:30", 8, "stop has to be larger than start"),
-        ("--llmb-profile=strat:30", 8, "did you mean 'start'?"),
-    ],
-)
-def test_what_the_document_does_not_have_is_refused(
-    pytester: pytest.Pytester, option: str, gpus: int, expected: str
-) -> None:
-    assert expected in refused(pytester, option, gpus=gpus)
-
-
-@pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
-def test_a_document_without_any_of_it_refuses_it(pytester: pytest.Pytester, option: str) -> None:
-    assert f"leave {option} out" in refused(pytester, option, purposes="")
 
 
 # --- profiles of what regressed -----------------------------------------------------------------------------
@@ -270,7 +231,6 @@ def test_later_such_a_run_is_not_judged_for_its_speed(
 
 # --- the documents ------------------------------------------------------------------------------------------
 
-ALL = "--llmb-profile=start:20,stop:30"
 CLUSTER = """schema: 1
 gpu: h100
 largest: 4096
@@ -280,54 +240,17 @@ partition: batch
 environment: {{STAGE_PATH: "{0}", LLMB_INSTALL: "{0}", LLMB_REPO: "{0}", HF_TOKEN: hf_secret}}
 """
 
-DOCUMENTED = {
-    "grok1-25.05 profile": ("grok1 and 25.05 and fp8", "--llmb-profile", {"ENABLE_PROFILE=true"}),
-    "grok1-25.05 steps": (
-        "grok1 and 25.05 and fp8",
-        ALL,
-        {"ENABLE_PROFILE=true", "PROFILE_START_STEP=20", "PROFILE_STOP_STEP=30"},
-    ),
-    "grok1-25.05 trace": ("grok1 and 25.05 and fp8", "--llmb-nccl-trace", {"ENABLE_NCCLTRACE=true"}),
-    "llama3.1 profile": ("llama3 and 8b and bf16-16", "--llmb-profile", {"ENABLE_PROFILE=true"}),
-    "llama3.1 steps": (
-        "llama3 and 8b and bf16-16",
-        ALL,
-        {"ENABLE_PROFILE=true", "PROFILE_START_STEP=20", "PROFILE_STOP_STEP=30"},
-    ),
-    "llama3.1 trace": ("llama3 and 8b and bf16-16", "--llmb-nccl-trace", {"ENABLE_NCCLTRACE=true"}),
-    "llama3.1 save": ("llama3 and 8b and bf16-16", "--llmb-save-checkpoint", {"ENABLE_CHECKPOINT=true"}),
-    "nemotron4 profile": ("nemotron4 and fp8 and 128", "--llmb-profile", {"ENABLE_PROFILE=true"}),
-    "nemotron4 all": (
-        "nemotron4 and fp8 and 128",
-        f"{ALL},ranks:0+7,gpu_metrics,cpu",
-        {
-            "ENABLE_PROFILE=true",
-            "RUN_CONF_PROFILE_START_STEP=20",
-            "RUN_CONF_PROFILE_STOP_STEP=30",
-            "RUN_CONF_PROFILE_RANKS=0,7",
-            "RUN_CONF_PROFILE_GPU_METRICS=true",
-            "RUN_CONF_PROFILE_CPU=true",
-        },
-    ),
-    "nemotron4 trace": ("nemotron4 and fp8 and 128", "--llmb-nccl-trace", {"ENABLE_NCCL_TRACE=true"}),
-}
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_the_variables_are_those_of_the_document(pytester: pytest.Pytester, name: str) -> None:
-    selection, option, expected = DOCUMENTED[name]
+def test_dry_run_prints_the_variables_of_the_document(pytester: pytest.Pytester) -> None:
     (pytester.path / "cluster.yaml").write_text(CLUSTER.format(pytester.path))
-    result = pytester.runpytest("-k", selection, "--llmb-launch", "--llmb-dry-run", option)
+    option = "--llmb-profile=start:20,stop:30,ranks:0+7"
+    result = pytester.runpytest("-k", "nemotron4 and fp8 and 128", "--llmb-launch", "--llmb-dry-run", option)
     switches = ("ENABLE_", "PROFILE_", "RUN_CONF_PROFILE_", "LOAD_")
     lines = [line.strip() for line in result.stdout.lines]
-    assert {line for line in lines if line.startswith(switches)} == expected
-
-
-@pytest.mark.parametrize("selection", ["grok1 and 24.11 and fp8", "maxtext_llama2"])
-@pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
-def test_two_documents_have_none_of_it(pytester: pytest.Pytester, selection: str, option: str) -> None:
-    (pytester.path / "cluster.yaml").write_text(CLUSTER.format(pytester.path))
-    result = pytester.runpytest("-k", selection, "--llmb-launch", "--llmb-dry-run", option)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"leave {option} out" in " ".join(result.stderr.str().split())
+    assert {line for line in lines if line.startswith(switches)} == {
+        "ENABLE_PROFILE=true",
+        "RUN_CONF_PROFILE_START_STEP=20",
+        "RUN_CONF_PROFILE_STOP_STEP=30",
+        "RUN_CONF_PROFILE_RANKS=0,7",
+    }

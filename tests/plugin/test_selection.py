@@ -1,4 +1,4 @@
-"""What pytest users rely on: selection, ids, xdist, last-failed, and the user's own ini."""
+"""Features of pytest that users rely on: selection, ids, xdist, last-failed, and the user's ini file and tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,46 +16,40 @@ from sessions import Judge
 import pytest_llmbench
 
 SUITE = "pytest_llmbench/suite/test_performance.py::test_performance"
+ID = "grok1_314b-25.05-gb200-bf16-128"
+NODE = f"{SUITE}[{ID}]"
+NOTHING_JUDGED = "nothing was judged: no item with a verdict ran to its end"
+
+Run = Callable[..., pytest.RunResult]
+"""Run pytest over the example runs with these arguments."""
 
 
 def logs(path: Path) -> str:
     return f"--llmb-logs={path}"
 
 
-@pytest.mark.slow
-def test_k_selects_by_recipe_and_precision(judged: Judge, examples: Path) -> None:
-    session = judged(logs(examples), "-k", "grok1 and fp8")
-    assert len(session.verdicts) == 14
-    assert all("grok1" in name and "fp8" in name for name in session.verdicts)
+@pytest.fixture
+def run(pytester: pytest.Pytester, examples: Path) -> Run:
+    return lambda *arguments: pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), *arguments)
 
 
 @pytest.mark.slow
-def test_k_changes_no_verdict(judged: Judge, examples: Path) -> None:
-    everything, some = judged(logs(examples)), judged(logs(examples), "-k", "nemotron4")
-    assert some.verdicts == {name: everything.verdicts[name] for name in some.verdicts}
-    assert len(some.verdicts) == 10
+def test_keyword_changes_no_verdict(judged: Judge, examples: Path) -> None:
+    everything, some = judged(logs(examples)), judged(logs(examples), "-k", "grok1 and fp8")
+    assert len(some.verdicts) == 14
+    assert some.verdicts == {name: everything.verdicts[name] for name in everything.verdicts if name in some.verdicts}
+    assert all("grok1" in name and "fp8" in name for name in some.verdicts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("expression", "count"),
-    [
-        ("llmb(gpus=128)", 14 + 4),
-        ("llmb(model='llama3.1', size='8b')", 10),
-        ("llmb(gpu='gb200')", 6 + 86),
-        ("not llmb", 0),
-    ],
+    [("llmb(gpus=128)", 14 + 4), ("llmb(model='llama3.1', size='8b')", 10), ("not llmb", 0)],
 )
-def test_m_selects_by_mark(judged: Judge, examples: Path, expression: str, count: int) -> None:
-    """An unmatched run comes with the configuration that it may be of; -m asks for the rows of tables, too."""
-    told = judged(logs(examples), "-m", expression).described.values()
-    assert len([one for one in told if one["kind"] == "configuration"]) == count
-
-
-@pytest.mark.slow
-def test_ids_are_the_same_wherever_the_package_is(judged: Judge, examples: Path) -> None:
-    session = judged(logs(examples), "-k", "25.05-gb200-bf16-128")
-    assert session.nodeids == [f"{SUITE}[grok1_314b-25.05-gb200-bf16-128]"]
+def test_mark_selects_configurations(judged: Judge, examples: Path, expression: str, count: int) -> None:
+    """An unmatched run comes with the configuration that it may be of; -m includes the rows of tables."""
+    described = judged(logs(examples), "-m", expression).described.values()
+    assert len([outcome for outcome in described if outcome["kind"] == "configuration"]) == count
 
 
 @pytest.mark.slow
@@ -86,23 +81,23 @@ def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project
     done = subprocess.run(
         command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert f"PASSED {SUITE}[grok1_314b-25.05-gb200-bf16-128]" in done.stdout, done.stdout + done.stderr
+    assert f"PASSED {SUITE}[{ID}]" in done.stdout, done.stdout + done.stderr
     report = (project / "junit.xml").read_text()
     assert 'classname="pytest_llmbench.suite.test_performance"' in report
     assert 'name="test_performance[grok1_314b-25.05-gb200-bf16-128]"' in report
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
-def test_a_users_own_ini_does_not_hide_the_suite(pytester: pytest.Pytester, examples: Path, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["prepend", "importlib"])
+def test_users_ini_does_not_hide_the_suite(pytester: pytest.Pytester, run: Run, mode: str) -> None:
     pytester.makeini(
         "[pytest]\ntestpaths = mine\npython_files = check_*.py\npython_functions = check_*\nfilterwarnings = error\n"
         f"xfail_strict = true\naddopts = --strict-markers --strict-config --import-mode={mode}\n"
     )
     pytester.mkdir("mine").joinpath("check_mine.py").write_text("def check_mine(): assert False\n")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "-k", "25.05-gb200-bf16-128", "-rA")
+    result = run("-k", "25.05-gb200-bf16-128", "-rA")
     result.assert_outcomes(passed=4, deselected=86)  # with its scaling and its speed-up
-    result.stdout.fnmatch_lines([f"PASSED {SUITE}?grok1_314b-25.05-gb200-bf16-128?"])
+    result.stdout.fnmatch_lines([f"PASSED {SUITE}?{ID}?"])
 
 
 @pytest.mark.slow
@@ -137,22 +132,63 @@ def test_lf_runs_what_failed(pytester: pytest.Pytester, examples: Path) -> None:
 
 
 @pytest.mark.slow
-def test_x_stops_at_the_first_failure(pytester: pytest.Pytester, examples: Path) -> None:
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "-x")
-    assert result.parseoutcomes()["failed"] == 1
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.slow
-def test_collect_only_lists_and_judges_nothing(pytester: pytest.Pytester, examples: Path) -> None:
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "-q")
+def test_collect_only_lists_and_judges_nothing(run: Run) -> None:
+    result = run("--collect-only", "-q")
     result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "355 tests collected*"])
     result.stdout.no_fnmatch_line("*green*")
     assert result.ret == pytest.ExitCode.OK
 
 
 @pytest.mark.slow
-def test_with_paths_only_those_tests_run_and_they_use_the_fixtures(pytester: pytest.Pytester, examples: Path) -> None:
+@pytest.mark.parametrize("option", ["--help", "--setup-plan", "--fixtures", "--markers", "--cache-show"])
+def test_informative_session_is_not_red(run: Run, option: str) -> None:
+    assert run("-p", "cacheprovider", option).ret == pytest.ExitCode.OK
+
+
+@pytest.mark.slow
+def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples: Path) -> None:
+    pytest.importorskip("xdist")
+    shutil.copytree(examples / "workloads", os.fsdecode(os.fsencode(pytester.path) + b"/runs/name-\xff"))
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmb-logs=runs", "-n1", "-q")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+# --- node ids -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_printed_node_id_runs_that_item_again(
+    pytester: pytest.Pytester, judged: Judge, examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from a folder below the root of the project, relative to which ids are printed."""
+    assert judged(logs(examples), NODE).nodeids == [NODE]
+    assert len([node for node in judged(logs(examples), SUITE).nodeids if node.startswith(SUITE)]) == 82
+    pytester.makeini("[pytest]\n")
+    monkeypatch.chdir(pytester.mkdir("below"))
+    assert judged(logs(examples), f"../{NODE}").nodeids == [NODE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
+def test_mistyped_node_id_is_refused(run: Run, workers: tuple[str, ...]) -> None:
+    result = run(NODE, f"{SUITE}[nosuch]", *workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: not found: *nosuch*"])
+
+
+def test_node_ids_and_paths_cannot_be_mixed(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_mine="def test_plain(): pass")
+    result = run(NODE, "test_mine.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *cannot run in one session"])
+
+
+# --- tests of the user ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_users_tests_run_alone_with_the_fixtures(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(
         test_mine="""
         import pytest
@@ -166,149 +202,20 @@ def test_with_paths_only_those_tests_run_and_they_use_the_fixtures(pytester: pyt
             pass
         """
     )
-    result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "grok1 or plain"
-    )
-    outcomes = result.parseoutcomes()
+    outcomes = run("test_mine.py", "-k", "grok1 or plain").parseoutcomes()
     assert outcomes["errors"] == 2  # diverged, killed: the fixture fails
     assert outcomes["passed"] == 8 + 1
     assert sum(outcomes.values()) == 82 + 1
 
 
 @pytest.mark.slow
-def test_options_that_nothing_uses_are_refused(pytester: pytest.Pytester, examples: Path) -> None:
+def test_logs_that_no_test_uses_are_refused(pytester: pytest.Pytester, run: Run) -> None:
+    pytest.importorskip("xdist")
     pytester.makepyfile(test_mine="def test_plain(): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples))
+    result = run("test_mine.py")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: no selected test uses --llmb-logs*"])
-
-
-def test_a_users_test_without_logs_fails_and_is_never_green(pytester: pytest.Pytester) -> None:
-    uses = ("llmb_trend", "llmb_verdict", "llmb_baseline", "llmb_weak_scaling")
-    pytester.makepyfile(test_mine="\n".join(f"def test_{name}({name}): pass" for name in uses))
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(errors=len(uses))
-    words = "this test judges runs, and there are none: add --llmb-logs=PATH"
-    assert sum(words in line for line in result.outlines) >= len(uses)
-
-
-@pytest.mark.slow
-def test_a_users_own_failing_test_is_red_everywhere_although_the_verdict_passes(
-    pytester: pytest.Pytester, examples: Path
-) -> None:
-    pytester.makepyfile(test_mine="def test_mfu(llmb_measurement): assert llmb_measurement.metric('mfu').value > 0.9")
-    result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "gb200-bf16-128", "--llmb-junit=junit.xml"
-    )
-    result.assert_outcomes(failed=1, deselected=81)
-    result.stdout.fnmatch_lines(["TEST_FAILED    grok1_314b-25.05-gb200-bf16-128*", "1 red: 1 TEST_FAILED"])
-    report = pytester.path.joinpath("junit.xml").read_text()
-    assert 'failures="1"' in report
-    assert "PASS, but the test failed" in report
-
-
-@pytest.mark.slow
-def test_what_a_users_own_test_says_is_escaped_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
-    """What it says may be from a log."""
-    pytester.makepyfile(test_mine="def test_mine(llmb_verdict): raise ValueError('\\x1b[31m red \\u202e')")
-    options = ("-k", "gb200-bf16-128", "--llmb-json=llmb.json")
-    pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), *options)
-    (told,) = json.loads(pytester.path.joinpath("llmb.json").read_bytes())["outcomes"]
-    assert told["text"] == "PASS, but the test failed: ValueError: \\x1b[31m red \\u202e"
-
-
-@pytest.mark.slow
-def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples: Path) -> None:
-    pytest.importorskip("xdist")
-    shutil.copytree(examples / "workloads", os.fsdecode(os.fsencode(pytester.path) + b"/runs/name-\xff"))
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmb-logs=runs", "-n1", "-q")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "INTERNALERROR" not in result.stdout.str()
-
-
-NODE = f"{SUITE}[grok1_314b-25.05-gb200-bf16-128]"
-
-
-@pytest.mark.slow
-def test_a_node_id_from_the_output_runs_that_item_again(judged: Judge, examples: Path) -> None:
-    assert judged(logs(examples), NODE).nodeids == [NODE]
-    assert len([node for node in judged(logs(examples), SUITE).nodeids if node.startswith(SUITE)]) == 82
-
-
-@pytest.mark.slow
-def test_a_node_id_that_is_not_there_is_told(pytester: pytest.Pytester, examples: Path) -> None:
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), NODE, f"{SUITE}[nonsense]")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: not found: *nonsense*"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [(), ("-n1",)])
-def test_a_session_in_which_no_test_judged_anything_is_red(
-    pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
-) -> None:
-    pytester.makeconftest(
-        "import pytest\n"
-        "def pytest_collection_modifyitems(items):\n"
-        "    for item in items: item.add_marker(pytest.mark.skip)\n"
-    )
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), *workers)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["nothing was judged: no item with a verdict ran to its end"])
-
-
-@pytest.mark.slow
-def test_logs_that_no_test_uses_are_no_green_session_with_workers_either(
-    pytester: pytest.Pytester, examples: Path
-) -> None:
-    pytest.importorskip("xdist")
-    pytester.makepyfile(test_mine="def test_plain(): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n1")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.slow
-def test_a_users_test_that_ignores_a_red_verdict_is_reported_as_what_it_is(
-    pytester: pytest.Pytester, examples: Path
-) -> None:
-    pytester.makepyfile(test_mine="def test_mfu(llmb_verdict): pass")
-    result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "70b-25.04-h100-fp8-256", "--llmb-junit=j.xml"
-    )
-    result.assert_outcomes(passed=1, deselected=81)
-    result.stdout.fnmatch_lines(["NOT_ASSERTED   llama3.1_70b*", "*INCONCLUSIVE, but the test passed without asking*"])
-    assert "let the test act on llmb_verdict.failed and llmb_verdict.skipped" in " ".join(result.stdout.str().split())
-    assert 'failures="0"' in pytester.path.joinpath("j.xml").read_text()
-
-
-@pytest.mark.slow
-def test_a_failing_test_on_a_missing_configuration_is_reported(pytester: pytest.Pytester, examples: Path) -> None:
-    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert llmb_verdict.judgement.meets_point")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "8b and fp8")
-    result.assert_outcomes(failed=4, passed=1, deselected=77)
-    result.stdout.fnmatch_lines(["TEST_FAILED *"])
-    result.stdout.no_fnmatch_line("*INTERNALERROR*")
-
-
-@pytest.mark.slow
-def test_a_worker_that_crashed_is_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
-    pytest.importorskip("xdist")
-    pytester.makeconftest(
-        "import os\ndef pytest_runtest_call(item):\n    if 'gb200-bf16-128' in item.nodeid: os._exit(3)\n"
-    )
-    result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", logs(examples), "-n1", "-k", "gb200", "--llmb-junit=j.xml"
-    )
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["TEST_FAILED    grok1_314b-25.05-gb200-bf16-128*"])
-    assert "the item did not end" in pytester.path.joinpath("j.xml").read_text()
-
-
-def test_collecting_only_writes_no_report(pytester: pytest.Pytester, examples: Path) -> None:
-    pytester.path.joinpath("j.xml").write_text("of last night")
-    pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--collect-only", "--llmb-junit=j.xml")
-    assert pytester.path.joinpath("j.xml").read_text() == "of last night"
+    assert run("test_mine.py", "-n1").ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
@@ -320,7 +227,7 @@ def test_logs_in_addopts_do_not_hinder_other_tests(pytester: pytest.Pytester, ex
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n1",)])
-def test_logs_in_addopts_with_tests_that_were_all_skipped_are_red(
+def test_addopts_logs_with_only_skipped_tests_are_red(
     pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
 ) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
@@ -329,90 +236,98 @@ def test_logs_in_addopts_with_tests_that_were_all_skipped_are_red(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-@pytest.mark.slow
-def test_a_users_test_that_crashed_its_worker_is_in_every_report(pytester: pytest.Pytester, examples: Path) -> None:
-    pytest.importorskip("xdist")
-    pytester.makepyfile(test_mine="import os\ndef test_it(llmb_verdict): os._exit(3)")
-    pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-n1", "-k", "gb200-bf16-128", "--llmb-junit=j.xml"
-    )
-    assert 'failures="1"' in pytester.path.joinpath("j.xml").read_text()
+def test_users_test_fails_without_logs(pytester: pytest.Pytester) -> None:
+    uses = ("llmb_trend", "llmb_verdict", "llmb_baseline", "llmb_weak_scaling")
+    pytester.makepyfile(test_mine="\n".join(f"def test_{name}({name}): pass" for name in uses))
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=len(uses))
+    words = "this test judges runs, and there are none: add --llmb-logs=PATH"
+    assert sum(words in line for line in result.outlines) >= len(uses)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["--help", "--setup-plan", "--fixtures", "--markers", "--cache-show"])
-def test_a_session_that_only_tells_something_is_not_red(pytester: pytest.Pytester, examples: Path, option: str) -> None:
-    result = pytester.runpytest_inprocess(logs(examples), option)
-    assert result.ret == pytest.ExitCode.OK
+def test_users_failing_test_is_red_although_the_verdict_passes(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_mine="def test_mine(llmb_verdict): raise ValueError('\\x1b[31m red \\u202e')")
+    result = run("test_mine.py", "-k", "gb200-bf16-128", "--llmb-junit=junit.xml", "--llmb-json=a.json")
+    result.assert_outcomes(failed=1, deselected=81)
+    result.stdout.fnmatch_lines([f"TEST_FAILED    {ID}*", "1 red: 1 TEST_FAILED"])
+    assert 'failures="1"' in pytester.path.joinpath("junit.xml").read_text()
+    (outcome,) = json.loads(pytester.path.joinpath("a.json").read_bytes())["outcomes"]
+    assert outcome["text"] == "PASS, but the test failed: ValueError: \\x1b[31m red \\u202e"  # it may quote a log
 
 
 @pytest.mark.slow
-def test_a_node_id_works_as_printed_from_a_sub_folder(
-    pytester: pytest.Pytester, judged: Judge, examples: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makeini("[pytest]\n")
-    monkeypatch.chdir(pytester.mkdir("below"))
-    assert judged(logs(examples), f"../{NODE}").nodeids == [NODE]
+def test_users_test_that_ignores_a_failed_verdict_is_named(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_mine="def test_mfu(llmb_verdict): pass")
+    result = run("test_mine.py", "-k", "70b-25.04-h100-fp8-256", "--llmb-junit=j.xml")
+    result.assert_outcomes(passed=1, deselected=81)
+    result.stdout.fnmatch_lines(["NOT_ASSERTED   llama3.1_70b*", "*INCONCLUSIVE, but the test passed without asking*"])
+    assert "let the test act on llmb_verdict.failed and llmb_verdict.skipped" in " ".join(result.stdout.str().split())
+    assert 'failures="0"' in pytester.path.joinpath("j.xml").read_text()
 
 
-def test_node_ids_and_paths_cannot_be_mixed(pytester: pytest.Pytester, examples: Path) -> None:
-    pytester.makepyfile(test_mine="def test_plain(): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), NODE, "test_mine.py")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *cannot run in one session"])
+@pytest.mark.slow
+def test_users_test_of_an_unmatched_run_is_reported(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_mine="def test_it(llmb_unmatched): pass\ndef test_too(llmb_verdict): pass")
+    result = run("test_mine.py", "-k", "test_it or gb200-bf16-128", "--llmb-junit=j.xml")
+    result.assert_outcomes(passed=2, deselected=81)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert "UNMATCHED, but the test passed" in pytester.path.joinpath("j.xml").read_text()
+
+
+# --- sessions that must not be green --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n1",)])
-def test_a_mistyped_node_id_is_told_with_workers_too(
-    pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
-) -> None:
-    arguments = ("-p", "no:cacheprovider", logs(examples), NODE, f"{SUITE}[nosuch]", *workers)
-    result = pytester.runpytest_inprocess(*arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: not found: *nosuch*"])
+def test_session_is_red_if_every_item_is_skipped(pytester: pytest.Pytester, run: Run, workers: tuple[str, ...]) -> None:
+    pytester.makeconftest(
+        "import pytest\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    for item in items: item.add_marker(pytest.mark.skip)\n"
+    )
+    result = run(*workers)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([NOTHING_JUDGED])
 
 
 @pytest.mark.slow
-def test_another_test_with_the_same_parameter_is_not_taken_for_a_crash(
-    pytester: pytest.Pytester, examples: Path
-) -> None:
-    pytester.makepyfile(
-        test_mine="import pytest\n"
-        "def test_a(llmb_verdict): assert not llmb_verdict.failed\n"
-        "@pytest.mark.parametrize('x', ['grok1_314b-25.05-gb200-bf16-128'])\n"
-        "def test_b(x): assert 0\n"
-    )
-    result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", logs(examples), "-k", "gb200-bf16-128"
-    )
-    result.assert_outcomes(passed=1, failed=1, deselected=81)
-    result.stdout.fnmatch_lines(["1 green: 1 PASS"])
-
-
-@pytest.mark.slow
-def test_users_tests_that_pass_without_asking_are_not_green_where_nothing_was_judged(
-    pytester: pytest.Pytester, tmp_path: Path
-) -> None:
+def test_session_without_runs_is_red_although_users_tests_pass(pytester: pytest.Pytester, tmp_path: Path) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): pass")
     (tmp_path / "empty").mkdir()
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(tmp_path / "empty"))
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["nothing was judged: no item with a verdict ran to its end"])
+    result.stdout.fnmatch_lines([NOTHING_JUDGED])
+
+
+CRASHES = {
+    "suite": {"conftest": f"import os\ndef pytest_runtest_call(item):\n    if '{ID}' in item.nodeid: os._exit(3)\n"},
+    "user": {"test_mine": "import os\ndef test_it(llmb_verdict): os._exit(3)"},
+}
 
 
 @pytest.mark.slow
-def test_a_users_test_of_an_unmatched_run_is_reported(pytester: pytest.Pytester, examples: Path) -> None:
-    pytester.makepyfile(test_mine="def test_it(llmb_unmatched): pass\ndef test_too(llmb_verdict): pass")
-    result = pytester.runpytest_inprocess(
-        "-p",
-        "no:cacheprovider",
-        "test_mine.py",
-        logs(examples),
-        "-k",
-        "test_it or gb200-bf16-128",
-        "--llmb-junit=j.xml",
+@pytest.mark.parametrize("whose", CRASHES)
+def test_crashed_worker_is_in_every_report(pytester: pytest.Pytester, run: Run, whose: str) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(**CRASHES[whose])
+    arguments = ("test_mine.py",) if whose == "user" else ()
+    result = run(*arguments, "-n1", "-k", "gb200-bf16-128", "--llmb-junit=j.xml")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"TEST_FAILED    {ID}*"])
+    report = pytester.path.joinpath("j.xml").read_text()
+    assert 'failures="1"' in report
+    assert "the item did not end" in report
+
+
+@pytest.mark.slow
+def test_another_test_with_the_same_parameter_is_no_crash(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(
+        test_mine="import pytest\n"
+        "def test_a(llmb_verdict): assert not llmb_verdict.failed\n"
+        f"@pytest.mark.parametrize('x', ['{ID}'])\n"
+        "def test_b(x): assert 0\n"
     )
-    result.assert_outcomes(passed=2, deselected=81)
-    result.stdout.no_fnmatch_line("*INTERNALERROR*")
-    assert "UNMATCHED, but the test passed" in pytester.path.joinpath("j.xml").read_text()
+    result = run("test_mine.py", "-k", "gb200-bf16-128")
+    result.assert_outcomes(passed=1, failed=1, deselected=81)
+    result.stdout.fnmatch_lines(["1 green: 1 PASS"])

@@ -12,7 +12,6 @@ import pytest
 from generator import lines
 from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge, Judged, Write
-from shared_data import shared
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 GROK_FP8 = "grok1_314b-25.05-gb200-fp8-128"
@@ -53,12 +52,6 @@ def found(session: Judged, name: str) -> tuple[str, str, str]:
     return told["verdict"], told["reason"], told["status"]
 
 
-def before_each_step(text: str) -> str:
-    """Return a NeMo 2 log whose lines have a gradient norm that changes."""
-    norms = iter(range(10**6))
-    return re.sub(r"reduced_train_loss: ", lambda match: f"grad_norm: {3 + next(norms) % 7 / 8} | {match[0]}", text)
-
-
 def first_line(line: str) -> Edit:
     return lambda text: f"{line}\n{text}"
 
@@ -80,35 +73,18 @@ WRONG = {
         replaced(r"consumed_samples: (\d+)", lambda match: f"consumed_samples: {int(match[1]) // 2}"),
         "consumed samples grow by 128 a step",
     ),
-    "samples-grow-by-half-in-the-window": Wrong(
-        NEMO1,
-        replaced(
-            r"global_step=([1-4]\d)\.00, consumed_samples=(\d+)\.0",
-            lambda m: f"global_step={m[1]}.00, consumed_samples={(int(m[1]) + 11) * 512}.0",
-        ),
-        "",
-    ),
-    "members": Wrong(GROK, replaced(r"MEMBER: (\d+)/128", r"MEMBER: \1/160"), "states 160 GPUs"),
     "members-nemo-1": Wrong(NEMO1, replaced(r"MEMBER: (\d+)/512", r"MEMBER: \1/256"), "states 256 GPUs"),
-    "devices": Wrong(MAXTEXT, replaced(r"Num_devices: 64, shape", "Num_devices: 32, shape"), "states 32 GPUs"),
     "pcie-cards": Wrong(
         MAXTEXT, first_line("GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)"), "states h100pcie GPUs, the baseline is of h100"
     ),
     "half-the-target-tokens": Wrong(
         MAXTEXT, replaced("total_weights: 524288", "total_weights: 262144"), "262144 tokens a step"
     ),
-    "twice-the-target-tokens": Wrong(
-        MAXTEXT, replaced("total_weights: 524288", "total_weights: 1048576"), "1048576|1.04858e.06"
-    ),
-    "quantized": Wrong(MAXTEXT, replaced("Config param quantization: \n", "Config param quantization: fp8\n"), "fp8"),
     "not-quantized": Wrong(
         MAXTEXT_FP8, replaced("Config param quantization: fp8\n", "Config param quantization: \n"), "16 or 32 bits"
     ),
     "fp8-in-a-bf16-folder": Wrong(NEMO1, replaced("fp8: False", "fp8: True"), "fp8"),
-    "bf16-in-an-fp8-folder": Wrong(NEMO1_FP8, replaced("fp8: True", "fp8: False"), "not fp8"),
     "another-model": Wrong(GROK, replaced("/nemo_run/grok1_314b", "/nemo_run/llama3.1_405b"), "llama3.1_405b"),
-    "another-size": Wrong(GROK, replaced("/nemo_run/grok1_314b", "/nemo_run/grok1_8b"), "grok1_8b"),
-    "another-model-maxtext": Wrong(MAXTEXT, first_line("Config param model_name: llama3-70b"), "llama3-70b"),
     "another-experiment": Wrong(
         GROK,
         first_line("+ srun python pretrain.py --exp-name pretrain_grok1_314b_fp8_128"),
@@ -126,12 +102,10 @@ def test_a_run_of_another_configuration_is_invalid(judged: Judge, generated: Wri
 
 
 SAME = {
-    "sxm-modules": Wrong(MAXTEXT, first_line("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)"), ""),
     "a-card-for-a-screen": Wrong(MAXTEXT, first_line("GPU 8: NVIDIA RTX A400 (UUID: GPU-1)"), ""),
     "world-size-of-a-later-process": Wrong(
         GROK, replaced(r"(?=Initializing distributed: GLOBAL_RANK: 0)", "GLOBAL_RANK: 0, MEMBER: 1/1\n"), ""
     ),
-    "processes-of-jax": Wrong(MAXTEXT, first_line("Jax process 0 of 8, process_count: 8, num_processes=8"), ""),
     "starts-from-another-run": Wrong(
         GROK,
         first_line("load /data/pretrain_llama3.1_8b_bf16_8/checkpoints, then run pretrain_grok1_314b_bf16_128"),
@@ -145,9 +119,7 @@ SAME = {
         ),
         "",
     ),
-    "a-directory-of-nobodys-model": Wrong(GROK, replaced("/nemo_run/grok1_314b", "/nemo_run/results"), ""),
     "bf16-optimizer-in-an-fp8-run": Wrong(GROK_FP8, first_line("[NeMo I] Setting up optimizer with bf16=True"), ""),
-    "one-line-of-samples-is-lost": Wrong(GROK, replaced(r"(?m)^.*global_step: 5 .*\n", ""), ""),
 }
 
 
@@ -177,21 +149,6 @@ def test_of_two_attempts_in_one_log_the_judged_one_states_what_counts(judged: Ju
     assert found(judged(*given), name)[:2] == ("INVALID", "wrong-configuration")
 
 
-# --- recipes of FP8 -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spelling", ["fp8_mx", "fp8_cs", "fp8_ds", "fp8_sc", "mxfp8"])
-def test_a_recipe_of_fp8_that_no_baseline_names_is_unmatched(judged: Judge, generated: Write, spelling: str) -> None:
-    (log,) = generated(GROK_FP8).rglob("log-*.out")
-    folder = log.parents[6]
-    for path in sorted(folder.rglob("*fp8*"), reverse=True):
-        path.rename(path.with_name(re.sub(r"_fp8_(gpus)?", f"_{spelling}_gpus", path.name)))
-    session = judged(f"--llmb-logs={folder}", "-k", f"{GROK_FP8} or unmatched or stray", "--llmb-no-cache")
-    (stray,) = [one for one in session.described.values() if one["reason"] == "unmatched"]
-    assert (stray["reason"], stray["status"]) == ("unmatched", "failed")
-    assert f"nearest: {GROK_FP8}" in stray["text"]
-
-
 # --- implausibly fast ---------------------------------------------------------------------------------------
 
 
@@ -204,28 +161,18 @@ def test_a_run_that_is_faster_than_is_plausible_fails(
     session = judged(f"--llmb-logs={generated(GROK, factor=factor)}", "-k", GROK)
     assert found(session, GROK) == ("IMPROVEMENT", reason, status)
     assert ("more likely another configuration" in session.described[GROK]["text"]) is (status == "failed")
+    assert ("--llmb-improvement=pass" in session.messages[GROK]) is (status == "failed")
     assert session.ret == (pytest.ExitCode.TESTS_FAILED if status == "failed" else pytest.ExitCode.OK)
 
 
-def test_it_says_which_configuration_it_is_like(judged: Judge, generated: Write) -> None:
-    """An FP8 run in the folder of BF16 takes the time of FP8."""
-    session = judged(f"--llmb-logs={generated(GROK, factor=5.185 / 7.325)}", "-k", GROK)
-    assert found(session, GROK)[1] == "implausibly-fast"
-    assert GROK_FP8 in session.messages[GROK]
-    assert "--llmb-improvement=pass" in session.messages[GROK]
-
-
 @pytest.mark.slow
-def test_it_passes_where_somebody_said_so(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
-    folder = generated(GROK, factor=0.7)
-    given = (f"--llmb-logs={folder}", "-k", GROK)
-    assert found(judged(*given, "--llmb-improvement=pass"), GROK) == ("IMPROVEMENT", "faster-than-baseline", "passed")
-    assert judged(*given, "--llmb-improvement=fail").statuses == {GROK: "failed"}
-    assert judged(*given, "--llmb-baseline-release=25.05").statuses == {GROK: "passed"}
+def test_implausible_speed_passes_if_allowed(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+    chosen = (f"--llmb-logs={generated(GROK, factor=0.7)}", "-k", GROK)
+    assert judged(*chosen, "--llmb-baseline-release=25.05").statuses == {GROK: "passed"}
     pytester.makeini("[pytest]\nllmb_improvement = pass\n")
-    assert judged(*given).statuses == {GROK: "passed"}
-    assert judged(*given, "--llmb-certify").statuses == {GROK: "failed"}
-    assert judged(*given, "--llmb-certify", "--llmb-improvement=pass").statuses == {GROK: "passed"}
+    assert found(judged(*chosen), GROK) == ("IMPROVEMENT", "faster-than-baseline", "passed")
+    assert judged(*chosen, "--llmb-certify").statuses == {GROK: "failed"}
+    assert judged(*chosen, "--llmb-certify", "--llmb-improvement=pass").statuses == {GROK: "passed"}
 
 
 @pytest.mark.slow
@@ -267,24 +214,9 @@ def test_on_this_machine_any_speed_is_plausible(judged: Judge, pytester: pytest.
 # --- runs that did not train --------------------------------------------------------------------------------
 
 
-def doubling(match: re.Match[str]) -> str:
-    doubling.loss = doubling.loss * 2 % 1e30 or 1.0  # type: ignore[attr-defined]
-    return f"reduced_train_loss: {doubling.loss:.4g}"  # type: ignore[attr-defined]
-
-
-doubling.loss = 1.0  # type: ignore[attr-defined]
-
 UNTRAINED = {
     "loss-0": Wrong(GROK, replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 0"), "loss is 0 in every step"),
-    "loss-doubles": Wrong(GROK, replaced(r"reduced_train_loss: [\d.]+", doubling), "doubles|grows"),
-    "negative-loss": Wrong(GROK, replaced("reduced_train_loss: ", "reduced_train_loss: -"), "never negative"),
     "learning-rate-0": Wrong(GROK, replaced(r" lr: [\d.e-]+", " lr: 0"), "learning rate is 0"),
-    "gradient-0": Wrong(
-        GROK, replaced("reduced_train_loss: ", "grad_norm: 0.0 | reduced_train_loss: "), "gradient norm is 0"
-    ),
-    "loss-stands-still-in-six-digits": Wrong(
-        GROK, replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 11.0312"), "loss is 11.0312 in every step"
-    ),
     "loss-and-gradient-stand-still": Wrong(
         GROK, replaced(r"reduced_train_loss: [\d.]+", "grad_norm: 1.25 | reduced_train_loss: 11.03"), "11.03 in every"
     ),
@@ -306,13 +238,7 @@ TRAINED = {
         GROK, replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 11.03"), "11.03 in every step"
     ),
     "maxtext-synthetic": Wrong(MAXTEXT, lambda text: text, "0 in every step"),
-    "gradient-that-changes": Wrong(
-        GROK,
-        lambda text: before_each_step(replaced(r"reduced_train_loss: [\d.]+", "reduced_train_loss: 11.03")(text)),
-        "11.03 in every step",
-    ),
     "warm-up-from-0": Wrong(GROK, replaced(r" lr: [\d.e-]+( .*global_step: \d )", r" lr: 0\1"), ""),
-    "loss-rises-a-little": Wrong(GROK, replaced(r"reduced_train_loss: (\d)", r"reduced_train_loss: 1\1"), ""),
 }
 
 
@@ -339,28 +265,19 @@ def test_preferences_may_have_a_loss_below_zero_and_the_gradient_decides(
 # --- MaxText's own lines ------------------------------------------------------------------------------------
 
 
-def test_steps_of_a_batch_that_grows_do_not_count(judged: Judge, generated: Write) -> None:
-    early = replaced(r"completed step: ([0-9]), ", r"[Rampup Batch Size Phase], completed step: \1, ")
-    session = judge_edited(judged, generated, MAXTEXT, early, profiling_steps=0)
-    assert found(session, MAXTEXT)[0] == "PASS"
-    assert "ramped-up" in [note["code"] for note in session.described[MAXTEXT]["notes"]]
-
-
-def test_in_the_window_they_leave_it_incomplete(judged: Judge, generated: Write) -> None:
+@pytest.mark.parametrize(
+    ("ramped", "expected"),
+    [("[0-9]", ("PASS", "within-tolerance", "passed")), (r"\d|[12]\d", ("INVALID", "window-incomplete", "failed"))],
+    ids=["before the window", "in the window"],
+)
+def test_steps_of_a_growing_batch_do_not_count(
+    judged: Judge, generated: Write, ramped: str, expected: tuple[str, str, str]
+) -> None:
     """They are faster: a smaller batch takes less time."""
-    late = replaced(r"completed step: (\d|[12]\d), ", r"[Rampup Batch Size Phase], completed step: \1, ")
-    session = judge_edited(judged, generated, MAXTEXT, late, profiling_steps=0)
-    assert found(session, MAXTEXT) == ("INVALID", "window-incomplete", "failed")
-
-
-def test_a_profiler_that_is_switched_makes_a_run_not_comparable(judged: Judge, generated: Write) -> None:
-    switched = replaced(r"(?=completed step: 5, )", "completed profiler activation/deactivation step: 4, loss: 0.000\n")
-    folder = edited(generated(MAXTEXT, profiling_steps=0), switched)
-    generated("maxtext_llama2_70b-24.11-h100-bf16-128")
-    session = judged(f"--llmb-logs={folder}", "-k", "maxtext and bf16", "--llmb-no-cache", "--llmb-runs=each")
-    told = {one["id"]: one for one in session.described.values() if one.get("run")}
-    (profiled,) = [one for name, one in told.items() if name.startswith(f"{MAXTEXT}-")]
-    assert (profiled["verdict"], profiled["reason"], profiled["status"]) == ("NOT_COMPARABLE", "profiled", "skipped")
+    edit = replaced(rf"completed step: ({ramped}), ", r"[Rampup Batch Size Phase], completed step: \1, ")
+    session = judge_edited(judged, generated, MAXTEXT, edit, profiling_steps=0)
+    assert found(session, MAXTEXT) == expected
+    assert expected[0] == "INVALID" or "ramped-up" in [note["code"] for note in session.described[MAXTEXT]["notes"]]
 
 
 # --- Hugging Face -------------------------------------------------------------------------------------------
@@ -390,13 +307,9 @@ TRAINER = {
     "nan-in-every-record": ([record("0.0", "nan")] * 4, "0.0", "diverged"),
     "nan-as-text": ([record("'0.0'", "'nan'", "'1e-05'")] * 4, "'0'", "diverged"),
     "nan-from-the-middle-on": ([*SOUND, *[record("0.0", "nan")] * 2], "0.7", "diverged"),
-    "one-step-was-skipped": ([SOUND[0], record("1.4", "nan"), SOUND[1]], "1.45", "PASS"),
     "the-last-one-was-skipped": ([*SOUND, record("1.4", "inf")], "1.45", "PASS"),
     "gradient-0": ([record("1.5", "0.0")] * 3, "1.5", "did-not-train"),
-    "learning-rate-0": ([record("1.5", "0.4", "0.0")] * 3, "1.5", "did-not-train"),
-    "loss-0": ([record("0.0", "0.4")] * 3, "0.0", "did-not-train"),
     "no-record-and-loss-0": ([], "0.0", "did-not-train"),
-    "rewards": ([record("0.0", "0.4", more=", 'rewards/chosen': 0.1")] * 3, "-0.0001", "PASS"),
     "rewards-0": ([record("0.0", "0.4", more=", 'reward': 0.5, 'reward_std': 0.1")] * 3, "0.0", "PASS"),
     "rewards-and-no-gradient": ([record("0.0", "0.0", more=", 'reward': 0.5")] * 3, "0.0", "did-not-train"),
 }
@@ -414,29 +327,3 @@ def test_the_records_of_the_steps_tell_whether_a_trainer_trained(
         assert told["status"] == "passed", told["text"]
     else:
         assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", expected, "failed")
-
-
-@pytest.mark.slow
-def test_the_real_run_that_was_nan_is_red(judged: Judge, tmp_path: Path) -> None:
-    """Two runs in one log: the second one printed a loss of 0 and no gradient in every record."""
-    trainer_run(tmp_path, "", "1.0")
-    (tmp_path / "log-tuned_8b_bf16_1_7.out").write_bytes(shared("logs/today/hf_nan_excerpt.log").read_bytes())
-    path = tmp_path / "tuned.yaml"
-    path.write_text(path.read_text().replace(" 100", " 1152").replace("0.500", "0.0157"))
-    session = judged(f"--llmb-logs={tmp_path}", f"--llmb-baselines={tmp_path}", "--llmb-gpu=h100", "--llmb-no-cache")
-    (told,) = [one for one in session.described.values() if one["kind"] == "configuration" and one.get("run")]
-    assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", "diverged", "failed")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
-def test_workers_say_the_same(pytester: pytest.Pytester, generated: Write, workers: str) -> None:
-    generated(GROK, factor=0.7)
-    halved = replaced(r"total_weights: 524288", "total_weights: 262144")
-    folder = generated(MAXTEXT)
-    for path in folder.rglob("log-maxtext*.out"):
-        path.write_text(halved(path.read_text(encoding="utf-8")), encoding="utf-8")
-    given = ("-p", "no:cacheprovider", workers, f"--llmb-logs={folder}", "-k", f"{GROK} or {MAXTEXT}")
-    result = pytester.runpytest_inprocess(*given)
-    assert result.parseoutcomes()["failed"] == 2
-    result.stdout.fnmatch_lines_random([f"*{GROK}*implausibly-fast*", "*262144 tokens a step*"])
