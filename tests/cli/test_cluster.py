@@ -37,26 +37,24 @@ def test_a_written_file_holds_no_secret(tmp_path: Path, monkeypatch: pytest.Monk
     assert "partition: ***" in (tmp_path / "cluster.yaml").read_text()
 
 
-def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "cluster.yaml").write_text("mine")
-    assert main(["cluster", "-o", "cluster.yaml"]) == 2
-    assert capsys.readouterr().err == "llmbench: cluster.yaml: there is one already, and it is not replaced\n"
-    assert (tmp_path / "cluster.yaml").read_text() == "mine"
-
-
-def test_an_empty_file_is_written_to_and_a_link_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty.yaml").touch()
-    (tmp_path / "link.yaml").symlink_to("empty.yaml")
-    assert main(["cluster", "-o", "link.yaml"]) == 2
-    assert "link.yaml: there is one already" in capsys.readouterr().err
-    assert main(["cluster", "-o", "empty.yaml"]) == 0
-    assert "gpu: h100" in (tmp_path / "empty.yaml").read_text()
-
-
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", "-o", "no/cluster.yaml"]) == 2
-    assert "no/cluster.yaml: cannot be written: No such file or directory" in capsys.readouterr().err
-    assert not (tmp_path / "no").exists()
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mine.yaml", "mine.yaml: there is one already, and it is not replaced\n"),
+        ("link.yaml", "link.yaml: there is one already"),
+        ("no/cluster.yaml", "no/cluster.yaml: cannot be written: No such file or directory"),
+        ("empty.yaml", ""),
+    ],
+)
+def test_only_new_and_empty_files_are_written(capsys: pytest.CaptureFixture[str], name: str, message: str) -> None:
+    Path("mine.yaml").write_text("mine")
+    Path("empty.yaml").touch()
+    Path("link.yaml").symlink_to("empty.yaml")
+    assert main(["cluster", "-o", name]) == (2 if message else 0)
+    assert message in capsys.readouterr().err
+    assert Path("mine.yaml").read_text() == "mine"
+    assert ("gpu: h100" in Path("empty.yaml").read_text()) is (not message)
+    assert not Path("no").exists()
 
 
 def test_a_type_that_there_is_not_is_told(capsys: pytest.CaptureFixture[str]) -> None:

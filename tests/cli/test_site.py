@@ -88,33 +88,25 @@ def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_fir
     assert rows()[FP8.id].endswith(" ★" * 14)
     assert "<b>1</b> red" in read()
     assert f"{LAST.date()} REGRESSION" in read()
+    drawn = re.findall('class="strip" role="img" aria-label="([^"]*)"', read())
+    assert drawn[0].startswith("30 nights: 10 red, 20 green; 7.3")
+    assert drawn[1].startswith("30 nights: 30 green; 4.9")
 
 
-def test_the_drawing_says_in_words_what_it_shows(site: Site) -> None:
-    site()
-    labels = re.findall('class="strip" role="img" aria-label="([^"]*)"', read())
-    assert labels[0].startswith("30 nights: 10 red, 20 green; 7.3")
-    assert labels[1].startswith("30 nights: 30 green; 4.9")
-
-
-def test_a_configuration_has_a_page_of_its_own_with_all_nights(site: Site) -> None:
+def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
+    """Its red night is compared with the last good one."""
     site()
     assert page().count('<tr id="n') == 30
-    assert "Changes of level" in page()
-    assert "Changes of level" not in page(FP8)
     assert "30, 30 with a step time that counts" in page()
-    first, last = (f'id="n{(LAST - timedelta(days=ago)).date()}"' for ago in (29, 0))
-    assert page().index(last) < page().index(first)
-
-
-def test_a_red_night_is_compared_with_the_last_good_one(site: Site) -> None:
-    site()
     good, red = (LAST - timedelta(days=10)).date(), LAST.date()
+    assert page().index(f'id="n{red}"') < page().index(f'id="n{(LAST - timedelta(days=29)).date()}"')
     assert f'<a href="../compare/{good}_{red}.html#{ID}">' in page()
     compared = read(f"compare/{good}_{red}.html")
     assert "B is slower" in compared
     assert FP8.id not in compared
-    assert "Last good night" not in page(FP8)
+    for heading in ("Changes of level", "Last good night"):
+        assert heading in page()
+        assert heading not in page(FP8)
 
 
 def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
@@ -141,15 +133,6 @@ def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
     assert rows()[FP8.id].startswith("○ NO RUN")
     assert "1 configuration without a verdict of the newest sessions" in read()
     assert "the newest sessions did not judge it" in page(FP8)
-
-
-def test_a_verdict_of_another_session_of_the_night_counts(site: Site, history: StoreLocation) -> None:
-    """A job for each configuration is a session for each."""
-    store(history, -1, night(-1, 7.4))
-    write(history, document(night(-1, 5.0, FP8), began=LAST + timedelta(days=1, hours=5)))
-    site()
-    assert "NO RUN" not in read()
-    assert rows()[ID].startswith("✓ PASS")
 
 
 def test_of_several_tests_of_one_run_the_worst_is_shown(site: Site, history: StoreLocation) -> None:
@@ -239,21 +222,21 @@ def test_a_file_that_no_site_wrote_is_not_replaced_and_nothing_is_written(site: 
     assert [each for each in Path("site").rglob("*") if each.is_file()] == [path]
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(site: Site) -> None:
-    Path("site").write_text("mine")
-    assert "and no folder for a site" in site(code=2)
-    assert Path("site").read_text() == "mine"
+PLACES = {
+    "site/file": "and no folder for a site",
+    "in the way": "-o in the way: nothing more is written",
+    "s3://bucket/site": "is no folder on this machine",
+}
 
 
-def test_a_folder_that_takes_no_file_is_told(site: Site) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_place_that_is_no_folder_is_refused(site: Site, place: str) -> None:
     Path("site").mkdir()
-    Path("site/configurations").write_text("in the way")
-    assert "-o site: nothing more is written" in site(code=2)
-
-
-@pytest.mark.parametrize("place", ["s3://bucket/site", "gs://x/y"])
-def test_a_remote_place_is_told(site: Site, place: str) -> None:
-    assert "is no folder on this machine" in site("-o", place, code=2)
+    Path("site/file").write_text("mine")
+    Path("in the way").mkdir()
+    Path("in the way/configurations").write_text("mine")
+    assert PLACES[place] in site("-o", place, code=2)
+    assert Path("site/file").read_text() == "mine"
 
 
 NEWS = r"<li>.*: \+8\.\d % \(.*\) since"
@@ -276,7 +259,9 @@ def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> N
     site()
     assert re.search(NEWS, read())
     assert "<td>stands</td>" in page()
-    site(accept())
+    accept()
+    Path("pytest.ini").write_text("[pytest]\nllmb_acknowledged = acknowledged.yaml\n")
+    site()
     assert not re.search(NEWS, read())
     assert "<p>1 acknowledged change left out</p>" in read()
     assert re.search(r"<td>acknowledged by A\. Person until \d{4}-\d\d-\d\d: driver &lt;555&gt;</td>", page())
@@ -284,22 +269,10 @@ def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> N
     assert rows()[ID].startswith(f"✕ REGRESSION {ID} +8")  # it counts in the sum, and says nothing of the night
 
 
-def test_the_ini_file_of_pytest_may_name_the_acknowledged_changes(site: Site) -> None:
-    accept()
-    Path("pytest.ini").write_text("[pytest]\nllmb_acknowledged = acknowledged.yaml\n")
-    site()
-    assert "acknowledged by A. Person" in page()
-
-
 def test_an_acknowledgement_that_expired_leaves_the_change_in_the_news(site: Site) -> None:
     site(accept(days=-1))
     assert re.search(f"{NEWS}.*the acknowledgement expired on", read())
     assert "<td>stands; was acknowledged by A. Person until" in page()
-
-
-def test_an_entry_for_a_configuration_that_the_history_does_not_hold_is_no_error(site: Site) -> None:
-    site(accept("another-*"))
-    assert "<td>stands</td>" in page()
 
 
 def test_a_file_of_acknowledged_changes_that_is_wrong_is_a_usage_error(site: Site) -> None:
@@ -332,10 +305,4 @@ def test_what_cannot_be_used_is_a_usage_error(
 def test_a_package_that_is_missing_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else name)
     assert "pip install 'pytest-llmbench[html]'" in site(code=2)
-    assert not Path("site").exists()
-
-
-def test_an_unknown_store_is_told(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["site", "--history", "other.db", "-o", "site"]) == 2
-    assert "llmbench: " in capsys.readouterr().err
     assert not Path("site").exists()
