@@ -52,21 +52,22 @@ def outline(one: dict[str, Any]) -> tuple[str, str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("days", [1, 30])
-def test_a_newest_job_that_left_only_standard_error_is_invalid(
-    judged: Judge, tmp_path: Path, night: Any, days: int
+@pytest.mark.parametrize(("name", "evidence"), [(NEMOTRON, f"log-nemo_nemotron4_340b_128_{NEW}.err"), (GROK, "")])
+def test_newest_job_without_a_log_is_invalid(
+    judged: Judge, tmp_path: Path, night: Any, name: str, evidence: str
 ) -> None:
-    night(NEMOTRON, 0, OLD)
-    night(NEMOTRON, days, NEW).unlink()
-    one = judged(f"--llmb-logs={tmp_path}", "-k", NEMOTRON).described[NEMOTRON]
+    """It left its standard error, or only metadata; a later job takes its place, however long ago it was."""
+    night(name, 0, OLD)
+    night(name, 20, NEW).unlink()
+    one = judged(f"--llmb-logs={tmp_path}", "-k", name).described[name]
     assert outline(one) == ("INVALID", "no-steps", NEW)
-    assert f"log-nemo_nemotron4_340b_128_{NEW}.err" in one["text"]
-    night(NEMOTRON, days + 1, LATER)
-    assert told(judged, tmp_path, NEMOTRON) == ("PASS", "within-tolerance", LATER)
+    assert evidence in one["text"]
+    night(name, 21, LATER)
+    assert told(judged, tmp_path, name) == ("PASS", "within-tolerance", LATER)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beside", ["", "sbatch_a-b.x_9.out", "config.yaml", "train.sh"])
+@pytest.mark.parametrize("beside", ["", "sbatch_a-b.x_9.out", "config.yaml"])
 def test_a_newest_launch_without_a_log_is_invalid(judged: Judge, tmp_path: Path, night: Any, beside: str) -> None:
     names, arguments = (LLAMA, GROK), (f"--llmb-logs={tmp_path}", "-k", f"{LLAMA} or {GROK}")
     launches = {}
@@ -89,34 +90,6 @@ def test_a_newest_launch_without_a_log_is_invalid(judged: Judge, tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_newest_job_that_left_only_metadata_is_invalid_however_long_ago(
-    judged: Judge, tmp_path: Path, night: Any
-) -> None:
-    night(GROK, 0, OLD)
-    night(GROK, 20, NEW).unlink()
-    assert told(judged, tmp_path, GROK) == ("INVALID", "no-steps", NEW)
-    night(GROK, 21, LATER)
-    assert told(judged, tmp_path, GROK) == ("PASS", "within-tolerance", LATER)
-
-
-def test_a_launch_of_this_minute_is_told_and_no_alarm(judged: Judge, tmp_path: Path, night: Any) -> None:
-    night(LLAMA, 0, OLD, now() - timedelta(days=1))
-    folder = night(LLAMA, 0, NEW, now() - timedelta(minutes=2)).parent
-    shutil.rmtree(folder)
-    folder.mkdir()
-    one = judged(f"--llmb-logs={tmp_path}", "-k", LLAMA).described[LLAMA]
-    assert (one["verdict"], one["run"]["job_id"]) == ("PASS", OLD)
-    assert "newer-job" in [note["code"] for note in one["notes"]]
-
-
-def test_a_launch_that_waits_for_hours_is_no_green_light(judged: Judge, tmp_path: Path, night: Any) -> None:
-    night(LLAMA, 0, OLD, now() - timedelta(days=1))
-    folder = night(LLAMA, 0, NEW, now() - timedelta(hours=3)).parent
-    shutil.rmtree(folder)
-    assert told(judged, tmp_path, LLAMA)[:2] == ("INVALID", "no-steps")
-
-
-@pytest.mark.slow
 def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(judged: Judge, tmp_path: Path, night: Any) -> None:
     """Logs were pruned, and there is none that could be judged in the place of one of these jobs."""
     night(GROK, 0, OLD).unlink()
@@ -126,28 +99,6 @@ def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(judged: Judge, 
     session = judged(f"--llmb-logs={tmp_path}")
     assert {session.verdicts[name] for name in (GROK, LLAMA, NEMOTRON)} == {"MISSING"}
     assert session.ret == pytest.ExitCode.OK
-
-
-@pytest.mark.slow
-def test_a_folder_whose_log_has_another_name_or_was_put_away_is_no_empty_launch(
-    judged: Judge, tmp_path: Path, night: Any
-) -> None:
-    """Hard links and a log that somebody renamed: neither is a job without a log."""
-    log = night(LLAMA, 0, OLD)
-    mirror = tmp_path / "mirror" / log.parent.relative_to(tmp_path)
-    mirror.mkdir(parents=True)
-    os.link(log, mirror / log.name)
-    bad = night(LLAMA, 3, NEW, factor=1.3)
-    bad.rename(bad.with_suffix(".out.bak"))
-    assert told(judged, tmp_path, LLAMA) == ("PASS", "within-tolerance", OLD)
-
-
-def test_standard_error_in_a_folder_of_its_own_belongs_to_its_log(judged: Judge, tmp_path: Path, night: Any) -> None:
-    log = night(NEMOTRON, 0, OLD)
-    errors = tmp_path / "errors" / log.parent.relative_to(tmp_path)
-    errors.mkdir(parents=True)
-    log.with_suffix(".err").rename(errors / log.with_suffix(".err").name)
-    assert told(judged, tmp_path, NEMOTRON) == ("PASS", "within-tolerance", OLD)
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------
@@ -169,18 +120,6 @@ def test_a_stamp_of_seconds_is_not_believed_where_it_lies_hours_ahead(
     assert told(judged, tmp_path, LLAMA) == ("REGRESSION", "slower-than-bound", NEW)
 
 
-def test_local_times_of_a_cluster_hours_ahead_are_compared_with_each_other(
-    judged: Judge, tmp_path: Path, night: Any
-) -> None:
-    """All logs bear the time of a zone nine hours ahead: the newest is the newest, and in the future of nobody."""
-    ahead = timedelta(hours=9)
-    night(NEMOTRON, 0, OLD, now() - timedelta(days=1) + ahead)
-    log = night(NEMOTRON, 0, NEW, now() - timedelta(hours=2) + ahead, factor=1.3)
-    os.utime(log, (now().timestamp() - 90_000, now().timestamp() - 90_000))  # a file time decides nothing here
-    one = judged(f"--llmb-logs={tmp_path}", "-k", NEMOTRON).described[NEMOTRON]
-    assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("REGRESSION", NEW, "log")
-
-
 def stampless(log: Path, written: datetime) -> None:
     """Take all times out of a log, and write it anew."""
     log.write_text(re.sub(r"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*", "-", log.read_text()))
@@ -190,29 +129,10 @@ def stampless(log: Path, written: datetime) -> None:
 def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge, tmp_path: Path, night: Any) -> None:
     """Logs without a time stamp: copying them makes any of them the newest, and the line of the verdict says so."""
     stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
+    alone = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
+    assert "order-file-time" not in [note["code"] for note in alone["notes"]]
     stampless(night(MAXTEXT, 1, NEW, factor=1.02), now() - timedelta(hours=2))
     one = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
     assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("PASS", OLD, "file-time")
     assert "only the times of the files say" in one["text"]
     assert "order-file-time" in [note["code"] for note in one["notes"]]
-
-
-def test_one_run_alone_needs_no_order(judged: Judge, tmp_path: Path, night: Any) -> None:
-    stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
-    one = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
-    assert "order-file-time" not in [note["code"] for note in one["notes"]]
-
-
-def test_runs_that_share_only_the_times_in_their_logs_are_ordered_by_those(
-    judged: Judge, tmp_path: Path, night: Any
-) -> None:
-    """One has the folder of a launch, whose clock is a day late; the other one only stands in a folder."""
-    night(LLAMA, 0, OLD)
-    new = night(LLAMA, 1, NEW, factor=1.3)
-    restamped(night(LLAMA, 0, LATER, STARTED - timedelta(hours=1)), timedelta(days=30))
-    loose = tmp_path / "pretrain_llama3.1_8b_bf16_16"
-    loose.mkdir()
-    new.rename(loose / new.name)
-    shutil.rmtree(new.parents[1])
-    one = judged(f"--llmb-logs={tmp_path}", "-k", LLAMA).described[LLAMA]
-    assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("REGRESSION", NEW, "log")

@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import accumulate
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
 import pytest
 from event_files import argument, event, event_file
 from event_files import run as write_events
-from generator.lines import mlperf_record, mlperf_step
 from sessions import Judge, Write
 
 from pytest_llmbench.core.models import Baseline
 
 BATCH = 64
 STARTED = datetime(2026, 5, 4, 6, tzinfo=UTC)
-
-
-def write_mlperf(seconds: Sequence[float]) -> str:
-    steps = [mlperf_step(step, value, 7.0 - step / 100, BATCH) for step, value in enumerate(seconds)]
-    return "\n".join([mlperf_record("run_start", None), *steps, mlperf_record("run_stop", None, status="success"), ""])
-
-
-def write_mlperf_blocks(seconds: Sequence[float]) -> str:
-    """A mean of each ten steps, and the single time of every tenth, which is no measure."""
-    records = [mlperf_record("global_batch_size", BATCH), mlperf_record("run_start", None)]
-    for end in range(10, len(seconds) + 1, 10):
-        records.append(mlperf_step(end - 1, 9.9, 7.0 - end / 100, BATCH))
-        mean = {"train_step_time": sum(seconds[end - 10 : end]) / 10}
-        records.append(mlperf_record("tracked_stats", mean, samples_count=10 * BATCH))
-        records.append(mlperf_record("block_stop", None, step=end))
-    return "\n".join([*records, mlperf_record("run_stop", None), ""])
-
-
-def write_swift(seconds: Sequence[float]) -> str:
-    lines = []
-    for step, elapsed in enumerate(accumulate(seconds), 1):
-        values = {"loss": 3.0, "learning_rate": 1e-5, "global_step/max_steps": f"{step}/{len(seconds)}"}
-        words = f"{int(elapsed) // 60}m {int(elapsed) % 60}s"
-        lines.append(json.dumps(values | {"elapsed_time": words, "train_speed(iter/s)": round(step / elapsed, 6)}))
-    return "\n".join([*lines[9::10], ""])
 
 
 def write_state(seconds: Sequence[float]) -> str:
@@ -61,29 +34,14 @@ def write_llm_c(seconds: Sequence[float]) -> str:
     )
 
 
-def write_deepspeed(seconds: Sequence[float]) -> str:
-    stamps = [STARTED + timedelta(seconds=value) for value in accumulate(seconds)]
-    return "".join(
-        f"[{stamp:%Y-%m-%d %H:%M:%S},{stamp.microsecond // 1000:03}] [INFO] [timer.py:199:stop] "
-        f"epoch=0/micro_step={step}/global_step={step}, RunningAvgSamplesPerSec=217.5, "
-        "CurrSamplesPerSec=218.1, MemAllocated=4.3GB, MaxMemAllocated=12.8GB\n"
-        for step, stamp in enumerate(stamps, 1)
-        if step % 10 == 0
-    )
-
-
 def write_table(seconds: Sequence[float]) -> str:
     rows = [f"0,{step},{value},2.5" for step, value in enumerate(seconds)]
     return "\n".join(["epoch,step,train_step_timing in s,reduced_train_loss", *rows, ""])
 
 
 WRITERS: dict[str, tuple[str, Callable[[Sequence[float]], str | bytes]]] = {
-    "mlperf": ("result.log", write_mlperf),
-    "mlperf-blocks": ("result.log", write_mlperf_blocks),
-    "ms-swift": ("logging.jsonl", write_swift),
     "trainer-state": ("trainer_state.json", write_state),
     "llm.c": ("main.log", write_llm_c),
-    "deepspeed": ("train.log", write_deepspeed),
     "tensorboard": ("events.out.tfevents.18000000{night}.node{night}.7", lambda times: write_events(times, len(times))),
     "lightning": ("metrics.csv", write_table),
 }

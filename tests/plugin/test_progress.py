@@ -20,9 +20,3 @@ def test_a_long_reading_is_told_but_not_under_q(
     told.stdout.re_match_lines([r"llmbench: read \d+ of \d+ logs, .* of .*", r"llmbench: read \d+ logs, .*, in \d+ s"])
     quiet = pytester.runpytest_inprocess("-q", *arguments)
     quiet.stdout.no_fnmatch_line("llmbench: read *")
-
-
-@pytest.mark.slow
-def test_a_reading_of_less_than_two_seconds_is_not_told(pytester: pytest.Pytester, examples: Path) -> None:
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--llmb-no-cache", f"--llmb-logs={examples}")
-    result.stdout.no_fnmatch_line("llmbench: read *")

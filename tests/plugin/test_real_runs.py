@@ -59,28 +59,3 @@ def test_a_launchers_own_tree_is_judged_by_its_metadata(judged: Judge, tmp_path:
     assert told["verdict"] == "PASS", told["text"]
     assert told["run"]["job_id"] == "15"
     assert told["run"]["started_from"] == "the launch time in the metadata"
-
-
-def test_a_moving_mean_of_progress_bars_is_read_step_by_step(judged: Judge, tmp_path: Path) -> None:
-    log = shared("logs/nemo1/stale_bars_dllogger.out")
-    baselines = written(
-        tmp_path, recipe="qwen3", release="own", dialect="nemo1", gpu="b200", peak="2250", size="30b", steps=20,
-        first=10, last=19, model=LLAMA_8B, gpus=32, shape="sequence_length: 4096, layers: 48, gbs: 256",
-        seconds="2.02",
-    )  # fmt: skip
-    logs = placed(log, tmp_path / "results/own/bf16/30b/32", "log-nemo_qwen3_30b_32_7.out")
-    session = judged(logs, baselines, "-k", "qwen3")
-    (told,) = session.described.values()
-    assert told["verdict"] == "PASS", told["text"]
-    assert len(told["window_seconds"]) == 10
-
-
-@pytest.mark.slow
-def test_runs_that_no_baseline_fits_are_items_of_their_own(judged: Judge) -> None:
-    """find -name 'log-*.out' gives 9 jobs, and job 4 left its steps in slurm-4.out at the workload's root.
-
-    Their training lines are the same stand-in, so equal logs alone make no copies.
-    """
-    session = judged(f"--llmb-logs={shared('logs/llmb_install')}")
-    strays = {name.rpartition("/")[2] for name, verdict in session.verdicts.items() if verdict == "unmatched"}
-    assert strays == {"2", "3", "4", "5", "6", "7", "8", "11", "15", "19"}

@@ -83,14 +83,3 @@ def test_a_document_on_standard_output_stands_in_what_the_session_said(
     assert json.loads(said[start:end])["green"] is True
     assert said.startswith("=")
     assert "1 green: 1 PASS" in said[end:]
-
-
-def test_the_job_summary_is_added_to(
-    judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = pytester.path / "summary.md"
-    path.write_text("# of another step\n")
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
-    assert judged(f"--llmb-logs={generated(GROK)}", "-k", GROK).ret == pytest.ExitCode.OK
-    assert path.read_text().startswith("# of another step\n### llmbench: green")

@@ -222,12 +222,11 @@ def test_an_interrupted_recording_says_what_is_recorded_and_leaves_whole_files(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["-x", "--maxfail=1"])
-def test_a_signal_to_a_session_that_ends_with_the_first_failure(
-    pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch, option: str
+def test_signal_to_a_session_that_ends_with_the_first_failure(
+    pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = arguments(pytester.path, generated(FP8, factor=1.3))
     signal_at(monkeypatch, (outputs, "_complete_outcomes"), signal.SIGTERM)
-    assert pytester.runpytest_inprocess(*given, option, no_reraise_ctrlc=True).ret == 2
+    assert pytester.runpytest_inprocess(*given, "-x", no_reraise_ctrlc=True).ret == 2
     (outcome,) = assert_interrupted(pytester.path)["outcomes"]
     assert outcome["verdict"] == "REGRESSION"

@@ -61,15 +61,6 @@ def test_after_it_failed_the_configurations_are_selected_again(
     again.stdout.fnmatch_lines(["1 green: 1 PASS; 81 skipped: 81 MISSING"])
 
 
-def test_an_invalid_run_is_red_itself(pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]) -> None:
-    path = write_run(pytester.path / "empty", baselines[ONE])
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    result = pytester.runpytest_inprocess(empty, "-k", f"{ONE} or {OTHER}")
-    result.assert_outcomes(failed=1, skipped=2, deselected=result.parseoutcomes()["deselected"])
-    result.stdout.fnmatch_lines(["1 red: 1 INVALID; *"])
-    result.stdout.no_fnmatch_line("*NOTHING_JUDGED*")
-
-
 @pytest.mark.slow
 def test_where_nothing_is_recorded_one_item_is_red(
     pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
@@ -129,24 +120,3 @@ def test_runs_of_no_baseline_come_first_with_the_command_that_records_them(
     result.stdout.fnmatch_lines(
         ["  pytest --llmb-logs=*empty --llmb-record=own", "2 red: 1 UNMATCHED, 1 NOTHING_JUDGED; *"]
     )
-
-
-def test_a_users_own_test_is_red_as_ever(pytester: pytest.Pytester, empty: str) -> None:
-    pytester.makepyfile(
-        test_mine="import pytest\ndef test_mine(llmb_verdict):\n"
-        "    if llmb_verdict.failed: pytest.fail(llmb_verdict.message)\n"
-        "    if llmb_verdict.skipped: pytest.skip(llmb_verdict.message)"
-    )
-    result = pytester.runpytest_inprocess(empty, "test_mine.py", "-k", ONE)
-    result.assert_outcomes(failed=1, deselected=81)
-
-
-def test_where_something_was_judged_it_says_nothing(
-    pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
-) -> None:
-    write_run(pytester.path / "empty", baselines[ONE])
-    result = pytester.runpytest_inprocess(empty, "-k", "gb200 and bf16", "--llmb-json=out.json")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.no_fnmatch_line("*something-was-judged*")
-    kinds = [item.get("check") for item in json.loads(Path("out.json").read_text())["outcomes"]]
-    assert "something-was-judged" not in kinds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from fake_recipe import WELL, write_recipe
 from sessions import Judge
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.history.queries import prune
-from pytest_llmbench.history.store import locate_store
 
 STORED = Path(__file__).parents[1] / "support" / "stored"
 """Two sessions of the program of 2026-11-22: one launched `good` and `slow`, one submitted `late` and went away."""
@@ -65,19 +62,6 @@ def test_a_history_of_the_program_before_still_has_its_nights(capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert "REGRESSION" in shown
     assert "1.200 s" in shown
-
-
-@pytest.mark.usefixtures("old")
-def test_what_the_program_before_packed_of_its_nights_goes_with_them() -> None:
-    """SQLite gives the numbers of removed verdicts again: the program before would take other nights for them."""
-    with sqlite3.connect("history.db") as database:
-        database.execute("INSERT INTO llmb_digest VALUES (?, 1, '2026-11-22', '[]')", (SLOW,))
-    database.close()
-    removed = prune(locate_store("history.db", Path.cwd()), datetime.now(UTC) + timedelta(days=1), dry_run=False)
-    assert removed["verdicts"] > 0
-    with sqlite3.connect("history.db") as database:
-        assert database.execute("SELECT count(*) FROM llmb_digest").fetchall() == [(0,)]
-    database.close()
 
 
 def test_a_baseline_recorded_by_the_program_before_judges(old: Path, judged: Judge) -> None:
