@@ -108,8 +108,8 @@ def interrupt(moment: Moment, number: int, words: str, calls: int = 1) -> int:
     ("words", "moment"),
     [
         (f"summary {EXPERIMENTS}", (reader, "make_batches")),
+        (f"compare {EXPERIMENTS} . --json=new.json", (reader, "make_batches")),
         ("history list --history h.db", (queries, "connect")),
-        *((words, (Path, "replace")) for words in WRITTEN),
     ],
 )
 def test_an_interrupted_command_says_so_in_one_line(
@@ -118,18 +118,21 @@ def test_an_interrupted_command_says_so_in_one_line(
     assert interrupt(moment, number, words) == 128 + number
     assert capsys.readouterr() == ("", "llmbench: interrupted\n")
     assert not [path.name for path in folder.rglob("*") if path.is_file() and path.name.startswith(".")]
+    assert not (folder / "new.json").exists()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("words", WRITTEN)
-def test_what_an_interrupted_command_was_to_replace_is_as_before(folder: Path, words: str) -> None:
+def test_interrupted_command_leaves_the_old_file(folder: Path, capsys: pytest.CaptureFixture[str], words: str) -> None:
     path = folder / WRITTEN[words]
     assert main(words.split()) == 0
     before, names = path.read_bytes(), sorted(path.parent.iterdir())
     write(StoreLocation("h.db", folder / "h.db"), document(outcome(7.6, 5)))
     (folder / "README.md").write_text(TABLE.replace("9.33", "9.40"))
     (folder / "trace.out").write_text("".join(trace(20)))
+    capsys.readouterr()
     assert interrupt((Path, "replace"), signal.SIGTERM, words) == 143
+    assert capsys.readouterr() == ("", "llmbench: interrupted\n")
     assert (path.read_bytes(), sorted(path.parent.iterdir())) == (before, names)
     assert main(words.split()) == 0
     assert path.read_bytes() != before

