@@ -169,38 +169,18 @@ def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
         assert told.verdicts == {GROK: "RECORDED"}
     shown = " ".join(capsys.readouterr().out.split())
     assert "7.472 s -> 7.621 s (+2.0 %); +4.0 % since 7.325 s of 20" in shown
-    assert f"{GROK}: 7.472 s" not in shown  # that is its line already
     before = file.read_bytes()
     chosen = night(4, 1.02**3)
     refused = judged(*chosen, record)
     assert refused.ret == pytest.ExitCode.TESTS_FAILED
     assert file.read_bytes() == before
     assert (refused.verdicts, refused.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
-    beside = judged(*chosen, "-k", GROK.removesuffix("128"), record).statuses
-    assert [name for name, status in beside.items() if status == "failed"] == [GROK] != list(beside)
     assert "not recorded: 7.773 s is +6.1 % from 7.325 s, accepted on 20" in refused.described[GROK]["text"]
     crept = judged(*night(5, 1.09), judge)
     assert (crept.verdicts, crept.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
     assert judged(*chosen, record, "--llmb-accept-drift=driver 570").verdicts == {GROK: "RECORDED"}
     assert "reason: driver 570" in file.read_text()
     assert judged(*night(6, 1.09), judge).verdicts == {GROK: "PASS"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("against", ["published", "both"])
-def test_recording_elsewhere_does_not_begin_drift_anew_whatever_is_judged_against(
-    judged: Judge, baselines: dict[str, Baseline], tmp_path: Path, against: str
-) -> None:
-    first, later = tmp_path / "first", tmp_path / "later"
-    write_run(first, baselines[GROK])
-    write_run(later, baselines[GROK], factor=1.07)
-    judged(f"--llmb-logs={first}", "-k", GROK, f"--llmb-record={tmp_path / 'own'}")
-    there = (f"--llmb-record={tmp_path / 'new'}", f"--llmb-baselines={tmp_path / 'own'}", f"--llmb-against={against}")
-    refused = judged(f"--llmb-logs={later}", "-k", GROK, *there)
-    assert (refused.verdicts, refused.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
-    assert not list(tmp_path.glob("new/*/*.yaml"))
-    assert judged(f"--llmb-logs={first}", "-k", GROK, *there).verdicts == {GROK: "RECORDED"}
-    assert len(list(tmp_path.glob("new/*/*.yaml"))) == 1
 
 
 @pytest.mark.slow
@@ -274,7 +254,7 @@ def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_con
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stray", ["loose", "copy", "profiled"])
+@pytest.mark.parametrize("stray", ["loose", "profiled"])
 def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
     judged: Judge, generated: Write, stray: str
 ) -> None:
@@ -284,8 +264,6 @@ def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
     if stray == "loose":
         lines = [line for line in log.read_text().splitlines() if "Training epoch" in line][:3]
         (folder / "scratch" / "try.log").write_text("\n".join(lines) + "\n")
-    elif stray == "copy":
-        shutil.copyfile(log, folder / "scratch" / "x.out")
     else:
         generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), profiled=True)
         contradict(folder, "2")
@@ -309,15 +287,6 @@ def test_a_required_configuration_with_only_a_profiled_run_fails_in_either_mode(
     for mode in ("newest", "each"):
         session = judged(logs(folder), f"--llmb-require={GROK}", f"--llmb-runs={mode}")
         assert [name[: len(GROK)] for name, status in session.statuses.items() if status == "failed"] == [GROK]
-
-
-def test_a_required_configuration_that_was_judged_is_not_missing_for_its_older_runs(
-    judged: Judge, generated: Write
-) -> None:
-    generated(GROK, job_id="1", started=datetime.now(UTC) - timedelta(days=6))
-    folder = generated(GROK, job_id="2", started=datetime.now(UTC) - timedelta(hours=6))
-    arguments = (f"--llmb-require={GROK}", "--llmb-runs=each", "--llmb-max-age=36h", "-k", GROK)
-    assert judged(logs(folder), *arguments).statuses == {f"{GROK}-1": "skipped", f"{GROK}-2": "passed"}
 
 
 def test_a_measurement_of_a_run_that_is_too_old_is_none(pytester: pytest.Pytester, generated: Write) -> None:
@@ -359,16 +328,6 @@ def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
     write_run(tmp_path / "b", baselines[GROK], job_id="1001", started=new)
     spoil(tmp_path / "b", "1001")
     assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "INVALID"}
-
-
-def test_metadata_whose_log_stands_elsewhere_is_no_lost_job(
-    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
-) -> None:
-    write_run(tmp_path / "a", baselines[GROK], job_id="1001", started=datetime.now(UTC) - timedelta(hours=9))
-    (metadata,) = (tmp_path / "a").rglob("llmb-config_1001.yaml")
-    (tmp_path / "b").mkdir()
-    shutil.copyfile(metadata, tmp_path / "b" / metadata.name)
-    assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "PASS"}
 
 
 def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None:

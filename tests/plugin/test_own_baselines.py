@@ -25,7 +25,10 @@ def test_two_commands_make_a_gate(judged: Judge, tmp_path: Path, capsys: pytest.
     assert {name: verdict for name, verdict in recorded.verdicts.items() if verdict != "MISSING"} == {
         "oak_14b-own-h100-unknown-8": "RECORDED"
     }
-    shown = " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr().out
+    recording = printed[printed.index("oak_14b-own-h100-unknown-8: 1 run") :].partition("\n=")[0]
+    assert max(map(len, recording.splitlines())) <= 80
+    shown = " ".join(recording.split())
     for said in (
         "oak_14b-own-h100-unknown-8: 1 run at oak/run_#/train.log",
         "gpus 8 (line 2)",
@@ -77,7 +80,6 @@ def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(j
     old = re.sub(r"(hidden size|attention heads): '\d+', ", "", recorded)
     assert len(recorded) - len(old) == len("attention heads: '40', hidden size: '5120', ")
     for text, more, verdicts in (
-        (recorded, sizes, {"PASS", "INCONCLUSIVE"}),
         (old, sizes, {"PASS", "INCONCLUSIVE"}),
         (recorded, sizes.replace("5120", "4096"), {"UNMATCHED"}),
     ):
@@ -176,7 +178,6 @@ REAL: dict[str, str] = {
 }
 NIGHTS: dict[float, set[str]] = {
     1.0: {"PASS", "INCONCLUSIVE"},
-    1.08: {"INCONCLUSIVE", "REGRESSION"},
     1.12: {"REGRESSION"},
 }
 
@@ -188,7 +189,7 @@ def read(log: str) -> str:
 
 @pytest.mark.slow
 def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
-    """Recorded on one night; the next one passes, 8 % is red, and 12 % is a REGRESSION."""
+    """Recorded on one day; the next run passes, and one that is 12 % slower is a REGRESSION."""
 
     def write(folder: str, change: Callable[[str], str], days: int) -> str:
         for log, name in REAL.items():
@@ -206,12 +207,3 @@ def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
         assert {name: session.verdicts[name] in expected for name in names} == dict.fromkeys(names, True)
         assert {session.statuses[name] for name in names} == {"passed" if slower == 1 else "failed"}
         assert not [name for name, one in session.described.items() if one["kind"] == "stray"]
-
-
-@pytest.mark.slow
-def test_what_is_told_fits_a_terminal(judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(tmp_path / "runs", 1)
-    judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}")
-    shown = capsys.readouterr().out
-    told = shown[shown.index("oak_14b-own-h100-unknown-8: 1 run") :]
-    assert all(len(line) <= 80 for line in re.split(r"\n=", told)[0].splitlines())

@@ -170,7 +170,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_impossible_request_is_refused_before_the_launch(pytester: pytest.Pytester, message: str) -> None:
-    case = {"gpus": 8, "purposes": PURPOSES} | REFUSED[message]
+    case: dict[str, Any] = {"gpus": 8, "purposes": PURPOSES} | REFUSED[message]
     option = case.pop("option")
     checkpoint(pytester.path)
     write_recipe(pytester.path, {"8b": "touch $STAGE_PATH/ran"}, kind="local", **case)

@@ -83,16 +83,3 @@ def test_what_was_recorded_judges_the_same_runs(
     elsewhere = judged(*logs, "--llmb-baselines=own", "--llmb-record=other")
     assert list(elsewhere.verdicts.values()) == ["RECORDED"]
     assert judged(*logs, "--llmb-baselines=other").verdicts == dict.fromkeys(recorded.verdicts, "PASS")
-
-
-@pytest.mark.slow
-def test_the_owner_s_own_words_in_a_recorded_file_stay(judged: Judge, tmp_path: Path) -> None:
-    write_recipe(tmp_path / "mine")
-    write_runs(tmp_path / "runs")
-    chosen = (f"--llmb-logs={tmp_path / 'runs'}", "-k", "oak", f"--llmb-baselines={tmp_path / 'mine'}")
-    record = f"--llmb-record={tmp_path / 'own'}"
-    judged(*chosen, record)
-    file = tmp_path / "own" / "oak" / "own.yaml"
-    file.write_text(file.read_text(encoding="utf-8").replace("title: Oak and more", "title: Ours"), encoding="utf-8")
-    judged(*chosen, record)
-    assert "title: Ours" in file.read_text(encoding="utf-8")

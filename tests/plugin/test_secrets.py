@@ -11,7 +11,6 @@ from fake_recipe import write_recipe
 from generator import write_run
 from sessions import Judge
 
-from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.models import Baseline
 
 TOKEN = "hf_53cr3t-of-m1ne"
@@ -114,35 +113,6 @@ def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
     assert set(told.verdicts.values()) == {"TEST_FAILED"}
     (pytester.path / next(pytester.path.glob("test_*.py")).name).unlink()
     assert not find_leaks(pytester.path, printed.out, printed.err, recorded, str(told.reports))
-
-
-@pytest.mark.slow
-def test_a_summary_of_runs_shows_no_token(
-    baselines: dict[str, Baseline], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / f"of-{TOKEN}"
-    runs.mkdir()
-    write_failed(runs, baselines[GROK])
-    for arguments in ([], ["--format=json"]):
-        main(["summary", str(runs), *arguments])
-        printed = "".join(capsys.readouterr())
-        assert GROK in printed
-        assert TOKEN not in printed
-        assert FOREIGN not in printed
-
-
-@pytest.mark.slow
-def test_ordinary_runs_are_shown_as_they_are(
-    pytester: pytest.Pytester, judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    write_run(runs, baselines[GROK])
-    told = judged(f"--llmb-logs={runs}", *REPORTS, "-k", GROK)
-    assert told.verdicts == {GROK: "PASS"}
-    assert "***" not in str(told.reports)
-    assert "path-masked" not in str(told.reports)
-    assert "***" not in (pytester.path / "a.json").read_text()
 
 
 @pytest.mark.parametrize(
