@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from generator import lines
 from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge, Judged, Write
 
@@ -175,42 +173,6 @@ def test_implausible_speed_passes_if_allowed(judged: Judge, generated: Write, py
     assert judged(*chosen, "--llmb-certify", "--llmb-improvement=pass").statuses == {GROK: "passed"}
 
 
-@pytest.mark.slow
-def test_an_acknowledged_change_covers_it(judged: Judge, generated: Write, tmp_path: Path) -> None:
-    today = datetime.now(UTC)
-    folder = generated(GROK, factor=0.8, started=today - timedelta(days=1))
-    accepted = tmp_path / "accepted.yaml"
-    days = f"since: {today - timedelta(days=2):%Y-%m-%d}, expires: {today + timedelta(days=30):%Y-%m-%d}"
-    entry = f"configuration: {GROK}, faster: 20%, {days}, reason: new, by: me"
-    accepted.write_text(f"schema: 1\nacknowledged:\n  - {{{entry}}}\n")
-    given = (f"--llmb-logs={folder}", "-k", GROK)
-    assert found(judged(*given), GROK)[1] == "implausibly-fast"
-    assert judged(*given, f"--llmb-acknowledged={accepted}").statuses == {GROK: "passed"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "sbatch"])
-def test_on_this_machine_any_speed_is_plausible(judged: Judge, pytester: pytest.Pytester, kind: str) -> None:
-    """A CPU that others use is twice as fast once they have gone."""
-    more = f"launch: {{kind: {kind}, commands: {{{kind}: {{command: ./launch.sh}}}}, gpus_per_node: {{h100: 8}}}}"
-    values = {"recipe": "own", "dialect": "megatron", "gpu": "h100", "peak": "989", "size": "8b", "gpus": 8}
-    shape = "sequence_length: 8192, layers: 32, gbs: 128, mbs: 1"
-    folder = pytester.mkdir("baselines")
-    text = own_baseline(**values, more=more, model=LLAMA_8B, shape=shape, seconds="14.000")
-    (folder / "own.yaml").write_text(text)
-    runs = pytester.mkdir("runs")
-    moment = datetime.fromisoformat("2026-07-01T02:00:00.000001")
-    steps = [
-        lines.megatron_line(moment, step, 50, 10.0 + step % 3 / 100, batch=128, tflops=None, loss=9 - step / 20)
-        for step in range(1, 51)
-    ]
-    (runs / "log-own_8b_bf16_8_1.out").write_text("\n".join(steps) + "\n")
-    session = judged(f"--llmb-logs={runs}", f"--llmb-baselines={folder}", "--llmb-gpu=h100", "--llmb-no-cache")
-    (told,) = [one for one in session.described.values() if one["kind"] == "configuration" and one.get("run")]
-    assert told["verdict"] == "IMPROVEMENT"
-    assert told["status"] == ("passed" if kind == "local" else "failed")
-
-
 # --- runs that did not train --------------------------------------------------------------------------------
 
 
@@ -283,33 +245,35 @@ def test_steps_of_a_growing_batch_do_not_count(
 # --- Hugging Face -------------------------------------------------------------------------------------------
 
 
-def trainer_run(folder: Path, records: str, loss: str) -> None:
-    """Write the log of a Trainer's run of 100 steps in 50 s, and its baseline."""
+def judge_trainer(
+    judged: Judge, folder: Path, records: list[str], loss: str, *, seconds: str = "0.500", more: str = ""
+) -> dict[str, Any]:
+    """Judge the log of a Trainer's run of 100 steps in 50 s against a baseline of `seconds`."""
     values = {"recipe": "tuned", "dialect": "huggingface", "gpu": "h100", "peak": "989", "size": "8b", "gpus": 1}
     shape = "sequence_length: 1024, layers: 32, gbs: 8, mbs: 8"
     text = own_baseline(
-        **values | {"first": 1, "last": 100, "steps": 100}, model=LLAMA_8B, shape=shape, seconds="0.500"
+        **values | {"first": 1, "last": 100, "steps": 100}, model=LLAMA_8B, shape=shape, seconds=seconds, more=more
     )
     (folder / "tuned.yaml").write_text(text)
     rates = "'train_samples_per_second': 16.0, 'train_steps_per_second': 2.0"
     end = f"{{'train_runtime': 50.0, {rates}, 'train_loss': {loss}}}"
     bar = "100%|██████████| 100/100 [00:50<00:00,  2.00it/s]"
-    (folder / "log-tuned_8b_bf16_1_7.out").write_text(f"{records}\n{bar}\n{end}\n{bar}\n")
+    (folder / "log-tuned_8b_bf16_1_7.out").write_text("\n".join([*records, bar, end, bar, ""]))
+    session = judged(f"--llmb-logs={folder}", f"--llmb-baselines={folder}", "--llmb-gpu=h100", "--llmb-no-cache")
+    outcomes = session.described.values()
+    (outcome,) = [one for one in outcomes if one["kind"] == "configuration" and one.get("run")]
+    return dict(outcome)
 
 
-def record(loss: str, norm: str, rate: str = "1e-05", more: str = "") -> str:
-    return f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': {rate}{more}, 'epoch': 0.5}}"
+def record(loss: str, norm: str, more: str = "") -> str:
+    return f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-05{more}, 'epoch': 0.5}}"
 
 
 SOUND = [record("1.5", "0.4"), record("1.4", "0.3")]
 TRAINER = {
     "sound": (SOUND, "1.45", "PASS"),
     "nan-in-every-record": ([record("0.0", "nan")] * 4, "0.0", "diverged"),
-    "nan-as-text": ([record("'0.0'", "'nan'", "'1e-05'")] * 4, "'0'", "diverged"),
-    "nan-from-the-middle-on": ([*SOUND, *[record("0.0", "nan")] * 2], "0.7", "diverged"),
-    "the-last-one-was-skipped": ([*SOUND, record("1.4", "inf")], "1.45", "PASS"),
     "gradient-0": ([record("1.5", "0.0")] * 3, "1.5", "did-not-train"),
-    "no-record-and-loss-0": ([], "0.0", "did-not-train"),
     "rewards-0": ([record("0.0", "0.4", more=", 'reward': 0.5, 'reward_std': 0.1")] * 3, "0.0", "PASS"),
     "rewards-and-no-gradient": ([record("0.0", "0.0", more=", 'reward': 0.5")] * 3, "0.0", "did-not-train"),
 }
@@ -317,13 +281,21 @@ TRAINER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "loss", "expected"), TRAINER.values(), ids=TRAINER)
-def test_the_records_of_the_steps_tell_whether_a_trainer_trained(
+def test_records_of_the_steps_show_if_a_trainer_trained(
     judged: Judge, tmp_path: Path, records: list[str], loss: str, expected: str
 ) -> None:
-    trainer_run(tmp_path, "\n".join(records), loss)
-    session = judged(f"--llmb-logs={tmp_path}", f"--llmb-baselines={tmp_path}", "--llmb-gpu=h100", "--llmb-no-cache")
-    (told,) = [one for one in session.described.values() if one["kind"] == "configuration" and one.get("run")]
+    told = judge_trainer(judged, tmp_path, records, loss)
     if expected == "PASS":
         assert told["status"] == "passed", told["text"]
     else:
         assert (told["verdict"], told["reason"], told["status"]) == ("INVALID", expected, "failed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "status"), [("local", "passed"), ("sbatch", "failed")])
+def test_any_speed_is_plausible_on_this_machine(judged: Judge, tmp_path: Path, kind: str, status: str) -> None:
+    """A CPU that others use is twice as fast once they have gone."""
+    launch = f"launch: {{kind: {kind}, commands: {{{kind}: {{command: ./launch.sh}}}}, gpus_per_node: {{h100: 8}}}}"
+    told = judge_trainer(judged, tmp_path, SOUND, "1.45", seconds="0.700", more=launch)
+    assert told["status"] == status
+    assert (told["reason"] == "implausibly-fast") is (kind == "sbatch")
