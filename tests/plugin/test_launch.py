@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from fake_recipe import WELL, write_recipe
 from forked_processes import Programs
 from outcomes import faults
 from sessions import Judge, Judged, until
-
-from pytest_llmbench.pipeline.launch import Host
-from pytest_llmbench.plugin.session import Session
 
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""
@@ -48,14 +41,6 @@ def ran(pytester: pytest.Pytester) -> Callable[[], int]:
 
 
 @pytest.mark.slow
-def test_a_configuration_is_launched_and_judged_on_its_own_log(launch: Launch, ran: Callable[[], int]) -> None:
-    told = launch("--llmb-launch", "-k", "fake", ok=COUNTED)
-    assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
-    assert ran() == 1
-    assert told.ret == pytest.ExitCode.OK
-
-
-@pytest.mark.slow
 def test_gpu_hours_are_told_before_and_after_in_every_report(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,40 +67,14 @@ def test_gpu_hours_are_told_before_and_after_in_every_report(
 
 
 @pytest.mark.slow
-def test_a_slow_one_runs_twice_and_fails(launch: Launch, ran: Callable[[], int]) -> None:
-    told = launch("--llmb-launch", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
-    assert told.verdicts == {"fake_slow-24.11-h100-bf16-8": "REGRESSION"}
-    assert ran() == 2
-    assert [job["repeat"] for job in told.described["fake_slow-24.11-h100-bf16-8"]["jobs"]] == [1, 2]
-
-
-@pytest.mark.slow
-def test_a_repeat_that_fails_is_not_forgotten_where_the_others_are_within_the_bound(launch: Launch) -> None:
-    """With too little known, a run below the bound is green although it is inconclusive."""
+def test_repeat_that_fails_makes_a_slow_run_invalid(launch: Launch, ran: Callable[[], int]) -> None:
+    """The first run alone would be green: it is below the bound, although it is inconclusive."""
     commands = "echo ran >> $STAGE_PATH/ran; steps 1.045; [ $(wc -l < $STAGE_PATH/ran) != 2 ]"
     told = launch("--llmb-launch", "-k", "fake", close=commands)
     assert told.verdicts == {"fake_close-24.11-h100-bf16-8": "INVALID"}
+    assert ran() == 2
+    assert [job["repeat"] for job in told.described["fake_close-24.11-h100-bf16-8"]["jobs"]] == [1, 2]
     assert told.ret == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.slow
-def test_of_runs_that_differ_too_much_to_be_recorded_each_is_shown(
-    launch: Launch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands = "echo ran >> $STAGE_PATH/ran; steps 1.$(wc -l < $STAGE_PATH/ran)"
-    told = launch("--llmb-launch", "--llmb-record=recorded", "-k", "fake", busy=commands)
-    assert told.verdicts == {"fake_busy-24.11-h100-bf16-8": "INVALID"}
-    printed = capsys.readouterr().out
-    for number, seconds in enumerate(("1.100 s", "1.200 s", "1.300 s"), 1):
-        assert f"run {number} of 3: job {number} on " in printed
-        assert f": {seconds}\n" in printed
-    assert "its runs on this machine took 1.100 s, 1.200 s and 1.300 s a step" in printed
-
-
-@pytest.mark.slow
-def test_repeats_can_be_left_out(launch: Launch, ran: Callable[[], int]) -> None:
-    launch("--llmb-launch", "--llmb-repeats=1", "-k", "fake", slow=COUNTED.replace("1.0", "1.2"))
-    assert ran() == 1
 
 
 @pytest.mark.slow
@@ -126,32 +85,6 @@ def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Call
     assert "no such image" in told.described["fake_bad-24.11-h100-bf16-8"]["text"]
     assert ran() == 1
     assert told.ret == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.slow
-def test_a_job_that_stands_still_is_ended_and_started_once_more(
-    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A minute passes between two looks at a job, from its last step on."""
-    make_host, passed = Session._make_host, []
-
-    def sleep(seconds: float) -> None:
-        time.sleep(seconds)
-        logs = pytester.path.glob(".llmbench/jobs/*/*/log-*.out")  # there as soon as a job is started
-        if all("global_step: 4 " in log.read_text() for log in logs):
-            passed.append(timedelta(minutes=1))
-
-    def make_clocked_host(self: Session, tell: Callable[[str], None]) -> Host:
-        host = make_host(self, tell)
-        return replace(host, sleep=sleep, now=lambda: host.now() + sum(passed, timedelta()))
-
-    monkeypatch.setattr(Session, "_make_host", make_clocked_host)
-    commands = "echo ran >> $STAGE_PATH/ran; steps 1.0 0 4; sleep 300"
-    told = launch("--llmb-launch", "--llmb-stall-limit=2m", "-k", "fake", hangs=commands)
-    described = told.described["fake_hangs-24.11-h100-bf16-8"]
-    assert (described["verdict"], described["reason"]) == ("INVALID", "hung")
-    assert described["text"].count("after step 5/50") == 2
-    assert ran() == 2
 
 
 def test_a_job_that_ends_well_without_a_complete_run_is_invalid(launch: Launch) -> None:
@@ -191,7 +124,7 @@ def test_a_session_killed_as_a_command_waited_to_start_is_resumed(
 def test_exactly_what_is_selected_is_launched(launch: Launch, pytester: pytest.Pytester) -> None:
     each = {size: f"touch $STAGE_PATH/{size}; {WELL}" for size in ("one", "two", "three")}
     told = launch("--llmb-launch", "-k", "fake_one or fake_two", "--deselect", DESELECTED, **each)
-    assert set(told.verdicts) == {"fake_one-24.11-h100-bf16-8"}
+    assert told.verdicts == {"fake_one-24.11-h100-bf16-8": "PASS"}
     assert {path.name for path in (pytester.path / "stage").iterdir()} == {"one"}
 
 
@@ -233,7 +166,6 @@ def test_a_user_s_own_test_launches_what_it_asks_for(
         ("skipif(True, reason='x')", 0),
         ("skipif(False, reason='x')", 1),
         ("xfail(run=False)", 0),
-        ("xfail(False, run=False, reason='x')", 1),
     ],
 )
 def test_what_a_mark_keeps_from_running_is_not_launched(
@@ -245,7 +177,7 @@ def test_what_a_mark_keeps_from_running_is_not_launched(
     assert ran() == runs
 
 
-@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only", "--fixtures", "--llmb-dry-run"])
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--llmb-dry-run"])
 def test_a_session_that_only_tells_something_launches_nothing(
     launch: Launch, ran: Callable[[], int], option: str
 ) -> None:
@@ -287,7 +219,6 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
     [
         (["--llmb-launch", "-n2"], "a launch runs in one process"),
         (["--llmb-gpu-hours=5", "--llmb-logs=."], "--llmb-gpu-hours has nothing to launch: add --llmb-launch"),
-        (["--llmb-repeats=3"], "--llmb-repeats has nothing to launch: add --llmb-launch"),
         (["--llmb-launch", "--llmb-repeats=4"], "--llmb-repeats=4: expected a whole number from 1 to 3"),
         (["--llmb-launch", "--llmb-retries=-1"], "--llmb-retries=-1: expected a whole number from 0 to 10"),
         (["--llmb-launch", "--llmb-stall-limit=5"], "--llmb-stall-limit=5: expected auto, none, or a time such as 45m"),
@@ -353,12 +284,6 @@ def test_a_check_before_the_launch_is_overruled_by_its_name_and_that_is_told(
 
 
 @pytest.mark.slow
-def test_what_was_overruled_and_not_found_is_no_caution(launch: Launch, pytester: pytest.Pytester) -> None:
-    launch("--llmb-launch", "-k", "fake", "--llmb-ignore=image", "--llmb-json=night.json", ok=COUNTED)
-    assert json.loads((pytester.path / "night.json").read_text())["cautions"] == []
-
-
-@pytest.mark.slow
 def test_gpu_hours_beyond_the_limit_are_refused_with_the_total(
     pytester: pytest.Pytester, ran: Callable[[], int]
 ) -> None:
@@ -389,49 +314,7 @@ def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
     assert "cluster.yaml" in result.stderr.str()
 
 
-def test_where_nothing_is_selected_the_session_is_not_green(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest("-k", "grook", "--llmb-launch")
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["*/ 0 selected", "nothing was judged: no item was selected. Next: look at -k and -m*"])
-
-
-@pytest.mark.parametrize("options", [["--llmb-gpu=h100"], ["--llmb-gpu=h100", "--llmb-max-gpus=512"]])
-def test_options_describe_a_cluster_that_is_not_this_machine(pytester: pytest.Pytester, options: list[str]) -> None:
+def test_options_describe_a_cluster_that_is_not_this_machine(pytester: pytest.Pytester) -> None:
+    options = ("--llmb-gpu=h100", "--llmb-max-gpus=512")
     result = pytester.runpytest("-k", "grok1_314b-24.11-h100-bf16-512", "--llmb-dry-run", *options)
     result.stdout.fnmatch_lines(["*64 nodes, 512 GPUs*"])
-
-
-@pytest.mark.slow
-def test_secrets_are_nowhere(pytester: pytest.Pytester) -> None:
-    write_recipe(
-        pytester.path,
-        {"ok": 'echo "the token is $HF_TOKEN"; exit 1'},
-        kind="local",
-        cluster="secrets: [PLAIN]\n",
-    )
-    cluster = pytester.path / "cluster.yaml"
-    cluster.write_text(
-        cluster.read_text().replace("environment: {", 'environment: {HF_TOKEN: "hf_53cr3t", PLAIN: "pl41n", ')
-    )
-    told = [
-        pytester.runpytest("-k", "fake", "--llmb-launch", option).stdout.str() for option in ("--llmb-dry-run", "-v")
-    ]
-    reports = ("--junitxml=one.xml", "--llmb-junit=two.xml")
-    told.append(pytester.runpytest("-k", "fake", "--llmb-launch", *reports).stdout.str())
-    told += [(pytester.path / name).read_text() for name in ("one.xml", "two.xml")]
-    for text in told:
-        assert "hf_53cr3t" not in text
-        assert "pl41n" not in text
-    database = b"".join(path.read_bytes() for path in (pytester.path / ".llmbench").glob("launch.db*"))
-    assert database
-    assert b"hf_53cr3t" not in database
-
-
-@pytest.mark.slow
-def test_a_launched_run_is_recorded_as_a_baseline(pytester: pytest.Pytester, ran: Callable[[], int]) -> None:
-    write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
-    result = pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-record=mine")
-    assert result.ret == pytest.ExitCode.OK
-    assert ran() == 3
-    [file] = Path(pytester.path, "mine").rglob("*.yaml")
-    assert "runs: 3" in file.read_text()
