@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import shutil
@@ -66,25 +65,19 @@ def without_its_end(text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [LLAMA, MAXTEXT, GROK])
-@pytest.mark.parametrize("change", [str, redated, with_lines_added, without_its_end], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(LLAMA, str), (LLAMA, redated), (MAXTEXT, with_lines_added), (GROK, without_its_end)],
+    ids=["as-it-is", "redated", "with-lines-added", "without-its-end"],
+)
 def test_a_copy_of_an_older_log_under_another_job_id_is_invalid(
     judged: Judge, tmp_path: Path, night: Any, name: str, change: Callable[[str], str]
 ) -> None:
-    old = night(name, 0, OLD)
-    copied(old, night(name, 1, NEW), change)
-    assert verdict(judged, tmp_path, name) == ("INVALID", "copied", NEW)
+    copied(night(name, 0, OLD), night(name, 1, NEW), change)
     one = judged(f"--llmb-logs={tmp_path}").described[name]
+    assert (one["verdict"], one["reason"], one["run"]["job_id"]) == ("INVALID", "copied", NEW)
     assert OLD in one["text"]
     assert NEW in one["text"]
-
-
-@pytest.mark.slow
-def test_a_compressed_copy_is_one(judged: Judge, tmp_path: Path, night: Any) -> None:
-    old, new = night(LLAMA, 0, OLD), night(LLAMA, 1, NEW)
-    new.with_suffix(".out.gz").write_bytes(gzip.compress(old.read_bytes()))
-    new.unlink()
-    assert verdict(judged, tmp_path, LLAMA) == ("INVALID", "copied", NEW)
 
 
 @pytest.mark.slow
@@ -181,7 +174,7 @@ def test_the_same_text_to_the_letter_with_its_dates_is_a_copy_however_coarse(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [LLAMA, NEMO1, MAXTEXT, GROK])
+@pytest.mark.parametrize("name", [LLAMA, NEMO1])
 def test_a_month_of_honest_nights_holds_no_copy(judged: Judge, tmp_path: Path, night: Any, name: str) -> None:
     for day in range(30):
         night(name, day, str(1530000 + day))
