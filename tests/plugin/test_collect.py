@@ -132,13 +132,6 @@ def test_a_repeat_needs_the_token_that_collecting_did_not(night: Night, capfd: p
 
 
 @pytest.mark.slow
-def test_what_passed_is_collected_with_nothing_left_to_do(night: Night) -> None:
-    told = night.run(*night.submit(f"echo ran >> $STAGE_PATH/ran; {WELL}"))
-    assert told.verdicts == {CASE: "PASS"}
-    assert told.described[CASE]["resume"]["due"] is False
-
-
-@pytest.mark.slow
 def test_a_folder_without_the_session_says_where_it_lies(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
     journal = next(word for word in night.submit(WELL) if word.startswith("--llmb-journal="))
     assert journal == f"--llmb-journal={night.evening / '.llmbench'}"
@@ -159,7 +152,7 @@ def test_a_job_of_which_no_baseline_file_is_given_is_an_error_and_not_left_out(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", ["{", "[1]", '{"repeats": "three"}', '{"stall_limit": {"no": 1}}', '{"cases": 7}'])
+@pytest.mark.parametrize("plan", ["{", '{"cases": 7}'], ids=["cut", "changed"])
 def test_a_damaged_plan_is_a_usage_error(night: Night, plan: str, capfd: pytest.CaptureFixture[str]) -> None:
     collect = night.submit(WELL)
     with closing(sqlite3.connect(night.evening / ".llmbench" / "launch.db")) as database, database:
