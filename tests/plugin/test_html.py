@@ -60,10 +60,9 @@ def test_the_foot_says_what_was_asked_and_how_it_ended(
 
 @pytest.mark.slow
 def test_a_run_that_is_only_listed_stands_in_the_table(pytester: pytest.Pytester, examples: Path) -> None:
-    for mode, colour in (("list", "skipped"), ("fail", "red")):
-        session(pytester, f"--llmb-logs={examples}", "--llmb-html=report.html", f"--llmb-unmatched={mode}")
-        rows = re.findall(r'<tr data-colour="(\w+)" class="stray">.*?</tr>', page(pytester))
-        assert set(rows) == {colour}
+    session(pytester, f"--llmb-logs={examples}", "--llmb-html=report.html", "--llmb-unmatched=list")
+    rows = re.findall(r'<tr data-colour="(\w+)" class="stray">.*?</tr>', page(pytester))
+    assert set(rows) == {"skipped"}
 
 
 @pytest.mark.slow
@@ -78,25 +77,12 @@ def test_workers_and_one_process_write_the_same_page(pytester: pytest.Pytester, 
 
 
 @pytest.mark.slow
-def test_a_failure_shows_its_log_as_text(pytester: pytest.Pytester, generated: Write) -> None:
-    folder = generated("grok1_314b-25.05-gb200-bf16-128", ending="diverged", cut=20)
-    (path,) = folder.rglob("log-*.out")
-    hostile = "<script>alert(1)</script>"
-    path.write_text(path.read_text().replace("reduced_train_loss: nan", f"reduced_train_loss: nan | {hostile}"))
-    session(pytester, f"--llmb-logs={folder}", "-k", "gb200-bf16-128", "--llmb-html=report.html")
-    assert '<pre class="excerpt"' in page(pytester)
-    assert hostile not in page(pytester)
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page(pytester)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True])
-def test_what_is_invalid_and_what_is_slow_show_their_logs_also_from_an_archive(
-    pytester: pytest.Pytester, generated: Write, tmp_path: Path, packed: bool
+def test_invalid_and_slow_runs_of_an_archive_show_their_logs(
+    pytester: pytest.Pytester, generated: Write, tmp_path: Path
 ) -> None:
     generated("grok1_314b-25.05-gb200-bf16-128", ending="diverged", cut=20)
     folder = generated("grok1_314b-25.05-gb200-fp8-128", factor=1.3)
-    given = make_archive(str(tmp_path / "night"), "gztar", folder) if packed else folder
+    given = make_archive(str(tmp_path / "night"), "gztar", folder)
     session(pytester, f"--llmb-logs={given}", "-k", "gb200-bf16-128 or gb200-fp8-128", "--llmb-html=report.html")
     shown = re.findall('<pre class="excerpt".*?</pre>', page(pytester), re.DOTALL)
     marked = [words(mark) for one in shown for mark in re.findall("<mark>.*?</mark>", one, re.DOTALL)]
@@ -104,30 +90,6 @@ def test_what_is_invalid_and_what_is_slow_show_their_logs_also_from_an_archive(
     assert any("reduced_train_loss: nan" in line for line in marked)
     assert any(re.search(r"global_step: 11 \|.* train_step_timing in s: ", line) for line in marked)
     assert "around step 11, the first of the window" in words(page(pytester))
-
-
-@pytest.mark.slow
-def test_runs_of_no_configuration_and_missing_ones_are_on_it(pytester: pytest.Pytester, tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "log-unknown_7b_1.out").write_text("nothing\n")
-    session(pytester, f"--llmb-logs={tmp_path / 'runs'}", "-k", "gb200 or unmatched", "--llmb-html=report.html")
-    text = words(page(pytester))
-    assert "6 MISSING" in text
-    assert "NOTHING_JUDGED" in text
-    assert "nothing was judged" in text
-
-
-@pytest.mark.slow
-def test_recorded_baselines_are_on_it(pytester: pytest.Pytester, examples: Path) -> None:
-    session(
-        pytester,
-        f"--llmb-logs={examples}",
-        "-k",
-        "8b-25.04-h100-fp8-16",
-        "--llmb-record=new",
-        "--llmb-html=report.html",
-    )
-    assert "1 RECORDED" in words(page(pytester))
 
 
 @pytest.mark.slow
@@ -155,16 +117,25 @@ def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_told(
 
 
 @pytest.mark.slow
-def test_the_log_of_a_launched_job_is_shown_without_its_secrets(pytester: pytest.Pytester) -> None:
+def test_log_of_a_launched_job_is_shown_without_its_secrets(pytester: pytest.Pytester) -> None:
+    """The journal keeps no secret: the session that only collects cannot mask it, and quotes no log."""
     said = "steps 1.0 0 30; echo the token is $HF_TOKEN; echo then it ended; exit 1"
     write_recipe(pytester.path, {"ok": said}, kind="local")
     cluster = pytester.path / "cluster.yaml"
     cluster.write_text(cluster.read_text().replace("environment: {", "environment: {HF_TOKEN: hf_53cr3t, "))
-    session(pytester, "-k", "fake", "--llmb-launch", "--llmb-retries=0", "--llmb-repeats=1", "--llmb-html=report.html")
-    text = page(pytester)
-    assert "hf_53cr3t" not in text
-    assert "the token is ***" in text
-    assert "then it ended" in text
+    session(
+        pytester, "-k", "fake", "--llmb-launch", "--llmb-retries=0", "--llmb-repeats=1", "--llmb-html=launched.html"
+    )
+    launched = page(pytester, "launched.html")
+    assert "hf_53cr3t" not in launched
+    assert "the token is ***" in launched
+    assert "then it ended" in launched
+    [name] = [path.name for path in (pytester.path / ".llmbench" / "jobs").iterdir()]
+    done = session(pytester, "-k", "fake", "--llmb-collect", f"--llmb-session={name}", "--llmb-html=report.html")
+    assert "hf_53cr3t" not in done.stdout.str()
+    assert "1 INVALID" in words(page(pytester))
+    assert "hf_53cr3t" not in page(pytester)
+    assert 'class="excerpt"' not in page(pytester)
 
 
 def test_without_its_package_the_extra_is_named(
@@ -174,27 +145,3 @@ def test_without_its_package_the_extra_is_named(
     result = session(pytester, f"--llmb-logs={examples}", "--llmb-html=report.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--llmb-html=*report.html needs the package jinja2*pytest-llmbench[[]html[]]*"])
-
-
-def test_a_folder_is_no_file(pytester: pytest.Pytester, examples: Path) -> None:
-    result = session(pytester, f"--llmb-logs={examples}", "--llmb-html=.")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llmb-html=.: * is a folder"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "last", ["echo the token is $HF_TOKEN; echo then it ended", "echo then it ended; echo the token is $HF_TOKEN"]
-)
-def test_what_is_only_collected_quotes_no_log_of_a_job_with_secrets(pytester: pytest.Pytester, last: str) -> None:
-    """The journal keeps no secret, so nobody knows which of the log's words is one."""
-    write_recipe(pytester.path, {"ok": f"steps 1.0 0 30; {last}; exit 1"}, kind="local")
-    cluster = pytester.path / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace("environment: {", "environment: {HF_TOKEN: hf_53cr3t, "))
-    session(pytester, "-k", "fake", "--llmb-launch", "--llmb-retries=0", "--llmb-repeats=1")
-    [name] = [path.name for path in (pytester.path / ".llmbench" / "jobs").iterdir()]
-    done = session(pytester, "-k", "fake", "--llmb-collect", f"--llmb-session={name}", "--llmb-html=report.html")
-    assert "hf_53cr3t" not in done.stdout.str()
-    assert "1 INVALID" in words(page(pytester))
-    assert "hf_53cr3t" not in page(pytester)
-    assert 'class="excerpt"' not in page(pytester)
