@@ -45,19 +45,11 @@ def test_weak_scaling_reports_and_fails_only_where_asked(judged: Judge, generate
 
 
 @pytest.mark.slow
-def test_a_faster_small_size_is_no_scaling_regression(judged: Judge, generated: Write) -> None:
-    session = judged(logs(family(generated, 0.85, 1.0, 1.0, 1.0)), "--llmb-scaling=fail")
-    (told,) = checks(session, "weak-scaling").values()
-    assert (told["verdict"], told["status"]) == ("PASS", "passed")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "PASS"), (1.15, "REGRESSION")])
-def test_fp8_is_as_much_faster_as_documented(judged: Judge, generated: Write, factor: float, verdict: str) -> None:
+def test_slow_fp8_run_reports_a_smaller_speed_up(judged: Judge, generated: Write) -> None:
     generated(BF16)
-    session = judged(logs(generated(FP8, factor=factor)))
+    session = judged(logs(generated(FP8, factor=1.15)))
     (told,) = checks(session, "fp8-speedup").values()
-    assert (told["id"], told["verdict"], told["status"]) == ("grok1_314b-25.05-gb200-128", verdict, "passed")
+    assert (told["id"], told["verdict"], told["status"]) == ("grok1_314b-25.05-gb200-128", "REGRESSION", "passed")
 
 
 @pytest.mark.slow
@@ -92,11 +84,6 @@ def test_the_selection_changes_no_verdict_and_no_noise(judged: Judge, shifted: P
     everything, one = judged(logs(shifted)), judged(logs(shifted), "-k", FAMILY[2])
     assert one.described[FAMILY[2]]["estimate"] == everything.described[FAMILY[2]]["estimate"]
     assert one.described[FAMILY[2]]["text"] == everything.described[FAMILY[2]]["text"]
-
-
-@pytest.mark.slow
-def test_without_history_nothing_is_shared(judged: Judge, generated: Write) -> None:
-    assert checks(judged(logs(family(generated, 1.0, 1.0, 1.0, 1.0))), "cluster-change") == {}
 
 
 def test_users_tests_can_ask_for_checks(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
