@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from forked_processes import Programs
-from sessions import Write
 
 from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading import file_reader
@@ -53,36 +52,22 @@ def test_a_second_session_says_the_same_and_reads_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ini", [False, True])
-def test_no_cache_reads_everything_and_keeps_nothing(
-    pytester: pytest.Pytester, examples: Path, cache: Path, ini: bool
-) -> None:
-    if ini:
-        pytester.makeini("[pytest]\nllmb_no_cache = true\n")
-    session(pytester, f"--llmb-logs={examples}", *([] if ini else ["--llmb-no-cache"]))
+def test_no_cache_reads_everything_and_keeps_nothing(pytester: pytest.Pytester, examples: Path, cache: Path) -> None:
+    pytester.makeini("[pytest]\nllmb_no_cache = true\n")
+    session(pytester, f"--llmb-logs={examples}")
     assert not cache.exists()
 
 
 @pytest.mark.slow
-def test_a_few_small_logs_leave_no_file(
-    pytester: pytest.Pytester, generated: Write, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_cache, "WORTH_FILES", 50)
-    session(pytester, f"--llmb-logs={generated('grok1_314b-25.05-gb200-bf16-128')}")
-    assert not cache.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_a_log_is_read_once_however_many_workers_there_are(
-    programs: Programs, pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+    programs: Programs, pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted by what every process of the session opens, and all of it in one process."""
     pytest.importorskip("xdist")
     monkeypatch.setenv("OPENED", str(pytester.path / "opened"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
     pytester.makeconftest(OPENED)
-    given = [f"--llmb-logs={examples}", workers, "--llmb-no-cache"]
+    given = [f"--llmb-logs={examples}", "-n2", "--llmb-no-cache"]
     output = pytester.path / "output"
     assert programs.run("pytest", given, pytester.path, output, output) == pytest.ExitCode.TESTS_FAILED
     opened = [line.split(maxsplit=1) for line in (pytester.path / "opened").read_text().splitlines()]

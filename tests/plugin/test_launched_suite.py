@@ -74,19 +74,6 @@ def test_what_a_launch_cannot_make_is_missing_until_a_further_launch_has_made_it
 
 
 @pytest.mark.slow
-def test_the_gpu_hours_of_all_runs_are_known_before_anything_is_submitted(
-    launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One run takes 0.11 GPU-hours."""
-    session = launch("--llmb-gpu-hours=0.2")
-    assert (session.ret, ran()) == (pytest.ExitCode.USAGE_ERROR, 0)
-    told = capsys.readouterr()
-    assert f"0.3  {NAME}, 3 runs" in told.out + told.err
-    launch("--llmb-dry-run")
-    assert "3 jobs, 0.3 GPU-hours of steps" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_a_launch_in_two_parts_makes_the_runs_where_it_goes_on_and_lacks_them_where_it_only_collects(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
@@ -94,10 +81,3 @@ def test_a_launch_in_two_parts_makes_the_runs_where_it_goes_on_and_lacks_them_wh
         launch("--llmb-submit-only")
         session = launch(going_on, "--llmb-require=exemplar.yaml", goes_on=True)
         assert (session.verdicts, ran()) == ({NAME: verdict}, runs)
-
-
-@pytest.mark.slow
-def test_a_session_that_goes_on_makes_what_it_set_out_to_make(launch: Launch, ran: Callable[[], int]) -> None:
-    launch("--llmb-submit-only")
-    session = launch("--llmb-resume", goes_on=True)
-    assert (session.verdicts, ran()) == ({NAME: "PASS"}, 3)
