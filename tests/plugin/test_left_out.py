@@ -55,16 +55,6 @@ def week(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline
     return write_nights(folder, baselines, 8, lambda _, night: 1.04 if night == 7 else 1.0)
 
 
-@pytest.fixture(scope="module")
-def uneven(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
-    """Three nights in which FP8 is slow on 512 GPUs, within the tolerance: its scaling and its speed-up are not."""
-
-    def factor(name: str, _: int) -> float:
-        return {GROK[3]: 1.045, GROK[2]: 0.955, GROK[1]: 0.955}.get(name, 1.0)
-
-    return write_nights(tmp_path_factory.mktemp("uneven"), baselines, 3, factor)
-
-
 def red(folder: Path, pytester: pytest.Pytester, *options: str) -> tuple[int, list[str], dict[str, Any]]:
     """Return the exit code, the red outcomes as `test[id]` and the JSON document."""
     done = pytester.runpytest_inprocess(
@@ -135,23 +125,13 @@ def test_marks_of_a_check_name_its_configurations(judged: Judge, fortnight: Path
     ],
     ids=["one-configuration", "not-the-check", "node-id", "another-recipe"],
 )
-def test_a_change_of_the_cluster_stays_with_each_of_its_configurations(
+def test_cluster_change_stays_with_each_of_its_configurations(
     week: Path, pytester: pytest.Pytester, options: tuple[str, ...], stays: bool
 ) -> None:
     code, names, told = red(week, pytester, *options)
     assert ("cluster-change slower" in names) is stays
     assert code == 1  # also where nothing was judged
     assert ("cluster-change slower" in caution(told, "left-out-by-selection")) is not stays
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("selected", [GROK[2], GROK[3]])
-def test_scaling_and_speed_up_stay_with_each_of_their_configurations(
-    uneven: Path, pytester: pytest.Pytester, selected: str
-) -> None:
-    _, names, _ = red(uneven, pytester, "-k", selected)
-    assert "weak-scaling" in names[-1]
-    assert any("fp8-speedup" in name for name in names) is (selected == GROK[3])
 
 
 # --- --lf, --ff, --nf, --sw --------------------------------------------------------------------------------
@@ -167,9 +147,7 @@ def failed(pytester: pytest.Pytester) -> list[str]:
 
 
 @pytest.mark.slow
-def test_last_failed_where_only_a_trend_failed_is_red_again_and_counts_the_rest(
-    fortnight: Path, pytester: pytest.Pytester
-) -> None:
+def test_last_failed_trend_fails_again_and_counts_the_rest(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess(*arguments(fortnight, "-k", LLAMA[0]))
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
     done = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
@@ -181,7 +159,7 @@ def test_last_failed_where_only_a_trend_failed_is_red_again_and_counts_the_rest(
 
 
 @pytest.mark.slow
-def test_last_failed_does_not_leave_out_what_is_red_since(
+def test_last_failed_keeps_a_trend_that_failed_since(
     fortnight: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item failed for another reason; that its trend is red was nobody's wish before."""
@@ -206,8 +184,8 @@ def test_stepwise_counts_what_it_has_not_come_to(fortnight: Path, pytester: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("selection", [(), (f"{PERFORMANCE}[{LLAMA[0]}]",)], ids=["all", "node-id"])
-def test_deselect_with_its_id_is_the_users_word_and_is_told(
+@pytest.mark.parametrize("selection", [("-k", LLAMA[0]), (f"{PERFORMANCE}[{LLAMA[0]}]",)], ids=["keyword", "node-id"])
+def test_deselected_trend_is_left_out_with_a_caution(
     fortnight: Path, pytester: pytest.Pytester, selection: tuple[str, ...]
 ) -> None:
     node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
@@ -236,7 +214,7 @@ CONFTESTS = {
 @pytest.mark.parametrize(
     ("conftest", "selection"), [("silent", ()), ("told", (f"{PERFORMANCE}[{LLAMA[0]}]",))], ids=["silent", "told"]
 )
-def test_a_conftest_that_deselects_is_the_users_word_and_is_told(
+def test_trends_deselected_by_a_conftest_are_a_caution(
     fortnight: Path, pytester: pytest.Pytester, conftest: str, selection: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(CONFTESTS[conftest])
@@ -251,7 +229,7 @@ def test_a_conftest_that_deselects_is_the_users_word_and_is_told(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("-x",), ("-x", "-n2")], ids=["alone", "workers"])
-def test_a_session_that_stops_counts_the_red_that_did_not_run(
+def test_stopped_session_counts_failures_that_did_not_run(
     fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
     _, names, told = red(fortnight, pytester, *options)
@@ -292,7 +270,7 @@ SELECTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
-def test_a_newer_run_of_another_gpu_type_is_red_with_what_it_may_be_of(
+def test_newer_run_of_another_gpu_type_is_unmatched(
     other_gpu: Path, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], selection: tuple[str, ...]
 ) -> None:
     capsys.readouterr()
@@ -305,14 +283,14 @@ def test_a_newer_run_of_another_gpu_type_is_red_with_what_it_may_be_of(
 
 
 @pytest.mark.slow
-def test_it_is_named_where_it_is_left_out(other_gpu: Path, pytester: pytest.Pytester) -> None:
+def test_unmatched_run_outside_the_selection_is_a_caution(other_gpu: Path, pytester: pytest.Pytester) -> None:
     code, names, told = red(other_gpu, pytester, "-k", "llama3.1_8b")
     assert (code, names) == (0, [])
     assert "1 red: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(told, "left-out-by-selection")
 
 
 @pytest.mark.slow
-def test_it_is_told_where_it_is_only_listed(other_gpu: Path, pytester: pytest.Pytester) -> None:
+def test_listed_unmatched_run_is_a_caution(other_gpu: Path, pytester: pytest.Pytester) -> None:
     code, _, told = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")
     assert code == 0
     assert "UNMATCHED pretrain_grok1_314b_fp8_256" in caution(told, "newer-run-not-judged")
@@ -342,7 +320,7 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
 @pytest.mark.parametrize("folder", ["experiments/pretrain_grok1_314b_fp8_256", "lost"])
-def test_a_folder_without_permission_is_red_with_what_it_may_hold(
+def test_unreadable_folder_fails_what_it_may_hold(
     good: Path,
     lock: Callable[[Path], None],
     pytester: pytest.Pytester,
@@ -356,7 +334,7 @@ def test_a_folder_without_permission_is_red_with_what_it_may_hold(
 
 
 @pytest.mark.slow
-def test_a_run_of_an_unknown_recipe_is_of_none_of_those_selected(
+def test_run_of_an_unknown_recipe_fails_only_without_selection(
     good: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
 ) -> None:
     """It is red in a session of everything, and named where a selection leaves it out."""
@@ -372,25 +350,25 @@ def test_a_run_of_an_unknown_recipe_is_of_none_of_those_selected(
 
 
 @pytest.mark.slow
-def test_a_users_own_tests_do_not_hide_what_was_asked_to_fail(fortnight: Path, pytester: pytest.Pytester) -> None:
+def test_own_tests_do_not_hide_a_failing_trend(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
     code, names, _ = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0])
     assert (code, names) == (1, [f"trend {LLAMA[0]}"])
-    node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
-    code, names, told = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node)
-    assert (code, names) == (0, [])
-    assert f"trend {LLAMA[0]}" in caution(told, "deselected")
 
 
 @pytest.mark.slow
-def test_node_ids_of_a_users_own_tests_name_what_else_is_red(uneven: Path, pytester: pytest.Pytester) -> None:
+def test_node_ids_of_own_tests_name_other_failures(
+    tmp_path: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
+) -> None:
     """They leave items out before there are any."""
+    write_run(tmp_path / "runs", baselines[LLAMA[0]])
+    write_run(tmp_path / "runs", baselines[GROK[3]], factor=1.3)
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
-    options = ("-p", "no:cacheprovider", f"--llmb-logs={uneven}", "--llmb-tolerance=1%", "--llmb-json=llmb.json")
+    options = ("-p", "no:cacheprovider", f"--llmb-logs={tmp_path / 'runs'}", "--llmb-json=llmb.json")
     done = pytester.runpytest_inprocess(*options, f"test_mine.py::test_it[{LLAMA[0]}]")
     assert done.ret == pytest.ExitCode.OK
     told = json.loads((pytester.path / "llmb.json").read_bytes())
-    assert caution(told, "left-out-by-selection") == f"left out by node ids: 5 items, 1 red: REGRESSION {GROK[3]}"
+    assert caution(told, "left-out-by-selection") == f"left out by node ids: 1 item, 1 red: REGRESSION {GROK[3]}"
 
 
 @pytest.mark.slow
@@ -403,7 +381,7 @@ def test_a_users_own_tests_run_alone_where_nobody_asked(fortnight: Path, pyteste
 
 
 @pytest.mark.slow
-def test_a_users_own_test_of_a_trend_stands_for_the_built_in_one(fortnight: Path, pytester: pytest.Pytester) -> None:
+def test_own_trend_test_replaces_the_built_in_one(fortnight: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_mine=(
             "def test_it(llmb_verdict): assert not llmb_verdict.failed\n"
