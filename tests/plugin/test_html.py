@@ -29,37 +29,32 @@ def words(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_page_of_a_session(pytester: pytest.Pytester, examples: Path) -> None:
-    result = session(pytester, f"--llmb-logs={examples}", "-k", SELECTED, "--llmb-html=out/report.html")
+def test_the_page_of_a_session(pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The foot holds the command, without its secrets."""
+    monkeypatch.setenv("CI_COMMIT_SHA", "abc1234")
+    monkeypatch.setenv("HF_TOKEN", "hf_Correct4Horse8Battery2Staple")
+    arguments = ("-k", SELECTED, "--llmb-html=out/report.html", "--llmb-tolerance=4%")
+    secret = ("-o", "cache_dir=hf_Correct4Horse8Battery2Staple")
+    result = session(pytester, f"--llmb-logs={examples}", *arguments, *secret)
     result.stdout.fnmatch_lines(["HTML report: out/report.html"])
-    text = words(page(pytester, "out/report.html"))
+    html = page(pytester, "out/report.html")
+    text = words(html)
     assert "1 red" in text
     assert "10.05 s is +6.0 % against 9.480 s" in text
     assert re.search(r"Step times 50 steps, [\d.]+ s to [\d.]+ s; window 11 to 44;", text)
     assert "Weak scaling" in text
-
-
-@pytest.mark.slow
-def test_the_foot_says_what_was_asked_and_how_it_ended(
-    pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command, without its secrets."""
-    monkeypatch.setenv("CI_COMMIT_SHA", "abc1234")
-    monkeypatch.setenv("HF_TOKEN", "hf_Correct4Horse8Battery2Staple")
-    arguments = ("-k", SELECTED, "--llmb-html=report.html", "--llmb-tolerance=7%")
-    session(pytester, f"--llmb-logs={examples}", *arguments, "-o", "cache_dir=hf_Correct4Horse8Battery2Staple")
-    foot = words(page(pytester).partition("<footer>")[2].partition("</footer>")[0])
-    assert re.search(r"command pytest .*--llmb-html=report.html", foot)
+    foot = words(html.partition("<footer>")[2].partition("</footer>")[0])
+    assert re.search(r"command pytest .*--llmb-html=out/report.html", foot)
     assert "version pytest-llmbench" in foot
     assert "baselines 82 configurations in 5 files" in foot
-    assert "tolerance 7 % (" in foot
+    assert "tolerance 4 % (" in foot
     assert "commit abc1234" in foot
-    assert foot.endswith("exit code 0") == ("1 red" not in words(page(pytester)))
-    assert "Correct4Horse" not in page(pytester)
+    assert foot.endswith("exit code 1")
+    assert "Correct4Horse" not in html
 
 
 @pytest.mark.slow
-def test_a_run_that_is_only_listed_stands_in_the_table(pytester: pytest.Pytester, examples: Path) -> None:
+def test_page_shows_runs_that_are_only_listed(pytester: pytest.Pytester, examples: Path) -> None:
     session(pytester, f"--llmb-logs={examples}", "--llmb-html=report.html", "--llmb-unmatched=list")
     rows = re.findall(r'<tr data-colour="(\w+)" class="stray">.*?</tr>', page(pytester))
     assert set(rows) == {"skipped"}
@@ -77,9 +72,7 @@ def test_workers_and_one_process_write_the_same_page(pytester: pytest.Pytester, 
 
 
 @pytest.mark.slow
-def test_invalid_and_slow_runs_of_an_archive_show_their_logs(
-    pytester: pytest.Pytester, generated: Write, tmp_path: Path
-) -> None:
+def test_page_quotes_logs_from_an_archive(pytester: pytest.Pytester, generated: Write, tmp_path: Path) -> None:
     generated("grok1_314b-25.05-gb200-bf16-128", ending="diverged", cut=20)
     folder = generated("grok1_314b-25.05-gb200-fp8-128", factor=1.3)
     given = make_archive(str(tmp_path / "night"), "gztar", folder)
@@ -93,9 +86,7 @@ def test_invalid_and_slow_runs_of_an_archive_show_their_logs(
 
 
 @pytest.mark.slow
-def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_told(
-    pytester: pytest.Pytester, examples: Path
-) -> None:
+def test_unwritable_page_changes_no_verdict(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.makeconftest(
         "import pathlib, shutil\n"
         "def pytest_collection_finish():\n"
@@ -117,7 +108,7 @@ def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_told(
 
 
 @pytest.mark.slow
-def test_log_of_a_launched_job_is_shown_without_its_secrets(pytester: pytest.Pytester) -> None:
+def test_page_quotes_a_launched_log_without_its_secrets(pytester: pytest.Pytester) -> None:
     """The journal keeps no secret: the session that only collects cannot mask it, and quotes no log."""
     said = "steps 1.0 0 30; echo the token is $HF_TOKEN; echo then it ended; exit 1"
     write_recipe(pytester.path, {"ok": said}, kind="local")
