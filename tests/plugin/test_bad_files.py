@@ -103,6 +103,7 @@ RED: dict[str, tuple[Write, str]] = {
 
 LEFT_OUT: dict[str, Write] = {
     "fifo": lambda folder: os.mkfifo(folder / LOG.format(21)),
+    "device": link(LOG.format(22), "/dev/zero"),
     "link-up": link("up", ".."),
 }
 """What is no file of a run."""
@@ -152,7 +153,7 @@ def test_a_night_beside_bad_files_gives_all_its_verdicts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("most", "code"), [(12, pytest.ExitCode.USAGE_ERROR), (32, pytest.ExitCode.OK)])
-def test_a_session_that_may_open_few_files_says_so_or_works(
+def test_session_with_few_file_handles_works_or_says_so(
     pytester: pytest.Pytester, tmp_path: Path, baselines: dict[str, Baseline], most: int, code: pytest.ExitCode
 ) -> None:
     write_run(tmp_path, baselines[GROK])
@@ -186,7 +187,7 @@ def test_system_error_ends_the_session_as_usage_error(error: Exception, message:
 
 
 @pytest.mark.slow
-def test_a_report_of_pytest_that_cannot_be_written_is_told_below_all_verdicts(
+def test_unwritable_junitxml_is_reported_after_the_verdicts(
     pytester: pytest.Pytester, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     write_run(tmp_path / "logs", baselines[GROK])

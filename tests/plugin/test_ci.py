@@ -94,9 +94,7 @@ def test_a_selection_of_nothing_is_not_green(documented: Any, generated: Write) 
     assert found["failures"][0].startswith("nothing was judged: no item was selected. Next: ")
 
 
-def test_a_junit_report_that_was_not_written_is_told_in_the_document(
-    documented: Any, generated: Write, tmp_path: Path
-) -> None:
+def test_document_names_a_junit_report_not_written(documented: Any, generated: Write, tmp_path: Path) -> None:
     _, found = documented(LOGS(generated(BF16)), "-k", BF16, "--llmb-junit=/dev/full")
     assert (found["exit_code"], found["green"]) == (1, False)
     assert found["failures"] == ["--llmb-junit=/dev/full: the report was not written: No space left on device"]
@@ -106,7 +104,7 @@ def test_a_junit_report_that_was_not_written_is_told_in_the_document(
 
 
 @pytest.mark.slow
-def test_workers_write_one_summary_and_one_annotation_for_each_failure(
+def test_workers_write_one_summary_and_annotate_each_failure(
     pytester: pytest.Pytester, generated: Write, github: Path
 ) -> None:
     generated(BF16, factor=1.3)
@@ -149,22 +147,6 @@ def test_a_summary_that_cannot_be_written_changes_no_verdict(
 # --- the chat message -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_document_becomes_a_message(
-    documented: Any, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    documented(LOGS(generated(BF16, factor=1.3)), "-k", BF16)
-    capsys.readouterr()
-    assert main(["chat", str(tmp_path / "reports" / "llmb.json"), "--link", "https://ci/7"]) == 0
-    first, second, link = capsys.readouterr().out.splitlines()
-    assert first.startswith("llmbench RED, ")
-    assert first.endswith(" UTC: 1 red: 1 REGRESSION")
-    assert second == f"REGRESSION {BF16}: +30.0 % (9.522 s, expected 7.325 s, MFU 36.6 %)"
-    assert link == "https://ci/7"
-    assert main(["chat", "--format=slack", str(tmp_path / "reports" / "llmb.json")]) == 0
-    assert json.loads(capsys.readouterr().out)["text"].startswith("llmbench RED, ")
-
-
 DAMAGES: tuple[dict[str, Any], ...] = (
     {"count": None},
     {"outcomes": [1]},
@@ -176,14 +158,20 @@ DAMAGES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.slow
-def test_changed_document_is_refused_or_never_green(
+def test_document_becomes_a_message_unless_it_was_changed(
     documented: Any, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, document = documented(LOGS(generated(BF16, factor=1.3)), "-k", BF16)
-    path = tmp_path / "changed.json"
+    path = tmp_path / "reports" / "llmb.json"
+    capsys.readouterr()
+    assert main(["chat", str(path), "--link", "https://ci/7"]) == 0
+    first, second, link = capsys.readouterr().out.splitlines()
+    assert first.startswith("llmbench RED, ")
+    assert first.endswith(" UTC: 1 red: 1 REGRESSION")
+    assert second == f"REGRESSION {BF16}: +30.0 % (9.522 s, expected 7.325 s, MFU 36.6 %)"
+    assert link == "https://ci/7"
     for damage in DAMAGES:
         path.write_text(json.dumps({**document, **damage}))
-        capsys.readouterr()
         code = main(["chat", str(path)])
         printed = capsys.readouterr()
         if code:
@@ -196,32 +184,16 @@ def test_changed_document_is_refused_or_never_green(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("environment", "coloured"),
-    [
-        ({}, False),
-        ({"PY_COLORS": "1"}, True),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
-    ],
-    ids=["unset", "forced", "refused"],
-)
-def test_colours_are_those_of_pytest(
-    pytester: pytest.Pytester,
-    generated: Write,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    coloured: bool,
+def test_summary_is_coloured_if_pytest_is(
+    pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("PY_COLORS", "NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    folder = generated(BF16)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(folder), "-k", BF16)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("PY_COLORS", "1")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(generated(BF16)), "-k", BF16)
     start = next(number for number, line in enumerate(result.outlines) if line.startswith("verdict   "))
     line, count = result.outlines[start + 1 : start + 3]
-    assert line.startswith(f"\x1b[32mPASS\x1b[0m           {BF16}" if coloured else f"PASS           {BF16}")
-    assert count == ("\x1b[32m1 green: 1 PASS\x1b[0m" if coloured else "1 green: 1 PASS")
+    assert line.startswith(f"\x1b[32mPASS\x1b[0m           {BF16}")
+    assert count == "\x1b[32m1 green: 1 PASS\x1b[0m"
 
 
 # --- the short summary of pytest --------------------------------------------------------------------------
@@ -290,7 +262,7 @@ def test_pytest_s_own_report_keeps_the_whole_message(
 
 
 @pytest.mark.slow
-def test_the_message_in_a_user_s_own_test_has_one_line_too_and_his_own_words_stay_whole(
+def test_own_test_shortens_our_message_and_no_other(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
@@ -321,7 +293,7 @@ def test_the_message_in_a_user_s_own_test_has_one_line_too_and_his_own_words_sta
     ]
 
 
-def test_what_a_test_of_another_verdict_says_with_our_message_stays(
+def test_message_of_another_verdict_stays_in_the_summary(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
