@@ -48,50 +48,44 @@ def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, 
 
 
 @pytest.mark.parametrize(
-    ("written", "code", "text"),
+    ("ini", "option", "code", "text"),
     [
-        ("llmb_tolerance = 3%", "tolerance", "tolerance 3 %, not 5 % (llmb_tolerance in tox.ini)"),
+        ("tolerance = 3%", "", "tolerance", "tolerance 3 %, not 5 % (llmb_tolerance in tox.ini)"),
+        ("unmatched = list", "", "unmatched", "unmatched runs fail nothing (llmb_unmatched in tox.ini)"),
+        ("inconclusive = skip", "", "inconclusive", "INCONCLUSIVE is skipped (llmb_inconclusive in tox.ini)"),
+        ("improvement = pass", "", "improvement", "improvements pass, however large (llmb_improvement in tox.ini)"),
         (
-            "addopts = --llmb-tolerance=8%",
-            "tolerance",
-            "tolerance 8 %, not 5 % (--llmb-tolerance in addopts of tox.ini)",
-        ),
-        ("llmb_unmatched = list", "unmatched", "unmatched runs fail nothing (llmb_unmatched in tox.ini)"),
-        ("llmb_inconclusive = skip", "inconclusive", "INCONCLUSIVE is skipped (llmb_inconclusive in tox.ini)"),
-        ("llmb_improvement = pass", "improvement", "improvements pass, however large (llmb_improvement in tox.ini)"),
-        (
-            "llmb_baseline_release = 25.05",
+            "baseline_release = 25.05",
+            "",
             "baseline-release",
             "judged against release 25.05 (llmb_baseline_release in tox.ini)",
         ),
-        ("llmb_assumed_cv = 5%", "assumed-cv", "assumed variation 5 %, not 1 % (llmb_assumed_cv in tox.ini)"),
+        ("assumed_cv = 5%", "", "assumed-cv", "assumed variation 5 %, not 1 % (llmb_assumed_cv in tox.ini)"),
+        ("repeat_window = 2h", "", "repeat-window", "runs within 2h are averaged (llmb_repeat_window in tox.ini)"),
+        ("", "--llmb-tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (--llmb-tolerance)"),
+        ("", "--llmb-assumed-cv=5%", "assumed-cv", "assumed variation 5 %, not 1 % (--llmb-assumed-cv)"),
+        ("", "-ollmb_tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (-o llmb_tolerance)"),
+        ("trend = fail", "--llmb-trend=report", "overridden", "llmb_trend in tox.ini is replaced by --llmb-trend"),
         (
-            "addopts = --llmb-since=2020-01-01",
-            "since",
-            "runs before 2020-01-01 left out (--llmb-since in addopts of tox.ini)",
+            "require = all",
+            f"--llmb-require={GROK}",
+            "overridden",
+            "llmb_require in tox.ini is replaced by --llmb-require",
         ),
-        ("llmb_repeat_window = 2h", "repeat-window", "runs within 2h are averaged (llmb_repeat_window in tox.ini)"),
     ],
 )
-def test_what_nobody_typed_is_told(
-    cautions: Cautions, generated: Write, pytester: pytest.Pytester, *, written: str, code: str, text: str
+def test_setting_that_weakens_the_gate_is_a_caution(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester, *, ini: str, option: str, code: str, text: str
 ) -> None:
-    pytester.makefile(".ini", tox=f"[pytest]\n{written}\n")
-    assert cautions(generated(GROK)) == {code: text}
+    """A typed option counts only if it weakens the gate, an ini key whenever it differs from the default."""
+    pytester.makefile(".ini", tox=f"[pytest]\nllmb_{ini}\n" if ini else "[pytest]\n")
+    assert cautions(generated(GROK), "-k", GROK, *([option] if option else [])) == {code: text}
 
 
-@pytest.mark.parametrize(
-    ("option", "code", "text"),
-    [
-        ("--llmb-tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (--llmb-tolerance)"),
-        ("--llmb-assumed-cv=5%", "assumed-cv", "assumed variation 5 %, not 1 % (--llmb-assumed-cv)"),
-        ("-ollmb_tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (-o llmb_tolerance)"),
-    ],
-)
-def test_what_was_typed_is_told_where_it_weakens_the_gate(
-    cautions: Cautions, generated: Write, option: str, code: str, text: str
-) -> None:
-    assert cautions(generated(GROK), "-k", GROK, option) == {code: text}
+def test_option_in_addopts_is_not_typed(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
+    pytester.makefile(".ini", tox="[pytest]\naddopts = --llmb-since=2020-01-01\n")
+    text = "runs before 2020-01-01 left out (--llmb-since in addopts of tox.ini)"
+    assert cautions(generated(GROK)) == {"since": text}
 
 
 def test_the_environment_is_not_typed(
@@ -106,21 +100,7 @@ def test_the_environment_is_not_typed(
     assert (caution, count) == (f"caution: {text}", "1 green: 1 PASS")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "typed"),
-    [("trend", "fail", "report"), ("inconclusive", "fail", "literal"), ("require", "all", GROK)],
-)
-def test_stricter_ini_value_is_told_when_an_option_replaces_it(
-    cautions: Cautions, generated: Write, pytester: pytest.Pytester, *, key: str, value: str, typed: str
-) -> None:
-    pytester.makefile(".ini", tox=f"[pytest]\nllmb_{key} = {value}\n")
-    text = f"llmb_{key} in tox.ini is replaced by --llmb-{key}"
-    assert cautions(generated(GROK), "-k", GROK, f"--llmb-{key}={typed}") == {"overridden": text}
-
-
-def test_keys_in_a_file_that_pytest_does_not_read_are_told(
-    cautions: Cautions, generated: Write, pytester: pytest.Pytester
-) -> None:
+def test_keys_in_an_ignored_file_are_a_caution(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
     """An empty pytest.ini is enough: what pyproject.toml says of pytest is not read any more."""
     pytester.makefile(".ini", pytest="[pytest]\n")
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\nllmb_require = ["all"]\n')
@@ -139,7 +119,7 @@ def test_what_a_conftest_sets_is_told(cautions: Cautions, generated: Write, pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "far"), [(1.3, True), (1.04, False)])
-def test_a_recorded_baseline_far_above_the_published_one_is_told(
+def test_recorded_baseline_far_above_published_is_a_caution(
     cautions: Cautions,
     judged: Judge,
     baselines: dict[str, Baseline],
@@ -199,7 +179,7 @@ def test_selected_configurations_without_a_verdict_are_counted(cautions: Caution
     assert found == {"without-verdict": "2 of 3 selected have no verdict: 2 MISSING"}
 
 
-def test_a_stale_configuration_is_told_where_nobody_typed_the_age(
+def test_stale_configuration_is_a_caution_unless_age_was_typed(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makeini("[pytest]\nllmb_max_age = 20h\n")
@@ -231,7 +211,7 @@ def test_items_that_a_conftest_skips_are_told(cautions: Cautions, generated: Wri
     assert found["skipped-items"] == f"skipped before a verdict: 1 item, 1 red: REGRESSION {fp8}"
 
 
-def test_a_regression_that_a_conftest_expects_is_named_before_anything_is_green(
+def test_regression_expected_by_a_conftest_is_named_first(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     generated(GROK.replace("bf16", "fp8"), factor=1.3)
@@ -260,7 +240,7 @@ def months(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseli
 
 
 @pytest.mark.slow
-def test_a_green_night_that_is_known_to_be_slower_says_so_first(
+def test_green_session_names_its_slower_trend_first(
     judged: Judge,
     months: Path,
     pytester: pytest.Pytester,
@@ -285,7 +265,7 @@ def test_a_green_night_that_is_known_to_be_slower_says_so_first(
 
 
 @pytest.mark.slow
-def test_a_users_own_test_needs_no_item_for_the_nights(
+def test_own_tests_get_the_caution_without_a_trend_item(
     cautions: Cautions, months: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
@@ -293,7 +273,7 @@ def test_a_users_own_test_needs_no_item_for_the_nights(
 
 
 @pytest.mark.slow
-def test_a_change_that_no_entry_may_accept_asks_for_a_recording(
+def test_change_too_large_to_accept_asks_for_recording(
     judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     write_month(tmp_path, baselines[GROK], 1.14)

@@ -48,12 +48,3 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixt
     assert code == 1
     assert "another file is there, and was kept; give another folder" in told
     assert file.read_text() == "# mine\n"
-
-
-def test_without_such_a_run_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "runs").mkdir()
-    assert draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts") == (
-        1,
-        "no run that matches no baseline was found\n",
-    )
-    assert not (tmp_path / "drafts").exists()

@@ -38,7 +38,7 @@ def refused(pytester: pytest.Pytester, examples: Path) -> Refused:
     ],
     ids=["pytest.ini", "tox.ini", "setup.cfg", "ini_options", "tool.pytest", "pytest.toml"],
 )
-def test_an_unknown_key_and_a_wrong_value_are_told_in_every_file(
+def test_unknown_key_or_wrong_value_is_refused_everywhere(
     refused: Refused, pytester: pytest.Pytester, name: str, text: str
 ) -> None:
     native = "ini_options" not in text and name.endswith(".toml")
@@ -55,18 +55,12 @@ def test_an_unknown_key_and_a_wrong_value_are_told_in_every_file(
     ("key", "told"),
     [
         ("llmb_required = all", "there is no ini key llmb_required (did you mean 'llmb_require'?)"),
-        ("llmb-trend = fail", "there is no ini key llmb-trend (did you mean 'llmb_trend'?)"),
         ("LLMB_TREND = fail", "there is no ini key LLMB_TREND"),
-        ("lmb_trend = fail", "there is no ini key lmb_trend (did you mean 'llmb_trend'?)"),
         ("llmbtrend = fail", "there is no ini key llmbtrend (did you mean 'llmb_trend'?)"),
         ("llmb_certify = true", "llmb_certify is no ini key; write --llmb-certify into addopts"),
-        ("llmb_since = 2025-01-01", "llmb_since is no ini key; write --llmb-since into addopts"),
         ("llmb_require =", "llmb_require is empty: give a value, or leave the key out"),
         ("llmb_trend = fial", "llmb_trend = fial: expected report or fail (did you mean 'fail'?)"),
-        ("llmb_gpu = h1000", "llmb_gpu = h1000: no baseline has it; known: "),
         ("llmb_require = nightly.txt", "llmb_require = nightly.txt: neither a file nor a configuration"),
-        ("llmb_max_age = 20", "llmb_max_age = 20: expected a number above 0 with m, h, d or w"),
-        ("llmb_acknowledged = none.yaml", "none.yaml does not exist: "),
         ("llmb_baselines = nowhere", "nowhere does not exist: "),
         ("llmb_no_cache = maybe", "maybe"),
         ("addopts = --llmb-trend=fial", "addopts: --llmb-trend=fial: expected report or fail"),
@@ -85,11 +79,10 @@ def test_a_key_that_does_nothing_is_refused(refused: Refused, pytester: pytest.P
     [
         ("pytest.ini", "[tool:pytest]\nllmb_trend = fail\n", "llmb_trend stands in [tool:pytest], which pytest"),
         ("pytest.ini", "[llmbench]\nllmb_trend = fail\n[pytest]\n", "stands in [llmbench], which pytest does not read"),
-        ("pyproject.toml", '[tool.llmbench]\nllmb_trend = "fail"\n', "stands in [tool.llmbench], which pytest"),
         ("pyproject.toml", '[pytest]\nllmb_trend = "fail"\n', "llmb_trend stands in [pytest], which pytest"),
     ],
 )
-def test_a_key_in_a_table_that_pytest_does_not_read_is_refused(
+def test_key_in_an_ignored_table_is_refused(
     refused: Refused, pytester: pytest.Pytester, name: str, text: str, told: str
 ) -> None:
     pytester.path.joinpath(name).write_text(text, encoding="utf-8")
@@ -100,7 +93,6 @@ def test_a_key_in_a_table_that_pytest_does_not_read_is_refused(
     ("arguments", "told"),
     [
         (["-o", "llmb_trned=fail"], "-o: there is no ini key llmb_trned (did you mean 'llmb_trend'?)"),
-        (["-ollmb_trend=fial"], "-o llmb_trend=fial: expected report or fail"),
         (["--override-ini=llmb_tolerance=4x"], "-o llmb_tolerance=4x: found '4x'"),
     ],
 )
@@ -120,9 +112,7 @@ def test_workers_change_nothing(refused: Refused, pytester: pytest.Pytester) -> 
 
 
 @pytest.mark.slow
-def test_a_key_of_the_users_own_and_one_of_another_plugin_are_none_of_ours(
-    judged: Judge, examples: Path, pytester: pytest.Pytester
-) -> None:
+def test_keys_of_other_plugins_are_left_alone(judged: Judge, examples: Path, pytester: pytest.Pytester) -> None:
     pytester.makeconftest("def pytest_addoption(parser): parser.addini('llmb_mine', 'a key of mine')")
     pytester.makefile(".ini", pytest="[pytest]\nllmb_mine = 1\nsome_other_plugin = 2\n")
     assert judged(f"--llmb-logs={examples}", PLAIN).ret == pytest.ExitCode.OK
