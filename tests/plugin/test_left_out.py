@@ -354,6 +354,10 @@ def test_own_tests_do_not_hide_a_failing_trend(fortnight: Path, pytester: pytest
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
     code, names, _ = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0])
     assert (code, names) == (1, [f"trend {LLAMA[0]}"])
+    node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
+    code, names, told = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node)
+    assert (code, names) == (0, [])
+    assert f"trend {LLAMA[0]}" in caution(told, "deselected")
 
 
 @pytest.mark.slow
