@@ -55,7 +55,7 @@ def number(text: str) -> tuple[Decimal, Decimal]:
 
 
 @pytest.mark.slow
-def test_a_run_at_the_published_step_time_passes_and_reproduces_the_documents_cells(
+def test_published_step_time_passes_and_gives_the_documented_cells(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
     report = tmp_path / "junit.xml"
