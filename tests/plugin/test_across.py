@@ -31,7 +31,7 @@ def family(generated: Write, *factors: float, night: int = 0) -> Path:
 
 
 @pytest.mark.slow
-def test_weak_scaling_reports_and_fails_only_where_asked(judged: Judge, generated: Write) -> None:
+def test_weak_scaling_fails_only_if_asked(judged: Judge, generated: Write) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.15)
     session = judged(logs(folder))
     (told,) = checks(session, "weak-scaling").values()
@@ -53,7 +53,7 @@ def test_slow_fp8_run_reports_a_smaller_speed_up(judged: Judge, generated: Write
 
 
 @pytest.mark.slow
-def test_what_is_only_reported_does_not_make_a_session_green(judged: Judge, generated: Write) -> None:
+def test_reported_checks_alone_are_not_green(judged: Judge, generated: Write) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.0)
     assert judged(logs(folder), "-k", "weak_scaling").ret == pytest.ExitCode.TESTS_FAILED
     assert judged(logs(folder), "-k", "weak_scaling", "--llmb-scaling=fail").ret == pytest.ExitCode.OK
@@ -68,7 +68,7 @@ def shifted(generated: Write) -> Path:
 
 
 @pytest.mark.slow
-def test_a_shift_that_most_share_is_one_item_and_stands_in_each_regressed_one(judged: Judge, shifted: Path) -> None:
+def test_shared_shift_is_one_item_named_in_each_regression(judged: Judge, shifted: Path) -> None:
     session = judged(logs(shifted))
     (told,) = checks(session, "cluster-change").values()
     assert (told["verdict"], told["status"]) == ("SLOWER", "passed")

@@ -59,7 +59,7 @@ def test_no_cache_reads_everything_and_keeps_nothing(pytester: pytest.Pytester, 
 
 
 @pytest.mark.slow
-def test_a_log_is_read_once_however_many_workers_there_are(
+def test_workers_open_no_log_twice(
     programs: Programs, pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted by what every process of the session opens, and all of it in one process."""

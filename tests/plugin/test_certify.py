@@ -18,7 +18,7 @@ def logs(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_missing_and_inconclusive_fail_and_the_literal_rule_stands_beside(judged: Judge, generated: Write) -> None:
+def test_missing_and_inconclusive_runs_fail_a_certificate(judged: Judge, generated: Write) -> None:
     folder = generated(GROK, factor=1.04)
     assert judged(logs(folder), "-k", f"{GROK} or {LLAMA}").statuses == {GROK: "passed", LLAMA: "skipped"}
     session = judged(logs(folder), "-k", f"{GROK} or {LLAMA}", "--llmb-certify")
@@ -84,7 +84,7 @@ def test_against_both_the_red_one_decides(judged: Judge, generated: Write, tmp_p
 
 
 @pytest.mark.slow
-def test_repeats_need_a_known_build_and_stand_in_the_line(judged: Judge, generated: Write) -> None:
+def test_repeats_are_averaged_only_with_a_known_build(judged: Judge, generated: Write) -> None:
     """NeMo-Run metadata names the image; older layouts tell nothing."""
     for name, known in ((GROK, True), (LLAMA, False)):
         for hour, factor in enumerate((1.03, 1.02)):
@@ -97,7 +97,7 @@ def test_repeats_need_a_known_build_and_stand_in_the_line(judged: Judge, generat
             assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(7.325 * 1.025, rel=1e-3)
 
 
-def test_a_run_with_an_item_of_its_own_is_not_averaged(judged: Judge, generated: Write) -> None:
+def test_run_with_its_own_item_is_not_averaged(judged: Judge, generated: Write) -> None:
     for hour, factor in enumerate((1.02, 1.12)):
         folder = generated(GROK, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
     session = judged(logs(folder), "-k", GROK, "--llmb-runs=each", "--llmb-repeat-window=3h")

@@ -68,7 +68,7 @@ CASE = "fake_job-24.11-h100-bf16-8"
 
 
 @pytest.mark.slow
-def test_why_a_job_failed_is_said_and_its_token_nowhere(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_job_is_explained_without_its_token(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
     collect = night.submit(WAITED)
     reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml", "--junitxml=b.xml")
     told = night.run(*collect, *reports, "-v")
@@ -86,7 +86,7 @@ def test_why_a_job_failed_is_said_and_its_token_nowhere(night: Night, capfd: pyt
 
 
 @pytest.mark.slow
-def test_what_cannot_tell_says_the_command_that_repeats_it_and_all_runs_count(night: Night) -> None:
+def test_inconclusive_run_is_repeated_by_the_printed_command(night: Night) -> None:
     collect = night.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
     told = night.run(*collect)
     assert told.verdicts == {CASE: "INCONCLUSIVE"}
@@ -107,7 +107,7 @@ def test_what_cannot_tell_says_the_command_that_repeats_it_and_all_runs_count(ni
 
 
 @pytest.mark.slow
-def test_a_token_that_lives_for_a_night_is_hidden_by_the_next_one_too(night: Night) -> None:
+def test_expired_token_stays_hidden_in_the_next_session(night: Night) -> None:
     collect = night.submit(WAITED)
     again = [word for word in collect if not word.startswith("--llmb-collect")]
     reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml")
@@ -143,9 +143,7 @@ def test_a_folder_without_the_session_says_where_it_lies(night: Night, capfd: py
 
 
 @pytest.mark.slow
-def test_a_job_of_which_no_baseline_file_is_given_is_an_error_and_not_left_out(
-    night: Night, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_collecting_without_its_baseline_file_is_an_error(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
     collect = [word for word in night.submit(WELL) if not word.startswith("--llmb-baselines")]
     assert night.run(*collect[2:]).ret == pytest.ExitCode.USAGE_ERROR
     assert f"no baseline file has (any more) {CASE}: give --llmb-baselines=DIR" in capfd.readouterr().err

@@ -27,7 +27,7 @@ def expected() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_every_example_gets_the_verdict_that_it_was_made_for(judged: Judge, examples: Path) -> None:
+def test_examples_get_their_designed_verdicts(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples))
     found = {name: verdict for name, verdict in session.verdicts.items() if name in expected()}
     assert found == expected()

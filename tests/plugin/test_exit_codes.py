@@ -88,7 +88,7 @@ def test_a_launch_that_is_stopped_is_two(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_session_that_is_stopped_is_two_and_its_reports_say_so(
+def test_stopped_session_exits_with_two_and_reports_it(
     pytester: pytest.Pytester, generated: Write, number: int
 ) -> None:
     pytester.makeconftest("""

@@ -57,9 +57,7 @@ def test_every_value_reaches_the_job_as_it_is(pytester: pytest.Pytester, folder:
     assert not list(pytester.path.rglob("hurt"))
 
 
-def test_a_value_that_no_process_can_have_is_refused_before_anything_is_launched(
-    pytester: pytest.Pytester, folder: Path
-) -> None:
+def test_value_too_long_for_a_process_is_refused(pytester: pytest.Pytester, folder: Path) -> None:
     write_recipe(folder, {"8b": HURT}, kind="local")
     describe(folder, {"LONG": "x" * 131_072})
     result = pytester.runpytest("-k", "fake", "--llmb-launch")

@@ -37,7 +37,7 @@ def told(session: Judged) -> object:
 
 
 @pytest.mark.slow
-def test_an_archive_is_judged_as_the_folder_that_was_packed(judged: Judge, examples: Path, tmp_path: Path) -> None:
+def test_archive_is_judged_like_its_folder(judged: Judge, examples: Path, tmp_path: Path) -> None:
     import zstandard
 
     data = packed(examples, tmp_path / "x.tar", "w").read_bytes()
@@ -99,7 +99,7 @@ def test_an_empty_standard_input_is_never_green(judged: Judge, monkeypatch: pyte
     assert judged(logs("-"), "-s").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_standard_input_that_pytest_takes_away_is_a_usage_error(pytester: pytest.Pytester) -> None:
+def test_captured_standard_input_is_a_usage_error(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--capture=sys", logs("-"))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"])
@@ -127,7 +127,7 @@ def test_a_remote_place_is_judged_as_a_folder(judged: Judge, generated: Write, t
         ("ftp://me:secret@host/runs", "*a password or a signature in a path ends up in reports*"),
     ],
 )
-def test_a_url_that_cannot_be_opened_is_a_usage_error(pytester: pytest.Pytester, url: str, message: str) -> None:
+def test_unusable_url_is_a_usage_error(pytester: pytest.Pytester, url: str, message: str) -> None:
     pytest.importorskip("fsspec")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(url))
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -36,7 +36,7 @@ def ran(pytester: pytest.Pytester) -> Callable[[], int]:
 
 
 @pytest.mark.slow
-def test_a_run_that_passes_is_repeated_as_often_as_the_suite_asks_for(launch: Launch, ran: Callable[[], int]) -> None:
+def test_passing_run_is_repeated_as_the_suite_asks(launch: Launch, ran: Callable[[], int]) -> None:
     session = launch()
     assert (session.verdicts, session.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 3)
     assert session.described[NAME]["estimate"]["runs"] == 3
@@ -44,7 +44,7 @@ def test_a_run_that_passes_is_repeated_as_often_as_the_suite_asks_for(launch: La
 
 
 @pytest.mark.slow
-def test_fewer_where_the_command_says_so_and_what_is_missing_stands_under_the_line(
+def test_typed_repeats_give_fewer_runs_and_a_note(
     launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = launch("--llmb-repeats=1")
@@ -53,7 +53,7 @@ def test_fewer_where_the_command_says_so_and_what_is_missing_stands_under_the_li
 
 
 @pytest.mark.slow
-def test_a_certificate_needs_all_runs_whatever_the_command_says(launch: Launch, ran: Callable[[], int]) -> None:
+def test_certificate_needs_all_runs_of_the_suite(launch: Launch, ran: Callable[[], int]) -> None:
     session = launch("--llmb-repeats=1", "--llmb-certify", "--llmb-tolerance=50%")
     told = session.described[NAME]
     assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-few-runs", "failed")
@@ -61,9 +61,7 @@ def test_a_certificate_needs_all_runs_whatever_the_command_says(launch: Launch, 
 
 
 @pytest.mark.slow
-def test_what_a_launch_cannot_make_is_missing_until_a_further_launch_has_made_it(
-    launch: Launch, ran: Callable[[], int]
-) -> None:
+def test_suite_is_missing_until_enough_runs_were_launched(launch: Launch, ran: Callable[[], int]) -> None:
     session = launch(asked=5)
     told = session.described[NAME]
     assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-few-runs", "failed")
@@ -74,9 +72,7 @@ def test_what_a_launch_cannot_make_is_missing_until_a_further_launch_has_made_it
 
 
 @pytest.mark.slow
-def test_a_launch_in_two_parts_makes_the_runs_where_it_goes_on_and_lacks_them_where_it_only_collects(
-    launch: Launch, ran: Callable[[], int]
-) -> None:
+def test_only_resuming_makes_the_runs_that_are_left(launch: Launch, ran: Callable[[], int]) -> None:
     for going_on, verdict, runs in (("--llmb-collect", "MISSING", 1), ("--llmb-resume", "PASS", 1 + 3)):
         launch("--llmb-submit-only")
         session = launch(going_on, "--llmb-require=exemplar.yaml", goes_on=True)
