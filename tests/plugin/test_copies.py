@@ -70,7 +70,7 @@ def without_its_end(text: str) -> str:
     [(LLAMA, str), (LLAMA, redated), (MAXTEXT, with_lines_added), (GROK, without_its_end)],
     ids=["as-it-is", "redated", "with-lines-added", "without-its-end"],
 )
-def test_a_copy_of_an_older_log_under_another_job_id_is_invalid(
+def test_copied_log_of_another_job_is_invalid(
     judged: Judge, tmp_path: Path, night: Any, name: str, change: Callable[[str], str]
 ) -> None:
     copied(night(name, 0, OLD), night(name, 1, NEW), change)
@@ -81,7 +81,7 @@ def test_a_copy_of_an_older_log_under_another_job_id_is_invalid(
 
 
 @pytest.mark.slow
-def test_a_copy_is_found_by_workers_and_in_each_mode(pytester: pytest.Pytester, tmp_path: Path, night: Any) -> None:
+def test_worker_finds_a_copy_if_each_run_is_judged(pytester: pytest.Pytester, tmp_path: Path, night: Any) -> None:
     copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
     result = pytester.runpytest_inprocess(
         "-p", "no:cacheprovider", "-n1", f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", f"{OLD} or {NEW}"
@@ -104,7 +104,7 @@ def test_a_copy_of_another_configurations_log_is_invalid(judged: Judge, tmp_path
 
 
 @pytest.mark.slow
-def test_the_original_stands_where_the_copy_is_older_in_nothing(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_copy_among_earlier_runs_is_left_out(judged: Judge, tmp_path: Path, night: Any) -> None:
     """A copy among the nights before is no night, and the newest run is judged as it is."""
     copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
     night(LLAMA, 2, "1530333")
@@ -112,7 +112,7 @@ def test_the_original_stands_where_the_copy_is_older_in_nothing(judged: Judge, t
 
 
 @pytest.mark.slow
-def test_a_second_log_of_one_job_is_no_second_run(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_second_log_of_a_job_is_no_second_run(judged: Judge, tmp_path: Path, night: Any) -> None:
     """The same job, with edited dates and in another folder: one run, as old as it was."""
     old = night(LLAMA, 0, OLD)
     new = night(LLAMA, 5, OLD + "9")
@@ -123,7 +123,7 @@ def test_a_second_log_of_one_job_is_no_second_run(judged: Judge, tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_copy_whose_original_only_the_history_knows_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_copy_of_a_stored_run_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
     old = night(LLAMA, 0, OLD)
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
     assert verdict(judged, tmp_path, LLAMA, *options)[0] == "PASS"
@@ -133,7 +133,7 @@ def test_a_copy_whose_original_only_the_history_knows_is_invalid(judged: Judge, 
 
 
 @pytest.mark.slow
-def test_a_run_does_not_become_a_copy_of_one_that_was_removed(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_original_passes_after_its_stored_copy_was_removed(judged: Judge, tmp_path: Path, night: Any) -> None:
     """The history knows the copy, too: it was INVALID, and says nothing against the original."""
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
     new = copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
@@ -165,7 +165,7 @@ def test_honest_nights_of_coarse_means_are_no_copies(
 
 
 @pytest.mark.slow
-def test_the_same_text_to_the_letter_with_its_dates_is_a_copy_however_coarse(
+def test_identical_text_with_dates_is_a_copy(
     judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
 ) -> None:
     printed = five_step_means(1, baselines[NEMO1].step_seconds)
@@ -174,9 +174,9 @@ def test_the_same_text_to_the_letter_with_its_dates_is_a_copy_however_coarse(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [LLAMA, NEMO1])
-def test_a_month_of_honest_nights_holds_no_copy(judged: Judge, tmp_path: Path, night: Any, name: str) -> None:
+def test_a_month_of_honest_nights_holds_no_copy(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """NeMo 1 prints few digits."""
     for day in range(30):
-        night(name, day, str(1530000 + day))
-    session = judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", name)
+        night(NEMO1, day, str(1530000 + day))
+    session = judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", NEMO1)
     assert {one["verdict"] for one in session.described.values()} == {"PASS"}
