@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,25 @@ def test_without_the_extra_nothing_is_completed_and_nothing_done(tmp_path: Path)
     assert complete(tmp_path, "llmbench history list", hidden) == []
 
 
-# --- a shell ------------------------------------------------------------------------------------------------
+# --- the shells themselves ----------------------------------------------------------------------------------
+
+FISH = """\
+register-python-argcomplete --shell fish llmbench | source
+complete -C 'llmbench hi'
+complete -C 'llmbench history export --form'
+complete -C 'llmbench history export --format '
+"""
+
+ZSH = """\
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z 'PS1=READY_; autoload -Uz compinit; compinit -u -d dump; eval "$(register-python-argcomplete llmbench)"; pwd'
+zpty -r -m z answer "*$PWD*READY_*"
+zpty -w -n z $'llmbench history export --form\t'
+zpty -r -m z answer '*--format*'
+print -r -- "$answer"
+"""
+"""A line that is typed into a zsh in a terminal of its own, up to the Tab key; the file stands behind compinit."""
 
 BASH = """\
 eval "$(register-python-argcomplete llmbench)"
@@ -57,14 +76,43 @@ echo "${COMPREPLY[@]}"
 """
 
 
-@pytest.mark.slow
-def test_bash_completes_as_the_documents_show() -> None:
+def type_into(shell: str, folder: Path, script: str) -> str:
+    """Return what a script of a shell prints, with the commands of this environment; skipped where it is missing."""
     pytest.importorskip("argcomplete")
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"needs {shell}, which is not installed")
     commands = Path(sys.executable).parent
     if not (commands / "llmbench").exists() or not (commands / "register-python-argcomplete").exists():
         pytest.skip(f"needs llmbench and register-python-argcomplete in {commands}")
-    environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+    (folder / "script").write_text(script)
+    environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
+    plain = {"zsh": ["-f"], "bash": ["--norc"], "fish": ["--no-config"]}[shell]
     done = subprocess.run(
-        ["bash", "--norc", "-c", BASH], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [program, *plain, "script"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
-    assert (done.returncode, done.stdout.split()) == (0, ["--format"]), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_fish_completes_as_the_documents_say(tmp_path: Path) -> None:
+    lines = [line.split("\t")[0] for line in type_into("fish", tmp_path, FISH).splitlines()]
+    assert lines[:2] == ["history", "--format"]
+    assert set(lines[2:]) == {"csv", "parquet", "json", "jsonl"}
+
+
+@pytest.mark.slow
+def test_zsh_completes_as_the_documents_say(tmp_path: Path) -> None:
+    assert "--format" in type_into("zsh", tmp_path, ZSH)
+
+
+@pytest.mark.slow
+def test_bash_completes_as_the_documents_say(tmp_path: Path) -> None:
+    assert type_into("bash", tmp_path, BASH).split() == ["--format"]

@@ -1,9 +1,16 @@
-"""`llmbench probe`: exit codes as `git bisect run` reads them."""
+"""`llmbench probe`: exit codes that `git bisect run` takes for what they are; and a real `git bisect run`."""
 
 from __future__ import annotations
 
 import math
+import os
+import select
+import shutil
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import chdir
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,7 +60,7 @@ def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seconds", "code"), [(GOOD, 0), (SLOW, 1)])
+@pytest.mark.parametrize(("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)])
 def test_a_build_is_on_one_side_of_the_middle(
     ends: list[str], seconds: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,8 +87,9 @@ def test_runs_that_cannot_be_judged_are_no_data(ends: list[str], capsys: pytest.
 
 
 def test_ends_that_are_alike_stop_the_search(capsys: pytest.CaptureFixture[str]) -> None:
-    for folder, seconds, night in (("good", GOOD, 1), ("bad", GOOD, 3), ("new", SLOW, 5)):
-        write_runs(folder, seconds, night)
+    write_runs("good", GOOD, 1)
+    write_runs("bad", GOOD, 3)
+    write_runs("new", SLOW, 5)
     assert main(["probe", "--good", "good", "--bad", "bad", "new"]) == 128
     assert "nothing to search" in capsys.readouterr().out
 
@@ -111,15 +119,26 @@ def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(ends: list
 
 
 @pytest.mark.slow
-def test_copied_runs_are_listed_and_not_counted(ends: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("end", ["", "; exit 1"])
+def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
+    ends: list[str], capsys: pytest.CaptureFixture[str], end: str
+) -> None:
     write_runs("middle", 2.0495, 5, runs=1)
-    copy = 'test "$0" = "$LLMBENCH_RUN" && cp middle/run_1/train.log "$0"'
-    assert main([*ends, "--runs", "new runs", "--", "sh", "-c", copy, "{LLMBENCH_RUN}"]) == 125
+    assert (
+        main([*ends, "--runs", "candidates", "--", "sh", "-c", f'cp middle/run_1/train.log "$LLMBENCH_RUN"{end}'])
+        == 125
+    )
     out = capsys.readouterr().out
     assert out.startswith("probe: cannot tell")
     assert "does not run" not in out
     assert "1 of its runs count" in out
-    assert out.count("no data: new/") == out.count("copied: a copy of") == 2
+    assert out.count("no data: new/") == out.count("copied: a copy of") == (1 if end else 2)
+
+
+@pytest.mark.slow
+def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
+    Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
+    assert main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"]) == 125
 
 
 @pytest.mark.slow
@@ -152,7 +171,9 @@ def test_a_command_that_is_not_there_says_nothing_of_a_build(
     "words",
     [
         ["probe"],
+        ["probe", "--good", "good", "--bad", "bad"],
         ["probe", "--good", "good", "--bad", "bad", "--oops", "new"],
+        ["probe", "--good", "good", "--bad", "nowhere", "new"],
         ["probe", "--good", "good", "--bad", "bad", "new", "newer"],
         ["probe", "--good", "good", "--bad", "empty", "new"],
         ["probe", "--good", "good", "--bad", "bad", "--configuration", "other", "new"],
@@ -223,3 +244,77 @@ def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
     outcome, estimate = decide_probe([0.0], [math.log(1.2)], [math.log(1.2)])
     assert outcome is ProbeOutcome.SLOWER
     assert not estimate.noise.measured
+
+
+# --- git ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+@pytest.mark.parametrize(("slow", "candidates"), [(6, {6}), (5, {4, 5})])
+def test_git_bisect_run_finds_the_planted_commit(
+    ends: list[str], tmp_path: Path, slow: int, candidates: set[int]
+) -> None:
+    """Seven commits: the fourth does not build, from a later one on steps are 5 % slower. Next to the one that does not
+    build git names both: nothing tells them apart."""
+    program = tmp_path / "program"
+    program.mkdir()
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        "GIT_CONFIG_GLOBAL": os.devnull,
+    }
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["git", *words], cwd=program, env=environment, text=True, capture_output=True, check=False
+        )
+
+    git("init", "-q")
+    for number in range(1, 8):
+        source = "broken(" if number == 4 else f"echo {SLOW if number >= slow else GOOD}  # {number}"
+        (program / "program.sh").write_text(source)
+        git("add", "program.sh")
+        git("commit", "-qm", f"commit {number}")
+    numbers = {git("rev-parse", f"HEAD~{7 - number}").stdout.strip(): number for number in range(1, 8)}
+    assert len(numbers) == 7
+    for seconds in (GOOD, SLOW):  # made here: a Python for each would take longer than all the rest
+        for number in range(1, 5):
+            write_run(tmp_path / "made" / str(seconds), 4 + number, name=f"run_{number}/train.log", seconds=seconds)
+    script = 'cp "$0/$(sh program.sh)/${LLMBENCH_RUN##*/}/train.log" "$LLMBENCH_RUN"'
+    words = ["--runs", str(tmp_path / "candidates"), "--", "sh", "-c", f"set -e; {script}", str(tmp_path / "made")]
+    both = ["--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad")]
+    git("bisect", "start", "HEAD", "HEAD~6")
+    output = tmp_path / "output"
+    code = answer_bisect(tmp_path, partial(main, ["probe", *both, *words]), program, environment, output)
+    # "abc... is the first bad commit", or a line for each of several
+    lines = [line.partition(" is the first bad commit")[0] for line in output.read_text().splitlines()]
+    assert {numbers[line] for line in lines if line in numbers} == candidates
+    assert code == (0 if len(candidates) == 1 else 2)
+
+
+def answer_bisect(
+    folder: Path, command: Callable[[], int], program: Path, environment: Mapping[str, str], output: Path
+) -> int:
+    """Run `git bisect run` with a script that exits with what a command of this process returns: its exit code."""
+    asked, answered = folder / "asks", folder / "answers"
+    for fifo in (asked, answered):
+        os.mkfifo(fifo)
+    asking, answering = (os.open(fifo, os.O_RDWR) for fifo in (asked, answered))
+    script = 'echo >"$0"; read -r code <"$1"; exit "$code"'
+    bisect = ["git", "bisect", "run", "sh", "-c", script, str(asked), str(answered)]
+    with (
+        output.open("w") as printed,
+        subprocess.Popen(bisect, cwd=program, env=environment, stdout=printed, stderr=printed) as process,
+    ):
+        try:
+            while process.poll() is None:
+                if select.select([asking], [], [], 0.02)[0]:
+                    os.read(asking, 1)
+                    with chdir(program):
+                        os.write(answering, f"{command()}\n".encode())
+        finally:
+            process.kill()
+            os.close(asking)
+            os.close(answering)
+    return process.returncode
