@@ -122,14 +122,13 @@ def test_regression_on_dedicated_nodes_names_no_node() -> None:
 
 def test_regression_known_to_some_configurations_names_no_node() -> None:
     """One configuration is above its old level, the others have a new level: whichever nodes it had most."""
-    new_level = {"level": math.log1p(0.05), "segment": 1}
     for seed in range(4):
         late = []
         for run in make({}, jobs=4, shared=0.05, seed=seed):
             if run.configuration == "c1":
                 late.append(run)
             elif run.night >= START + timedelta(20):
-                late.append(replace(run, **new_level) if run.logarithm > 0 else run)
+                late.append(replace(run, level=math.log1p(0.05), segment=1) if run.logarithm > 0 else run)
         assert not find_slow_node(late).named
 
 

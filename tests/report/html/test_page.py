@@ -241,10 +241,16 @@ def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
 def test_no_text_becomes_more_than_text(text: str) -> None:
     """Elements and their attributes are those of a harmless text, but for the anchors, which are made of ids."""
     quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1}
-    changed = {"text": text, "context": text, "suite": text, "environment": {text: text}, "excerpt": quoted}
+    changed: dict[str, Any] = {
+        "text": text,
+        "context": text,
+        "suite": text,
+        "environment": {text: text},
+        "excerpt": quoted,
+    }
     notes = [{"code": "x", "text": text, "line": 0}]
     parsed = Parsed(render([told("failed", seconds=8.4, notes=notes, **changed)], NOW))
-    harmless = {"text": "x", "context": "x", "suite": "x", "environment": {"x": "x"}}
+    harmless: dict[str, Any] = {"text": "x", "context": "x", "suite": "x", "environment": {"x": "x"}}
     other = Parsed(
         render(
             [told("failed", seconds=8.4, notes=notes, **harmless, excerpt={**quoted, "log": "x", "lines": ["x"]})], NOW
