@@ -133,3 +133,8 @@ def test_a_log_without_a_loss_is_no_proof_of_anything() -> None:
     measured = measure(run(replace(log(part), prints_loss=False)), BASELINE, NOW)
     assert measured.valid
     assert "unverified-loss" in codes(measured)
+
+
+def test_gradients_of_half_the_steps_prove_nothing() -> None:
+    part = segment(steps(grad_norm=np.zeros(50), has_grad_norm=np.arange(50) % 2 == 0))
+    assert measure(run(log(part)), BASELINE, NOW).valid
