@@ -43,24 +43,22 @@ def baselines() -> dict[str, Baseline]:
 
 
 @pytest.fixture(scope="session")
-def recipes() -> dict[tuple[Path, bytes], Recipe]:
-    """Recipes by the file and content that they were read from."""
+def recipes() -> dict[Path, Recipe]:
+    """Shipped recipes by the file that they were read from."""
     return {}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _recipes_read_once(recipes: dict[tuple[Path, bytes], Recipe]) -> Iterator[None]:
-    """Parse each content of each baseline file once: the shipped ones are read by every session."""
-    parse = read.read_recipe
+def _recipes_read_once(recipes: dict[Path, Recipe]) -> Iterator[None]:
+    """Parse each shipped baseline file once, which every session reads."""
+    parse, shipped = read.read_recipe, read.find_shipped_baselines()
 
     def read_recipe(path: Path) -> Recipe:
-        try:
-            content = path.read_bytes()
-        except OSError:
+        if not path.is_relative_to(shipped):
             return parse(path)
-        if (path, content) not in recipes:
-            recipes[path, content] = parse(path)
-        return recipes[path, content]
+        if path not in recipes:
+            recipes[path] = parse(path)
+        return recipes[path]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read, "read_recipe", read_recipe)
