@@ -6,7 +6,6 @@ import os
 import re
 import sqlite3
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -22,8 +21,6 @@ from pytest_llmbench.pipeline.session_history import SessionHistory
 
 NIGHTS = 20
 PLACES = 25
-
-Damage = Callable[[bytearray], None]
 
 
 @pytest.fixture(scope="module")

@@ -500,6 +500,7 @@ PLACES = {
     "two-jobs-of-one-id": Night(two_jobs_of_one_id, SLOWER),
     "slow-in-one-copy": Night(slow_in_one_copy, SLOWER),
     "metadata-of-another-job": Night(slow_beside_metadata_of_a_good_one, (*SLOWER, "MISSING"), NEMO2_LAUNCHER),
+    "a-second-attempt-is-killed": Night(killed_after_a_good_one_of_one_job),
     "slow-among-noise": Night(
         lambda site: [site.write(days=day, factor=1 + 0.003 * (-1) ** day + 0.07 * (day == 0)) for day in range(12)],
         ("REGRESSION",),
@@ -517,7 +518,6 @@ MEGATRON = {
     "gpus": 8, "model": LLAMA_8B, "shape": "sequence_length: 8192, layers: 32, gbs: 128",
 }  # fmt: skip
 BATCH, ELM_SECONDS = 128, 12.0
-ELM_TFLOPS = 412.0
 
 
 def megatron(edit: Callable[[int, str], str | None] = lambda _, line: line, *, seconds: float = ELM_SECONDS) -> str:

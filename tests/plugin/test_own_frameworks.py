@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
@@ -14,9 +13,6 @@ from event_files import run as write_events
 from sessions import Judge, Write
 
 from pytest_llmbench.core.models import Baseline
-
-BATCH = 64
-STARTED = datetime(2026, 5, 4, 6, tzinfo=UTC)
 
 
 def write_state(seconds: Sequence[float]) -> str:

@@ -18,7 +18,6 @@ FOREIGN = "hf_" + "aB3" * 11
 """One that no variable holds: its form tells."""
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
-LLAMA = "llama3.1_405b-25.05-gb200-bf16-128"
 REPORTS = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml", "--junitxml=b.xml", "--llmb-history=h.db")
 FAILS = f"Traceback (most recent call last):\nRuntimeError: 401 for https://{TOKEN}@hub with {FOREIGN}\n"
 

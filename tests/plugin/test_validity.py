@@ -14,7 +14,6 @@ from sessions import Judge, Judged, Write
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 GROK_FP8 = "grok1_314b-25.05-gb200-fp8-128"
 NEMO1 = "grok1_314b-24.11-h100-bf16-512"
-NEMO1_FP8 = "grok1_314b-24.11-h100-fp8-512"
 MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-64"
 MAXTEXT_FP8 = "maxtext_llama2_70b-24.11-h100-fp8-128"
 
