@@ -54,9 +54,10 @@ def load_libraries() -> None:
 
 
 def load_package(*folders: str) -> None:
-    """Import all modules of these folders of the package, of all but its test suite by default."""
+    """Import all modules of these folders of the package (by default all but its test suite), and the libraries."""
     import pytest_llmbench
 
+    load_libraries()
     for module in pkgutil.walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
         folder = module.name.split(".")[1]
         if folder in folders or (not folders and folder != "suite"):
@@ -128,7 +129,6 @@ def write_documented_runs(folder: Path) -> None:
 
 def judge_documented_runs(folder: Path, counting: Counting) -> str:
     """Find, read and judge 22 runs, as a session of a new day does."""
-    load_libraries()
     load_package()
     return run_pytest(folder, counting, *PLUGIN, "--llmb-logs=runs", "--llmb-no-cache")
 
@@ -144,12 +144,8 @@ def import_package(folder: Path, counting: Counting) -> str:
 
 def write_judged(folder: Path) -> None:
     """Write the JSON document of a session of 82 runs."""
-    import pytest
-
     write_runs(folder / "runs", 82)
-    os.chdir(folder)
-    with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["-q", "-p", "no:cacheprovider", "--llmb-logs=runs", "--llmb-json=session.json"])
+    run_pytest(folder, contextlib.nullcontext(), "--llmb-logs=runs", "--llmb-json=session.json")
 
 
 def render_page(folder: Path, counting: Counting) -> str:
@@ -196,7 +192,6 @@ def write_site_history(folder: Path) -> None:
 
 def write_site(folder: Path, counting: Counting) -> str:
     """Run `llmbench site` over the history."""
-    load_libraries()
     load_package()
     done = run_llmbench(folder, counting, "site", "--history", "history.db", "-o", "site")
     return f"{done}, {sum(1 for _ in (folder / 'site').rglob('*.html'))} pages"
@@ -296,7 +291,6 @@ def write_trace(folder: Path) -> None:
 
 def analyse_trace(folder: Path, counting: Counting) -> str:
     """Run `llmbench nccl` on the trace."""
-    load_libraries()
     load_package()
     return run_llmbench(folder, counting, "nccl", "trace.log")
 
@@ -342,7 +336,6 @@ def write_two_sides(folder: Path) -> None:
 
 def compare_sides(folder: Path, counting: Counting) -> str:
     """Run `llmbench compare` on two folders of 6 runs."""
-    load_libraries()
     load_package()
     return run_llmbench(folder, counting, "compare", "a", "b")
 
