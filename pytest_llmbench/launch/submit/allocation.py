@@ -288,7 +288,7 @@ def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: S
 
 
 def _was_left_behind(step: StepStatus) -> bool:
-    """Whether the end of its run ended a step, by SIGTERM. One that was killed is CANCELLED, too, with 0:9."""
+    """Whether a step was ended with its run, by SIGTERM. Slurm also calls a killed step CANCELLED, with code 0:9."""
     return step.state == "CANCELLED" and step.exit_code in (SUCCESS, "0:15")
 
 
