@@ -54,7 +54,7 @@ def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
     return judge(evidence(measurement(seconds), excluded_by_since=HISTORY, baseline=baseline, **fields))
 
 
-def test_one_launched_run_never_shows_that_it_drifted_where_a_regression_needs_two() -> None:
+def test_one_launched_run_never_proves_drift() -> None:
     """Its nodes may be slow."""
     crept = recorded(7.325 * 1.03, FIRST)
     for fewest, verdict in ((1, Verdict.REGRESSION), (2, Verdict.INCONCLUSIVE)):
@@ -69,7 +69,7 @@ def told(judgement: Judgement) -> list[str]:
     return [note.code for note in judgement.notes if note.code.startswith("recorded-drift")]
 
 
-def test_a_night_near_a_value_that_crept_up_is_a_regression() -> None:
+def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
     """+4 % recorded since, +4 % tonight on top: each is within 5 %, together they are 8.2 %."""
     judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
@@ -77,7 +77,7 @@ def test_a_night_near_a_value_that_crept_up_is_a_regression() -> None:
     assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
 
 
-def test_the_same_night_passes_against_a_baseline_that_never_moved() -> None:
+def test_same_run_passes_against_an_unmoved_baseline() -> None:
     judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04))
     assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [])
 
@@ -85,13 +85,13 @@ def test_the_same_night_passes_against_a_baseline_that_never_moved() -> None:
 @pytest.mark.parametrize(
     ("factor", "code"), [(1.04, "recorded-drift"), (1.02, "recorded-drift-little"), (0.99, "recorded-drift-little")]
 )
-def test_a_green_night_tells_its_distance(factor: float, code: str) -> None:
+def test_passing_run_notes_its_drift(factor: float, code: str) -> None:
     judgement = judged(7.325 * factor, recorded(7.325 * factor, FIRST))
     assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [code])
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_value_beyond_the_budget_that_nobody_accepted_is_never_green(alone: bool) -> None:
+def test_unaccepted_value_beyond_the_budget_never_passes(alone: bool) -> None:
     """Somebody edited the file: the run is at its recorded value, which is 9 % slower than the first."""
     found = evidence(measurement(7.325 * 1.09), excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.09, FIRST))
     judgement = judge_alone(found) if alone else judge(found)
@@ -99,55 +99,45 @@ def test_a_value_beyond_the_budget_that_nobody_accepted_is_never_green(alone: bo
     assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in judgement.text
 
 
-def test_a_run_that_is_within_the_first_value_is_no_regression_whatever_was_recorded_since() -> None:
+def test_run_within_the_first_value_is_no_regression() -> None:
     judgement = judged(7.33, recorded(7.325 * 1.09, FIRST))
     assert judgement.verdict is Verdict.IMPROVEMENT
 
 
-def test_a_reason_makes_a_value_the_one_that_counts() -> None:
+def test_recorded_reason_accepts_the_new_value() -> None:
     assert judged(7.325 * 1.09, recorded(7.325 * 1.09, FIRST, reason="driver 570")).verdict is Verdict.PASS
 
 
-def test_a_budget_is_what_the_settings_say_and_never_narrower_than_the_tolerance() -> None:
+def test_drift_budget_is_never_narrower_than_the_tolerance() -> None:
     crept = recorded(7.325 * 1.04, FIRST)
     assert judged(7.325 * 1.08, crept, drift_budget=0.2).verdict is Verdict.PASS
     assert judged(7.325 * 1.08, crept, tolerance=0.1).verdict is Verdict.PASS
     assert judged(7.325 * 1.08, crept, drift_budget=0.03).reason is Reason.DRIFTED
 
 
-STEPS = [round(1 + 0.005 * step, 3) for step in range(25)]
-"""Nights from the first value to 12 % beyond it."""
-
-
-@pytest.mark.parametrize("night", STEPS)
-@pytest.mark.parametrize("recorded_at", [1.0, 1.02, 1.04, 1.05])
-@pytest.mark.parametrize("cv", [0.001, 0.004, 0.015])
-def test_no_night_is_green_that_the_first_value_would_not_let_pass(night: float, recorded_at: float, cv: float) -> None:
+@pytest.mark.parametrize("night", [1.0, 1.045, 1.05, 1.055, 1.12])
+@pytest.mark.parametrize("recorded_at", [1.0, 1.04, 1.05])
+@pytest.mark.parametrize("cv", [0.001, 0.015])
+def test_run_beyond_the_first_value_never_passes(night: float, recorded_at: float, cv: float) -> None:
     """Recording again within the budget moves the rule as written no further than it was: 1.04 allows no 1.06."""
     history = nights(*(7.325 * (1 + cv * sign) for sign in (1, -1, 0.3, -0.6, 1.2, -1.1, 0.4, -0.2, 0.8, -0.9)))
     found = evidence(
         measurement(7.325 * night), excluded_by_since=history, baseline=recorded(7.325 * recorded_at, FIRST)
     )
     judgement = judge(found)
-    green = decide_status(judgement, required=False) is Status.PASSED
-    assert not (green and night > 1.05)
-    assert green or night > 1.05
+    assert (decide_status(judgement, required=False) is Status.PASSED) is (night <= 1.05)
     assert judgement.meets_point is (night <= 1.05)
 
 
-def test_a_night_between_the_first_value_and_what_was_recorded_since_says_that_it_cannot_tell() -> None:
+def test_run_slightly_beyond_the_budget_is_inconclusive() -> None:
     """5.5 % against a budget of 5 %: what was seen is beyond, what is known is not; the rule as written decides."""
     judgement = judged(7.325 * 1.055, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.DRIFTED)
     assert judgement.text.startswith("tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20")
     assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
-    (_, remark, *_) = list(
-        render_summary([describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path())], [])
-    )[1:]
-    assert remark.strip().startswith("tonight 7.728 s is +5.5 % from 7.325 s")
 
 
-def test_a_run_that_cannot_say_how_slow_it_is_meets_no_rule_beyond_the_first_value() -> None:
+def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
     """A few slow steps decide: the reason stays, and the item is red all the same."""
     window = (7.325 * 1.055,) * 32 + (7.325 * 2,) * 2
     crept = recorded(7.325 * 1.04, FIRST)
@@ -157,7 +147,7 @@ def test_a_run_that_cannot_say_how_slow_it_is_meets_no_rule_beyond_the_first_val
     assert decide_status(judgement, required=False) is Status.FAILED
 
 
-def test_launched_runs_of_two_states_each_meet_the_first_value_or_none_does() -> None:
+def test_launched_runs_each_meet_the_first_value() -> None:
     """Their mean is within the budget, and one of them is not."""
     runs = [
         measurement(7.325 * factor, run=run(launch="a launch", started=NOW - timedelta(hours=hours)))
@@ -168,13 +158,7 @@ def test_launched_runs_of_two_states_each_meet_the_first_value_or_none_does() ->
     assert judgement.meets_point is False
 
 
-def test_a_regression_stays_one_and_tells_the_distance() -> None:
-    judgement = judged(9.0, recorded(7.325 * 1.04, FIRST))
-    assert judgement.reason is Reason.SLOWER_THAN_BOUND
-    assert told(judgement) == ["recorded-drift"]
-
-
-def test_a_message_says_who_recorded_and_from_which_value_drift_is_counted() -> None:
+def test_message_names_recorder_and_first_value() -> None:
     crept = recorded(7.325 * 1.04, FIRST)
     recording = replace(crept.recording or pytest.fail("it is recorded"), by="bob on login2")
     judgement = judged(7.325 * 1.04 * 1.04, replace(crept, recording=recording))
@@ -189,7 +173,7 @@ def test_a_message_says_who_recorded_and_from_which_value_drift_is_counted() -> 
     assert remark.strip().startswith("tonight 7.923 s is +8.2 % from 7.325 s")
 
 
-def test_a_change_that_was_acknowledged_is_no_drift() -> None:
+def test_acknowledged_change_is_no_drift() -> None:
     """It has a reason of its own; what comes on top of it counts."""
     yesterday = (NOW - timedelta(days=1)).date()
     entry = Acknowledgement(KEY.id, 0.06, yesterday, yesterday + timedelta(days=30), "a fix", "A. Person", "a.yaml:3")

@@ -148,7 +148,7 @@ def test_same_change_is_found_among_few_days_only() -> None:
     assert find_level_shifts(series((0.0, 500), (0.0245, 4), sigma=1e-6), KNOWN) == ()
 
 
-def test_two_bad_days_and_a_slow_one_are_no_level() -> None:
+def test_two_bad_days_before_slow_one_are_no_level() -> None:
     """Drawn in they would be 2.7 sigma on average, which a change of three nights is found for."""
     values = series((0.0, 120), sigma=1e-6)
     values[60:63] = [0.25, 0.25, 0.022]

@@ -10,6 +10,7 @@ from builders import HISTORY, NOW, evidence, measurement, run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.formatting import format_exclude_option
 from pytest_llmbench.judge.cluster import NodeFinding, RunOnNodes, find_slow_nodes, judge_nodes
 from pytest_llmbench.judge.decide import judge
 
@@ -91,6 +92,10 @@ def test_finding_names_slow_nodes_and_what_to_exclude(runs: list[tuple[float, st
 @pytest.mark.parametrize("sigma", [0.0, math.nan, math.inf])
 def test_unknown_noise_names_no_node(sigma: float) -> None:
     assert find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND) == NodeFinding()
+
+
+def test_option_folds_and_quotes_many_nodes() -> None:
+    assert format_exclude_option([f"node{number:03}" for number in range(1, 65)]) == "--llmb-exclude='node[001-064]'"
 
 
 nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size=4)

@@ -56,8 +56,8 @@ def printed(seconds: list[float], mean_of: list[int] | int = 10, **fields: Any) 
     )
 
 
-@pytest.mark.parametrize("seconds", [[7.0], [7.3], [7.6], [7.0, 7.0], [6.0, 8.0], [5.0]])
-def test_one_or_two_means_within_the_bound_are_no_pass(seconds: list[float]) -> None:
+@pytest.mark.parametrize("seconds", [[7.6], [6.0, 8.0], [5.0]])
+def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
     """Within them nothing is seen, and nothing of how much they vary: the bound is met, more is not known."""
     judgement = judge(evidence(printed(seconds)))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.CANNOT_TELL)
@@ -69,9 +69,9 @@ def test_one_or_two_means_within_the_bound_are_no_pass(seconds: list[float]) -> 
 
 @pytest.mark.parametrize(
     ("seconds", "reason"),
-    [([4.0], Reason.IMPLAUSIBLY_FAST), ([4.0, 4.0], Reason.IMPLAUSIBLY_FAST), ([6.8], Reason.CANNOT_TELL)],
+    [([4.0, 4.0], Reason.IMPLAUSIBLY_FAST), ([6.8], Reason.CANNOT_TELL)],
 )
-def test_one_mean_may_not_be_faster_than_is_plausible(seconds: list[float], reason: Reason) -> None:
+def test_implausibly_fast_means_fail(seconds: list[float], reason: Reason) -> None:
     """Of a run that was resumed half-way the time of half of the steps is taken for that of all."""
     judgement = judge(evidence(printed(seconds), plausible=0.15))
     assert judgement.reason is reason
@@ -79,15 +79,14 @@ def test_one_mean_may_not_be_faster_than_is_plausible(seconds: list[float], reas
     assert passed is (reason is Reason.CANNOT_TELL)
 
 
-def test_one_mean_beyond_the_bound_fails() -> None:
+def test_one_mean_beyond_the_bound_is_a_regression() -> None:
     judgement = judge(evidence(printed([7.8])))
-    assert judgement.verdict is Verdict.REGRESSION
-    assert judgement.meets_point is False
-
-
-def test_a_history_says_what_one_mean_cannot() -> None:
-    assert judge(evidence(printed([7.3]), *HISTORY)).verdict is Verdict.PASS
+    assert (judgement.verdict, judgement.meets_point) == (Verdict.REGRESSION, False)
     assert judge(evidence(printed([7.8]), *HISTORY)).verdict is Verdict.REGRESSION
+
+
+def test_history_decides_what_one_mean_cannot() -> None:
+    assert judge(evidence(printed([7.3]), *HISTORY)).verdict is Verdict.PASS
 
 
 def test_three_means_are_three_samples() -> None:
@@ -101,7 +100,7 @@ def test_three_means_are_three_samples() -> None:
     assert judge(evidence(few)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_slow_interval_is_no_hiccup() -> None:
+def test_slow_mean_is_not_forgiven() -> None:
     """One of ten means may hold a stall of all its steps: that is not one slow step in twenty."""
     stalled = [7.3] * 9 + [12.0]
     for width, meets in ((10, False), (1, True)):
@@ -110,7 +109,7 @@ def test_a_slow_interval_is_no_hiccup() -> None:
         assert meets_point([one], told, estimate_difference([one], told, told.prior)) is meets
 
 
-def test_slow_means_are_named_by_the_steps_that_they_cover() -> None:
+def test_slow_mean_is_named_by_its_steps() -> None:
     shape = find_shape(printed([7.3, 7.31, 7.29, 7.3, 9.0, 7.32]))
     assert shape.kind == "one-spike"
     assert shape.words == "one spike: steps 51 to 60 took 1.23 x the median on average (line 160)"
@@ -126,11 +125,7 @@ def test_means_show_no_period() -> None:
     assert "every" not in shape.words
 
 
-def test_calm_means_say_that_they_are_means() -> None:
-    assert find_shape(printed([7.3, 7.31, 7.29, 7.3])).words == "no mean of several steps stands out"
-
-
-def test_a_warm_up_over_several_means_is_named_by_its_steps() -> None:
+def test_warm_up_over_means_is_named_by_its_steps() -> None:
     shape = find_shape(printed([8.2, 8.1, 8.0, 7.9, *[7.3, 7.31, 7.29, 7.3] * 2]))
     assert shape.warming_up is not None
     assert shape.warming_up.text.startswith("warm-up not over: steps 11 to 50 are ")
@@ -145,7 +140,7 @@ def test_a_warm_up_over_several_means_is_named_by_its_steps() -> None:
     ],
     ids=["means", "one mean", "tokens only"],
 )
-def test_a_damaged_log_of_such_times_does_not_pass(columns: Steps, window: Window) -> None:
+def test_damaged_log_of_means_never_passes(columns: Steps, window: Window) -> None:
     def decide(one: Evidence) -> tuple[Judgement, Status]:
         judgement = judge(one)
         return judgement, decide_status(judgement, required=False)
@@ -165,7 +160,7 @@ values = st.lists(st.tuples(st.floats(6.5, 9.0), st.integers(1, 12)), min_size=1
 
 @pytest.mark.slow
 @given(values, st.floats(1.0, 2.0), st.sampled_from(["literal", "fail"]), st.booleans())
-def test_a_slower_run_never_turns_a_failure_into_a_pass(
+def test_slower_means_never_pass_a_failure(
     parts: list[tuple[float, int]], factor: float, policy: str, trimmed: bool
 ) -> None:
     seconds, widths = [one for one, _ in parts], [width for _, width in parts]
@@ -176,11 +171,3 @@ def test_a_slower_run_never_turns_a_failure_into_a_pass(
         judgement = judge(evidence(one, baseline=baseline))
         statuses.append(decide_status(judgement, required=True, inconclusive=policy))
     assert statuses != [Status.FAILED, Status.PASSED]
-
-
-@pytest.mark.slow
-@given(st.floats(6.5, 9.0), st.integers(3, 20), st.integers(2, 50))
-def test_equal_means_of_a_steady_run_say_no_more_than_as_many_steps(seconds: float, count: int, width: int) -> None:
-    means, single = (judge(evidence(printed([seconds] * count, steps))) for steps in (width, 1))
-    assert means.verdict is single.verdict
-    assert means.estimate == single.estimate
