@@ -27,41 +27,38 @@ QUIET = WithinRun(0.001, 30.0)
 @pytest.mark.parametrize(
     ("difference", "expected"),
     [
-        (-0.10, Answer.WITHIN),
         (0.0, Answer.WITHIN),
         (0.029, Answer.WITHIN),
         (0.031, Answer.CANNOT_TELL),
         (0.05, Answer.CANNOT_TELL),
         (0.069, Answer.CANNOT_TELL),
         (0.071, Answer.BEYOND),
-        (3.0, Answer.BEYOND),
         (math.nan, Answer.CANNOT_TELL),
     ],
 )
-def test_slower_is_beyond_and_what_is_near_the_bound_cannot_be_told(difference: float, expected: Answer) -> None:
+def test_interval_around_the_bound_is_inconclusive(difference: float, expected: Answer) -> None:
     assert answer(difference - 0.02, difference + 0.02, 0.05) is expected
 
 
-def test_an_interval_that_is_no_number_tells_nothing() -> None:
-    assert answer(math.nan, math.nan, 0.05) is Answer.CANNOT_TELL
+def test_infinite_interval_is_inconclusive() -> None:
     assert answer(-math.inf, math.inf, 0.05) is Answer.CANNOT_TELL
 
 
-@pytest.mark.parametrize("runs", [1, 2, 3, 9])
-def test_the_error_falls_with_the_root_of_the_number_of_runs(runs: int) -> None:
+@pytest.mark.parametrize("runs", [2, 9])
+def test_error_falls_with_the_root_of_the_runs(runs: int) -> None:
     one, several = compute_error(HISTORY, [QUIET], 0.0, Look()), compute_error(HISTORY, [QUIET] * runs, 0.0, Look())
     assert several.standard_error == pytest.approx(one.standard_error / math.sqrt(runs))
     assert several.half_width == pytest.approx(one.half_width / math.sqrt(runs))
 
 
-def test_what_happens_within_the_run_is_a_floor() -> None:
+def test_error_within_the_run_is_a_floor() -> None:
     loud = WithinRun(0.05, 30.0)
     told = compute_error(HISTORY, [loud], 0.0, Look())
     assert told.standard_error == pytest.approx(0.05)
     assert told.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
 
 
-def test_an_assumption_holds_nothing_of_the_run_itself() -> None:
+def test_assumed_noise_excludes_the_error_within_the_run() -> None:
     assert compute_error(ASSUMED, [WithinRun(0.01, 30.0)], 0.0, Look()).standard_error == pytest.approx(
         0.01 * math.sqrt(2)
     )
@@ -78,7 +75,7 @@ def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) 
 
 
 @given(st.floats(-1, 1), st.floats(0, 0.5), st.floats(0.001, 0.4), st.floats(0, 0.5))
-def test_more_slowdown_and_wider_tolerances_point_the_right_way(
+def test_more_slowdown_and_wider_tolerances_are_monotonic(
     difference: float, half_width: float, margin: float, more: float
 ) -> None:
     before = answer(difference - half_width, difference + half_width, margin)
@@ -91,7 +88,7 @@ def test_more_slowdown_and_wider_tolerances_point_the_right_way(
     assert order.index(wider) <= order.index(before)
 
 
-def test_a_detectable_slowdown_lies_beyond_the_bound_with_80_percent() -> None:
+def test_detectable_slowdown_is_shown_with_80_percent() -> None:
     one = compute_error(HISTORY, [QUIET], 0.0, Look())
     slowdown = compute_detectable(one, 0.05)
     shown = stats.t.cdf((slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom)
@@ -101,5 +98,5 @@ def test_a_detectable_slowdown_lies_beyond_the_bound_with_80_percent() -> None:
 @pytest.mark.parametrize(
     ("distance", "runs"), [(0.05, 1), (0.025, 1), (0.02, 2), (-0.01, 7), (0.001, 619), (0.0, None), (math.nan, None)]
 )
-def test_nearer_to_the_bound_takes_more_runs(distance: float, runs: int | None) -> None:
+def test_smaller_distance_to_the_bound_needs_more_runs(distance: float, runs: int | None) -> None:
     assert count_repeats_needed(0.01, distance) == runs

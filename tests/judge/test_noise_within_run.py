@@ -16,26 +16,18 @@ values = st.lists(st.floats(0.1, 100), min_size=5, max_size=60).map(np.array)
 
 @pytest.mark.slow
 @given(values)
-def test_the_robust_statistics_are_those_of_scipy(window: np.ndarray) -> None:
+def test_robust_statistics_match_scipy(window: np.ndarray) -> None:
     assert compute_trimmed_mean(window) == pytest.approx(stats.trim_mean(window, 0.2))
     assert np.sort(winsorise(window)) == pytest.approx(np.sort(stats.mstats.winsorize(window, (0.2, 0.2)).data))
     assert compute_median_deviation(window) == pytest.approx(1.4826 * stats.median_abs_deviation(window))
 
 
-def test_one_step_times_50_moves_the_trimmed_mean_by_less_than_a_percent() -> None:
-    window = 7 + 0.1 * np.random.default_rng(1).standard_normal(34)
-    spiked = window.copy()
-    spiked[7] *= 50
-    assert compute_trimmed_mean(spiked) == pytest.approx(compute_trimmed_mean(window), rel=0.01)
-    assert np.mean(spiked) > 2 * np.mean(window)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["mean", "trimmed_mean"])
-@pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8])
-def test_the_error_is_the_spread_of_the_statistic_over_many_runs(statistic: str, correlation: float) -> None:
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_error_is_the_spread_over_many_runs(statistic: str, correlation: float) -> None:
     random = np.random.default_rng(2)
-    noise = random.standard_normal((2000, 34))
+    noise = random.standard_normal((1000, 34))
     for step in range(1, 34):
         noise[:, step] = correlation * noise[:, step - 1] + np.sqrt(1 - correlation**2) * noise[:, step]
     runs = 1 + 0.02 * noise
@@ -45,7 +37,7 @@ def test_the_error_is_the_spread_of_the_statistic_over_many_runs(statistic: str,
     assert told == pytest.approx(spread, rel=0.3)
 
 
-def test_correlated_steps_are_fewer_steps() -> None:
+def test_correlated_steps_are_fewer_samples() -> None:
     independent = np.random.default_rng(3).standard_normal(200)
     walk = 10 + np.convolve(independent, np.ones(5) / 5, "valid")
     assert estimate_within_run(10 + independent, "mean").effective_sample_size > 150
@@ -53,7 +45,7 @@ def test_correlated_steps_are_fewer_steps() -> None:
     assert estimate_within_run(10 + independent, "mean", moving_mean=5).effective_sample_size <= 40
 
 
-def test_a_straggler_widens_the_error_of_a_mean_and_not_of_a_trimmed_mean() -> None:
+def test_straggler_widens_only_the_error_of_a_mean() -> None:
     window = 7 + 0.05 * np.random.default_rng(4).standard_normal(34)
     spiked = window.copy()
     spiked[7] *= 3
@@ -63,26 +55,26 @@ def test_a_straggler_widens_the_error_of_a_mean_and_not_of_a_trimmed_mean() -> N
 
 @pytest.mark.slow
 @given(values, st.sampled_from([1e-3, 1e3]), st.sampled_from(["mean", "trimmed_mean"]))
-def test_the_unit_of_time_cancels(window: np.ndarray, unit: float, statistic: str) -> None:
+def test_unit_of_time_cancels(window: np.ndarray, unit: float, statistic: str) -> None:
     told, other = estimate_within_run(window, statistic), estimate_within_run(window * unit, statistic)
     assert told.error == pytest.approx(other.error, rel=1e-6, abs=1e-12)
     assert told.effective_sample_size == pytest.approx(other.effective_sample_size, rel=1e-3)
 
 
-@pytest.mark.parametrize("count", [3, 4, 5, 6, 34])
-def test_constant_steps_have_no_error_and_no_nan(count: int) -> None:
+@pytest.mark.parametrize("count", [3, 34])
+def test_constant_steps_have_no_error(count: int) -> None:
     told = estimate_within_run(np.full(count, 7.325), "mean")
     assert told.error == pytest.approx(0, abs=1e-12)
     assert told.effective_sample_size == count
 
 
-def test_a_mean_of_several_steps_is_one_sample() -> None:
+def test_mean_of_several_steps_is_one_sample() -> None:
     window = np.array([7.0, 7.2, 7.1])
     assert estimate_within_run(window, "mean", mean_of=(10, 10, 10)) == estimate_within_run(window, "mean")
     assert estimate_within_run(window, "mean").effective_sample_size == 3
 
 
-def test_a_mean_that_outweighs_the_others_leaves_hardly_a_sample() -> None:
+def test_dominant_mean_leaves_one_sample() -> None:
     window = np.array([7.0, 7.2, 7.1, 7.1])
     even, uneven = (estimate_within_run(window, "mean", mean_of=steps) for steps in ((5, 5, 5, 5), (1, 1, 1, 1000)))
     assert even.effective_sample_size == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from builders import HISTORY, NOW, evidence, measurement, nights, run
@@ -25,7 +26,7 @@ def tonight(*factors: float, build: str = "image=a") -> list[Measurement]:
     ]
 
 
-def test_runs_of_one_night_are_not_averaged_unless_asked() -> None:
+def test_runs_of_one_day_are_not_averaged_by_default() -> None:
     judgement = judge(evidence(*tonight(1.10, 1.0)))
     assert judgement.verdict is Verdict.REGRESSION
     assert judgement.repeats == ()
@@ -42,67 +43,63 @@ def test_repeats_are_averaged_and_narrow_the_interval() -> None:
     assert "mean of 3 repeats" in judgement.notes[0].text
 
 
-def test_two_builds_are_not_repeats() -> None:
+def test_runs_of_two_builds_are_not_repeats() -> None:
     bad, good = tonight(1.10, build="image=b")[0], tonight(1.0, 1.0, build="image=a")[1]
     judgement = judge(evidence(bad, good, repeat_window=timedelta(hours=3)))
     assert judgement.verdict is Verdict.REGRESSION
     assert judgement.repeats == ()
 
 
-def test_repeats_that_differ_too_much_are_not_averaged() -> None:
+def test_repeats_that_disagree_are_not_averaged() -> None:
     judgement = judge(evidence(*tonight(1.10, 1.0), repeat_window=timedelta(hours=3)))
     assert judgement.verdict is Verdict.REGRESSION
     assert judgement.log_difference == pytest.approx(math.log(1.10))
     assert judgement.notes[0].code == "repeats-disagree"
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, 0.0, None])
-def test_a_repeat_without_a_time_is_told_and_counts_for_nothing(seconds: float | None) -> None:
-    good, bad = tonight(1.0, 1.001)
-    untimed = replace(bad, statistic_seconds=seconds)
-    judgement = judge(evidence(good, untimed, *HISTORY, repeat_window=timedelta(hours=3)))
-    assert (judgement.verdict, judgement.repeats) == (Verdict.PASS, ())
-    assert "a repeat cannot be judged: no step time was measured" in [note.text for note in judgement.notes]
-
-
-def test_a_night_without_a_time_tells_nothing_of_the_noise() -> None:
+def test_day_without_a_time_does_not_change_the_noise() -> None:
     (newest,) = tonight(1.0)
     untimed = replace(nights(7.325)[0], statistic_seconds=math.nan)
     assert judge(evidence(newest, untimed, *HISTORY[1:])).estimate == judge(evidence(newest, *HISTORY[1:])).estimate
 
 
-def test_an_invalid_repeat_is_told() -> None:
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ({"statistic_seconds": math.nan}, "no step time was measured"),
+        ({"statistic_seconds": None}, "no step time was measured"),
+        ({"problems": (DIVERGED,)}, "loss is nan from step 9 on"),
+    ],
+)
+def test_invalid_repeat_is_noted_and_not_averaged(damage: dict[str, Any], text: str) -> None:
     good, bad = tonight(1.0, 1.001)
-    judgement = judge(evidence(good, replace(bad, problems=(DIVERGED,)), repeat_window=timedelta(hours=3)))
-    assert judgement.repeats == ()
-    assert "a repeat cannot be judged: loss is nan from step 9 on" in [note.text for note in judgement.notes]
+    judgement = judge(evidence(good, replace(bad, **damage), *HISTORY, repeat_window=timedelta(hours=3)))
+    assert (judgement.verdict, judgement.repeats) == (Verdict.PASS, ())
+    assert f"a repeat cannot be judged: {text}" in [note.text for note in judgement.notes]
 
 
 @given(st.permutations([1.01, 1.005, 1.013, 1.002]))
-def test_the_order_of_repeats_does_not_matter(factors: list[float]) -> None:
+def test_order_of_repeats_does_not_matter(factors: list[float]) -> None:
     judgement = judge(evidence(*tonight(*factors), *HISTORY, repeat_window=timedelta(hours=5)))
     assert judgement.verdict is Verdict.PASS
     assert judgement.log_difference == pytest.approx(sum(map(math.log, factors)) / 4)
 
 
 @pytest.mark.parametrize("older", [0.9, 1.0, 1.2])
-def test_older_runs_are_not_averaged_into_tonights_verdict(older: float) -> None:
+def test_older_runs_are_not_averaged(older: float) -> None:
     judgement = judge(evidence(measurement(7.325 * 1.2), *nights(*[7.325 * older] * 2)))
     assert judgement.log_difference == pytest.approx(math.log(1.2))
     assert judgement.verdict is Verdict.REGRESSION
 
 
-def test_many_runs_of_one_day_are_one_night() -> None:
+def test_runs_of_one_day_measure_no_noise() -> None:
     same_day = [measurement(7.325, run=run(started=NOW - timedelta(days=1, minutes=minute))) for minute in range(20)]
-    judgement = judge(evidence(measurement(7.4), *same_day))
-    assert judgement.estimate is not None
-    assert not judgement.estimate.noise.measured
-
-
-def test_runs_before_since_tell_the_noise() -> None:
-    judgement = judge(evidence(measurement(7.4), excluded_by_since=HISTORY))
-    assert judgement.estimate is not None
-    assert judgement.estimate.noise.source == "12 nights"
+    few = judge(evidence(measurement(7.4), *same_day)).estimate
+    excluded = judge(evidence(measurement(7.4), excluded_by_since=HISTORY)).estimate
+    assert few is not None
+    assert excluded is not None
+    assert not few.noise.measured
+    assert excluded.noise.source == "12 nights"
 
 
 @pytest.mark.parametrize(
@@ -110,13 +107,11 @@ def test_runs_before_since_tell_the_noise() -> None:
     [
         ((1.03, 1.03, 1.03), Verdict.INCONCLUSIVE),
         ((1.067, 1.067, 1.067), Verdict.REGRESSION),
-        ((1.0495, 1.04, 1.04), Verdict.INCONCLUSIVE),
-        ((1.051, 1.03, 1.029), Verdict.INCONCLUSIVE),
         ((1.049, 1.068, 1.068), Verdict.INCONCLUSIVE),
         ((1.04, 1.04, 1.0), Verdict.INCONCLUSIVE),
     ],
 )
-def test_three_inconclusive_nights_running_are_judged_together(factors: tuple[float, ...], verdict: Verdict) -> None:
+def test_three_consecutive_inconclusive_days_are_judged_together(factors: tuple[float, ...], verdict: Verdict) -> None:
     """Only to a REGRESSION, where tonight's run does not meet the literal rule and each of the three could not tell."""
     newest, *older = (7.325 * factor for factor in factors)
     judgement = judge(evidence(measurement(newest), *nights(*older)))
@@ -125,6 +120,6 @@ def test_three_inconclusive_nights_running_are_judged_together(factors: tuple[fl
         assert "3 nights running could not tell" in judgement.text
 
 
-def test_nights_far_apart_are_not_judged_together() -> None:
-    judgement = judge(evidence(measurement(7.325 * 1.03), *nights(7.325 * 1.03, 7.325 * 1.03, first=20)))
+def test_runs_days_apart_are_not_judged_together() -> None:
+    judgement = judge(evidence(measurement(7.325 * 1.067), *nights(7.325 * 1.067, 7.325 * 1.067, first=20)))
     assert judgement.verdict is Verdict.INCONCLUSIVE

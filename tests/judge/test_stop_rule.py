@@ -27,7 +27,7 @@ def look_at(*factors: float, look: Look = IN_TURN) -> Judgement:
     return judge(evidence(*runs, *HISTORY, look=look))
 
 
-def test_each_way_to_launch_has_its_levels() -> None:
+def test_launch_plan_decides_the_levels() -> None:
     assert choose_look(RunPlan()) == IN_TURN == Look(0.0222, 0.03, 2)
     assert choose_look(RunPlan(at_once=True)) == AT_ONCE == Look(0.0295, 0.05, 2)
     assert choose_look(RunPlan(asked=2)) == Look(0.05, 0.05, 2)
@@ -38,31 +38,25 @@ def test_each_way_to_launch_has_its_levels() -> None:
     ("verdict", "done", "plan", "more"),
     [
         (Verdict.PASS, 1, RunPlan(), 0),
-        (Verdict.IMPROVEMENT, 1, RunPlan(), 0),
         (Verdict.INCONCLUSIVE, 1, RunPlan(), 1),
         (Verdict.REGRESSION, 1, RunPlan(), 1),
-        (Verdict.PASS, 2, RunPlan(), 0),
         (Verdict.REGRESSION, 2, RunPlan(), 0),
         (Verdict.INCONCLUSIVE, 2, RunPlan(), 1),
         (Verdict.INCONCLUSIVE, 3, RunPlan(), 0),
         (Verdict.REGRESSION, 1, RunPlan(1), 0),
-        (Verdict.INCONCLUSIVE, 1, RunPlan(1), 0),
         (Verdict.INCONCLUSIVE, 2, RunPlan(2), 0),
         (Verdict.INCONCLUSIVE, 1, RunPlan(at_once=True), 2),
-        (Verdict.INCONCLUSIVE, 3, RunPlan(at_once=True), 0),
         (Verdict.PASS, 1, RunPlan(asked=3), 2),
-        (Verdict.REGRESSION, 1, RunPlan(asked=2), 1),
         (Verdict.INCONCLUSIVE, 2, RunPlan(asked=2), 0),
         (Verdict.INVALID, 1, RunPlan(), 0),
         (Verdict.INVALID, 1, RunPlan(asked=3), 0),
-        (Verdict.MISSING, 1, RunPlan(), 0),
     ],
 )
-def test_how_many_runs_follow(verdict: Verdict, done: int, plan: RunPlan, more: int) -> None:
+def test_verdict_and_plan_decide_the_next_runs(verdict: Verdict, done: int, plan: RunPlan, more: int) -> None:
     assert count_next_runs(plan, judgement(verdict), done) == more
 
 
-def test_a_checkpoint_that_took_too_long_is_not_run_again() -> None:
+def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
     over = judgement(Verdict.REGRESSION, Reason.OVER_BUDGET)
     assert count_next_runs(RunPlan(), over, 1) == count_next_runs(RunPlan(asked=3), over, 1) == 0
 
@@ -70,7 +64,7 @@ def test_a_checkpoint_that_took_too_long_is_not_run_again() -> None:
 # --- one slow run is no regression ------------------------------------------------------------------------
 
 
-def test_one_run_beyond_the_bound_is_unconfirmed_and_never_green() -> None:
+def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
     told = look_at(1.3)
     assert (told.verdict, told.reason) == (Verdict.INCONCLUSIVE, Reason.UNCONFIRMED)
     assert "1 run beyond it: a slow node or slow software, no telling" in told.text
@@ -79,7 +73,7 @@ def test_one_run_beyond_the_bound_is_unconfirmed_and_never_green() -> None:
     assert look_at(1.3, look=ONE_LOOK).verdict is Verdict.REGRESSION
 
 
-def test_two_runs_that_agree_are_a_regression_and_two_that_differ_none() -> None:
+def test_two_slow_runs_that_agree_are_a_regression() -> None:
     assert look_at(1.10, 1.11).verdict is Verdict.REGRESSION
     for factors in ((1.3, 1.0), (1.0, 1.3), (1.2, 1.4)):
         told = look_at(*factors)
@@ -88,19 +82,19 @@ def test_two_runs_that_agree_are_a_regression_and_two_that_differ_none() -> None
         assert decide_status(told, required=False, inconclusive="literal") is Status.FAILED
 
 
-def test_three_runs_need_not_agree_but_two_of_them_have_to_be_slow() -> None:
+def test_two_of_three_slow_runs_are_a_regression() -> None:
     assert look_at(1.2, 1.25, 1.3).verdict is Verdict.REGRESSION
     one_slow = look_at(3.0, 1.0, 1.0, look=Look(0.05, 0.4, fewest=2))  # at any level
     assert (one_slow.verdict, one_slow.reason) == (Verdict.INCONCLUSIVE, Reason.UNCONFIRMED)
     assert decide_status(one_slow, required=False, inconclusive="skip") is Status.FAILED
 
 
-def test_a_pass_may_come_at_any_look() -> None:
+def test_pass_is_possible_at_every_analysis() -> None:
     for factors in ((1.0,), (1.0, 1.005), (1.0, 1.005, 0.995)):
         assert look_at(*factors).verdict is Verdict.PASS
 
 
-def test_each_end_of_the_interval_has_its_own_level() -> None:
+def test_each_end_of_the_interval_has_its_level() -> None:
     looser = look_at(1.06, 1.07, look=replace(IN_TURN, regression=0.3))
     strict = look_at(1.06, 1.07)
     assert strict.estimate is not None
@@ -108,7 +102,3 @@ def test_each_end_of_the_interval_has_its_own_level() -> None:
     assert strict.estimate.high == looser.estimate.high
     assert strict.estimate.low < looser.estimate.low
     assert (strict.estimate.level, strict.estimate.regression_level) == (0.0222, 0.03)
-
-
-def test_runs_found_on_disk_are_looked_at_once_with_both_answers() -> None:
-    assert judge(evidence(measurement(7.325 * 1.1, run=run()), *HISTORY)).verdict is Verdict.REGRESSION
