@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 import subprocess
@@ -16,11 +15,11 @@ from remembered import ID, document, outcome
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries, record, unsaved
-from pytest_llmbench.history.store import PATIENCE_SECONDS, StoreLocation, connect, locate_store
+from pytest_llmbench.history.store import StoreLocation, locate_store
 from pytest_llmbench.pipeline.session_history import SessionHistory
 
 NIGHTS = 20
-PLACES = 25
+PLACES = 12
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def commands(folder: Path) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(PLACES))
-def test_a_flipped_bit_is_told_where_sqlite_finds_it_and_ends_nothing_where_it_does_not(
+def test_flipped_bits_are_reported_or_harmless(
     sound: bytes, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At places that a seeded generator draws: where `integrity_check` says nothing, a value may be another one."""
@@ -98,30 +97,15 @@ def test_a_flipped_bit_is_told_where_sqlite_finds_it_and_ends_nothing_where_it_d
     assert told.startswith("h.db: ") if told else said == "ok"
 
 
-@pytest.mark.slow
-def test_most_of_many_damages_are_found_and_none_is_another_error(sound: bytes, tmp_path: Path) -> None:
-    """Whole bytes, in a row, so that most stores are hurt."""
-    found = 0
-    for number in range(60):
-        random, damaged = Random(1000 + number), bytearray(sound)  # noqa: S311 (no cryptography)
-        begin = random.randrange(len(damaged))
-        damaged[begin : begin + 64] = random.randbytes(len(damaged[begin : begin + 64]))
-        (tmp_path / "h.db").write_bytes(damaged)
-        told = tell(tmp_path)
-        assert told.startswith("h.db: ") if told else check(tmp_path / "h.db") == "ok"
-        found += bool(told)
-    assert found > 10
-
-
-@pytest.mark.parametrize("left", [1, 15, 16, 99, 100, 4095, 4096, 5000, 8192, 20000])
-def test_a_file_that_was_cut_is_told(sound: bytes, tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("left", [15, 100, 4096, 20000])
+def test_truncated_store_is_reported(sound: bytes, tmp_path: Path, left: int) -> None:
     (tmp_path / "h.db").write_bytes(sound[:left])
     with pytest.raises(HistoryError, match=r"^h\.db: "):
         open_as_session(tmp_path)
     assert (tmp_path / "h.db").read_bytes() == sound[:left]
 
 
-def test_the_command_that_is_named_saves_what_can_be_read(sound: bytes, tmp_path: Path) -> None:
+def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None:
     """Here an index is lost, and a page of the verdicts."""
     path = tmp_path / "the h.db"
     with sqlite3.connect(":memory:") as names:
@@ -151,25 +135,18 @@ def test_the_command_that_is_named_saves_what_can_be_read(sound: bytes, tmp_path
         ("DELETE FROM llmb_version", "NoResultFound"),
         ("INSERT INTO llmb_version VALUES (4)", "MultipleResultsFound"),
         ("UPDATE llmb_version SET version = 'four'", "ValueError"),
-        ("UPDATE llmb_version SET version = 5", "a newer pytest-llmbench wrote it"),
-        ("UPDATE llmb_version SET version = 2", "from before its first release"),
         ("DROP TABLE llmb_verdict", "found no table llmb_verdict: restore a copy of it, or give another place"),
         ("ALTER TABLE llmb_verdict DROP COLUMN counts", "no such column"),
         ("UPDATE llmb_verdict SET run_seconds = 'long'", "long"),
         ("UPDATE llmb_verdict SET run_seconds = -1", "a run that counts took -1.0 s"),
-        ("UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
         ("UPDATE llmb_verdict SET log_difference = 9e999", "inf"),
         ("UPDATE llmb_verdict SET reason = x'ff'", r"b'\\xff'"),
         ("UPDATE llmb_verdict SET session = CAST(x'ff' AS TEXT)", ""),
         ("UPDATE llmb_run SET environment = '[]'", "environment is []"),
-        ("UPDATE llmb_run SET environment = '{'", "JSONDecodeError"),
         ("UPDATE llmb_run SET started = 'noon'", "noon"),
-        ("UPDATE llmb_session SET started = 'noon'", "noon"),
     ],
 )
-def test_a_sound_file_that_holds_what_no_session_stored_is_told(
-    sound: bytes, tmp_path: Path, change: str, told: str
-) -> None:
+def test_impossible_value_in_the_store_is_reported(sound: bytes, tmp_path: Path, change: str, told: str) -> None:
     """SQLite keeps a text in a column of numbers, and programs can be told to write anything."""
     (tmp_path / "h.db").write_bytes(sound)
     with sqlite3.connect(tmp_path / "h.db") as database:
@@ -186,13 +163,8 @@ BOTH, EXPORTED, SHOWN = ("history export", "site --days 9999"), ("history export
 
 UNKNOWN = (
     (BOTH, "UPDATE llmb_verdict SET run_seconds = 'long'", "run_seconds is 'long'"),
-    (BOTH, "UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
-    (BOTH, "UPDATE llmb_verdict SET log_difference = 9e999", "log_difference is inf"),
-    (BOTH, "UPDATE llmb_run SET environment = '[]'", "environment is []"),
-    (BOTH, "UPDATE llmb_verdict SET metrics = '{\"mfu\": 7}'", "non-iterable"),
     (EXPORTED, "UPDATE llmb_verdict SET step_seconds = x'00'", "buffer"),
     (SHOWN, 'UPDATE llmb_verdict SET metrics = \'{"mfu": ["much", null]}\'', "a metric is 'much'"),
-    (BOTH, "UPDATE llmb_verdict SET verdict = x'00'", "verdict is b"),
     (BOTH, "UPDATE llmb_run SET nodes = 'x'", "JSONDecodeError"),
 )
 """Which commands read it, what somebody did, and what is said of it: no page shows a step, and an export any metric."""
@@ -201,7 +173,7 @@ UNKNOWN = (
 @pytest.mark.parametrize(
     ("command", "change", "told"), [(command, *case) for commands, *case in UNKNOWN for command in commands]
 )
-def test_the_command_names_the_session_that_said_what_cannot_be_shown(
+def test_command_names_the_session_of_an_impossible_value(
     request: pytest.FixtureRequest, tmp_path: Path, command: str, change: str, told: str
 ) -> None:
     """An entry that was let in once must not be the end of every export."""
@@ -228,7 +200,7 @@ def test_the_command_names_the_session_that_said_what_cannot_be_shown(
 
 
 @pytest.mark.slow
-def test_what_a_killed_program_left_in_its_write_ahead_log_is_there(sound: bytes, tmp_path: Path) -> None:
+def test_write_ahead_log_of_a_killed_program_is_read(sound: bytes, tmp_path: Path) -> None:
     """Somebody's viewer has switched the file to it: SQLite takes up what lies beside it."""
     path = tmp_path / "h.db"
     path.write_bytes(sound)
@@ -244,30 +216,10 @@ def test_what_a_killed_program_left_in_its_write_ahead_log_is_there(sound: bytes
     assert len(rows) == NIGHTS
 
 
-def test_a_write_ahead_log_that_is_gone_or_cut_is_no_other_error(sound: bytes, tmp_path: Path) -> None:
+def test_truncated_write_ahead_log_is_ignored(sound: bytes, tmp_path: Path) -> None:
     damaged = bytearray(sound)
     damaged[18:20] = b"\x02\x02"  # the file says that there is one
     (tmp_path / "h.db").write_bytes(damaged)
     (tmp_path / "h.db-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(50))
     open_as_session(tmp_path)
     assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
-
-
-def test_the_journal_of_another_file_beside_it_hurts_nothing(sound: bytes, tmp_path: Path) -> None:
-    (tmp_path / "h.db").write_bytes(sound)
-    (tmp_path / "h.db-journal").write_bytes(os.urandom(2000))
-    open_as_session(tmp_path)
-    assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
-
-
-@pytest.mark.slow
-def test_a_store_that_is_held_is_waited_for_as_long_as_the_documents_say(place: StoreLocation) -> None:
-    record.prepare(place)
-    with connect(place, writes=True) as connection:
-        if place.file:
-            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == PATIENCE_SECONDS * 1000
-        else:
-            assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == f"{PATIENCE_SECONDS}s"
-    page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
-    assert f"wait, for up to {PATIENCE_SECONDS} s" in page
-    assert f"holds for {PATIENCE_SECONDS} s" in page

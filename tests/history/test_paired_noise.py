@@ -33,16 +33,17 @@ def compared(
 
 
 @pytest.mark.slow
-def test_it_comes_back_for_its_configuration_on_its_cluster_newest_first(place: StoreLocation) -> None:
+def test_noise_is_read_per_configuration_and_cluster(place: StoreLocation) -> None:
     write(place, compared(0.002 * (1 + 2**-50), 5.0))
     write(place, compared(0.003, days=1))
     write(place, compared(0.01, cluster="other"))
+    assert queries.read_stored_runs(place, [ID]) == {}  # no run of a comparison is a daily run
     assert read_noises(place, "eos", [ID]) == {ID: ((0.003, 3.0), (0.002 * (1 + 2**-50), 5.0))}
     assert read_noises(place, "eos", ["another"]) == read_noises(place, "", [ID]) == {}
 
 
 @pytest.mark.slow
-def test_the_last_ten_count_and_one_that_was_stored_again_counts_once(place: StoreLocation) -> None:
+def test_last_ten_noises_are_read(place: StoreLocation) -> None:
     for number in range(NEWEST + 2):
         write(place, compared(0.001 * (1 + number), days=number))
     write(place, compared(0.001 * (NEWEST + 2), days=NEWEST + 2))
@@ -51,7 +52,7 @@ def test_the_last_ten_count_and_one_that_was_stored_again_counts_once(place: Sto
 
 
 @pytest.mark.parametrize("told", [compared(None), compared(0.0), compared(0.002, cluster="")])
-def test_what_says_nothing_is_not_kept_and_its_verdict_is(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_unknown_noise_is_not_stored(tmp_path: Path, told: dict[str, Any]) -> None:
     """Step times that are printed too coarsely to differ are no noise of nothing."""
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
     assert write(place, told) == 1
@@ -60,7 +61,7 @@ def test_what_says_nothing_is_not_kept_and_its_verdict_is(tmp_path: Path, told: 
         assert "llmb_noise" not in inspect(connection).get_table_names()
 
 
-def test_a_store_without_the_table_is_read_pruned_and_exported(place: StoreLocation) -> None:
+def test_store_without_the_noise_table_is_usable(place: StoreLocation) -> None:
     """One of an earlier version has none, and gets it with its first A/B."""
     assert read_noises(place, "eos", [ID]) == {}
     prepare(place)
@@ -72,12 +73,7 @@ def test_a_store_without_the_table_is_read_pruned_and_exported(place: StoreLocat
     assert read_noises(place, "eos", [ID])[ID] == ((0.003, 3.0),)
 
 
-def test_no_run_of_it_is_a_night(place: StoreLocation) -> None:
-    write(place, compared(0.003))
-    assert queries.read_stored_runs(place, [ID]) == {}
-
-
-def test_it_goes_with_its_session(place: StoreLocation) -> None:
+def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
     write(place, compared(0.003))
     write(place, compared(0.004, days=2))
     queries.prune(place, builders.NOW + timedelta(days=1), dry_run=True)
@@ -86,15 +82,7 @@ def test_it_goes_with_its_session(place: StoreLocation) -> None:
     assert read_noises(place, "eos", [ID])[ID] == ((0.004, 3.0),)
 
 
-def test_a_program_that_does_not_know_it_may_remove_its_session(place: StoreLocation) -> None:
-    write(place, compared(0.003))
-    with connect(place, writes=True) as connection:
-        connection.exec_driver_sql("DELETE FROM llmb_verdict")
-        connection.exec_driver_sql("DELETE FROM llmb_session")
-    assert read_noises(place, "eos", [ID]) == {}
-
-
-def test_an_export_has_it_beside_the_verdict_of_its_ab(place: StoreLocation) -> None:
+def test_export_contains_noise_of_the_comparison(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
     write(place, compared(0.003, 5.0, days=1))
     night, ab = queries.list_everything(place)
@@ -102,7 +90,7 @@ def test_an_export_has_it_beside_the_verdict_of_its_ab(place: StoreLocation) -> 
     assert (ab["ab_cluster"], ab["ab_run_to_run"], ab["ab_degrees_of_freedom"]) == ("eos", 0.003, 5.0)
 
 
-def test_what_could_not_be_stored_is_stored_later_with_it(place: StoreLocation, tmp_path: Path) -> None:
+def test_unsaved_session_keeps_its_noise(place: StoreLocation, tmp_path: Path) -> None:
     path = write_unsaved(compared(0.003), [tmp_path])
     write(place, read_unsaved(path))
     assert read_noises(place, "eos", [ID])[ID] == ((0.003, 3.0),)
@@ -113,7 +101,7 @@ def test_what_could_not_be_stored_is_stored_later_with_it(place: StoreLocation, 
         read_unsaved(path)
 
 
-def test_noise_that_no_session_stored_is_no_noise(tmp_path: Path) -> None:
+def test_negative_noise_in_the_store_is_reported(tmp_path: Path) -> None:
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
     write(place, compared(0.003))
     with connect(place, writes=True) as connection:
@@ -124,10 +112,10 @@ def test_noise_that_no_session_stored_is_no_noise(tmp_path: Path) -> None:
         queries.list_everything(place)
 
 
-def test_several_are_pooled_by_their_degrees(tmp_path: Path) -> None:
+def test_noises_are_pooled_by_degrees_of_freedom(tmp_path: Path) -> None:
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
-    for sigma, degrees in ((0.002, 5.0), (0.004, 3.0), (0.001, 2.0)):
+    for sigma, degrees in ((0.002, 5.0), (0.004, 3.0)):
         write(place, compared(sigma, degrees))
     noise = SessionHistory(place, [builders.KEY]).read_noise("eos", [ID])[ID]
-    assert noise.sigma == pytest.approx(math.sqrt((5 * 0.002**2 + 3 * 0.004**2 + 2 * 0.001**2) / 10))
-    assert (noise.degrees_of_freedom, noise.source, noise.measured) == (10.0, "3 earlier A/Bs", True)
+    assert noise.sigma == pytest.approx(math.sqrt((5 * 0.002**2 + 3 * 0.004**2) / 8))
+    assert (noise.degrees_of_freedom, noise.source, noise.measured) == (8.0, "2 earlier A/Bs", True)

@@ -44,7 +44,7 @@ def change(place: StoreLocation, statement: Any) -> None:
         connection.execute(statement)
 
 
-def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: StoreLocation) -> None:
+def test_manually_removed_verdict_is_not_read(place: StoreLocation) -> None:
     write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
     change(place, delete(VERDICT).where(VERDICT.c.run == 2))
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7]
@@ -52,18 +52,7 @@ def test_a_verdict_that_somebody_removes_by_hand_is_gone(place: StoreLocation) -
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
 
 
-@pytest.mark.slow
-def test_a_run_counts_once_however_often_its_start_moved(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that states no time is dated by its file, and may be copied again."""
-    monkeypatch.setattr(queries, "LAST", 2)
-    write(place, document(*nights([7.4] * 4)))
-    for night in range(5, 13):
-        write(place, document(outcome(7.5, night, job="7", logs="1-aa")))
-    assert [one.job_id for one in past(place)[ID]] == ["1003", "7"]
-    assert past(place) == from_all_verdicts(place)
-
-
-def test_a_file_gives_the_numbers_of_removed_verdicts_again(place: StoreLocation) -> None:
+def test_reused_row_numbers_are_read_correctly(place: StoreLocation) -> None:
     write(place, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400)))
     queries.prune(place, builders.NOW, dry_run=False)
     write(place, document(*nights([7.9] * 3)))
@@ -71,18 +60,16 @@ def test_a_file_gives_the_numbers_of_removed_verdicts_again(place: StoreLocation
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4
 
 
-@pytest.mark.parametrize("environment", ["{", "[" * 100_000], ids=["half of it", "too deep"])
-def test_what_no_session_stored_is_told(place: StoreLocation, environment: str) -> None:
-    """At the start, and at the end nothing is lost for it."""
+def test_unreadable_run_is_reported_and_later_sessions_are_stored(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
-    change(place, update(RUN).values(environment=environment))
+    change(place, update(RUN).values(environment="[" * 100_000))
     with pytest.raises(HistoryError, match="holds what no session stored"):
         past(place)
     assert write(place, document(*nights([7.4] * 4, key=OTHER))) == 4
 
 
 @pytest.mark.slow
-def test_runs_of_days_that_are_too_old_are_not_read(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_older_days_are_not_read(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of many years takes no longer to read than one of one; a configuration with few runs keeps all."""
     monkeypatch.setattr(queries, "LAST", 6)
     write(place, document(*nights([7.4] * 3, key=OTHER)))
@@ -100,53 +87,35 @@ def test_runs_of_days_that_are_too_old_are_not_read(place: StoreLocation, monkey
         past(place)
 
 
-def verdict(**of_run: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    words = {"verdict": ["PASS", "REGRESSION", "NOT_COMPARABLE"], "statistic": ["mean", "trimmed_mean"]}
-    sampled = {name: st.sampled_from(values) for name, values in words.items()}
-    keys = st.sampled_from([builders.KEY, OTHER])
-    return st.fixed_dictionaries({"night": st.integers(0, 7), "key": keys, **sampled, **of_run})
+VERDICTS = st.fixed_dictionaries(
+    {
+        "night": st.integers(0, 7),
+        "key": st.sampled_from([builders.KEY, OTHER]),
+        "verdict": st.sampled_from(["PASS", "REGRESSION", "NOT_COMPARABLE"]),
+        "statistic": st.sampled_from(["mean", "trimmed_mean"]),
+        "job": st.sampled_from(["", "7"]),
+        "logs": st.sampled_from(["00ff", "1-aa", "2-bb", ""]),
+        "dated": st.sampled_from([True, True, False]),
+    }
+)
+SESSIONS = st.lists(st.tuples(st.integers(0, 9), st.lists(VERDICTS, min_size=1, max_size=3)), min_size=1, max_size=7)
+"""The hour at which each session began, and its verdicts: stored in another order than they began."""
 
 
-def sessions(verdicts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[list[Any]]:
-    """Return the hour at which each began, and its verdicts: sessions are stored in another order than they began."""
-    return st.lists(st.tuples(st.integers(0, 9), st.lists(verdicts, min_size=1, max_size=3)), min_size=1, max_size=7)
+def make_outcome(seconds: float, verdict: str, statistic: str, *, dated: bool, **run: Any) -> dict[str, Any]:
+    made = outcome(seconds, **run) if dated else outcome(seconds, **run, started=None)
+    return {**made, "verdict": verdict, "window": {**made["window"], "statistic": statistic}}
 
 
-def same_of_the_last_days(found: list[Any], last: int) -> None:
+@pytest.mark.slow
+@given(SESSIONS, st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_last_days_are_read_as_from_all_verdicts(sessions: list[Any], last: int) -> None:
+    """Sessions are added late, with logs that have grown, and without a start."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(queries, "LAST", last)
         place = StoreLocation("history.db", Path(folder) / "history.db")
-        for number, (hour, verdicts) in enumerate(found):
-            told = [judged(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
-            write(place, document(*told, began=START + timedelta(days=20, hours=hour)))
+        for number, (hour, verdicts) in enumerate(sessions):
+            outcomes = [make_outcome(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
+            write(place, document(*outcomes, began=START + timedelta(days=20, hours=hour)))
         assert past(place) == from_all_verdicts(place)
-
-
-def judged(seconds: float, verdict: str, statistic: str, *, dated: bool = True, **of_run: Any) -> dict[str, Any]:
-    told = outcome(seconds, **of_run) if dated else outcome(seconds, **of_run, started=None)
-    return {**told, "verdict": verdict, "window": {**told["window"], "statistic": statistic}}
-
-
-@pytest.mark.slow
-@given(
-    sessions(
-        verdict(
-            job=st.sampled_from(["", "7"]),
-            logs=st.sampled_from(["00ff", "1-aa", "2-bb", ""]),
-            dated=st.sampled_from([True, True, False]),
-        )
-    ),
-    st.integers(1, 5),
-)
-@settings(max_examples=25, deadline=None)
-def test_of_runs_that_are_judged_again_the_last_days_are_read(found: list[Any], last: int) -> None:
-    """In sessions that are added late, with logs that have grown, without a start."""
-    same_of_the_last_days(found, last)
-
-
-@pytest.mark.slow
-@given(sessions(verdict()), st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
-def test_of_other_runs_the_last_days_are_read(found: list[Any], last: int) -> None:
-    """Days with nothing but verdicts that are not shown do not count."""
-    same_of_the_last_days(found, last)

@@ -7,16 +7,14 @@ import importlib.util
 import os
 import sqlite3
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.redaction import hide_passwords
 from pytest_llmbench.history.record import prepare
-from pytest_llmbench.history.store import OLDEST_SQLALCHEMY, SQLITE_HEADER, locate_store
+from pytest_llmbench.history.store import SQLITE_HEADER, locate_store
 
 
 @pytest.mark.parametrize(
@@ -28,12 +26,12 @@ from pytest_llmbench.history.store import OLDEST_SQLALCHEMY, SQLITE_HEADER, loca
         ("sqlite:///sub/../history.db", "sub/../history.db"),
     ],
 )
-def test_a_file_is_below_the_folder_of_the_session(tmp_path: Path, given: str, file: str) -> None:
+def test_relative_file_is_in_the_session_folder(tmp_path: Path, given: str, file: str) -> None:
     (tmp_path / "sub").mkdir()
     assert locate_store(given, tmp_path).file == tmp_path / file
 
 
-def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
+def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
     assert locate_store(f"sqlite:///{tmp_path}/h.db", Path("/elsewhere")).file == tmp_path / "h.db"
 
 
@@ -42,10 +40,8 @@ def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
     [
         ("sqlit:///h.db", "found the scheme 'sqlit' (did you mean 'sqlite'?); expected a file such as history.db"),
         ("postgres://u:secret@h/d", "found the scheme 'postgres' (did you mean 'postgresql'?)"),
-        ("mysql://u:secret@h/d", "found the scheme 'mysql'"),
         ("sqlite:h.db", "no scheme with ://"),
         ("sqlite://h.db", "found two slashes; write sqlite:///history.db"),
-        ("sqlite://", "found two slashes"),
         ("sqlite:///", "found no file"),
         ("sqlite:///:memory:", "would be forgotten"),
         ("sqlite:///h.db?mode=ro", "found options behind '?'"),
@@ -55,36 +51,21 @@ def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
         (".", "found something that is no file"),
     ],
 )
-def test_what_cannot_be_a_store_is_told_with_what_can(tmp_path: Path, given: str, told: str) -> None:
+def test_impossible_store_name_is_reported_with_a_remedy(tmp_path: Path, given: str, told: str) -> None:
     with pytest.raises(HistoryError) as error:
         locate_store(given, tmp_path)
     assert told in str(error.value)
     assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("--llmb-history=postgresql://u:secret@h/d", "--llmb-history=postgresql://u:***@h/d"),
-        ("postgresql://u:se/cr@et@h/d", "postgresql://u:***@h/d"),
-        ("postgresql://h/d?user=u&password=secret&x=1", "postgresql://h/d?user=u&password=***&x=1"),
-        ("postgresql://u@h/d?sslpassword=secret", "postgresql://u@h/d?sslpassword=***"),
-        ("https://ci.example/job/7", "https://ci.example/job/7"),
-        ("user@host: text", "user@host: text"),
-    ],
-)
-def test_passwords_are_not_told(text: str, told: str) -> None:
-    assert hide_passwords(text) == told
-
-
-def test_the_place_of_a_server_shows_no_password(tmp_path: Path) -> None:
+def test_server_location_hides_the_password(tmp_path: Path) -> None:
     place = locate_store("postgresql://u:secret@h:5432/d?sslmode=require&sslpassword=secret", tmp_path)
     assert place.shown == "postgresql://u@h:5432/d?sslmode=require"
     assert "secret" not in repr(place)
     assert "secret" in place.url
 
 
-def test_a_server_that_does_not_answer_is_told_without_the_password(tmp_path: Path) -> None:
+def test_unreachable_server_is_reported_without_the_password(tmp_path: Path) -> None:
     place = locate_store(f"postgresql://u:secret@/d?host={tmp_path}", tmp_path)
     with pytest.raises(HistoryError) as error:
         prepare(place)
@@ -93,7 +74,7 @@ def test_a_server_that_does_not_answer_is_told_without_the_password(tmp_path: Pa
     assert "secret" not in str(error.value)
 
 
-def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+def test_database_of_another_program_is_not_changed(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE users (name TEXT)")
     other.close()
@@ -104,32 +85,26 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"verdict,seconds\n", b"SQLite format 2\x00" + bytes(100)])
-def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_other_file_is_not_changed(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "h.csv").write_bytes(content)
     with pytest.raises(HistoryError, match="the file is not a database: give another name"):
         locate_store("h.csv", tmp_path)
     assert (tmp_path / "h.csv").read_bytes() == content
 
 
-def test_a_damaged_database_is_told(tmp_path: Path) -> None:
-    (tmp_path / "h.db").write_bytes(b"SQLite format 3\x00" + b"\xff" * 5000)
-    with pytest.raises(HistoryError, match="file is not a database"):
-        prepare(locate_store("h.db", tmp_path))
-
-
-def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
     """As `mktemp` makes one."""
     (tmp_path / "h.db").touch()
     prepare(locate_store("h.db", tmp_path))
     assert (tmp_path / "h.db").read_bytes().startswith(SQLITE_HEADER)
 
 
-def test_the_command_makes_no_store(tmp_path: Path) -> None:
+def test_command_creates_no_store(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="there is no such file"):
         locate_store("h.db", tmp_path, writes=False)
 
 
-def test_a_package_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     for package, given, extra in (
         ("sqlalchemy", "h.db", "history"),
@@ -144,7 +119,7 @@ def test_a_package_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("version", "fits"), [("2.0.9", False), ("2.0.10", True), ("2.1.0b1", True)])
-def test_a_package_that_would_lose_each_night_is_told_at_the_start(
+def test_old_sqlalchemy_is_reported_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
@@ -155,18 +130,10 @@ def test_a_package_that_would_lose_each_night_is_told_at_the_start(
         locate_store("h.db", tmp_path)
 
 
-def test_an_interpreter_with_an_old_sqlite_is_told_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_sqlite_is_reported_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.26.0")
     with pytest.raises(HistoryError, match=r"needs SQLite 3\.35, and this Python has 3\.26\.0: use another Python"):
         locate_store("h.db", tmp_path)
-
-
-def test_the_packages_that_are_asked_for_are_those_that_are_needed() -> None:
-    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    asked = [text for names in extras["optional-dependencies"].values() for text in names if "sqlalchemy" in text]
-    assert asked == [f"sqlalchemy>={OLDEST_SQLALCHEMY}"] * 2
 
 
 @pytest.fixture
@@ -185,6 +152,6 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_folder_that_cannot_be_written_is_told_at_once(read_only: Path) -> None:
+def test_read_only_folder_is_reported(read_only: Path) -> None:
     with pytest.raises(HistoryError, match=r"sealed cannot be written: change its permissions"):
         locate_store("h.db", read_only)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remembered import ID, document, outcome
+from remembered import document, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
@@ -31,47 +31,28 @@ for _ in range(200):
 WRONG: list[tuple[str, Any, str]] = [
     ("session", [], "session: found [], expected an object"),
     ("session.id", "", "session.id: found '', expected a text that is not empty"),
-    ("session.id", 7, "session.id: found 7"),
     ("session.started", "yesterday", "session.started: found 'yesterday', expected a time with its zone"),
-    ("session.started", "2025-11-20T06:00:00", "expected a time with its zone"),
     ("session.started", "0001-01-01T00:00:00+14:00", "expected a time with its zone"),
-    ("session.host", None, "session.host: found None, expected a text"),
     ("session.host", "a\0b", "session.host: found 'a\\x00b', expected a text"),
     ("session.host", "\ud800", "session.host: found '\\ud800', expected a text"),
     ("session.options", "-q", "session.options: found '-q', expected a list"),
     ("session.options", [1], "session.options[0]: found 1, expected a text"),
-    ("session.git_commit", GONE, "session.git_commit: not there"),
-    ("verdicts", {}, "verdicts: found {}, expected a list"),
     ("verdicts", [], "verdicts: found [], expected at least one"),
     ("verdicts.1", None, "verdicts[1]: found None, expected an object"),
-    ("verdicts.1.item", "", "verdicts[1].item: found ''"),
-    ("verdicts.1.configuration", ID, "verdicts[1].configuration: found 'grok1"),
-    ("verdicts.1.configuration.gpus", "128", "verdicts[1].configuration.gpus: found '128', expected a whole number"),
     ("verdicts.1.configuration.gpus", 2**31, "found 2147483648, expected a whole number"),
     ("verdicts.1.configuration.gpus", True, "found True, expected a whole number"),
-    ("verdicts.1.verdict", None, "verdicts[1].verdict: found None"),
     ("verdicts.1.status", "fine", "verdicts[1].status: found 'fine', expected passed, failed or skipped"),
     ("verdicts.1.counts", 1, "verdicts[1].counts: found 1, expected true or false"),
     ("verdicts.1.run_seconds", "7.5", "verdicts[1].run_seconds: found '7.5', expected a number or null"),
-    ("verdicts.1.run_seconds", None, "verdicts[1].run_seconds: found None, expected a time, since it counts"),
     ("verdicts.1.run_seconds", -7.5, "verdicts[1].run_seconds: found -7.5, expected a time, since it counts"),
     ("verdicts.1.expected_seconds", 10**400, "verdicts[1].expected_seconds: found 1000"),
     ("verdicts.1.log_difference", float("inf"), "counts"),
-    ("verdicts.1.window.first", 1.5, "verdicts[1].window.first: found 1.5"),
-    ("verdicts.1.window", GONE, "verdicts[1].window: not there"),
-    ("verdicts.1.metrics", [], "verdicts[1].metrics: found [], expected an object"),
     ("verdicts.1.metrics.mfu", 0.25, "verdicts[1].metrics.mfu: found 0.25, expected a list of a number and its dev"),
-    ("verdicts.1.metrics.mfu", ["0.25", None], "verdicts[1].metrics.mfu: found ['0.25', None]"),
     ("verdicts.1.metrics.mfu", [1, 2, 3], "verdicts[1].metrics.mfu: found [1, 2, 3]"),
     ("verdicts.1.step_seconds", [7.4, "x"], "verdicts[1].step_seconds[1]: found 'x'"),
-    ("verdicts.1.step_seconds", [10**400], "verdicts[1].step_seconds[0]: found 1000"),
-    ("verdicts.1.mean_of", [0.5], "verdicts[1].mean_of[0]: found 0.5"),
     ("verdicts.1.log_sha256", ["abc"], "verdicts[1].log_sha256[0]: found 'abc', expected a sha256 or null"),
-    ("verdicts.1.log_sha256", None, "verdicts[1].log_sha256: found None, expected a list"),
     ("verdicts.1.run", GONE, "verdicts[1].run: not there"),
-    ("verdicts.1.run", "x_1", "verdicts[1].run: found 'x_1', expected an object"),
     ("verdicts.1.run.started", 1762135200, "verdicts[1].run.started: found 1762135200"),
-    ("verdicts.1.run.nodes", "n1", "verdicts[1].run.nodes: found 'n1', expected a list"),
     ("verdicts.1.run.environment", {"driver": 580}, "verdicts[1].run.environment.driver: found 580"),
     ("verdicts.1.run.environment", {"\ud800": ""}, "a name in verdicts[1].run.environment: found '\\ud800'"),
     ("verdicts.1.run.jobs", [JOB, DEEP], "verdicts[1].run.jobs[1]: found [[[["),
@@ -102,7 +83,7 @@ def kept() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[f"{place}-{number}" for number, (place, _, _) in enumerate(WRONG)])
-def test_what_no_session_left_is_named_with_its_place_and_nothing_is_stored(
+def test_wrong_value_is_named_and_nothing_is_stored(
     tmp_path: Path, kept: dict[str, Any], wrong: tuple[str, Any, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not even the good document that was given with it."""
@@ -125,7 +106,7 @@ def test_what_no_session_left_is_named_with_its_place_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"schema": 1', b"\xff\xfe", b"", b"7", b'{"session": 1}'])
-def test_what_is_no_document_at_all_is_told(tmp_path: Path, content: bytes) -> None:
+def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "any.json").write_bytes(content)
     with pytest.raises(HistoryError, match=r"any\.json: no .* give a file that llmb-history-unsaved-\*\.json names"):
         read_unsaved(tmp_path / "any.json")
@@ -134,7 +115,7 @@ def test_what_is_no_document_at_all_is_told(tmp_path: Path, content: bytes) -> N
 
 
 @pytest.mark.slow
-def test_what_a_session_left_is_stored_and_exported(
+def test_unsaved_session_is_stored_and_exported(
     place: StoreLocation, tmp_path: Path, kept: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With what a later version may have added, and numbers that were none."""
@@ -153,11 +134,7 @@ def test_what_a_session_left_is_stored_and_exported(
         assert cli.main(arguments) == 0, capsys.readouterr().err
 
 
-def test_what_every_session_makes_passes_its_own_check(tmp_path: Path, kept: dict[str, Any]) -> None:
-    assert read_unsaved(write_unsaved(kept, [tmp_path])) == kept
-
-
-def test_a_folder_whose_disk_is_gone_does_not_keep_the_next_one_from_it(
+def test_lost_disk_does_not_prevent_the_next_folder(
     tmp_path: Path, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, here = tmp_path / "gone", tmp_path / "here"
