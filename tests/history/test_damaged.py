@@ -214,12 +214,3 @@ def test_write_ahead_log_of_a_killed_program_is_read(sound: bytes, tmp_path: Pat
     rows = queries.list_everything(locate_store("h.db", tmp_path))
     assert [row["text"] for row in rows][:1] == ["7"]
     assert len(rows) == NIGHTS
-
-
-def test_truncated_write_ahead_log_is_ignored(sound: bytes, tmp_path: Path) -> None:
-    damaged = bytearray(sound)
-    damaged[18:20] = b"\x02\x02"  # the file says that there is one
-    (tmp_path / "h.db").write_bytes(damaged)
-    (tmp_path / "h.db-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(50))
-    open_as_session(tmp_path)
-    assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from remembered import ID, START, document, nights, outcome
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
@@ -21,7 +21,7 @@ from pytest_llmbench.history import queries
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation, connect
-from pytest_llmbench.history.tables import RUN, VERDICT
+from pytest_llmbench.history.tables import RUN
 
 OTHER = replace(builders.KEY, dtype="fp8")
 
@@ -42,14 +42,6 @@ def from_all_verdicts(place: StoreLocation) -> Past:
 def change(place: StoreLocation, statement: Any) -> None:
     with connect(place, writes=True) as connection:
         connection.execute(statement)
-
-
-def test_manually_removed_verdict_is_not_read(place: StoreLocation) -> None:
-    write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
-    change(place, delete(VERDICT).where(VERDICT.c.run == 2))
-    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7]
-    write(place, document(outcome(7.8, 4)))
-    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
 
 
 def test_reused_row_numbers_are_read_correctly(place: StoreLocation) -> None:

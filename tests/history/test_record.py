@@ -55,15 +55,6 @@ def test_any_text_is_stored(place: StoreLocation) -> None:
     assert (row["text"], row["options"], row["host"]) == (text, ["--x=%(y)s"], "hôte")
 
 
-def test_rejudged_run_is_one_run_with_last_verdict(place: StoreLocation) -> None:
-    write(place, document(outcome(7.4)))
-    first = past(place)
-    write(place, document({**outcome(7.4), "verdict": "REGRESSION"}))
-    (night,) = past(place)
-    assert (len(first), night.verdict) == (1, "REGRESSION")
-    assert [row["verdict"] for row in queries.list_verdicts(place, ID)] == ["PASS", "REGRESSION"]
-
-
 def test_session_added_late_does_not_replace_newer_verdicts(place: StoreLocation) -> None:
     """What could not be stored at the time is kept, in its order: the newer verdict and log still stand for the run."""
     early = {**outcome(7.9, logs="1-aa"), "verdict": "INVALID", "reason": "incomplete"}

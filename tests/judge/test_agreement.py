@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -65,13 +64,8 @@ def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
     older = [replace(night, baseline=RECORDED) for night in HISTORY]
     assert width(recorded(1), *older) == width(recorded(None), *older) == pytest.approx(width(one, *older))
     assert width(recorded(1), *older) > width(recorded(2), *older) > width(recorded(4), *older)
-
-
-def test_equal_runs_of_one_day_measure_no_daily_noise() -> None:
-    """Four that are as good as equal do not make the gate believe that nights are."""
     equal, wide = (7.325, 7.3251, 7.3249, 7.325), (7.0, 7.2, 7.4, 7.6)
-    assert width(recorded(1, *equal)) == width(recorded(1, 7.325))
-    assert width(recorded(1, *wide)) > width(recorded(1, *equal)) > width(recorded(4, *equal))
+    assert width(recorded(1, *wide)) > width(recorded(1, *equal)) == width(one) > width(recorded(4, *equal))
 
 
 @pytest.mark.parametrize(
@@ -119,15 +113,6 @@ def test_unfinished_warm_up_is_inconclusive() -> None:
     judgement = judge(evidence(measurement(float(decay.mean()), window_seconds=tuple(decay.tolist())), *HISTORY))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.WARMING_UP)
     assert judgement.meets_point is True
-
-
-def test_step_change_far_beyond_the_bound_is_a_regression() -> None:
-    """Its steps are so alike to their neighbours that hardly one is independent; all of them are far too slow."""
-    window = np.concatenate([np.full(17, 2.0), np.full(17, 3.0)]) * 7.325
-    judgement = judge(evidence(measurement(float(window.mean()), window_seconds=tuple(window.tolist())), *HISTORY))
-    assert judgement.verdict is Verdict.REGRESSION
-    assert judgement.estimate is not None
-    assert 1.99 <= math.exp(judgement.estimate.low) < 2.5
 
 
 def test_three_days_with_stalls_are_no_regression() -> None:

@@ -121,13 +121,6 @@ def test_two_changes_are_both_found() -> None:
     assert len(trials) <= get_cap(THIRTY_TWO)
 
 
-def test_smaller_second_change_is_reported() -> None:
-    _, answer = complete(Builds({8: 0.01, 22: 0.03}, cv=0.001))
-    large = answer.changes[-1]
-    assert (large.first, large.last) == (22, 22)
-    assert len(answer.changes) == 2 or large.rest_before > 0
-
-
 def test_search_at_the_cap_reports_a_range_and_continues() -> None:
     builds = Builds({20: 0.03}, cv=0.004)
     trials, answer = complete(builds, BisectSettings(32, cap=6))

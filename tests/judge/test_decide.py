@@ -152,14 +152,6 @@ def test_unit_of_time_cancels(window: list[float], unit: float) -> None:
         assert getattr(after.estimate, name) == pytest.approx(getattr(before.estimate, name), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.slow
-@given(st.lists(st.floats(1, 10), min_size=3, max_size=3, unique=True), st.integers(3, 40))
-def test_constant_steps_give_no_nan(values: list[float], count: int) -> None:
-    judgement = judge(evidence(measurement(values[0], window_seconds=(values[0],) * count)))
-    assert judgement.estimate is not None
-    assert all(math.isfinite(getattr(judgement.estimate, name)) for name in ("low", "high", "standard_error"))
-
-
 @pytest.mark.parametrize(
     ("factor", "resolution", "steps", "status"),
     [

@@ -125,12 +125,6 @@ def test_means_show_no_period() -> None:
     assert "every" not in shape.words
 
 
-def test_warm_up_over_means_is_named_by_its_steps() -> None:
-    shape = find_shape(printed([8.2, 8.1, 8.0, 7.9, *[7.3, 7.31, 7.29, 7.3] * 2]))
-    assert shape.warming_up is not None
-    assert shape.warming_up.text.startswith("warm-up not over: steps 11 to 50 are ")
-
-
 @pytest.mark.parametrize(
     ("columns", "window"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -27,7 +26,7 @@ from pytest_llmbench.core.models import (
     Verdict,
 )
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.last_good import add_stored, compare_steps, find_last_good, list_settings
+from pytest_llmbench.judge.last_good import add_stored, find_last_good, list_settings
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 SLOW = 8.2
@@ -61,13 +60,6 @@ def test_last_run_within_the_bound_is_found() -> None:
         assert (last.started, last.job_id, last.source) == (NOW - timedelta(days=3), "3", source)
         assert (last.verdict, last.seconds, last.days) == ("PASS", 7.3, 3)
         assert last.slower == pytest.approx(8.2 / 7.3 - 1)
-
-
-def test_good_run_of_the_same_day_counts() -> None:
-    """The day as a whole is no good one: its newest run stands for it."""
-    last = find(evidence(RED, read(ago=0.1), read(ago=1)))
-    assert last is not None
-    assert (last.job_id, last.days) == ("0.1", 1)
 
 
 @pytest.mark.parametrize(
@@ -157,13 +149,6 @@ def test_settings_come_from_names_metadata_and_log() -> None:
         "pp": "8",
         "tensor model parallel size": "4",
     }
-
-
-def test_shapes_are_compared_without_log_lines() -> None:
-    spiked = (7.3,) * 20 + (14.6,) + (7.3,) * 13
-    assert compare_steps(read(window_seconds=spiked), RED) == ("one spike: step 31 took 2 x the median", EVEN)
-    assert compare_steps(read(window_seconds=(7.3, 7.3)), RED) is None
-    assert compare_steps(read(window_seconds=(*spiked[1:], math.nan)), RED) is None
 
 
 @pytest.mark.parametrize("known", [(read(),), ()], ids=["folder", "history"])

@@ -65,17 +65,6 @@ def test_rounding_ramps_and_stragglers_are_not_two_levels(seconds: list[float], 
     assert find_step_levels(np.array(seconds), resolution) is None
 
 
-@pytest.mark.parametrize(("count", "most"), [(12, 0.07), (34, 0.005)])
-@pytest.mark.parametrize("correlation", [0.0, 0.8])
-def test_noise_rarely_has_two_levels(count: int, most: float, correlation: float) -> None:
-    random = np.random.default_rng(2)
-    noise = random.standard_normal((1000, count))
-    for step in range(1, count):
-        noise[:, step] = correlation * noise[:, step - 1] + np.sqrt(1 - correlation**2) * noise[:, step]
-    found = [find_step_levels(1 + 0.03 * run, 0.0) for run in noise]
-    assert np.mean([one is not None for one in found]) <= most
-
-
 @pytest.mark.parametrize(
     ("slow", "expected"),
     [("", []), ("....", []), ("#", [(0, 1)]), ("##.#", [(0, 2), (3, 4)]), (".###", [(1, 4)])],
@@ -99,10 +88,3 @@ def test_consecutive_slow_steps_are_one_stretch(slow: str, expected: list[tuple[
 def test_period_has_three_steps_without_gaps(starts: list[int], distance: int | None) -> None:
     found = find_period(sorted(starts), 34)
     assert (found.step if found else None) == distance
-
-
-@pytest.mark.slow
-@given(st.sets(st.integers(0, 999), max_size=60))
-def test_every_step_of_a_period_is_slow(starts: set[int]) -> None:
-    found = find_period(sorted(starts), 1000)
-    assert found is None or (set(found) <= starts and len(found) >= 3 and 4 * len(found) >= 3 * len(starts))

@@ -115,11 +115,6 @@ def test_stragglers_are_counted_with_share_and_line() -> None:
     )
 
 
-def test_single_straggler_is_named_once() -> None:
-    note = noted(find_shape(window(times(3, 23, among=np.ones(34)))))["stragglers"]
-    assert note.text == "1 straggler, 8.33 % of the time, +5.88 % on the mean: step 23 took 3 x the median"
-
-
 @pytest.mark.parametrize(("factor", "told"), [(1.2, False), (1.5, True), (0.5, True)])
 def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -> None:
     note = noted(find_shape(window(times(factor, 23, among=np.full(34, 7.3))))).get("mean-and-trimmed")

@@ -31,12 +31,3 @@ def test_planted_changes_are_found_within_days() -> None:
     assert few_alarms
     assert all_found
     assert table([fleet]).count("100 %") >= 2
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("small")
-def test_search_that_finds_nothing_breaks_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(year, "find_level_shifts", lambda values, noise, correlation: ())
-    monkeypatch.setattr(year, "find_slow_change", lambda values, noise, correlation: None)
-    kept = [kept for _, kept in promises([year.year(0, seed=1)])]
-    assert kept == [True, False, False]
