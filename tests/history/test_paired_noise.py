@@ -101,17 +101,6 @@ def test_unsaved_session_keeps_its_noise(place: StoreLocation, tmp_path: Path) -
         read_unsaved(path)
 
 
-def test_negative_noise_in_the_store_is_reported(tmp_path: Path) -> None:
-    place = locate_store(str(tmp_path / "h.db"), tmp_path)
-    write(place, compared(0.003))
-    with connect(place, writes=True) as connection:
-        connection.exec_driver_sql("UPDATE llmb_noise SET sigma = -1.0")
-    with pytest.raises(HistoryError, match="holds what no session stored"):
-        read_noises(place, "eos", [ID])
-    with pytest.raises(HistoryError, match="holds what no session stored"):
-        queries.list_everything(place)
-
-
 def test_noises_are_pooled_by_degrees_of_freedom(tmp_path: Path) -> None:
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
     for sigma, degrees in ((0.002, 5.0), (0.004, 3.0)):

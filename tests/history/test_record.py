@@ -71,14 +71,6 @@ def test_session_added_late_does_not_replace_newer_verdicts(place: StoreLocation
     assert (night.verdict, night.logs) == ("INVALID", "1-aa")
 
 
-def test_copied_log_of_another_date_is_the_same_run(place: StoreLocation) -> None:
-    """It began when it was first said to: a log without a zone is dated otherwise on another machine."""
-    for later in (0, 3):
-        write(place, document(outcome(7.4, later, job="7", logs="1-aa")))
-    (night,) = past(place)
-    assert night.started == datetime.fromisoformat(outcome(7.4)["run"]["started"])
-
-
 def test_runs_of_one_job_started_together_keep_their_verdicts(place: StoreLocation) -> None:
     """Members of a job array, or logs without a job id in one folder."""
     fast = outcome(7.4, job="7", logs="1-aa")

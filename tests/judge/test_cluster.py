@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import KEY, evidence, measurement, nights, noisy
+from estimates import make_estimate
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -31,23 +32,8 @@ KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]
 def estimate(difference: float, noise: Noise, within: float = 0.0) -> Estimate:
     """Return the estimate of one run against a baseline without an error of its own."""
     error = noise.sigma if noise.measured else math.hypot(noise.sigma, within)
-    return Estimate(
-        difference=difference,
-        standard_error=error,
-        degrees_of_freedom=noise.degrees_of_freedom,
-        low=difference,
-        high=difference,
-        margin=0.05,
-        level=0.05,
-        runs=1,
-        noise=noise,
-        within_run_error=within,
-        effective_sample_size=30.0,
-        rounding=0.0,
-        detectable=0.06,
-        repeats_needed=None,
-        p_slower=0.5,
-    )
+    freedom = noise.degrees_of_freedom
+    return make_estimate(difference, standard_error=error, degrees_of_freedom=freedom, noise=noise)
 
 
 def fleet(

@@ -37,17 +37,6 @@ def test_t_quantile_matches_scipy(probability: float, freedom: float) -> None:
     assert quantile == close_to(special.stdtrit(freedom, probability), absolute=1e-9)
 
 
-@given(PROBABILITIES)
-def test_t_quantile_matches_closed_forms(probability: float) -> None:
-    """With one and two degrees of freedom there are such; 1 - probability is exact above a half."""
-    tail = min(probability, 1 - probability)
-    sign = 1 if probability > 0.5 else -1
-    cauchy = sign / math.tan(math.pi * tail) if tail < 0.5 else 0.0
-    two = sign * (1 - 2 * tail) / math.sqrt(2 * tail * (1 - tail))
-    assert distributions.compute_quantile(probability, 1.0) == close_to(cauchy, 1e-12, 1e-12)
-    assert distributions.compute_quantile(probability, 2.0) == close_to(two, 1e-12, 1e-12)
-
-
 @pytest.mark.parametrize(
     ("statistic", "freedom", "expected"),
     [

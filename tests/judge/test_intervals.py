@@ -109,15 +109,6 @@ def test_slow_mean_is_not_forgiven() -> None:
         assert meets_point([one], told, estimate_difference([one], told, told.prior)) is meets
 
 
-def test_slow_mean_is_named_by_its_steps() -> None:
-    shape = find_shape(printed([7.3, 7.31, 7.29, 7.3, 9.0, 7.32]))
-    assert shape.kind == "one-spike"
-    assert shape.words == "one spike: steps 51 to 60 took 1.23 x the median on average (line 160)"
-    (note,) = [note for note in shape.notes if note.code == "stragglers"]
-    assert note.text.startswith("1 slow mean, ")
-    assert note.text.endswith("steps 51 to 60 took 1.23 x the median on average")
-
-
 def test_means_show_no_period() -> None:
     """Every second mean is slow, and which of its steps are is not known."""
     shape = find_shape(printed([7.3, 9.0] * 8))

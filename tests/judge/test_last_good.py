@@ -87,25 +87,17 @@ def test_run_that_failed_is_skipped() -> None:
     assert last.job_id == "2"
 
 
-def test_undated_run_has_no_last_good_run() -> None:
-    undated = measurement(SLOW, run=run(started=None))
-    known = evidence(undated, read())
-    assert judge(known).reason is Reason.START_UNKNOWN
-    assert find(known) is None
-
-
 @pytest.mark.parametrize(
-    ("then", "now"),
+    ("name", "then", "now"),
     [
-        ({"environment": (("device", "NVIDIA H100"),)}, {"environment": (("device", "NVIDIA B200"),)}),
-        ({"hints": (Hint("gpus_per_node", "8", "x"),)}, {"hints": (Hint("gpus_per_node", "4", "x"),)}),
+        ("environment", (("device", "NVIDIA H100"),), (("device", "NVIDIA B200"),)),
+        ("hints", (Hint("gpus_per_node", "8", "x"),), (Hint("gpus_per_node", "4", "x"),)),
     ],
-    ids=["device", "size of a node"],
 )
-def test_run_on_other_machines_is_no_last_good_run(then: dict[str, Any], now: dict[str, Any]) -> None:
-    red = measurement(SLOW, run=run(started=NOW, **now))
-    assert find(evidence(red, read(found=then))) is None
-    assert find(evidence(red, read(found=now))) is not None
+def test_run_on_other_machines_is_no_last_good_run(name: str, then: Any, now: Any) -> None:
+    red = measurement(SLOW, run=run(started=NOW, **{name: now}))
+    assert find(evidence(red, read(found={name: then}))) is None
+    assert find(evidence(red, read(found={name: now}))) is not None
     assert find(evidence(red, read())) is not None
 
 

@@ -50,12 +50,6 @@ def test_change_has_day_size_and_environment() -> None:
     assert change.acknowledged is None
 
 
-def test_acknowledgement_of_a_change_is_named() -> None:
-    (change,) = told(nights((1.0, 40), (1.06, 20)), accepted())
-    assert change.acknowledged == accepted()
-    assert "acknowledged: +6.0 % by A. Person until 2026-01-31: the security fix" in change.text
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -154,12 +148,6 @@ def test_improvement_hides_no_later_drift(seed: int, count: int) -> None:
 
 def test_change_within_a_printed_unit_is_none() -> None:
     assert told(nights((1.0, 40), (1.06, 20)), coarse=0.08) == ()
-
-
-@pytest.mark.parametrize("late", [-1, 0, 1])
-def test_environment_is_compared_around_the_change(late: int) -> None:
-    series = nights((1.0, 40), (1.06, 20))
-    assert compare_environments(series, 40 + late) == (("driver", "550.54", "555.42"),)
 
 
 def test_environment_that_differs_daily_is_not_blamed() -> None:

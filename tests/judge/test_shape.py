@@ -127,18 +127,6 @@ def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -
         assert note.text.endswith("fast steps drive the mean")
 
 
-def test_drift_and_levels_are_noted_warm_up_is_separate() -> None:
-    drifting = find_shape(window(CALM * np.linspace(1, 1.04, 34)))
-    assert re.fullmatch(r"drift: \+[34]\.\d % from step 11 to step 44 \(p .*\)", noted(drifting)["drift"].text)
-    assert noted(find_shape(window(times(1.1, *range(12, 45, 3)))))["two-levels"].line == 112
-    warming = find_shape(window(CALM * (1 + 0.1 * np.exp(-np.arange(34) / 5))))
-    assert warming.warming_up
-    assert warming.warming_up not in warming.notes
-    assert re.fullmatch(
-        r"warm-up not over: steps 11 to 21 are 3\.\d+ % slower than the rest \(z .*\)", warming.warming_up.text
-    )
-
-
 def test_calm_steps_have_no_notes() -> None:
     assert find_shape(window(CALM)) == Shape("no single step stands out", ShapeKind.EVEN)
 
@@ -168,14 +156,6 @@ def test_slow_steps_in_a_moving_mean_are_spikes() -> None:
 # --- real logs --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first", "last"), [(10, 99), (50, 83)])
-def test_slow_stretch_of_a_real_log_is_named(first: int, last: int) -> None:
-    shape = find_shape(real(EVO2, first, last))
-    assert shape.kind == "slow-stretch"
-    assert re.fullmatch(r"slow stretch: steps 50 to 62 at 0\.61\d\d s, the others at 0\.24\d\d s", shape.words)
-    assert noted(shape)["two-levels"].line == 214
-
-
 def test_slow_stretch_at_window_start_is_a_warm_up() -> None:
     assert find_shape(real(EVO2, 50, 83)).warming_up
     assert not find_shape(real(EVO2, 41, 74)).warming_up
@@ -200,15 +180,6 @@ def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> Non
 
 
 # --- what holds for all -----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@given(st.integers(0, 33), st.floats(1.5, 100))
-def test_spike_is_found_at_any_step(position: int, factor: float) -> None:
-    shape = find_shape(window(times(factor, position + 11)))
-    assert shape.kind == "one-spike"
-    assert f"step {position + 11} took " in shape.words
-    assert f"(line {position + 111})" in shape.words
 
 
 @pytest.mark.slow

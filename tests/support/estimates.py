@@ -1,0 +1,35 @@
+"""Estimates of a difference to a baseline, for tests of what is computed from several of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pytest_llmbench.core.models import Estimate, Noise
+from pytest_llmbench.judge.distributions import compute_probability
+
+KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)
+
+
+def make_estimate(difference: float, **fields: Any) -> Estimate:
+    """Make the estimate of one run; by default with a small, well-known error."""
+    made: dict[str, Any] = {
+        "difference": difference,
+        "standard_error": 0.002,
+        "degrees_of_freedom": 30.0,
+        "low": difference,
+        "high": difference,
+        "margin": math.log(1.05),
+        "level": 0.05,
+        "runs": 1,
+        "noise": KNOWN,
+        "within_run_error": 0.001,
+        "effective_sample_size": 30.0,
+        "rounding": 0.0,
+        "detectable": 0.06,
+        "repeats_needed": None,
+        **fields,
+    }
+    error, freedom = made["standard_error"], made["degrees_of_freedom"]
+    has_error = math.isfinite(error) and error > 0
+    return Estimate(p_slower=compute_probability(difference / error, freedom) if has_error else None, **made)
