@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.models import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
-from pytest_llmbench.judge.bisect import BisectSettings, count_runs, expect_runs, get_cap, next_step
+from pytest_llmbench.judge.bisect import BisectSettings, expect_runs, get_cap, next_step
 
 THIRTY_TWO = BisectSettings(32)
 FAILED = TrialOutcome.DOES_NOT_RUN
@@ -131,12 +131,6 @@ def test_search_at_the_cap_reports_a_range_and_continues() -> None:
     more, answer = complete(builds, trials=trials)
     assert more[:6] == trials
     assert answer.outcome is BisectOutcome.FOUND
-
-
-def test_number_of_runs_is_announced() -> None:
-    assert [get_cap(BisectSettings(builds)) for builds in (8, 32, 128)] == [28, 36, 44]
-    assert count_runs(THIRTY_TWO) == (6, 36)
-    assert [expect_runs(THIRTY_TWO, ratio * 0.01) for ratio in (10, 5, 4, 3, 2)] == [11, 11, 14, 17, 22]
 
 
 def test_lost_run_is_repeated_and_two_pause_the_search() -> None:

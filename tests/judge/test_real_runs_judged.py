@@ -98,20 +98,18 @@ def slowed(segment: Segment, factors: Floats | float) -> Segment:
     )
 
 
-def windows(segment: Segment) -> Iterator[Window]:
-    """Yield the documented window, all from its start on, the last third, the last ten steps, and the whole run.
-
-    Only where no step is missing, or was only dispatched; of means over several steps those that lie inside.
-    """
+def list_windows(segment: Segment) -> list[Window]:
+    """List the documented window, the last third, and the whole run, as far as all their steps were measured."""
     begin, end = begins(segment.steps), segment.steps.index
     first, last = int(begin[0]), int(end[-1])
-    third = (last - first + 1) // 3
-    found: dict[Window, None] = {}
-    for earliest, latest in ((11, 44), (11, last), (last - third + 1, last), (last - 9, last), (first, last)):
+    windows = []
+    for earliest, latest in (DOCUMENTED[:2], (last - (last - first + 1) // 3 + 1, last), (first, last)):
         inside = (begin >= earliest) & (end <= latest)
         if np.count_nonzero(inside) > 1 and not segment.steps.asynchronous[inside].any():
-            found[Window(int(begin[inside].min()), int(end[inside].max()))] = None
-    yield from (window for window in found if not find_missing_steps(segment.steps, window))
+            window = Window(int(begin[inside].min()), int(end[inside].max()))
+            if window not in windows and not find_missing_steps(segment.steps, window):
+                windows.append(window)
+    return windows
 
 
 def fitted(segment: Segment, window: Window) -> Baseline:
@@ -225,7 +223,7 @@ def list_cases(runs: Runs, kinds: tuple[str, ...]) -> list[Case]:
     return [
         make_case(f"{name} part {number}, {window}, {kind} baseline", segment, baselines[kind])
         for (name, number), segment in runs.items()
-        for window in windows(segment)
+        for window in list_windows(segment)
         for baselines in [make_baselines(segment, window)]
         for kind in kinds
     ]
@@ -250,7 +248,7 @@ def is_forgiven(judgement: Judgement) -> bool:
 @pytest.mark.slow
 def test_real_runs_of_thirty_steps_take_part(runs: Runs) -> None:
     assert {name for name, _ in runs} >= KNOWN
-    assert all(len(list(windows(segment))) >= 2 for segment in runs.values())
+    assert all(len(list_windows(segment)) >= 2 for segment in runs.values())
 
 
 # --- a real slow stretch ------------------------------------------------------------------------------------
@@ -319,7 +317,7 @@ def test_periodic_slow_steps_are_no_regression(runs: Runs, period: int, factor: 
     wrong = []
     for (name, number), segment in runs.items():
         paused = slowed(segment, np.where(segment.steps.index % period == 0, factor, 1.0))
-        for window in windows(paused):
+        for window in list_windows(paused):
             # what is slow besides, at the start or in evo2's stretch, would be more than a fifth of the steps with it
             if window.first < DOCUMENTED.first or ((name, number) == EVO2 and window != DOCUMENTED):
                 continue

@@ -11,7 +11,7 @@ from builders import BASELINE, HISTORY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.models import Judgement, Look, Reason, Status, Tolerance, Verdict
 from pytest_llmbench.judge.decide import decide_status, judge
-from pytest_llmbench.judge.stop_rule import AT_ONCE, IN_TURN, ONE_LOOK, RunPlan, choose_look, count_next_runs
+from pytest_llmbench.judge.stop_rule import IN_TURN, ONE_LOOK, RunPlan, choose_look, count_next_runs
 
 
 def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgement:
@@ -27,11 +27,18 @@ def look_at(*factors: float, look: Look = IN_TURN) -> Judgement:
     return judge(evidence(*runs, *HISTORY, look=look))
 
 
-def test_launch_plan_decides_the_levels() -> None:
-    assert choose_look(RunPlan()) == IN_TURN == Look(0.0222, 0.03, 2)
-    assert choose_look(RunPlan(at_once=True)) == AT_ONCE == Look(0.0295, 0.05, 2)
-    assert choose_look(RunPlan(asked=2)) == Look(0.05, 0.05, 2)
-    assert choose_look(RunPlan(1)) == choose_look(RunPlan(1, at_once=True)) == ONE_LOOK == Look(0.05, 0.05, 1)
+@pytest.mark.parametrize(
+    ("plan", "look"),
+    [
+        (RunPlan(), Look(0.0222, 0.03, 2)),
+        (RunPlan(at_once=True), Look(0.0295, 0.05, 2)),
+        (RunPlan(asked=2), Look(0.05, 0.05, 2)),
+        (RunPlan(1, at_once=True), Look(0.05, 0.05, 1)),
+    ],
+    ids=["in turn", "at once", "two requested", "one run"],
+)
+def test_launch_plan_decides_the_levels(plan: RunPlan, look: Look) -> None:
+    assert choose_look(plan) == look
 
 
 @pytest.mark.parametrize(
