@@ -61,16 +61,19 @@ def test_unknown_noise_is_not_stored(tmp_path: Path, told: dict[str, Any]) -> No
         assert "llmb_noise" not in inspect(connection).get_table_names()
 
 
-def test_store_without_the_noise_table_is_usable(place: StoreLocation) -> None:
+def test_store_gets_the_noise_table_with_first_comparison(place: StoreLocation) -> None:
     """One of an earlier version has none, and gets it with its first A/B."""
     assert read_noises(place, "eos", [ID]) == {}
     prepare(place)
     write(place, document(outcome(7.4)))
     assert read_noises(place, "eos", [ID]) == {}
-    assert "ab_run_to_run" not in queries.list_everything(place)[0]
     queries.prune(place, builders.NOW + timedelta(hours=1), dry_run=True)
-    write(place, compared(0.003, days=1))
-    assert read_noises(place, "eos", [ID])[ID] == ((0.003, 3.0),)
+    write(place, compared(0.003, 5.0, days=1))
+    assert read_noises(place, "eos", [ID])[ID] == ((0.003, 5.0),)
+    daily, comparison = queries.list_everything(place)
+    assert "ab_cluster" not in daily
+    exported = [comparison[name] for name in ("ab_cluster", "ab_run_to_run", "ab_degrees_of_freedom")]
+    assert exported == ["eos", 0.003, 5.0]
 
 
 def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
@@ -80,14 +83,6 @@ def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
     assert len(read_noises(place, "eos", [ID])[ID]) == 2
     queries.prune(place, builders.NOW + timedelta(days=1), dry_run=False)
     assert read_noises(place, "eos", [ID])[ID] == ((0.004, 3.0),)
-
-
-def test_export_contains_noise_of_the_comparison(place: StoreLocation) -> None:
-    write(place, document(outcome(7.4)))
-    write(place, compared(0.003, 5.0, days=1))
-    night, ab = queries.list_everything(place)
-    assert "ab_cluster" not in night
-    assert (ab["ab_cluster"], ab["ab_run_to_run"], ab["ab_degrees_of_freedom"]) == ("eos", 0.003, 5.0)
 
 
 def test_unsaved_session_keeps_its_noise(place: StoreLocation, tmp_path: Path) -> None:

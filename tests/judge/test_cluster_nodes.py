@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.formatting import format_exclude_option
+from pytest_llmbench.core.models import Measurement
 from pytest_llmbench.judge.cluster import NodeFinding, RunOnNodes, find_slow_nodes, judge_nodes
 from pytest_llmbench.judge.decide import judge
 
@@ -115,28 +116,28 @@ def test_node_of_a_fast_run_is_never_named(drawn: list[tuple[float, set[str]]]) 
         assert sum(name in names for _, _, names in runs) > 1
 
 
+def launched(**factors: float) -> list[Measurement]:
+    """Return the runs of a launch by their ids, newest first, at these multiples of the baseline."""
+    return [
+        measurement(7.325 * factor, run=run(id=name, launch="l", started=NOW - timedelta(hours=hour)))
+        for hour, (name, factor) in enumerate(factors.items())
+    ]
+
+
 @pytest.mark.parametrize(("factor", "exclude"), [(1.1, ("n1",)), (1.0, ()), (math.nan, ())])
 def test_confirming_run_counts_for_nodes_only(factor: float, exclude: tuple[str, ...]) -> None:
-    slow, fast, again = (
-        measurement(7.325 * times, run=run(id=name, launch="l", started=NOW - timedelta(hours=hour)))
-        for hour, (times, name) in enumerate([(1.1, "slow"), (1.0, "fast"), (factor, "again")])
-    )
-    found = evidence(slow, fast, *HISTORY)
-    judgement = judge(found)
-    finding = judge_nodes(judgement, found, {"slow": ("n1",), "fast": ("n2",), "again": ("n1",)}, [again])
-    assert finding.exclude == exclude
+    slow, fast, again = launched(slow=1.1, fast=1.0, again=factor)
+    known = evidence(slow, fast, *HISTORY)
+    judgement = judge(known)
+    nodes = {"slow": ("n1",), "fast": ("n2",), "again": ("n1",)}
+    assert judge_nodes(judgement, known, nodes, [again]).exclude == exclude
     assert again not in judgement.runs
 
 
 def test_noise_is_estimated_from_other_runs() -> None:
-    """The spread between slow and fast nodes would hide them if it told the noise."""
-    runs = [
-        measurement(7.325 * factor, run=run(id=name, launch="l", started=NOW - timedelta(hours=hour)))
-        for hour, (factor, name) in enumerate([(1.0, "c"), (1.0, "b"), (1.1, "a")])
-    ]
-    found = evidence(*runs, *HISTORY)
-    nodes = {"a": ("n1",), "b": ("n2",), "c": ("n3",)}
-    finding = judge_nodes(judge(found), found, nodes)
+    """The difference between slow and fast nodes would hide them if it counted as noise."""
+    known = evidence(*launched(c=1.0, b=1.0, a=1.1), *HISTORY)
+    finding = judge_nodes(judge(known), known, {"a": ("n1",), "b": ("n2",), "c": ("n3",)})
     assert (finding.suspects, finding.exclude, finding.again) == (("n1",), (), ("n1",))
     assert judge_nodes(judge(evidence()), evidence(), {}) == NodeFinding()
 
@@ -150,8 +151,6 @@ def test_slow_run_confirms_a_node_named_by_history() -> None:
     assert (elsewhere.exclude, elsewhere.suspects) == ((), ("n1", "n5"))
 
 
-@pytest.mark.parametrize("runs", [[(10.9, "n1 n2"), (10.8, "n3 n4")], [(10.9, "n1 n2"), (10.0, "n2 n3")]])
-def test_named_node_is_kept_if_other_runs_clear_it(
-    runs: list[tuple[float, str]],
-) -> None:
-    assert "n2" not in find_slow_nodes(on(*runs), SIGMA, BOUND, frozenset({"n2"})).exclude
+@pytest.mark.parametrize("other", [(10.8, "n3 n4"), (10.0, "n2 n3")], ids=["others are slow", "fast with it"])
+def test_named_node_is_kept_if_other_runs_clear_it(other: tuple[float, str]) -> None:
+    assert "n2" not in find_slow_nodes(on((10.9, "n1 n2"), other), SIGMA, BOUND, frozenset({"n2"})).exclude

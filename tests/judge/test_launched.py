@@ -157,8 +157,3 @@ def test_run_without_a_baseline_value_is_invalid(launch: str) -> None:
     assert (judgement.log_difference, judgement.meets_point, judgement.estimate) == (None, None, None)
     for inconclusive in ("literal", "fail", "skip"):
         assert decide_status(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
-
-
-def test_invalid_run_without_a_baseline_value_keeps_its_reason() -> None:
-    broken = measurement(7.3, baseline=EMPTY, problems=(DIVERGED,))
-    assert judge(evidence(broken, baseline=EMPTY)).reason is Reason.DIVERGED

@@ -85,7 +85,7 @@ def test_order_of_repeats_does_not_matter(factors: list[float]) -> None:
     assert judgement.log_difference == pytest.approx(sum(map(math.log, factors)) / 4)
 
 
-@pytest.mark.parametrize("older", [0.9, 1.0, 1.2])
+@pytest.mark.parametrize("older", [0.9, 1.2])
 def test_older_runs_are_not_averaged(older: float) -> None:
     judgement = judge(evidence(measurement(7.325 * 1.2), *nights(*[7.325 * older] * 2)))
     assert judgement.log_difference == pytest.approx(math.log(1.2))

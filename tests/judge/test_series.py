@@ -164,11 +164,12 @@ def test_environment_that_differs_daily_is_not_blamed() -> None:
         ("+-+-+-+-+-", 0, (5, 10)),
         ("++-+-+++-+", 0, (7, 10)),
         ("++++-+++-+", 0, None),
+        ("+++++-----", 0, None),
         ("+-+-+-+", 0, None),
         ("+-+-+-+-+-++++++++++", 0, None),
         ("+-+-+-+-+-", 5, None),
     ],
-    ids=["every day", "three of ten", "two of ten", "few days", "long ago", "other level"],
+    ids=["every day", "three of ten", "two of ten", "one change", "few days", "long ago", "other level"],
 )
 def test_configuration_that_flips_across_its_bound_is_reported(
     sides: str, since: int, told: tuple[int, int] | None
