@@ -86,16 +86,20 @@ def test_few_or_equal_configurations_add_no_knowledge() -> None:
 
 
 def test_noisier_configuration_keeps_its_noise() -> None:
-    others = Noise(0.005, 30.0, "40 configurations", measured=True)
+    others, assumed = Noise(0.005, 30.0, "40 configurations", measured=True), noise.assume_noise(0.01)
     alike, loud = (Noise(sigma, 7.6, "20 nights", measured=True) for sigma in (0.006, 0.03))
     assert noise.with_prior(loud, others, 0.01) == loud
+    assert noise.with_prior(loud, assumed, 0.01) == loud
     together = noise.with_prior(alike, others, 0.01)
     assert together.degrees_of_freedom == pytest.approx(37.6)
     assert 0.005 < together.sigma < 0.006
+
+
+def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
+    others, assumed = Noise(0.005, 30.0, "40 configurations", measured=True), noise.assume_noise(0.01)
     assert noise.with_prior(None, others, 0.001) == others
-    assert noise.with_prior(None, others, 0.01) == noise.assume_noise(0.01)
-    assert noise.with_prior(loud, noise.assume_noise(0.01), 0.01) == loud
-    assert noise.with_prior(None, noise.assume_noise(0.01), 0.01) == noise.assume_noise(0.01)
+    assert noise.with_prior(None, others, 0.01) == assumed
+    assert noise.with_prior(None, assumed, 0.01) == assumed
 
 
 @pytest.mark.parametrize(("own", "expected"), [(0.002, 0.002), (0.0, noise.SMALLEST)])

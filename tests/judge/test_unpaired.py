@@ -85,16 +85,15 @@ def test_one_run_per_side_assumes_noise() -> None:
 
 def test_runs_of_one_day_on_same_nodes_count_once() -> None:
     nodes = frozenset({"n1", "n2"})
-    a, b = (side(QUIET, 10 * at, nodes=nodes, started=DAY + timedelta(days=at)) for at in (0, 1))
-    slower = tuple(replace(run, statistic_seconds=run.statistic_seconds * 1.02) for run in b)
-    estimate = estimated(a, slower)
-    assert (estimate.runs, estimate.groups) == ((4, 4), (1, 1))
+    a = side(QUIET, nodes=nodes, started=DAY)
+    b = side([1.02 * value for value in QUIET], 10, nodes=nodes, started=DAY + timedelta(days=1))
+    estimate = estimated(a, b)
+    assert (estimate.runs, estimate.groups, estimate.same_nodes) == ((4, 4), (1, 1), True)
     assert estimate.answer is SideAnswer.CANNOT_TELL
     assert not estimate.noise.measured
-    assert estimate.same_nodes is True
-    elsewhere = tuple(replace(run, nodes=frozenset({f"m{place}"})) for place, run in enumerate(slower))
-    assert estimated(a, elsewhere).groups == (1, 4)
-    assert estimated(a, elsewhere).same_nodes is False
+    elsewhere = [replace(run, nodes=frozenset({f"m{number}"})) for number, run in enumerate(b)]
+    estimate = estimated(a, tuple(elsewhere))
+    assert (estimate.groups, estimate.same_nodes) == ((1, 4), False)
 
 
 def test_unknown_nodes_and_starts_do_not_differ() -> None:
