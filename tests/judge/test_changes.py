@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,6 +132,17 @@ def test_winsorised_day_stays_within_three_sigma() -> None:
     drawn = draw_in(values, 0.01)
     assert drawn[10] < 0.06
     assert np.all(np.delete(drawn, 10) == np.delete(values, 10))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="ruptures has no version for this Python")
+def test_pelt_search_finds_the_same_changes() -> None:
+    """Pelt penalises each change equally; without bad days both searches have to agree."""
+    import ruptures
+
+    values = series((0.0, 70), (0.05, 50), (0.01, 60))
+    pelt = ruptures.Pelt(model="l2", min_size=3, jump=1).fit(np.array(values)).predict(pen=25 * 0.01**2)
+    assert positions(find_level_shifts(values, KNOWN)) == pytest.approx(pelt[:-1], abs=1)
 
 
 # --- how many nights there are, and how alike those that follow each other ---------------------------------
