@@ -39,6 +39,12 @@ def test_stalls_of_every_sixth_step_do_not_pass() -> None:
     assert judgement.meets_point is False
 
 
+def test_recorded_stalls_do_not_excuse_stalls() -> None:
+    recording = Recording("2025-11-01", 4, 11.0, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ())
+    judgement = judge(evidence(stalled(6, 3.0), baseline=replace(RECORDED, recording=recording)))
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+
+
 def test_one_stall_is_inconclusive_and_meets_the_literal_rule() -> None:
     judgement = judge(evidence(stalled(34, 5.0, first=20), baseline=RECORDED))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
