@@ -26,6 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -178,6 +179,7 @@ class LineRecorder:
         places = [f"{package / stratum}{'' if stratum.endswith('.py') else '/*'}" for stratum in STRATA]
         self._file = folder / f"{os.getpid()}.coverage"
         self._coverage = coverage.Coverage(data_file=str(self._file), include=places, config_file=False)
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])  # by the process that runs no test
         self._seconds: dict[str, float] = {}
         self._config: object = None
 
@@ -247,11 +249,15 @@ def record_lines(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def choose_tests(mutant: Mutant, recorded: Mapping[str, Any], budget: float) -> list[str]:
-    """Return the tests that run the mutant's line: those nearest to its module, then the quickest, within `budget`."""
+    """Return the tests that run the mutant's line: those nearest to its module, then the quickest, within `budget`.
+
+    A line that runs only when its module is imported has the tests of the whole module.
+    """
     tests: list[tuple[str, float]] = recorded["tests"]
-    lines: dict[str, dict[str, list[int]]] = recorded["lines"]
+    of_module: dict[str, list[int]] = recorded["lines"].get(mutant.path, {})
     room = f"tests/{mutant.path.split('/')[0]}/"
-    found = [tests[position] for position in lines.get(mutant.path, {}).get(str(mutant.line), ())]
+    positions = of_module.get(str(mutant.line)) or sorted(set(chain.from_iterable(of_module.values())))
+    found = [tests[position] for position in positions]
     found.sort(key=lambda test: (not test[0].startswith(room), test[1]))
     chosen: list[str] = []
     total = 0.0

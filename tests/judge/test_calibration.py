@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from calibration import MARGIN, ONE, THREE, Cell, added, fleet_tally
+from calibration import MARGIN, ONE, THREE, Cell, added, fleet_tally, simulated_fleet
+from fleet import Fleet, expected, runs
+from procedures import judged
+from scenarios import RUNS, SCENARIOS, cases
+
+from pytest_llmbench.core.models import Noise, Verdict
 
 SEED = 11
+WITHIN_RUN = "margin test, within-run error only"
 
 
 def counted(procedure: str, change: float, fleets: int, scenario: str = "fleet") -> Counter[str]:
@@ -50,9 +59,41 @@ def test_three_runs_decide_nearly_every_case() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["fleet", "recorded", "published"])
+@pytest.mark.parametrize("scenario", ["fleet", "single", "recorded", "published", "hard"])
 def test_run_at_the_margin_passes_in_five_percent(scenario: str) -> None:
     assert 1 <= share(counted(ONE, MARGIN, 4, scenario), "PASS") <= 7
+
+
+@pytest.mark.slow
+def test_ignoring_how_runs_differ_passes_slow_runs() -> None:
+    """A gate that takes the steps of one run for its sample passes far more at the margin: the test above can fail."""
+    assert share(counted(WITHIN_RUN, MARGIN, 3), "PASS") > 15
+
+
+@pytest.mark.slow
+def test_detectable_slowdown_is_detected_in_80_percent() -> None:
+    detected = []
+    for number in range(3):
+        truth, simulated = simulated_fleet(number, SEED)
+        told = [judged(case).estimate for case in cases(SCENARIOS["fleet"], truth, simulated, 0.0)]
+        detectable = np.array([one.detectable for one in told if one])
+        slowed = cases(SCENARIOS["fleet"], truth, simulated, detectable)
+        others = [replace(case, attempts=case.attempts[1:]) for case in slowed]
+        detected += [judged(case).verdict is Verdict.REGRESSION for case in others]
+    assert len(detected) == 240
+    assert np.mean(detected) == pytest.approx(0.80, abs=0.06)
+
+
+def test_standard_error_falls_with_the_root_of_runs() -> None:
+    random = np.random.default_rng(SEED)
+    quiet = Fleet(*(np.full(20, value) for value in (5.0, 0.002, 0.0, 0.0, 0.01)))
+    known = Noise(0.01, 1e9, "known", measured=True)
+    errors = []
+    for case in cases(SCENARIOS["fleet"], expected(quiet, random), runs(quiet, RUNS, random), 0.0):
+        informed = replace(case, evidence=replace(case.evidence, measurements=(), prior=known))
+        told = [judged(informed, attempts).estimate for attempts in (1, 2, 3)]
+        errors.append([one.standard_error * math.sqrt(one.runs) for one in told if one])
+    assert np.median(errors, axis=0) == pytest.approx([0.01] * 3, rel=1e-4)  # one in 100 repeats is far noisier
 
 
 @pytest.mark.slow
