@@ -288,6 +288,7 @@ def test_the_tests_run_against_what_they_claim() -> None:
     assert PACKAGE.is_relative_to(checkout) is not bool(os.environ.get("LLMB_INSTALLED"))
 
 
+@pytest.mark.slow
 def test_no_group_is_possessive() -> None:
     """Before Python 3.11.5 one keeps what its failed try took (python/cpython#106052): `12.` was read as a number."""
     possessive = re.compile(r"\)(?:[?*+]|\{[\d,]+\})\+")

@@ -263,6 +263,7 @@ def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
     assert len(errata) == expected
 
 
+@pytest.mark.slow
 def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_tested() -> None:
     tested = sum(expected for _, expected in REASONS.values())
     errata = [e for name in ("grok1/24.11", "grok1/25.05", "llama3.1/25.04") for e in shipped_errata(name)]

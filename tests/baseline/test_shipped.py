@@ -87,6 +87,7 @@ def test_every_cell_is_verbatim(name: str, configurations: int, cells: int) -> N
     assert (len(found), sum(map(len, found.values()))) == (configurations, cells)
 
 
+@pytest.mark.slow
 def test_there_are_82_configurations_with_313_cells() -> None:
     baselines = [baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines]
     assert (len(baselines), sum(len(baseline.cells) for baseline in baselines)) == (82, 313)
@@ -140,6 +141,7 @@ def test_the_configuration_tables_are_verbatim(name: str, rows: int) -> None:
     assert compared == rows
 
 
+@pytest.mark.slow
 def test_the_titles_of_the_maxtext_tables_are_verbatim() -> None:
     for heading, rows in tables(text_of("maxtext_llama2/24.11")):
         if not rows[0][0].startswith("Training"):
@@ -226,6 +228,7 @@ def test_stated_constants_and_worked_examples_are_verbatim(name: str) -> None:
             assert str(printed) in text, what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_word_of_a_printed_erratum_is_in_the_document(name: str) -> None:
     text = text_of(name)

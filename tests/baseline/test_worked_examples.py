@@ -165,6 +165,7 @@ def compare(document: str, line: int, text: str, printed: str, value: float) -> 
         assert printed not in {wrong for wrong, _ in errata(document, line)}, "it reproduces, and an erratum says not"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", TOKENS, ids=lambda one: f"{one.document}:{one.line}")
 def test_tokens_per_second(example: Example) -> None:
     configuration = with_batch(baseline_of(example.document, example.configuration).configuration, example.batch)

@@ -484,6 +484,7 @@ def test_whatever_honest_runs_measured_can_be_written(
         assert write.write_recorded(Path(directory), [(GROK[0], make_recording(made, NOW))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [("grok1",), ("grok1", "1.0", "null"), tuple(f"a-name-of-it-{one}" for one in range(30))]
 )

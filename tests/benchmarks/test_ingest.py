@@ -50,6 +50,7 @@ def test_the_process_that_reads_says_what_it_read(logs: Path) -> None:
     assert reading("find", logs)().said["logs"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "needle", "steps"), [("large", ingest_today.NEEDLE, 50), ("trace", "train_step_timing", 5)]
 )
@@ -61,6 +62,7 @@ def test_large_logs_hold_their_steps_in_about_their_size(kind: str, needle: str,
     assert sum(len(part.steps) for part in read_log(path).segments) == steps
 
 
+@pytest.mark.slow
 def test_logs_of_many_jobs_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ingest_logs, "MANY_SIZE", 200_000)
     ingest_logs.many(tmp_path, 3)

@@ -57,6 +57,7 @@ def test_a_difference_is_told_with_its_place() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
     found = of_file(logs[0], 1)
     assert list(found) == ["file", "blocks of 509", "standard error"]

@@ -70,6 +70,7 @@ def described(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) ->
 # --- answers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sides_that_are_as_fast_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     write_side("b", first=10)
@@ -84,6 +85,7 @@ def test_sides_that_are_as_fast_are_alike(capsys: pytest.CaptureFixture[str]) ->
     assert out.endswith("\n\n1 configuration compared: 1 alike\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "answer", "code"), [(1.05, "slower", 1), (0.95, "faster", 0), (1.006, "slower", 1)])
 def test_a_side_that_differs_is_slower_or_faster(
     capsys: pytest.CaptureFixture[str], factor: float, answer: str, code: int
@@ -240,6 +242,7 @@ def history(tmp_path: Path) -> str:
     return "--history=h.db"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -258,6 +261,7 @@ def test_days_that_are_no_side_are_refused(
     assert message in " ".join((captured.out if code == 3 else captured.err).split())
 
 
+@pytest.mark.slow
 def test_sessions_of_a_history_are_sides_as_show_names_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     place = StoreLocation("h.db", tmp_path / "h.db")
     documents = [document(outcome(7.33, 0)), document(outcome(8.33, 4))]
@@ -270,6 +274,7 @@ def test_sessions_of_a_history_are_sides_as_show_names_them(capsys: pytest.Captu
     assert "1 slower" in told(capsys, *ids, "--history=h.db", code=1)
 
 
+@pytest.mark.slow
 def test_nodes_and_environment_of_a_history_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     place = StoreLocation("h.db", tmp_path / "h.db")
     for night, (nodes, container) in enumerate(((["n1", "n2"], "nemo:1"), (["n1", "n2"], "nemo:2"))):
@@ -305,6 +310,7 @@ def test_the_page_and_the_document_are_made_of_the_same_values(capsys: pytest.Ca
     told(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)  # its own files are replaced
 
 
+@pytest.mark.slow
 def test_an_answer_is_printed_though_its_file_cannot_be_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +329,7 @@ def test_an_answer_is_printed_though_its_file_cannot_be_written(
     assert not Path("out.json").exists()
 
 
+@pytest.mark.slow
 def test_secrets_and_what_a_terminal_obeys_stay_out_of_every_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_list_shows_runs_by_configuration_oldest_first(command: Command) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "numbers"),
     [
@@ -80,12 +81,14 @@ def test_list_shows_what_was_asked_for(command: Command, arguments: list[str], n
     assert [line.split()[0] for line in lines if line.startswith(" ")] == numbers
 
 
+@pytest.mark.slow
 def test_list_without_a_run_names_the_filter(command: Command, history: StoreLocation) -> None:
     assert "no run that fits; without -k and --since `list` shows all" in command("list", "-k", "llama", code=2)
     prune(history, datetime.now(UTC), dry_run=False)
     assert "no run in it" in command("list", code=2)
 
 
+@pytest.mark.slow
 def test_show_tells_everything_of_the_last_run_or_of_a_number(command: Command) -> None:
     shown = command("show", ID)
     assert shown == command("show", "3")
@@ -95,6 +98,7 @@ def test_show_tells_everything_of_the_last_run_or_of_a_number(command: Command) 
     assert "7.400 s" in command("show", "1")
 
 
+@pytest.mark.slow
 def test_show_prints_hashes_and_no_unknown_value(command: Command, history: StoreLocation) -> None:
     """A log whose hash is unknown is named; sessions of versions without hashes have none."""
     assert "expected_seconds" in command("show", "3")
@@ -106,6 +110,7 @@ def test_show_prints_hashes_and_no_unknown_value(command: Command, history: Stor
     assert not [line for line in lines if line.endswith("None")]
 
 
+@pytest.mark.slow
 def test_show_names_the_nearest_configuration(command: Command) -> None:
     told = command("show", ID.replace("314b", "314"), code=2)
     assert f"(did you mean {ID!r}?)" in told
@@ -178,6 +183,7 @@ def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
     assert (tmp_path / "mine").read_text() == "a table of mine\n"
 
 
+@pytest.mark.slow
 def test_parquet_without_its_package_or_a_file_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "give a file with -o FILE" in command("export", "--format", "parquet", code=2)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyarrow" else name)
@@ -192,6 +198,7 @@ def test_prune_makes_no_store_of_a_mistyped_name(tmp_path: Path, capsys: pytest.
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_prune_tells_what_it_removes(command: Command) -> None:
     keep = ("--keep", f"{_days_since_the_first()}d")
     told = "2 verdicts, 1 session, 2 runs\n  of 2025-11-02; 2 sessions stay"
@@ -202,6 +209,7 @@ def test_prune_tells_what_it_removes(command: Command) -> None:
     assert command("prune", *keep, "--yes").startswith("nothing to remove: no session from before ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "rows"), [("YES\n", 4), ("n\n", 6), ("\n", 6), ("no terminal", 6)])
 def test_prune_shows_what_would_go_and_asks(
     command: Command, monkeypatch: pytest.MonkeyPatch, answer: str, rows: int
@@ -216,6 +224,7 @@ def test_prune_shows_what_would_go_and_asks(
     assert len(command("list").splitlines()) == rows
 
 
+@pytest.mark.slow
 def test_prune_never_empties_a_store(command: Command) -> None:
     """The cluster stood still for long, or a clock is wrong."""
     told = command("prune", "--keep", "1mo", "--yes", code=2)
@@ -224,6 +233,7 @@ def test_prune_never_empties_a_store(command: Command) -> None:
     assert "would remove 5 verdicts, 3 sessions" in command("prune", "--keep", "1mo", "--dry-run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["1m", "20 hours"])
 def test_prune_takes_no_minutes_and_hours(
     command: Command, history: StoreLocation, capsys: pytest.CaptureFixture[str], keep: str
@@ -255,6 +265,7 @@ def _days_since_the_first() -> int:
     return (datetime.now(UTC) - START - timedelta(days=8)).days
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -272,6 +283,7 @@ def test_what_is_no_age_number_date_or_words_is_refused(
     assert f"found {arguments[-1]!r}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_add_stores_what_was_kept_once(command: Command, tmp_path: Path) -> None:
     told = document(outcome(7.6, 5))
     file = write_unsaved(told, [tmp_path / "nowhere", tmp_path])
@@ -280,6 +292,7 @@ def test_add_stores_what_was_kept_once(command: Command, tmp_path: Path) -> None
     assert len(command("list", "-k", "bf16").splitlines()) == 5
 
 
+@pytest.mark.slow
 def test_add_takes_what_a_version_without_hashes_left(command: Command) -> None:
     """A file as that version wrote it."""
     file = Path(__file__).parents[1] / "history" / "unsaved_1.json"
@@ -291,6 +304,7 @@ def test_add_takes_what_a_version_without_hashes_left(command: Command) -> None:
 DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overflow"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -308,6 +322,7 @@ def test_add_refuses_what_no_session_left(command: Command, tmp_path: Path, cont
     assert "No such file" in command("add", "nothing.json", code=2)
 
 
+@pytest.mark.slow
 def test_add_waits_for_nothing_and_reads_no_device(command: Command, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("pipe.json", "/dev/zero"):
@@ -354,6 +369,7 @@ def test_nearest_file_of_pytest_names_the_history(tmp_path: Path, name: str, tex
     assert (find_stated(None, folder) or (None,))[0] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_variable")
 def test_history_that_was_not_typed_is_printed(
     history: StoreLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]

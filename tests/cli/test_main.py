@@ -103,6 +103,7 @@ def interrupt(moment: Moment, number: int, words: str, calls: int = 1) -> int:
         return main(words.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("words", "moment"),
@@ -122,6 +123,7 @@ def test_an_interrupted_command_says_so_in_one_line(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", WRITTEN)
 def test_interrupted_command_leaves_the_old_file(folder: Path, capsys: pytest.CaptureFixture[str], words: str) -> None:
     path = folder / WRITTEN[words]
@@ -138,6 +140,7 @@ def test_interrupted_command_leaves_the_old_file(folder: Path, capsys: pytest.Ca
     assert path.read_bytes() != before
 
 
+@pytest.mark.slow
 def test_an_interrupted_addition_stores_whole_sessions_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_unsaved(document(outcome(7.6, 5)), [folder])
     second = write_unsaved(document(outcome(7.7, 6)), [folder])

@@ -68,6 +68,7 @@ def test_a_slow_node_is_named_from_30_nights(capsys: pytest.CaptureFixture[str])
     assert all("n07" in run["nodes"] and run["difference"] > 0.05 for run in named["slow_runs"])
 
 
+@pytest.mark.slow
 def test_a_run_of_the_answer_is_one_that_history_show_knows(capsys: pytest.CaptureFixture[str]) -> None:
     store_nights(Path("h.db"), {7: 0.1})
     _, described = search(capsys, code=1)
@@ -85,6 +86,7 @@ def test_nodes_that_are_always_together_are_named_as_one(capsys: pytest.CaptureF
     assert "--llmb-exclude=n05,n06,n07, of Slurm --exclude=n05,n06,n07" in out
 
 
+@pytest.mark.slow
 def test_what_is_evident_and_cannot_be_named_lists_suspects(capsys: pytest.CaptureFixture[str]) -> None:
     """Evident is a note: nobody is told to leave a node out."""
     store_nights(Path("h.db"), {7: 0.1}, nights=10)
@@ -170,6 +172,7 @@ def test_repeats_of_a_launch_are_runs_on_their_own_nodes(capsys: pytest.CaptureF
     assert [suspect["nodes"] for suspect in described["named"]] == [["n07"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"requeued": 0.5}, {"attempts": 2}, {"job_id": "7"}, {"purpose": "profile"}])
 def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any]
@@ -223,6 +226,7 @@ def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> Non
     assert search(capsys, code=1)[1]["answer"] == "named"
 
 
+@pytest.mark.slow
 def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     store_nights(Path("h.db"), {}, nights=9)
     for jobs in ('[{"job_id": "1000", "purpose": "measure", "nodes": "n1"}]', "{}", "[1]"):

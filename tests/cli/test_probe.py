@@ -78,6 +78,7 @@ def test_in_the_middle_it_cannot_be_told(ends: list[str]) -> None:
     assert main([*ends, "new"]) == 125
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_judged_are_no_data(ends: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     write_runs("new", SLOW, 5)
     for log in Path("new").rglob("*.log"):
@@ -86,6 +87,7 @@ def test_runs_that_cannot_be_judged_are_no_data(ends: list[str], capsys: pytest.
     assert capsys.readouterr().out.count("no data: new/") == 2
 
 
+@pytest.mark.slow
 def test_ends_that_are_alike_stop_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     write_runs("good", GOOD, 1)
     write_runs("bad", GOOD, 3)
@@ -156,6 +158,7 @@ def test_without_a_run_the_command_says_why(ends: list[str], script: str, code: 
     assert main([*ends, "--runs", "candidates", "--", "sh", "-c", script]) == code
 
 
+@pytest.mark.slow
 def test_a_command_that_is_not_there_says_nothing_of_a_build(
     ends: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +189,7 @@ def test_a_usage_error_is_never_a_bad_build(words: list[str], ends: list[str]) -
     assert main(words) == 129
 
 
+@pytest.mark.slow
 def test_a_fault_of_this_program_is_never_a_bad_build(
     ends: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

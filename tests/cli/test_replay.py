@@ -75,6 +75,7 @@ def test_what_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str], argumen
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_judged_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["replay", "--tolerance=2%", str(tmp_path)]) == 1
     assert "nothing was judged" in capsys.readouterr().out

@@ -61,6 +61,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
     return printed
 
 
+@pytest.mark.slow
 def test_the_history_is_shown_without(capsys: pytest.CaptureFixture[str], history: StoreLocation) -> None:
     where = ("--history", history.shown)
     assert "***" in call(capsys, "history", "show", "1", *where)
@@ -69,6 +70,7 @@ def test_the_history_is_shown_without(capsys: pytest.CaptureFixture[str], histor
     assert "no run ***" in call(capsys, "history", "show", TOKEN, *where, code=2)
 
 
+@pytest.mark.slow
 def test_a_history_is_exported_without(capsys: pytest.CaptureFixture[str], history: StoreLocation) -> None:
     where = ("--history", history.shown)
     (row,) = json.loads(call(capsys, "history", "export", "--format=json", *where))
@@ -155,6 +157,7 @@ def test_a_strange_value_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> No
         assert "***" in call(capsys, *arguments, code=2)
 
 
+@pytest.mark.slow
 def test_without_a_secret_everything_is_printed_as_it_is(
     capsys: pytest.CaptureFixture[str], history: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_fir
     assert drawn[1].startswith("30 nights: 30 green; 4.9")
 
 
+@pytest.mark.slow
 def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
     """Its red night is compared with the last good one."""
     site()
@@ -109,6 +110,7 @@ def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
         assert heading not in page(FP8)
 
 
+@pytest.mark.slow
 def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
     site()
     files = {path: Links(path.read_text()) for path in Path("site").rglob("*.html")}
@@ -123,6 +125,7 @@ def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
             assert not anchor or anchor in files[target].ids, link
 
 
+@pytest.mark.slow
 def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
     site: Site, history: StoreLocation
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
     assert "the newest sessions did not judge it" in page(FP8)
 
 
+@pytest.mark.slow
 def test_of_several_tests_of_one_run_the_worst_is_shown(site: Site, history: StoreLocation) -> None:
     """Whichever of them was stored first."""
     for order in (1, -1):
@@ -144,6 +148,7 @@ def test_of_several_tests_of_one_run_the_worst_is_shown(site: Site, history: Sto
         assert rows()[FP8.id].startswith("✕ TEST_FAILED")
 
 
+@pytest.mark.slow
 def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
     site: Site, history: StoreLocation
 ) -> None:
@@ -156,6 +161,7 @@ def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
     assert "Compare it" not in page(FP8)  # a diverged run is no data
 
 
+@pytest.mark.slow
 def test_a_history_that_went_quiet_says_so(site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     site()
     assert "ago: nothing here is of tonight" not in read()
@@ -174,6 +180,7 @@ def test_only_the_last_days_are_shown(site: Site) -> None:
     assert rows()[ID].split()[3] == "-"  # too few nights show no change
 
 
+@pytest.mark.slow
 def test_names_of_logs_are_text_and_not_markup(site: Site, history: StoreLocation) -> None:
     """Ids, jobs, nodes, environment, messages; and the page of a hostile id has a harmless name."""
     hostile = night(0, 6.0, reason=HOSTILE, text=HOSTILE, environment={HOSTILE: HOSTILE})
@@ -199,6 +206,7 @@ def test_a_secret_of_the_environment_is_on_no_page(
     assert all("correcthorse" not in path.read_text() for path in Path("site").rglob("*.html"))
 
 
+@pytest.mark.slow
 def test_a_site_takes_the_place_of_its_own_pages_and_of_no_other_file(site: Site) -> None:
     site()
     before = page()
@@ -255,6 +263,7 @@ def accept(name: str = ID, days: int = 30) -> str:
     return "--acknowledged=acknowledged.yaml"
 
 
+@pytest.mark.slow
 def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> None:
     site()
     assert re.search(NEWS, read())

@@ -104,6 +104,7 @@ def test_a_row_holds_what_a_baseline_file_asks_for(capsys: pytest.CaptureFixture
     }
 
 
+@pytest.mark.slow
 def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", WORKLOADS]) == 0
     lines = capsys.readouterr().out.splitlines()

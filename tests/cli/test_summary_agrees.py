@@ -148,6 +148,7 @@ def of_logs(*parts: str) -> Iterator[dict[str, str]]:
         yield {"status": row.status, "window": row.window, "from": row.window_from, "mean": f"{row.time_mean_s:.6g}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log", "expected"),
     [

@@ -43,6 +43,7 @@ def test_a_proxy_has_no_days_to_train() -> None:
     assert metrics.compute_days_to_1t_tokens(llama(8, 128, proxy=True), 12.39) is None
 
 
+@pytest.mark.slow
 @given(
     seconds=st.floats(0.001, 1e4),
     factor=st.sampled_from([2, 4, 16]),

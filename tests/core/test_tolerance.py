@@ -118,6 +118,7 @@ def compute_value(name: str, seconds: float) -> float:
     return value
 
 
+@pytest.mark.slow
 @given(st.sampled_from(NAMES), st.integers(1, 5000))
 def test_at_the_bound_a_metric_is_worse_by_exactly_its_tolerance(name: str, hundredths: int) -> None:
     (tolerance,) = parse_tolerances(f"{name}:{hundredths / 100}%", "")

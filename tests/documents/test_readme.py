@@ -65,6 +65,7 @@ USERS_FILES = {"NAME.py", "test_KIND.py", "test_mine.py"}
 """Files that a page tells the reader to make."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_module_that_a_page_names_is_there(page: Path) -> None:
     folders = ("pytest_llmbench", "tests", "examples", "benchmarks", "scripts")

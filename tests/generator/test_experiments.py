@@ -62,6 +62,7 @@ def test_command_writes_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "_7_0.out" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_command_names_the_nearest_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A typo is a message with a way out, and nothing is written."""
     assert main(["--configuration", "grok1_314b-25.05-gb20-bf16-128", str(tmp_path)]) == 2
@@ -69,6 +70,7 @@ def test_command_names_the_nearest_configuration(tmp_path: Path, capsys: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_command_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a folder nothing can be written; the table needs none."""
     with pytest.raises(SystemExit):

@@ -198,6 +198,7 @@ def test_small_or_single_difference_is_no_second_level(levels: tuple[float, ...]
     assert find_run_levels([7.3 * level for level in levels], 0.01, ordered=True) is None
 
 
+@pytest.mark.slow
 @given(st.permutations([7.3, 7.31, 7.28, 7.6, 7.59, 7.61, 7.3]))
 def test_unit_and_order_do_not_change_run_levels(seconds: list[float]) -> None:
     for unit in (1e-3, 1.0, 1e4):

@@ -117,6 +117,7 @@ def test_change_below_the_smallest_is_not_reported() -> None:
     assert len(find_level_shifts(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet)) == 1
 
 
+@pytest.mark.slow
 def test_correlated_days_are_no_changes() -> None:
     """Successive differences make such noise look small."""
     fleet = [following(0.5, seed) for seed in range(40)]

@@ -65,6 +65,7 @@ def test_assumed_noise_excludes_the_error_within_the_run() -> None:
     assert compute_error(HISTORY, [WithinRun(0.01, 300.0)], 0.0, Look()).standard_error == pytest.approx(0.01)
 
 
+@pytest.mark.slow
 @given(st.floats(0, 0.05), st.floats(0, 0.05))
 def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) -> None:
     narrow, wide = (

@@ -38,6 +38,7 @@ def test_slope_and_score_match_scipy(values: np.ndarray) -> None:
     assert np.sign(score) == np.sign(round(expected.statistic, 12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "cv"), [(15, 0.03), (34, 0.005)])
 @pytest.mark.parametrize(("correlation", "most"), [(0.0, 0.018), (0.5, 0.026), (0.8, 0.036)])
 def test_false_alarms_are_rare(count: int, cv: float, correlation: float, most: float) -> None:

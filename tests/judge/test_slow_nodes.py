@@ -100,6 +100,7 @@ def test_nodes_of_every_run_are_never_named() -> None:
     assert not evidence.named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "shared"), [(1, 0.02), (2, 0.2), (4, 0.05)])
 def test_regression_of_all_jobs_names_no_node(jobs: int, shared: float) -> None:
     for seed in range(4):

@@ -54,6 +54,7 @@ def test_a_value_is_hidden_in_every_spelling(form: str) -> None:
         assert not [part for part in ("b c", "$(d)", "d%29", "%28d", "b%20c", "b+c") if part in line]
 
 
+@pytest.mark.slow
 @given(value=st.text(min_size=1, max_size=30), around=st.text(max_size=10))
 def test_no_value_survives_as_it_is(value: str, around: str) -> None:
     if len(value) >= 4 and value not in "***":

@@ -110,6 +110,7 @@ def test_the_history_tells_the_nodes_of_runs_that_lie_in_a_folder(tmp_path: Path
     assert "nodes" in [fact.name for fact in comparison.differences.between]
 
 
+@pytest.mark.slow
 def test_the_nights_of_the_sides_tell_their_noise_once(tmp_path: Path, place: StoreLocation) -> None:
     (comparison,) = compared("2025-11-01", "2025-11-02", place).comparisons
     assert comparison.estimate.noise.source == "18 nights of history"
@@ -128,6 +129,7 @@ def test_runs_over_other_steps_are_not_compared(tmp_path: Path, place: StoreLoca
     assert not found.complete
 
 
+@pytest.mark.slow
 def test_of_several_windows_the_one_of_most_runs_counts(place: StoreLocation) -> None:
     found = compared("2025-11-01..2025-11-03", "2025-11-04", place)
     (runs,) = found.a.runs.values()
@@ -137,6 +139,7 @@ def test_of_several_windows_the_one_of_most_runs_counts(place: StoreLocation) ->
     assert choose_windows(sides[0], replace(sides[1], runs={("x", few): runs})) == {"x": few}
 
 
+@pytest.mark.slow
 def test_every_run_that_does_not_count_is_listed_with_its_configuration(tmp_path: Path, place: StoreLocation) -> None:
     invalid = outcome(7.33, 30)
     write(place, document({**invalid, "verdict": "INVALID", "reason": "diverged", "text": "the loss is no number"}))

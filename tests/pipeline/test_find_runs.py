@@ -91,6 +91,7 @@ def test_a_copy_beside_a_launchers_log_is_known_by_its_steps(
         assert any("a copy of" in file.reason for file in told.ignored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [("train_step_timing in s: 12", "train_step_timing in s: 13"), ("Training epoch 0, iteration 0", "x")]
 )
@@ -102,6 +103,7 @@ def test_a_log_with_other_steps_is_no_copy(catalog: Catalog, tmp_path: Path, cha
     assert len(found(tmp_path, catalog).runs) == 2
 
 
+@pytest.mark.slow
 def test_a_log_that_says_another_job_is_no_copy(catalog: Catalog, tmp_path: Path) -> None:
     log = placed(tmp_path)
     (log.parent / "pretrain_llama3.1_8b_bf16_16_77_0.out").write_text(attached(log))

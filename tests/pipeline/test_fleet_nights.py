@@ -103,6 +103,7 @@ def test_a_missing_run_is_a_night_only_where_none_ran(place: StoreLocation) -> N
     assert row(place).seconds[0] is None
 
 
+@pytest.mark.slow
 def test_runs_of_another_window_are_in_the_grid_and_not_in_the_series(place: StoreLocation) -> None:
     for ago in range(6):
         began = NOON - timedelta(days=ago, hours=3)
@@ -126,6 +127,7 @@ def test_small_changes_add_up_unless_taken_back(place: StoreLocation) -> None:
     assert shown.last_good is None
 
 
+@pytest.mark.slow
 def test_few_nights_show_no_sum(place: StoreLocation) -> None:
     fill(place, [7.0] * 6)
     assert row(place).total is None

@@ -46,6 +46,7 @@ def noise(size: int) -> bytes:
     return hashlib.shake_128(b"").digest(size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, LARGE + 5])
 def test_the_hash_is_that_of_the_file(tmp_path: Path, size: int) -> None:
     """Also where several threads read it, and its fingerprint came from them."""

@@ -61,6 +61,7 @@ def read_own(folder: Path) -> Baseline:
     return baseline
 
 
+@pytest.mark.slow
 def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5))
     outcome, _ = session.get_outcome(session.results.configurations[KEY.id].case)

@@ -304,6 +304,7 @@ def test_a_file_of_patterns_that_is_no_text_is_refused(folder: Path) -> None:
         resolve({"llmb_require": ["wanted"]}, folder)
 
 
+@pytest.mark.slow
 def test_what_has_no_end_is_no_file_of_patterns(folder: Path) -> None:
     """A device never ends, and a FIFO waits for somebody who writes it."""
     os.mkfifo(folder / "pipe")

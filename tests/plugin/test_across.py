@@ -86,6 +86,7 @@ def test_the_selection_changes_no_verdict_and_no_noise(judged: Judge, shifted: P
     assert one.described[FAMILY[2]]["text"] == everything.described[FAMILY[2]]["text"]
 
 
+@pytest.mark.slow
 def test_users_tests_can_ask_for_checks(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -47,6 +47,7 @@ def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, 
     assert cautions(folder, "-k", GROK, "--llmb-tolerance=3%", "--llmb-repeat-window=2h") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ini", "option", "code", "text"),
     [
@@ -82,12 +83,14 @@ def test_setting_that_weakens_the_gate_is_a_caution(
     assert cautions(generated(GROK), "-k", GROK, *([option] if option else [])) == {code: text}
 
 
+@pytest.mark.slow
 def test_option_in_addopts_is_not_typed(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
     pytester.makefile(".ini", tox="[pytest]\naddopts = --llmb-since=2020-01-01\n")
     text = "runs before 2020-01-01 left out (--llmb-since in addopts of tox.ini)"
     assert cautions(generated(GROK)) == {"since": text}
 
 
+@pytest.mark.slow
 def test_the_environment_is_not_typed(
     cautions: Cautions, generated: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +103,7 @@ def test_the_environment_is_not_typed(
     assert (caution, count) == (f"caution: {text}", "1 green: 1 PASS")
 
 
+@pytest.mark.slow
 def test_keys_in_an_ignored_file_are_a_caution(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
     """An empty pytest.ini is enough: what pyproject.toml says of pytest is not read any more."""
     pytester.makefile(".ini", pytest="[pytest]\n")
@@ -108,6 +112,7 @@ def test_keys_in_an_ignored_file_are_a_caution(cautions: Cautions, generated: Wr
     assert cautions(generated(GROK)) == {"overridden": text}
 
 
+@pytest.mark.slow
 def test_what_a_conftest_sets_is_told(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
     pytester.makeconftest("def pytest_configure(config): config.option.llmb_tolerance = '40%'")
     text = "tolerance 40 %, not 5 % (--llmb-tolerance of a conftest or an @file)"
@@ -174,11 +179,13 @@ def test_acknowledged_changes_in_force_are_told(
 # --- what was not judged ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_selected_configurations_without_a_verdict_are_counted(cautions: Cautions, generated: Write) -> None:
     found = cautions(generated(GROK), "-k", "grok1_314b-25.05-gb200-bf16")
     assert found == {"without-verdict": "2 of 3 selected have no verdict: 2 MISSING"}
 
 
+@pytest.mark.slow
 def test_stale_configuration_is_a_caution_unless_age_was_typed(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
@@ -211,6 +218,7 @@ def test_items_that_a_conftest_skips_are_told(cautions: Cautions, generated: Wri
     assert found["skipped-items"] == f"skipped before a verdict: 1 item, 1 red: REGRESSION {fp8}"
 
 
+@pytest.mark.slow
 def test_regression_expected_by_a_conftest_is_named_first(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:

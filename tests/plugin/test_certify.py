@@ -61,6 +61,7 @@ def test_a_recorded_baseline_certifies_nothing_published(judged: Judge, generate
     assert "there is no published baseline" in session.described[name]["text"]
 
 
+@pytest.mark.slow
 def test_skipped_inconclusive_runs_alone_are_not_green(judged: Judge, generated: Write) -> None:
     session = judged(logs(generated(GROK, factor=1.06)), "-k", GROK, "--llmb-inconclusive=skip")
     assert session.statuses == {GROK: "skipped"}
@@ -97,6 +98,7 @@ def test_repeats_are_averaged_only_with_a_known_build(judged: Judge, generated: 
             assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(7.325 * 1.025, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_run_with_its_own_item_is_not_averaged(judged: Judge, generated: Write) -> None:
     for hour, factor in enumerate((1.02, 1.12)):
         folder = generated(GROK, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
@@ -104,6 +106,7 @@ def test_run_with_its_own_item_is_not_averaged(judged: Judge, generated: Write) 
     assert session.verdicts[f"{GROK}-91"] == "REGRESSION"
 
 
+@pytest.mark.slow
 def test_a_step_that_hung_for_hours_ends_no_session(judged: Judge, generated: Write) -> None:
     seconds = tuple(900_000.0 if step == 20 else 7.325 for step in range(50))
     session = judged(logs(generated(GROK, seconds=seconds)), "-k", GROK)

@@ -37,6 +37,7 @@ def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
     return judge
 
 
+@pytest.mark.slow
 def test_save_over_budget_names_line_and_file(
     hold: Hold, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_save_over_budget_names_line_and_file(
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "item"), [((), LLAMA), (("--llmb-runs=each",), f"{LLAMA}-2")], ids=["newest", "each"]
 )
@@ -69,6 +71,7 @@ def test_newer_load_only_run_must_meet_its_budget(
     assert (told.verdicts[item], told.statuses[item]) == ("REGRESSION", "failed")
 
 
+@pytest.mark.slow
 def test_what_started_a_run_is_in_every_report(hold: Hold, generated: Write) -> None:
     generated(LLAMA)
     told = hold()

@@ -87,6 +87,7 @@ def test_other_kinds_of_sessions_are_described_too(
     assert what in {one.get(key) for one in found["outcomes"] for key in ("verdict", "check")}
 
 
+@pytest.mark.slow
 def test_a_selection_of_nothing_is_not_green(documented: Any, generated: Write) -> None:
     session, found = documented(LOGS(generated(BF16)), "-k", "nothing_has_this_name")
     assert session.ret == pytest.ExitCode.NO_TESTS_COLLECTED
@@ -94,6 +95,7 @@ def test_a_selection_of_nothing_is_not_green(documented: Any, generated: Write) 
     assert found["failures"][0].startswith("nothing was judged: no item was selected. Next: ")
 
 
+@pytest.mark.slow
 def test_document_names_a_junit_report_not_written(documented: Any, generated: Write, tmp_path: Path) -> None:
     _, found = documented(LOGS(generated(BF16)), "-k", BF16, "--llmb-junit=/dev/full")
     assert (found["exit_code"], found["green"]) == (1, False)
@@ -109,7 +111,7 @@ def test_workers_write_one_summary_and_annotate_each_failure(
 ) -> None:
     generated(BF16, factor=1.3)
     folder = generated(FP8)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q", LOGS(folder), "-n2")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q", LOGS(folder), "-n1")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     commands = [line for line in result.outlines if line.startswith("::")]
     assert [line.partition("::")[2].partition("::")[0] for line in commands] == [
@@ -133,6 +135,7 @@ def test_summary_and_annotations_are_left_out(
     assert not github.exists()
 
 
+@pytest.mark.slow
 def test_a_summary_that_cannot_be_written_changes_no_verdict(
     pytester: pytest.Pytester, generated: Write, github: Path, tmp_path: Path
 ) -> None:
@@ -293,6 +296,7 @@ def test_own_test_shortens_our_message_and_no_other(
     ]
 
 
+@pytest.mark.slow
 def test_message_of_another_verdict_stays_in_the_summary(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

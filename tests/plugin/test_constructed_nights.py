@@ -724,6 +724,7 @@ def judge_elm(judged: Judge, tmp_path: Path) -> Callable[[str], Judged]:
     return judge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ELMS)
 def test_a_run_of_a_users_own_framework_that_should_be_red_is(judge_elm: Callable[[str], Judged], name: str) -> None:
     session = judge_elm(ELMS[name])
@@ -731,6 +732,7 @@ def test_a_run_of_a_users_own_framework_that_should_be_red_is(judge_elm: Callabl
     assert not {"PASS", "IMPROVEMENT"} & set(session.verdicts.values())
 
 
+@pytest.mark.slow
 def test_an_ordinary_run_of_a_users_own_framework_is_green(judge_elm: Callable[[str], Judged]) -> None:
     session = judge_elm(megatron())
     assert (session.ret, [*session.verdicts.values()]) == (pytest.ExitCode.OK, ["PASS"])

@@ -57,6 +57,7 @@ def test_a_report_that_a_conftest_makes_green_is_one(pytester: pytest.Pytester, 
     assert ended(pytester, f"--llmb-logs={generated(BF16, factor=1.3)}", "-k", BF16) == 1
 
 
+@pytest.mark.slow
 def test_an_internal_error_is_three(pytester: pytest.Pytester, generated: Write) -> None:
     pytester.makeconftest("def pytest_collection_finish(session): raise RuntimeError('broken plugin')")
     assert ended(pytester, f"--llmb-logs={generated(FP8)}") == 3

@@ -160,7 +160,7 @@ def test_workers_store_nothing_and_the_controller_all(
 ) -> None:
     generated(LLAMA)
     folder = generated(GROK, restarts=1, cut=22)
-    ended = judged(f"--llmb-logs={folder}", "-n", "2", HISTORY, "--llmb-json=out.json")
+    ended = judged(f"--llmb-logs={folder}", "-n1", HISTORY, "--llmb-json=out.json")
     rows = queries.list_everything(place(pytester))
     assert ended.ret == pytest.ExitCode.OK
     assert len({row["session"] for row in rows}) == 1
@@ -216,6 +216,7 @@ def test_a_session_that_only_tells_leaves_no_store(judged: Judge, generated: Wri
     assert not (pytester.path / "h.db").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -57,6 +57,7 @@ def test_every_value_reaches_the_job_as_it_is(pytester: pytest.Pytester, folder:
     assert not list(pytester.path.rglob("hurt"))
 
 
+@pytest.mark.slow
 def test_value_too_long_for_a_process_is_refused(pytester: pytest.Pytester, folder: Path) -> None:
     write_recipe(folder, {"8b": HURT}, kind="local")
     describe(folder, {"LONG": "x" * 131_072})

@@ -26,6 +26,7 @@ def refused(pytester: pytest.Pytester, examples: Path) -> Refused:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -51,6 +52,7 @@ def test_unknown_key_or_wrong_value_is_refused_everywhere(
     assert f"{name}: llmb_tolerance = 4x: found '4x', expected a tolerance" in refused()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "told"),
     [
@@ -118,6 +120,7 @@ def test_keys_of_other_plugins_are_left_alone(judged: Judge, examples: Path, pyt
     assert judged(f"--llmb-logs={examples}", PLAIN).ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_an_idle_session_stays_idle(pytester: pytest.Pytester) -> None:
     """Nothing is judged, so nothing is judged too mildly: pytest's own warning is enough."""
     pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")

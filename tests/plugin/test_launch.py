@@ -86,6 +86,7 @@ def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Call
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_successful_job_with_half_a_run_is_invalid(launch: Launch) -> None:
     told = launch("--llmb-launch", "-k", "fake", half="steps 1.0 0 20")
     assert told.verdicts == {"fake_half-24.11-h100-bf16-8": "INVALID"}
@@ -120,6 +121,7 @@ def test_session_killed_before_a_start_is_resumed(
     assert ran() == 1
 
 
+@pytest.mark.slow
 def test_exactly_what_is_selected_is_launched(launch: Launch, pytester: pytest.Pytester) -> None:
     each = {size: f"touch $STAGE_PATH/{size}; {WELL}" for size in ("one", "two", "three")}
     told = launch("--llmb-launch", "-k", "fake_one or fake_two", "--deselect", DESELECTED, **each)
@@ -172,6 +174,7 @@ def test_what_a_mark_keeps_from_running_is_not_launched(
     assert ran() == runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--llmb-dry-run"])
 def test_a_session_that_only_tells_something_launches_nothing(
     launch: Launch, ran: Callable[[], int], option: str
@@ -209,6 +212,7 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
     assert ran() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -298,6 +302,7 @@ def test_configurations_of_another_cluster_are_skipped(launch: Launch) -> None:
     assert {one["reason"] for one in told.reports} == {"within-tolerance", "not-on-cluster"}
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("-k", "grok1", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -305,6 +310,7 @@ def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
     assert "cluster.yaml" in result.stderr.str()
 
 
+@pytest.mark.slow
 def test_options_describe_a_cluster_that_is_not_this_machine(pytester: pytest.Pytester) -> None:
     options = ("--llmb-gpu=h100", "--llmb-max-gpus=512")
     result = pytester.runpytest("-k", "grok1_314b-24.11-h100-bf16-512", "--llmb-dry-run", *options)

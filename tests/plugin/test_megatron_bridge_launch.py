@@ -304,6 +304,7 @@ def test_the_run_that_a_launch_leaves_is_of_its_row(
     assert ingest_launched(tmp_path, base, BridgeRun(base, beside=beside, name=name)) == base.key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "changed"),
     [

@@ -111,6 +111,7 @@ def restamped(log: Path, moved: timedelta) -> None:
     launch.rename(launch.with_name(launch.name.replace(str(stamp), str(stamp + int(moved.total_seconds())))))
 
 
+@pytest.mark.slow
 def test_a_stamp_of_seconds_is_not_believed_where_it_lies_hours_ahead(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
@@ -126,6 +127,7 @@ def stampless(log: Path, written: datetime) -> None:
     os.utime(log, (written.timestamp(), written.timestamp()))
 
 
+@pytest.mark.slow
 def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge, tmp_path: Path, night: Any) -> None:
     """Logs without a time stamp: copying them makes any of them the newest, and the line of the verdict says so."""
     stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))

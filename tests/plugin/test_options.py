@@ -114,6 +114,7 @@ def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: 
     assert judged(logs(folder), "--llmb-unmatched=list").ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_another_release_can_be_judged_on_purpose(judged: Judge, generated: Write) -> None:
     folder = generated(GROK, release="26.06.00")
     session = judged(logs(folder), "-k", GROK, "--llmb-baseline-release=25.05")
@@ -215,6 +216,7 @@ USAGE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "told"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
 def test_a_wrong_option_is_one_message_before_anything_is_read(
     pytester: pytest.Pytester, arguments: list[str], told: str
@@ -225,6 +227,7 @@ def test_a_wrong_option_is_one_message_before_anything_is_read(
     assert "Traceback" not in result.stderr.str()
 
 
+@pytest.mark.slow
 def test_a_baseline_with_a_typo_is_one_message_with_file_and_line(pytester: pytest.Pytester, examples: Path) -> None:
     pytester.mkdir("own").joinpath("mine.yaml").write_text("schema: 1\nrecipee: mine\n")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--llmb-baselines=own")
@@ -270,6 +273,7 @@ def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
     assert judged(logs(folder), "-k", GROK).verdicts[GROK] == "PASS"
 
 
+@pytest.mark.slow
 def test_a_copy_of_an_old_run_is_no_new_run(judged: Judge, generated: Write, baselines: dict[str, Baseline]) -> None:
     maxtext = "maxtext_llama2_70b-24.11-h100-bf16-64"
     folder = generated(maxtext, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
@@ -289,6 +293,7 @@ def test_a_required_configuration_with_only_a_profiled_run_fails_in_either_mode(
         assert [name[: len(GROK)] for name, status in session.statuses.items() if status == "failed"] == [GROK]
 
 
+@pytest.mark.slow
 def test_a_measurement_of_a_run_that_is_too_old_is_none(pytester: pytest.Pytester, generated: Write) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_measurement): pass")
     folder = generated(GROK, started=datetime.now(UTC) - timedelta(days=60))
@@ -318,6 +323,7 @@ def lose(folder: Path, job_id: str) -> None:
     log.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [cut, lose])
 def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline], spoil: Callable[[Path, str], None]
@@ -330,6 +336,7 @@ def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
     assert judged(logs(tmp_path), "-k", GROK).verdicts == {GROK: "INVALID"}
 
 
+@pytest.mark.slow
 def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
     folder = generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5)

@@ -10,7 +10,7 @@ from pytest_llmbench.ingest.reading import reader as reading_progress
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [[], ["-n2"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize("arguments", [[], ["-n1"]], ids=["alone", "xdist"])
 def test_a_long_reading_is_told_but_not_under_q(
     pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

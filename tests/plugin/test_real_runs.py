@@ -26,6 +26,7 @@ def placed(log: Path, folder: Path, name: str) -> str:
     return f"--llmb-logs={folder}"
 
 
+@pytest.mark.slow
 def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfect(
     judged: Judge, tmp_path: Path
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfec
     assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(0.427, abs=0.001)
 
 
+@pytest.mark.slow
 def test_a_launchers_own_tree_is_judged_by_its_metadata(judged: Judge, tmp_path: Path) -> None:
     tree = shared("logs/llmb_install")
     baselines = written(

@@ -52,6 +52,7 @@ def test_what_is_written_below_the_logs_is_no_run_of_the_next_session(
     assert json.loads((folder / "n.json").read_text())["count"] == "1 green: 1 PASS"
 
 
+@pytest.mark.slow
 def test_a_file_that_came_while_the_session_ran_stays(
     judged: Judge, generated: Write, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -236,6 +236,7 @@ def test_addopts_logs_with_only_skipped_tests_are_red(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_users_test_fails_without_logs(pytester: pytest.Pytester) -> None:
     uses = ("llmb_trend", "llmb_verdict", "llmb_baseline", "llmb_weak_scaling")
     pytester.makepyfile(test_mine="\n".join(f"def test_{name}({name}): pass" for name in uses))

@@ -28,6 +28,7 @@ def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(judged: Jud
         assert all(name in lines for name in selftest.CHANGES)
 
 
+@pytest.mark.slow
 def test_a_surviving_mutant_fails(judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test can fail: a gate that does not look at losses lets one mutant through."""
     monkeypatch.setattr(validity, "find_not_finite", lambda steps: iter(()))

@@ -55,7 +55,7 @@ def test_a_named_node_is_red_in_an_item_of_its_own(
 @pytest.mark.slow
 def test_workers_report_the_same(judged: Judge, logs: str, pytester: pytest.Pytester) -> None:
     store_nights(pytester.path / "h.db", {7: 0.1})
-    assert find_check(judged(logs, HISTORY, "-n2"))["verdict"] == "SLOW_NODE"
+    assert find_check(judged(logs, HISTORY, "-n1"))["verdict"] == "SLOW_NODE"
 
 
 @pytest.mark.slow

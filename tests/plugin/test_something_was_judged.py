@@ -80,6 +80,7 @@ def test_where_nothing_is_recorded_one_item_is_red(
     pytester.runpytest_inprocess(empty, "--llmb-record=own").assert_outcomes(passed=1, skipped=82)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hook",
     [
@@ -97,6 +98,7 @@ def test_where_it_does_not_run_everything_is_red(pytester: pytest.Pytester, empt
     result.stdout.fnmatch_lines(["6 red: 6 MISSING*"])
 
 
+@pytest.mark.slow
 def test_where_it_is_skipped_as_it_runs_the_session_is_red(pytester: pytest.Pytester, empty: str) -> None:
     pytester.makeconftest(
         "import pytest\n@pytest.fixture(autouse=True)\ndef skip(request):\n"

@@ -64,6 +64,7 @@ def test_a_history_of_the_program_before_still_has_its_nights(capsys: pytest.Cap
     assert "1.200 s" in shown
 
 
+@pytest.mark.slow
 def test_a_baseline_recorded_by_the_program_before_judges(old: Path, judged: Judge) -> None:
     folder = old / "experiments" / "pretrain_fake_slow_bf16_8"
     folder.mkdir(parents=True)

@@ -163,6 +163,7 @@ def test_nothing_lasting_rests_on_one_step(
     assert not pytester.path.joinpath("h.db").exists()
 
 
+@pytest.mark.slow
 def test_what_the_ini_file_says_for_other_nights_is_left_out(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:
@@ -201,6 +202,7 @@ MINE = {
 }
 
 
+@pytest.mark.slow
 def test_the_last_step_is_counted_from_the_first_one_of_its_dialect(pytester: pytest.Pytester, judged: Judge) -> None:
     log = "log: {find: 'took', pattern: 'step (?P<step>[0-9]+) took (?P<seconds>[0-9.]+)', first_step: 1}"
     pytester.mkdir("mine").joinpath("mine.yaml").write_text(

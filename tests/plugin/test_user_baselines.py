@@ -84,6 +84,7 @@ def acorn_log(folder: Path, lines: str) -> Path:
 STEPS = "".join(map(acorn, range(1, 51)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "verdict"), [(1, "PASS"), (0.9, "REGRESSION")])
 def test_a_run_of_an_unknown_framework_is_judged_by_its_own_definition(
     judged_at: JudgedAt, tmp_path: Path, factor: float, verdict: str
@@ -94,6 +95,7 @@ def test_a_run_of_an_unknown_framework_is_judged_by_its_own_definition(
     assert len(told["window_seconds"]) == 34
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
@@ -117,6 +119,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", UNREAD)
 def test_a_log_that_nothing_reads_is_a_run_where_its_name_and_its_lines_say_so(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
@@ -132,6 +135,7 @@ def test_a_log_that_nothing_reads_is_a_run_where_its_name_and_its_lines_say_so(
     assert told in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_definition_that_fits_other_logs_takes_no_run_from_its_own_recipe(
     judged_at: JudgedAt, tmp_path: Path
 ) -> None:

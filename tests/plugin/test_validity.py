@@ -120,6 +120,7 @@ SAME = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SAME.values(), ids=SAME)
 def test_what_looks_like_another_configuration_and_is_none(judged: Judge, generated: Write, case: Wrong) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -149,6 +150,7 @@ def test_of_two_attempts_in_one_log_the_judged_one_states_what_counts(judged: Ju
 # --- implausibly fast ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "reason", "status"), [(0.75, "implausibly-fast", "failed"), (0.88, "faster-than-baseline", "passed")]
 )
@@ -186,6 +188,7 @@ UNTRAINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", UNTRAINED.values(), ids=UNTRAINED)
 def test_a_run_that_did_not_train_is_invalid(judged: Judge, generated: Write, case: Wrong) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -203,6 +206,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TRAINED.values(), ids=TRAINED)
 def test_what_looks_as_if_it_had_not_trained_is_a_note_at_most(judged: Judge, generated: Write, case: Wrong) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -212,6 +216,7 @@ def test_what_looks_as_if_it_had_not_trained_is_a_note_at_most(judged: Judge, ge
     assert all(case.told in text for text in texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm", "status"), [("0.5", "passed"), ("0.0", "failed")], ids=["learns from preferences", "learns nothing"]
 )
@@ -226,6 +231,7 @@ def test_preferences_may_have_a_loss_below_zero_and_the_gradient_decides(
 # --- MaxText's own lines ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ramped", "expected"),
     [("[0-9]", ("PASS", "within-tolerance", "passed")), (r"\d|[12]\d", ("INVALID", "window-incomplete", "failed"))],

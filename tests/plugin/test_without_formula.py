@@ -79,6 +79,7 @@ def test_a_recorded_run_is_judged_by_what_its_framework_counts(judged: Judge, tm
             assert "MFU  " not in message
 
 
+@pytest.mark.slow
 def test_a_run_that_logs_other_work_is_of_another_configuration(judged: Judge, tmp_path: Path) -> None:
     write_file(tmp_path / "mine", more=", logged_tflop: 3600")
     write_run(tmp_path / "runs", 1, work=3900.0)

@@ -183,6 +183,7 @@ print("after")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes", ["file", "pipe"])
 def test_standard_output_is_written_to_wherever_it_goes(tmp_path: Path, goes: str) -> None:
     """In a file it stands between what was said before and after, and that file is no other afterwards."""

@@ -83,6 +83,7 @@ def test_rotation_tells_distances_and_nothing_else(train: ModuleType, torch: Any
     assert not torch.allclose(products[0, 0], products[0, 1], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_micro_batches_are_one_batch(train: ModuleType, torch: Any, small: Any) -> None:
     """Gradients are accumulated: the loss and the weights after steps do not depend on how a batch is cut."""
     whole, cut = (trainer(train, small._replace(micro_batch=number)) for number in (4, 1))
@@ -205,6 +206,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "gpu"), NAMES.items())
 def test_a_device_is_called_as_a_launch_calls_it_and_one_of_another_type_is_refused(
     train: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, gpu: str

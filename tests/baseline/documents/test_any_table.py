@@ -100,6 +100,7 @@ def _is_value(text: str) -> bool:
     return re.fullmatch(r"[\d.,%~*x ]*\d[\d.,%~*x ]*", text) is not None
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="|-: \n\t\r\\*_`[]()<>&#;GPUs0123456789.,%xHB/=~ab\u00a0\u2028\x0b", max_size=300))
 @example("| a |\n|---|\n| &#55296; |")
 @example("GPUs | Step time (s)\n---|---\n8 | 7.3")

@@ -112,6 +112,7 @@ SPELLINGS: dict[str, Callable[[Lines], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_another_spelling_gives_the_same_cells(name: str, spelling: str) -> None:

@@ -67,6 +67,7 @@ def key_of(thing: DocumentConfiguration) -> tuple[int | str, ...]:
     return tuple(thing.facts[name] for name in KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "configurations", "cells"),
     [
@@ -95,6 +96,7 @@ def test_every_cell_and_every_column_of_the_shipped_files_is_imported(
         assert set(columns(baseline)) - set(printed) == prose  # in worked examples, not in tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_what_is_in_no_file_is_listed(name: str) -> None:
     """Two tables of the Llama document are about checkpoints."""

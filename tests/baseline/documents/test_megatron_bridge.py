@@ -78,6 +78,7 @@ def name_of(model: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "_", without.lower()).strip("_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_cell_of_every_row(release: str) -> None:
     found = collected(release)
@@ -89,6 +90,7 @@ def test_every_cell_of_every_row(release: str) -> None:
     assert read == [(name_of(row["model"]), expected(row)) for row in rows(release)]
 
 
+@pytest.mark.slow
 def test_a_release_that_a_document_does_not_hold() -> None:
     with pytest.raises(BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* expected 26\.05"):
         import_document(text_of("26.06"), "archive.md", "26.05", ImportDefaults())
@@ -115,6 +117,7 @@ def test_two_values_of_one_precision_are_not_read() -> None:
     assert {"37556 (36108)", "1933 (1858)"} <= {cell.text for cell in found.unread if cell.decisive}
 
 
+@pytest.mark.slow
 def test_cells_from_which_no_step_time_follows(tmp_path: Path) -> None:
     imported = import_document(text_of("26.08"), "document.md", "26.08", ImportDefaults())
     path = write_drafts(imported, tmp_path, force=False)[0].path

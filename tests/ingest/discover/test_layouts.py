@@ -109,6 +109,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(recipe, baseline, write, id=f"{write.__name__}-{baseline.key.id}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "baseline", "write"), list(cases()))
 def test_a_documented_run_is_its_configuration_from_every_level(
     tree: Tree, recipe: Recipe, baseline: Baseline, write: Layout

@@ -75,6 +75,7 @@ def test_standard_input_holds_the_same(folder: Path, monkeypatch: pytest.MonkeyP
     assert read_trace([Path("<stdin>")]).records == 30
 
 
+@pytest.mark.slow
 def test_compressed_data_that_end_early_are_told(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(("".join(run(steps=2000))).encode())[:-1000])

@@ -50,6 +50,7 @@ def seconds(run: Run) -> float:
     return float(run.attempts[0].log.segments[0].steps.seconds[0])
 
 
+@pytest.mark.slow
 def test_recipe_of_a_run_decides_how_its_log_is_read(tmp_path: Path) -> None:
     run = ingested(tmp_path, ("elm", "1", "s"), ("oak", "1", "us"), ("pine", "1", "min"))
     assert run.identity.key is not None
@@ -58,12 +59,14 @@ def test_recipe_of_a_run_decides_how_its_log_is_read(tmp_path: Path) -> None:
     assert seconds(run) == pytest.approx(0.0025)
 
 
+@pytest.mark.slow
 def test_of_two_releases_that_read_it_differently_none_is_guessed(tmp_path: Path) -> None:
     run = ingested(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"))
     assert run.identity.key is None
     assert [key.release for key in run.identity.candidates] == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_requested_release_reads_the_log(tmp_path: Path) -> None:
     run = ingested(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"), release="2")
     assert run.identity.key is not None

@@ -90,6 +90,7 @@ def test_of_two_ways_to_say_one_thing_the_surer_counts() -> None:
     assert parse(package + torch + torch.replace("9", "8")).environment == (("pytorch", "2.9.1"),)
 
 
+@pytest.mark.slow
 def test_a_large_file_says_the_same_wherever_its_parts_meet(tmp_path: Path) -> None:
     """A statement across the blocks that threads look at, and one behind which the log is no longer asked."""
     path = tmp_path / "log.out"

@@ -196,6 +196,7 @@ def test_process_that_starts_again_is_seen(tmp_path: Path, text: str, starting: 
     assert signs(written(tmp_path, text)).starting is starting
 
 
+@pytest.mark.slow
 def test_a_look_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, nemo2_run(0, 40) * 50)
     growing = Growing(path)

@@ -59,6 +59,7 @@ def test_whole_log_gives_its_steps_with_lines(name: str, data: st.DataObject) ->
             assert step.printed in lines[line - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", HARMLESS)
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)
@@ -112,6 +113,7 @@ def write_run(name: str, first: int) -> Written:
     return write(FRAMEWORKS[name], first=first, lengths=(4,), prefixes=("",), starts=False, seed=7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", [b"x", b"1", b"\x00"], ids=["text", "numbers", "zeros"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:

@@ -166,6 +166,7 @@ def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("change", HARMLESS)
 def test_harmless_change_keeps_every_time(change: str, name: str) -> None:

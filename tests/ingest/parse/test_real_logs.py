@@ -138,6 +138,7 @@ def test_logs_of_the_launchers_tree_are_whole_or_none() -> None:
         assert (log.dropped, log.ending) == ((), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["megatron/2624217.out", "megatron/3108456.err", "nccl/torn_lines.out", "slurm/time_limit.out"],

@@ -252,6 +252,7 @@ def by_step(log: ParsedLog) -> dict[int, float]:
     return dict(zip(*steps(log), seconds(log), strict=True)) if log.segments else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "end"),
     [

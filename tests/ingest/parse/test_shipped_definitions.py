@@ -145,6 +145,7 @@ def test_stream_is_read_as_a_file(tmp_path: Path) -> None:
     assert read_log(path).segments == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_large_file_is_read_twice(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     """Its text has more than is kept of a stream."""

@@ -23,6 +23,7 @@ from pytest_llmbench.pipeline.settings import cache_folder
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
 
 
+@pytest.mark.slow
 def test_an_unchanged_folder_is_read_once(places: Places) -> None:
     assert places.again() == sorted(places.logs)
     assert places.again() == []
@@ -153,6 +154,7 @@ def test_tampered_cache_is_ignored_and_written_anew(places: Places, tamper: Tamp
     assert (key.st_size, key.st_mode & 0o777) == (log_cache.KEY_BYTES, 0o600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"])
 def test_a_cache_file_of_other_content_counts_as_none(
     places: Places, monkeypatch: pytest.MonkeyPatch, content: bytes
@@ -224,6 +226,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert problem == "a file in its place" or not list(places.folder.iterdir())
 
 
+@pytest.mark.slow
 def test_few_new_logs_are_not_worth_a_file(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_cache, "WORTH_FILES", 4)
     assert places.again() == sorted(places.logs)
@@ -233,6 +236,7 @@ def test_few_new_logs_are_not_worth_a_file(places: Places, monkeypatch: pytest.M
     assert places.again() == []
 
 
+@pytest.mark.slow
 def test_logs_that_are_gone_leave_the_cache(places: Places) -> None:
     places.again()
     size = places.file.stat().st_size

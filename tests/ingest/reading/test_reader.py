@@ -79,6 +79,7 @@ def replace_workers(monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Po
     monkeypatch.setattr(file_reader, "start_worker", start)
 
 
+@pytest.mark.slow
 def test_batch_of_a_dead_worker_is_read_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -100,6 +101,7 @@ def test_batch_of_a_dead_worker_is_read_here(
     assert answers == [b""] * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["/nonexistent", "/bin/false"])
 def test_logs_are_read_without_workers_that_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: str
@@ -124,6 +126,7 @@ def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> No
     assert count(20_000, 20_000) == 0
 
 
+@pytest.mark.slow
 def test_large_files_are_left_to_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -77,6 +77,7 @@ def sized(request: pytest.FixtureRequest, places: Places) -> Places:
     return places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [in_place, replaced, shortened])
 def test_a_log_that_was_changed_with_its_times_kept_is_read_again(
     sized: Places, change: Callable[[Path], object]
@@ -168,6 +169,7 @@ def test_a_large_log_of_late_or_future_times_is_read_again(
     assert places.again() == sorted(places.logs)
 
 
+@pytest.mark.slow
 def test_where_nothing_says_what_lies_in_memory_large_logs_are_read_again(
     places: Places, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +197,7 @@ def test_where_every_time_is_the_same_the_samples_of_large_logs_tell(
         assert files.read_state(str(places.logs[1]), time.time_ns()) != first
 
 
+@pytest.mark.slow
 def test_a_log_that_changes_while_it_is_read_is_read_again(sized: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     parse = file_reader.parse
 
@@ -211,6 +214,7 @@ def test_a_log_that_changes_while_it_is_read_is_read_again(sized: Places, monkey
     assert sized.again() == sorted(sized.logs)
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_of_the_bytes_that_were_read(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another log lies there before and after it is read, as a writer through a mapping may leave it."""
     log = places.logs[1]
@@ -230,6 +234,7 @@ def test_what_is_kept_is_of_the_bytes_that_were_read(places: Places, monkeypatch
     assert log in places.again()
 
 
+@pytest.mark.slow
 def test_what_is_no_file_any_more_is_no_unchanged_one(places: Places) -> None:
     log = places.logs[1]
     log.write_bytes(b"")

@@ -101,6 +101,7 @@ def zeros(size: int) -> Iterator[bytes]:
     yield packer.flush()
 
 
+@pytest.mark.slow
 def test_a_bomb_is_stopped_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 22)
     assert sum(map(len, Stream(zeros(1 << 22), Path("x")))) == 1 << 22

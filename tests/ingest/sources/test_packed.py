@@ -167,6 +167,7 @@ def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
             b"".join(text)
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=600), st.sampled_from([b"", b"\x1f\x8b\x08\0\0\0\0\0\0\3", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"])
 )

@@ -408,6 +408,7 @@ def test_job_beyond_its_time_limit_is_cancelled(session: Session, limits: Limits
     assert 3600 < session.world.cancelled["1001"] < 3700
 
 
+@pytest.mark.slow
 def test_job_pends_for_days_without_a_limit(session: Session) -> None:
     session.make(replace(LIMITS, pending_seconds=None, longest_poll=3600.0))
     session.world.lives["a"] = lives((9e5, waiting("Resources")), (9.05e5, running()), (1e9, ended()))

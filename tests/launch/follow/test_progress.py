@@ -88,6 +88,7 @@ def follow(
     return told
 
 
+@pytest.mark.slow
 def test_heartbeat_slows_down_to_every_5_minutes() -> None:
     told = follow(Progress(print), 2.0)
     gaps = [later - earlier for earlier, later in pairwise(told)]

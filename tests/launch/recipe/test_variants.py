@@ -289,6 +289,7 @@ def check_out(repository: Path) -> Callable[[], Path]:
     return make
 
 
+@pytest.mark.slow
 def test_checkout_is_kept_with_its_build_until_removed(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     assert (checkout / "launch.sh").read_text() == "steps 1.0\n"
@@ -300,6 +301,7 @@ def test_checkout_is_kept_with_its_build_until_removed(check_out: Callable[[], P
     assert (checkout / "launch.sh").exists()
 
 
+@pytest.mark.slow
 def test_killed_checkout_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
     """Also where git left its lock on it, as it does when it is killed itself."""
     checkout = check_out()
@@ -312,6 +314,7 @@ def test_killed_checkout_is_made_again(check_out: Callable[[], Path], repository
     assert not checkout.with_name(f"{checkout.name}.part").exists()
 
 
+@pytest.mark.slow
 def test_failed_checkout_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
     hook = repository / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)
@@ -323,6 +326,7 @@ def test_failed_checkout_is_made_again(check_out: Callable[[], Path], repository
     assert (check_out() / "launch.sh").exists()
 
 
+@pytest.mark.slow
 def test_changed_checkout_is_refused(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     (checkout / "launch.sh").write_text("steps 1.05\n")
@@ -333,6 +337,7 @@ def test_changed_checkout_is_refused(check_out: Callable[[], Path]) -> None:
         check_out()
 
 
+@pytest.mark.slow
 def test_folder_in_place_of_a_checkout_is_kept(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     (checkout / ".git").unlink()
@@ -342,6 +347,7 @@ def test_folder_in_place_of_a_checkout_is_kept(check_out: Callable[[], Path]) ->
     assert (checkout / "launch.sh").exists()
 
 
+@pytest.mark.slow
 def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     checkout.with_name(f"{checkout.name}.part").touch()
@@ -353,6 +359,7 @@ def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -
     assert check_out() == checkout
 
 
+@pytest.mark.slow
 def test_commits_follow_the_first_parents(repository: Path) -> None:
     variants = list_commits("HEAD~2..main", repository, run)
     subjects = [
@@ -363,6 +370,7 @@ def test_commits_follow_the_first_parents(repository: Path) -> None:
     assert [each.name for each in variants] == [each.commit[:12] for each in variants]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

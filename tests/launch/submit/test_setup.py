@@ -390,6 +390,7 @@ def test_dry_run_shows_variables_and_image_command(tmp_path: Path) -> None:
     assert is_good
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "expected"),
     [

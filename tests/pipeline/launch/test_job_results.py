@@ -227,6 +227,7 @@ def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
     assert found.found.environment == (("container", "its.sqsh"),)
 
 
+@pytest.mark.slow
 def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
     """Its log lies in a folder whose runs are the earlier ones."""
     runs, key = make_own_runs(tmp_path, logs=(tmp_path,), release="1", gpu="h100")

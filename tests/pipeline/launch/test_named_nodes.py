@@ -68,6 +68,7 @@ def test_forbidden_confirmation_is_only_reported(history: StoreLocation, options
     assert text.endswith(f"not confirmed: {why}")
 
 
+@pytest.mark.slow
 def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) -> None:
     other = replace(SPECS[0], case_id="another")
     for specs in ([other], [replace(spec, nodes=40) for spec in SPECS]):
@@ -76,6 +77,7 @@ def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) 
         assert "not confirmed: no selected configuration that was slow there" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields", [{"exclude": ("n[05-08]",)}, {"sbatch_options": ("--nodelist=n01",)}, {"via": "local"}]
 )
@@ -89,6 +91,7 @@ def test_excluded_nodes_fill_up_no_job(history: StoreLocation) -> None:
     assert not {"n07", before[0]} & set(named.others)
 
 
+@pytest.mark.slow
 def test_no_history_names_no_node(history: StoreLocation, tmp_path: Path) -> None:
     assert find(None) == ((), "")
     assert find(history, purpose=Purpose.PROFILE) == ((), "")

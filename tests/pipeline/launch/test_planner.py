@@ -70,6 +70,7 @@ def test_an_option_names_the_type_that_gres_leaves_open() -> None:
     assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.gres) == ("h100", 16, "gpu:8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "expected"), [(0, "submit"), (2, "single"), (127, "single")])
 def test_installed_llmb_run_decides_how_it_submits(code: int, expected: str, tmp_path: Path) -> None:
     """25.05 has only `single`, 25.12 has both, and 26.06.01 only `submit`; it is asked once for all jobs."""

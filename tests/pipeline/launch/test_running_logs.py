@@ -62,6 +62,7 @@ LINE = (
 )
 
 
+@pytest.mark.slow
 def test_log_is_searched_until_it_has_steps(watched: Watched, searched: list[Sequence[Path]]) -> None:
     logs = watched.logs
     assert logs.read_last_step(watched.job) is None
@@ -80,6 +81,7 @@ def test_log_is_searched_until_it_has_steps(watched: Watched, searched: list[Seq
     assert len(searched) == 4, "again after a requeue"
 
 
+@pytest.mark.slow
 def test_run_in_an_allocation_follows_the_recipes_log(tmp_path: Path) -> None:
     """Both bear the job id of the allocation; where there is no other, what it printed is the log."""
     recipe, own = tmp_path / "a", tmp_path / "z"
@@ -94,6 +96,7 @@ def test_run_in_an_allocation_follows_the_recipes_log(tmp_path: Path) -> None:
     assert RunningLogs(load(Settings()), Clock().now).read_progress(run).path == log
 
 
+@pytest.mark.slow
 def test_missing_log_is_searched_ever_more_rarely(watched: Watched, searched: list[Sequence[Path]]) -> None:
     for _ in range(360):
         assert watched.read().path is None
@@ -101,6 +104,7 @@ def test_missing_log_is_searched_ever_more_rarely(watched: Watched, searched: li
     assert len(searched) < 70, "in an hour, with a look every 10 s"
 
 
+@pytest.mark.slow
 def test_requeued_job_is_followed_in_its_later_log(watched: Watched, tmp_path: Path) -> None:
     watched.write_steps(8)
     assert watched.read().path == watched.log
@@ -113,6 +117,7 @@ def test_requeued_job_is_followed_in_its_later_log(watched: Watched, tmp_path: P
     assert (shown.path, shown.steps) == (second, 1)
 
 
+@pytest.mark.slow
 def test_log_is_read_once_for_its_steps(watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = watched.read()
     assert (absent.path, absent.steps, absent.problem) == (None, 0, "")
@@ -127,6 +132,7 @@ def test_log_is_read_once_for_its_steps(watched: Watched, tmp_path: Path, monkey
     assert watched.read() == shown
 
 
+@pytest.mark.slow
 def test_removed_log_is_a_problem(watched: Watched) -> None:
     watched.write_steps(1)
     assert watched.read().steps == 1
@@ -136,6 +142,7 @@ def test_removed_log_is_a_problem(watched: Watched) -> None:
     assert watched.logs.read_last_step(watched.job) is None
 
 
+@pytest.mark.slow
 def test_compressed_log_is_a_problem(watched: Watched) -> None:
     watched.write_steps(8)
     watched.log.with_suffix(".out.gz").write_bytes(gzip.compress(watched.log.read_bytes()))
@@ -143,6 +150,7 @@ def test_compressed_log_is_a_problem(watched: Watched) -> None:
     assert "compressed" in watched.read().problem
 
 
+@pytest.mark.slow
 def test_log_of_an_earlier_job_is_ignored(watched: Watched) -> None:
     """A Slurm that was set up anew begins with job id 1 again."""
     watched.write_steps(1)
@@ -150,6 +158,7 @@ def test_log_of_an_earlier_job_is_ignored(watched: Watched) -> None:
     assert watched.read().path is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dialect", "late"), [("huggingface", True), ("nemo2", False)])
 def test_dialect_prints_its_steps_late(watched: Watched, dialect: str, late: bool) -> None:
     catalog, key = load(Settings()), watched.job.spec.key

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def draw(colours: Sequence[str], nights: int, seconds: Sequence[float | None] | 
     return ElementTree.fromstring(draw_strip(row(values), colours, places))  # noqa: S314 (our own)
 
 
+@pytest.mark.slow
 @given(st.lists(COLOURS, min_size=1, max_size=400))
 def test_each_night_has_one_box_of_its_colour_at_its_place(colours: list[str]) -> None:
     drawing = draw(colours, len(colours))
