@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -189,6 +189,11 @@ class LineRecorder:
             self._config = config
             self._coverage.start()
 
+    def pytest_collectstart(self, collector: object) -> None:
+        """Attribute what a test file runs when it is imported to the file, for all its tests."""
+        if getattr(collector, "config", None) is self._config:
+            self._coverage.switch_context(getattr(collector, "nodeid", ""))
+
     def pytest_runtest_protocol(self, item: object) -> None:
         """Attribute all that follows to this test."""
         if getattr(item, "config", None) is self._config:
@@ -236,16 +241,31 @@ def record_lines(arguments: Sequence[str]) -> dict[str, Any]:
             for module in data.measured_files():
                 of_module = tests[Path(module).relative_to(package).as_posix()]
                 for line, contexts in data.contexts_by_lineno(module).items():
-                    of_module[line].update(filter(None, contexts))
+                    of_module[line].update(contexts)
     names = sorted(seconds)
+    of_file: dict[str, list[str]] = defaultdict(list)
+    for test in names:
+        of_file[test.partition("::")[0]].append(test)
     number = {test: position for position, test in enumerate(names)}
     return {
         "tests": [[test, round(seconds[test], 3)] for test in names],
         "lines": {
-            module: {line: sorted(number[test] for test in found if test in number) for line, found in lines.items()}
+            module: {
+                line: sorted(number[test] for test in list_tests(found, of_file) if test in number)
+                for line, found in lines.items()
+            }
             for module, lines in tests.items()
         },
     }
+
+
+def list_tests(contexts: Collection[str], of_file: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the tests that run a line, also in what their file does when it is imported.
+
+    None where no test runs it: any file may be the first that imports the module.
+    """
+    tests = {context for context in contexts if "::" in context}
+    return tests.union(*(of_file.get(context, ()) for context in contexts)) if tests else tests
 
 
 def choose_tests(mutant: Mutant, recorded: Mapping[str, Any], budget: float) -> list[str]:

@@ -33,7 +33,7 @@ WAITING = Path(__file__).parent / "slurm"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have two processes start with the tests that wait, half of them each, so that others use the processors meanwhile.
+    """Have two processes start with the tests that wait, half of them each: others use the processors meanwhile.
 
     pytest-xdist gives each process an equal part of the items, in their order, before it moves tests between them.
     If LLMB_TEST_ORDER holds a seed, shuffle the test files, and the tests within each, instead. Files stay together,

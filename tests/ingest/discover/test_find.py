@@ -79,6 +79,14 @@ def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(tree: Tree
     ]
 
 
+def test_slurms_output_belongs_to_the_launched_log(tree: Tree) -> None:
+    """A copy of the log under another name does not have it, and does not keep it from the log."""
+    name = "nemo_grok1_314b_512_8_0.out"
+    runs = find_runs([tree([f"log-{name}", name, "slurm-8.out"])]).runs
+    streams = {run.attempts[0].log.name: run.attempts[0].err for run in runs}
+    assert {log: err and err.name for log, err in streams.items()} == {f"log-{name}": "slurm-8.out", name: None}
+
+
 def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -> None:
     discovery = find_runs([tree(["slurm-8.out", "log-x_8_0.out", "log-x_8_1.out"])])
     assert [attempt.err for attempt in only(discovery).attempts] == [None, None]
