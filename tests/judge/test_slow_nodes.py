@@ -129,6 +129,23 @@ def test_regression_known_to_some_configurations_names_no_node() -> None:
         assert not find_slow_node(late).named
 
 
+def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
+    """One node works on these days only."""
+    runs = []
+    for run in make({}, jobs=4):
+        slow = (run.night - START).days % 3 == 0
+        nodes = run.nodes if slow else frozenset("spare" if node == "n5" else node for node in run.nodes)
+        runs.append(replace(run, nodes=nodes, logarithm=run.logarithm + 0.05 * slow))
+    assert not find_slow_node(runs).evident
+
+
+@pytest.mark.slow
+def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
+    evidence = [find_slow_node(make({5: 0.04}, nights=60, jobs=4, shared=0.05, since=0, seed=seed)) for seed in (1, 2, 3)]
+    slowness = [suspect.slowness for each in evidence for suspect in each.named]
+    assert slowness == pytest.approx([0.04] * 3, abs=0.0015)
+
+
 def test_single_bad_day_names_no_node() -> None:
     runs = make({})
     place = next(place for place, run in enumerate(runs) if "n5" in run.nodes)
@@ -156,6 +173,11 @@ def find_doubts(runs: Sequence[NodeRun]) -> list[NodeDoubt | None]:
     assert evidence.evident
     assert bool(evidence.named) == (evidence.suspects[0].doubt is None)
     return [suspect.doubt for suspect in evidence.suspects if suspect.nodes == ("b1", "b2")]
+
+
+def test_configuration_slow_ever_since_names_no_node() -> None:
+    """It changed its nodes on the day from which it is slow: that may be a regression."""
+    assert find_doubts(make_elsewhere(dict.fromkeys(range(20, 30), "good"))) == [NodeDoubt.NOTHING_FAST_SINCE]
 
 
 def test_neighbouring_slow_days_name_no_node() -> None:
