@@ -141,7 +141,9 @@ def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
 
 @pytest.mark.slow
 def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
-    evidence = [find_slow_node(make({5: 0.04}, nights=60, jobs=4, shared=0.05, since=0, seed=seed)) for seed in (1, 2, 3)]
+    evidence = [
+        find_slow_node(make({5: 0.04}, nights=60, jobs=4, shared=0.05, since=0, seed=seed)) for seed in (1, 2, 3)
+    ]
     slowness = [suspect.slowness for each in evidence for suspect in each.named]
     assert slowness == pytest.approx([0.04] * 3, abs=0.0015)
 

@@ -449,3 +449,13 @@ def test_of_an_older_run_only_the_step_time_is_computed(monkeypatch: pytest.Monk
     assert (older.metrics, older.expected, older.notes) == ((), (), ())
     given = ("statistic_seconds", "window_seconds", "moving_mean", "attempts", "problems", "checkpoints")
     assert [getattr(older, name) for name in given] == [getattr(whole, name) for name in given]
+
+
+@pytest.mark.parametrize(
+    ("window", "seconds"), [(Window(35, 44), 18.0), (Window(36, 43), 20.0), (Window(100, 110), None)]
+)
+def test_steps_timed_by_the_document_include_both_ends(window: Window, seconds: float | None) -> None:
+    inside = (np.arange(50) > 35) & (np.arange(50) < 44)
+    baseline = replace(BASELINE, timed_window=window)
+    part = segment(steps(np.where(inside, 20.0, 10.0).tolist()))
+    assert measure(run(log(part)), baseline, NOW).timed_seconds == seconds

@@ -116,6 +116,13 @@ def test_a_rate_of_samples_is_that_of_all_gpus_over_a_block() -> None:
     assert columns.mean_of.tolist() == [12, 4]
 
 
+def test_rate_behind_a_lost_one_is_of_its_own_block() -> None:
+    """Only `block_start` says that the rate of the first 96 samples is missing."""
+    starts = [mlperf_record("block_start", None, samples_count=count) for count in (0, 96)]
+    columns = parse(log_of(*starts, stats({"throughput": 16.0}, step=128))).segments[0].steps
+    assert (columns.index.tolist(), columns.mean_of.tolist()) == ([15], [4])
+
+
 @pytest.mark.parametrize(("rate", "kept"), [(32.0, True), (20.0, True), (4.0, False), (256.0, False)])
 def test_a_rate_has_to_fit_the_clock(rate: float, kept: bool) -> None:
     """96 samples in 3 s are 32 a second; 4 would be the rate of one GPU of eight."""
