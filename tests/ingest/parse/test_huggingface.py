@@ -188,6 +188,21 @@ def test_keys_with_blanks_and_parentheses() -> None:
     assert (steps(log), dropped(log)) == ([[1920]], {"repeated": 1})
 
 
+@pytest.mark.parametrize(
+    ("named", "step", "resolution"),
+    [
+        ("1921/1921", 1921, 0.0001 / 1921),
+        ("1919/1921", 1919, 0.0001 / 1919),
+        ("5000/5000", 1920, 1.3426 * 0.001 / 0.745),
+    ],
+)
+def test_step_that_a_summary_names_decides_if_possible(named: str, step: int, resolution: float) -> None:
+    text = summary().replace("'train_loss'", f"'global_step/max_steps': '{named}', 'train_loss'")
+    columns = parse(text).segments[0].steps
+    assert columns.index.tolist() == [step]
+    assert columns.resolution_seconds.tolist() == pytest.approx([resolution], rel=0.001)
+
+
 NONE = math.nan
 
 
