@@ -241,3 +241,11 @@ def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
 def test_the_precision_of_a_configuration(lines: str, dtype: set[str]) -> None:
     dump = DUMP.replace("mixed_precision: bf16_with_mxfp8_mixed", f"mixed_precision:\n{lines}")
     assert collect(Companions(configuration=dump))["dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("peft", "task"),
+    [("", None), ("peft: null\n", None), ("peft: lora\n", "lora"), ("peft:\n  _target_: megatron.LoRA\n", "lora")],
+)
+def test_configuration_with_adapters_is_a_fine_tuning(peft: str, task: str | None) -> None:
+    assert collect(Companions(configuration=DUMP + peft)).get("task") == ({task} if task else None)
