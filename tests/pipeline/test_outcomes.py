@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import KEY, NOW, evidence, measurement, run
 
-from pytest_llmbench.core.models import Case, Judgement, Measurement, RequiredRuns, Status, Verdict
+from pytest_llmbench.core.models import (
+    Case,
+    Judgement,
+    Measurement,
+    Problem,
+    Reason,
+    RequiredRuns,
+    Status,
+    UnmatchedRun,
+    Verdict,
+)
 from pytest_llmbench.pipeline.outcomes import (
     JudgedConfigurations,
     SessionResults,
@@ -88,3 +99,15 @@ def test_session_without_verdicts_says_why(found: int, before: int, words: str) 
     assert outcome.status is Status.FAILED
     assert outcome.context[0].startswith("nothing was judged: no valid run of the 1 selected configuration")
     assert outcome.context[1].startswith(words)
+
+
+def test_session_without_verdicts_says_what_keeps_each_run() -> None:
+    strays = [
+        UnmatchedRun(name, Reason.UNMATCHED, "", Path("/runs"), nearest=(KEY,), summary="gpus are 64", advice="--x")
+        for name in ("a", "b")
+    ]
+    diverged = measurement(problems=(Problem(Reason.DIVERGED, "the loss is no number"),))
+    results = make_results(diverged, unmatched=tuple(strays), runs_found=3)
+    (outcome,) = decide_outcomes(results, [KEY.id], Settings())
+    kept = f"3 runs found: a, b (gpus are 64; nearest {KEY.id}; --x), x_1 ({KEY.id}: INVALID)."
+    assert outcome.context[1] == kept
