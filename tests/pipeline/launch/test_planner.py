@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.slurm import CommandOutput
 from pytest_llmbench.pipeline import catalog
 from pytest_llmbench.pipeline.launch import Host, Planner
-from pytest_llmbench.pipeline.launch.trial_plans import count_trials, plan_allocations
+from pytest_llmbench.pipeline.launch.trial_plans import count_trials, estimate_hours, plan_allocations
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.settings import resolve
 
@@ -119,3 +120,37 @@ def test_search_that_builds_holds_no_nodes(tmp_path: Path) -> None:
     assert allocation.spec is None
     assert "each commit is built before its run" in allocation.describe(9, 2)
     assert count_trials(planner, {GPUS.id: [job, job]}, {GPUS.id: allocation}) == {GPUS.id: 20}
+
+
+CONFIGURATION = "Configuration data as of 2026-03-02\nClusterName             = eos\n"
+
+
+@pytest.mark.parametrize(
+    ("via", "answers", "name"),
+    [
+        ("local", {"scontrol": CONFIGURATION}, socket.gethostname()),
+        ("sbatch", {"scontrol": CONFIGURATION}, "eos"),
+        ("sbatch", {}, ""),
+    ],
+    ids=["this host", "Slurm's", "a Slurm that does not answer"],
+)
+def test_cluster_has_the_name_by_which_noise_is_kept(via: str, answers: dict[str, str], name: str) -> None:
+    planner, _ = plan([GPUS], answers)
+    jobs = [PlannedJob(job_spec(Path("/recipe"), via=each), FACTS) for each in (via, "local")]
+    assert planner.find_cluster_name(jobs) == name
+
+
+@pytest.mark.parametrize(("runs", "words"), [(1, "x"), (3, "x, 3 runs")])
+def test_hours_of_several_runs_name_their_number(runs: int, words: str) -> None:
+    spec = job_spec(Path("/recipe"), case_id="x", gpu_hours=2.5)
+    assert estimate_hours(spec, runs) == (words, 2.5 * runs)
+
+
+def test_launch_that_fits_nowhere_says_why() -> None:
+    planner, _ = plan([GPUS], {"sinfo": SINFO})
+    planner.catalog = catalog.load(resolve({}, Path()))
+    selected = [key for key in planner.catalog.baselines if key.gpu == "gb200"][:2]
+    with pytest.raises(LaunchError) as raised:
+        planner.plan(selected)
+    assert "none of the 2 selected configurations fits" in str(raised.value)
+    assert "\n  2 configurations: " in str(raised.value)

@@ -27,9 +27,10 @@ from pytest_llmbench.core.models.jobs import (
 from pytest_llmbench.core.models.stalls import Stall, StallPlace
 from pytest_llmbench.judge.cluster import NodeFinding
 from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
-from pytest_llmbench.pipeline.launch.node_checks import Confirmation, plan_confirmation
+from pytest_llmbench.pipeline.launch.node_checks import Confirmation, NodeChecks, plan_confirmation
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult
@@ -697,6 +698,14 @@ def test_named_node_without_hours_is_only_reported() -> None:
     assert [describe(job) for job in course.due] == ["run 1, attempt 1"]
     course.end()
     assert "n7 is slow; not confirmed: 1 run takes 10.0 GPU-hours" in course.result.nodes
+
+
+def test_run_on_suspect_nodes_is_another_than_those_on_named_nodes() -> None:
+    progress = ConfigurationProgress(SPEC, set(), finding=SUSPECT)
+    judge: Any = None  # nothing is judged yet
+    checks = NodeChecks({KEY.id: progress}, judge, lambda *_: True, None, [NAMED, replace(NAMED, nodes=("n9",))])
+    jobs = [*checks.begin(), *checks.plan(progress)]
+    assert [(job.spec.purpose, job.repeat) for job in jobs] == [(Purpose.CONFIRM_NODES, repeat) for repeat in (1, 2, 3)]
 
 
 def test_runs_begin_once_after_the_last_confirmation() -> None:
