@@ -27,6 +27,7 @@ from pytest_llmbench.pipeline.outcomes import (
     apply_requirements,
     decide_outcomes,
     judge_case,
+    judge_evidence,
 )
 from pytest_llmbench.pipeline.settings import Settings
 
@@ -111,3 +112,13 @@ def test_session_without_verdicts_says_what_keeps_each_run() -> None:
     (outcome,) = decide_outcomes(results, [KEY.id], Settings())
     kept = f"3 runs found: a, b (gpus are 64; nearest {KEY.id}; --x), x_1 ({KEY.id}: INVALID)."
     assert outcome.context[1] == kept
+
+
+def test_repeats_that_disagree_certify_nothing() -> None:
+    newest, other = measured(0.1, 0.15)
+    slower = replace(other, statistic_seconds=7.9, window_seconds=(7.9,) * 34)
+    seen = evidence(newest, slower, repeat_window=timedelta(hours=3))
+    assert judge_evidence(seen, Settings(), alone=False).verdict is Verdict.PASS
+    judgement = judge_evidence(seen, replace(Settings(), certify=True), alone=False)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.sentences[-1].endswith(": not certified")
