@@ -115,10 +115,14 @@ def test_session_without_verdicts_says_what_keeps_each_run() -> None:
 
 
 def test_repeats_that_disagree_certify_nothing() -> None:
-    newest, other = measured(0.1, 0.15)
-    slower = replace(other, statistic_seconds=7.9, window_seconds=(7.9,) * 34)
-    seen = evidence(newest, slower, repeat_window=timedelta(hours=3))
-    assert judge_evidence(seen, Settings(), alone=False).verdict is Verdict.PASS
-    judgement = judge_evidence(seen, replace(Settings(), certify=True), alone=False)
+    newest, slower = (
+        measurement(seconds, run=run(started=NOW - timedelta(hours=hours), build=("image=a",)))
+        for hours, seconds in enumerate((7.325, 8.2), start=1)
+    )
+    settings = replace(Settings(), against="both", certify=True)
+    alone, both = evidence(newest), evidence(newest, slower, repeat_window=timedelta(hours=3))
+    assert judge_evidence(alone, settings, alone=False).verdict is Verdict.PASS
+    assert judge_evidence(both, Settings(), alone=False).verdict is Verdict.PASS
+    judgement = judge_evidence(both, settings, alone=False)
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.sentences[-1].endswith(": not certified")
+    assert judgement.sentences[-1] == f"{judgement.notes[0].text}: not certified"
