@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import log, run, segment, steps
 from job_specs import KEY, START, job, job_spec, running
+from node_nights import KEYS, make_nights, store
 from planned import FACTS
+from remembered import START as NIGHTS_START
 from written_logs import parse
 
 from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Key, Look, Run
 from pytest_llmbench.core.models.jobs import Blame, Job
+from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest_job
@@ -241,3 +245,31 @@ def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
     ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()
     assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
     assert evidence.measurements[0].run is found
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
+    """Thirty nights of two configurations, of which n07 makes both 10 % slower."""
+    return StoreLocation("h.db", store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1})))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("times", "confirmed", "text"),
+    [
+        ([7.4 * 1.1] * 50, True, "+10.0 % in job 4711 there"),
+        ([7.4] * 50, False, "0.0 % in job 4711 there"),
+        ([7.4] * 5, False, "job 4711 there: 34 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 29 more"),
+    ],
+    ids=["slow again", "fast", "incomplete"],
+)
+def test_run_on_a_named_node_is_compared_with_its_history(
+    tmp_path: Path, history: StoreLocation, times: list[float], confirmed: bool, text: str
+) -> None:
+    key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
+    status = running(*nodes, started=NIGHTS_START + timedelta(days=30))
+    one = job(tmp_path, spec=job_spec(tmp_path, case_id=key.id, key=key, nodes=8), status=status)
+    found = run(log(segment(steps(times))), key=key)
+    said = make_runs(replace(Settings(), history=history)).judge_named(one, found, ["n07"])
+    assert (said.confirmed, said.text) == (confirmed, text)
+    assert said.step_seconds == (pytest.approx(times[0]) if len(times) == 50 else None)
