@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,26 @@ def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
     assert len(read_noises(place, "eos", [ID])[ID]) == 2
     queries.prune(place, builders.NOW + timedelta(days=1), dry_run=False)
     assert read_noises(place, "eos", [ID])[ID] == ((0.004, 3.0),)
+
+
+def test_older_program_may_remove_the_session_of_a_noise(place: StoreLocation) -> None:
+    """It does not know the table of noises."""
+    write(place, compared(0.003))
+    with connect(place, writes=True) as connection:
+        connection.exec_driver_sql("DELETE FROM llmb_verdict")
+        connection.exec_driver_sql("DELETE FROM llmb_session")
+    assert read_noises(place, "eos", [ID]) == {}
+
+
+@pytest.mark.parametrize("damage", ["sigma = -1.0", "sigma = 9e999", "sigma = 'x'", "degrees_of_freedom = 0.0"])
+def test_noise_that_no_session_stored_is_reported(tmp_path: Path, damage: str) -> None:
+    place = locate_store(str(tmp_path / "h.db"), tmp_path)
+    write(place, compared(0.003))
+    with connect(place, writes=True) as connection:
+        connection.exec_driver_sql(f"UPDATE llmb_noise SET {damage}")  # noqa: S608 (four texts)
+    for read in (partial(read_noises, place, "eos", [ID]), partial(queries.list_everything, place)):
+        with pytest.raises(HistoryError, match="holds what no session stored"):
+            read()
 
 
 def test_unsaved_session_keeps_its_noise(place: StoreLocation, tmp_path: Path) -> None:
