@@ -71,6 +71,16 @@ def test_session_added_late_does_not_replace_newer_verdicts(place: StoreLocation
     assert (night.verdict, night.logs) == ("INVALID", "1-aa")
 
 
+def test_log_that_has_grown_is_of_the_same_run(place: StoreLocation) -> None:
+    """It was judged while it ran, and later on a machine that dates its log otherwise: the first date stays."""
+    early = {**outcome(7.4, job="7", logs="1-aa"), "verdict": "INVALID", "problems": [{"code": "still-running"}]}
+    write(place, document(early))
+    assert [(run.valid, run.verdict) for run in past(place)] == [(False, "INVALID")]
+    write(place, document(outcome(7.4, job="7", logs="2-bb")))
+    write(place, document(outcome(7.4, 3, job="7", logs="2-bb")))
+    assert [(run.valid, run.verdict, run.started) for run in past(place)] == [(True, "PASS", START)]
+
+
 def test_runs_of_one_job_started_together_keep_their_verdicts(place: StoreLocation) -> None:
     """Members of a job array, or logs without a job id in one folder."""
     fast = outcome(7.4, job="7", logs="1-aa")

@@ -35,6 +35,19 @@ def test_user_without_write_permission_is_reported(postgresql: Path, tmp_path: P
     assert queries.list_everything(reader) == []
 
 
+def test_user_without_delete_permission_stores_sessions(postgresql: Path, tmp_path: Path) -> None:
+    url = new_database(postgresql)
+    owner, name = locate_store(url, tmp_path), f"i{url.partition('@/')[2].partition('?')[0]}"
+    prepare(owner)
+    with connect(owner, writes=True) as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}")
+    place = locate_store(url.replace("llmb@", f"{name}@"), tmp_path)
+    for night in range(4):
+        assert write(place, document(outcome(7.4, night))) == 1
+    assert len(SessionHistory(place, [builders.KEY]).past[builders.KEY]) == 4
+
+
 def test_other_tables_of_the_database_are_kept(postgresql: Path, tmp_path: Path) -> None:
     place = locate_store(new_database(postgresql), tmp_path)
     with connect(place, writes=True) as connection:
