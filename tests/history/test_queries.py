@@ -18,8 +18,9 @@ from sqlalchemy import select, update
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
 from pytest_llmbench.history import queries
+from pytest_llmbench.history.details import list_measured_runs
 from pytest_llmbench.history.queries import read_stored_runs
-from pytest_llmbench.history.record import write
+from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect
 from pytest_llmbench.history.tables import RUN
 
@@ -111,3 +112,9 @@ def test_last_days_are_read_as_from_all_verdicts(sessions: list[Any], last: int)
             outcomes = [make_outcome(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
             write(place, document(*outcomes, began=START + timedelta(days=20, hours=hour)))
         assert past(place) == from_all_verdicts(place)
+
+
+def test_empty_store_has_no_runs(place: StoreLocation) -> None:
+    prepare(place)
+    assert list_measured_runs(place) == []
+    assert queries.read_stored_runs(place, [ID]) == {}
