@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from remembered import ID, document, outcome
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries, record, unsaved
-from pytest_llmbench.history.store import StoreLocation, locate_store
+from pytest_llmbench.history.store import PATIENCE_SECONDS, StoreLocation, connect, locate_store
 from pytest_llmbench.pipeline.session_history import SessionHistory
 
 NIGHTS = 20
@@ -97,7 +98,7 @@ def test_flipped_bits_are_reported_or_harmless(
     assert told.startswith("h.db: ") if told else said == "ok"
 
 
-@pytest.mark.parametrize("left", [15, 100, 4096, 20000])
+@pytest.mark.parametrize("left", [1, 15, 16, 99, 100, 4095, 4096, 5000, 8192, 20000])
 def test_truncated_store_is_reported(sound: bytes, tmp_path: Path, left: int) -> None:
     (tmp_path / "h.db").write_bytes(sound[:left])
     with pytest.raises(HistoryError, match=r"^h\.db: "):
@@ -135,15 +136,20 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
         ("DELETE FROM llmb_version", "NoResultFound"),
         ("INSERT INTO llmb_version VALUES (4)", "MultipleResultsFound"),
         ("UPDATE llmb_version SET version = 'four'", "ValueError"),
+        ("UPDATE llmb_version SET version = 5", "a newer pytest-llmbench wrote it"),
+        ("UPDATE llmb_version SET version = 2", "from before its first release"),
         ("DROP TABLE llmb_verdict", "found no table llmb_verdict: restore a copy of it, or give another place"),
         ("ALTER TABLE llmb_verdict DROP COLUMN counts", "no such column"),
         ("UPDATE llmb_verdict SET run_seconds = 'long'", "long"),
         ("UPDATE llmb_verdict SET run_seconds = -1", "a run that counts took -1.0 s"),
+        ("UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
         ("UPDATE llmb_verdict SET log_difference = 9e999", "inf"),
         ("UPDATE llmb_verdict SET reason = x'ff'", r"b'\\xff'"),
         ("UPDATE llmb_verdict SET session = CAST(x'ff' AS TEXT)", ""),
         ("UPDATE llmb_run SET environment = '[]'", "environment is []"),
+        ("UPDATE llmb_run SET environment = '{'", "JSONDecodeError"),
         ("UPDATE llmb_run SET started = 'noon'", "noon"),
+        ("UPDATE llmb_session SET started = 'noon'", "noon"),
     ],
 )
 def test_impossible_value_in_the_store_is_reported(sound: bytes, tmp_path: Path, change: str, told: str) -> None:
@@ -163,8 +169,13 @@ BOTH, EXPORTED, SHOWN = ("history export", "site --days 9999"), ("history export
 
 UNKNOWN = (
     (BOTH, "UPDATE llmb_verdict SET run_seconds = 'long'", "run_seconds is 'long'"),
+    (BOTH, "UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
+    (BOTH, "UPDATE llmb_verdict SET log_difference = 9e999", "log_difference is inf"),
+    (BOTH, "UPDATE llmb_run SET environment = '[]'", "environment is []"),
+    (BOTH, "UPDATE llmb_verdict SET metrics = '{\"mfu\": 7}'", "non-iterable"),
     (EXPORTED, "UPDATE llmb_verdict SET step_seconds = x'00'", "buffer"),
     (SHOWN, 'UPDATE llmb_verdict SET metrics = \'{"mfu": ["much", null]}\'', "a metric is 'much'"),
+    (BOTH, "UPDATE llmb_verdict SET verdict = x'00'", "verdict is b"),
     (BOTH, "UPDATE llmb_run SET nodes = 'x'", "JSONDecodeError"),
 )
 """Which commands read it, what somebody did, and what is said of it: no page shows a step, and an export any metric."""
@@ -214,3 +225,32 @@ def test_write_ahead_log_of_a_killed_program_is_read(sound: bytes, tmp_path: Pat
     rows = queries.list_everything(locate_store("h.db", tmp_path))
     assert [row["text"] for row in rows][:1] == ["7"]
     assert len(rows) == NIGHTS
+
+
+def test_lost_write_ahead_log_is_no_error(sound: bytes, tmp_path: Path) -> None:
+    damaged = bytearray(sound)
+    damaged[18:20] = b"\x02\x02"  # the file says that there is one
+    (tmp_path / "h.db").write_bytes(damaged)
+    (tmp_path / "h.db-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(50))
+    open_as_session(tmp_path)
+    assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
+
+
+def test_journal_of_another_file_changes_nothing(sound: bytes, tmp_path: Path) -> None:
+    (tmp_path / "h.db").write_bytes(sound)
+    (tmp_path / "h.db-journal").write_bytes(os.urandom(2000))
+    open_as_session(tmp_path)
+    assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
+
+
+@pytest.mark.slow
+def test_locked_store_is_waited_for_as_documented(place: StoreLocation) -> None:
+    record.prepare(place)
+    with connect(place, writes=True) as connection:
+        if place.file:
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == PATIENCE_SECONDS * 1000
+        else:
+            assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == f"{PATIENCE_SECONDS}s"
+    page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    assert f"wait, for up to {PATIENCE_SECONDS} s" in page
+    assert f"holds for {PATIENCE_SECONDS} s" in page

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from remembered import ID, START, document, nights, outcome
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
@@ -22,7 +22,7 @@ from pytest_llmbench.history.details import list_measured_runs
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect
-from pytest_llmbench.history.tables import RUN
+from pytest_llmbench.history.tables import RUN, VERDICT
 
 OTHER = replace(builders.KEY, dtype="fp8")
 
@@ -43,6 +43,25 @@ def from_all_verdicts(place: StoreLocation) -> Past:
 def change(place: StoreLocation, statement: Any) -> None:
     with connect(place, writes=True) as connection:
         connection.execute(statement)
+
+
+def test_verdict_removed_by_hand_is_gone(place: StoreLocation) -> None:
+    write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
+    change(place, delete(VERDICT).where(VERDICT.c.run == 2))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7]
+    write(place, document(outcome(7.8, 4)))
+    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
+
+
+@pytest.mark.slow
+def test_run_counts_once_although_its_start_moves(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that states no time is dated by its file, and may be copied again."""
+    monkeypatch.setattr(queries, "LAST", 2)
+    write(place, document(*nights([7.4] * 4)))
+    for night in range(5, 13):
+        write(place, document(outcome(7.5, night, job="7", logs="1-aa")))
+    assert [one.job_id for one in past(place)[ID]] == ["1003", "7"]
+    assert past(place) == from_all_verdicts(place)
 
 
 def test_reused_row_numbers_are_read_correctly(place: StoreLocation) -> None:
