@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.models import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
-from pytest_llmbench.judge.bisect import BisectSettings, expect_runs, get_cap, next_step
+from pytest_llmbench.judge.bisect import BisectSettings, count_runs, expect_runs, get_cap, next_step
 
 THIRTY_TWO = BisectSettings(32)
 FAILED = TrialOutcome.DOES_NOT_RUN
@@ -154,3 +154,33 @@ def test_resumed_trials_give_the_same_step() -> None:
     for cut in range(0, len(trials), 3):
         assert next_step(trials[:cut], THIRTY_TWO) == NextTrial(trials[cut].variant)
     assert next_step(trials, THIRTY_TWO) == answer
+
+
+def test_equal_times_divide_by_no_zero() -> None:
+    _, answer = complete(Builds({5: 0.02}, cv=0))
+    assert [(change.first, change.last) for change in answer.changes] == [(5, 5)]
+
+
+def test_two_builds_need_no_search() -> None:
+    trials, answer = complete(Builds({1: 0.05}), BisectSettings(2))
+    (change,) = answer.changes
+    assert (change.first, change.last, len(trials)) == (1, 1, 4)
+
+
+def test_broken_builds_between_the_ends_are_one_group() -> None:
+    _, answer = complete(Builds({2: 0.05}, broken=range(1, 7)), BisectSettings(8))
+    (change,) = answer.changes
+    assert (change.first, change.last, answer.skipped) == (1, 7, tuple(range(1, 7)))
+
+
+def test_number_of_runs_is_known_before_the_search() -> None:
+    assert [get_cap(BisectSettings(builds)) for builds in (8, 32, 128)] == [28, 36, 44]
+    assert count_runs(THIRTY_TWO) == (6, 36)
+    assert [expect_runs(THIRTY_TWO, ratio * 0.01) for ratio in (10, 5, 4, 3, 2)] == [11, 11, 14, 17, 22]
+
+
+@pytest.mark.parametrize("seed", [14, 32])
+def test_two_equal_changes_are_both_found(seed: int) -> None:
+    """The build beside the first that is found is slower than one end, and faster than the other."""
+    _, answer = complete(Builds({8: 0.02, 22: 0.02}, seed=seed))
+    assert [(change.first, change.last) for change in answer.changes] == [(8, 8), (22, 22)]
