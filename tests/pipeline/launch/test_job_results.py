@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders import log, run, segment, steps
 from job_specs import KEY, START, job, job_spec, running
-from node_nights import KEYS, make_nights, store
+from node_nights import KEYS
 from planned import FACTS
 from remembered import START as NIGHTS_START
 from written_logs import parse
@@ -245,12 +245,6 @@ def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
     ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()
     assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
     assert evidence.measurements[0].run is found
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
-    """Thirty nights of two configurations, of which n07 makes both 10 % slower."""
-    return StoreLocation("h.db", store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1})))
 
 
 @pytest.mark.slow

@@ -26,13 +26,6 @@ SPECS = tuple(
 )
 
 
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
-    """Thirty nights of two configurations, of which n07 makes both 10 % slower."""
-    path = store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1}))
-    return StoreLocation("h.db", path)
-
-
 def find(
     history: StoreLocation | None, specs: Sequence[JobSpec] = SPECS, *, record: Path | None = None, **launch: Any
 ) -> tuple[tuple[NamedNodes, ...], str]:
