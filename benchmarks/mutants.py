@@ -190,7 +190,7 @@ class LineRecorder:
             self._coverage.start()
 
     def pytest_collectstart(self, collector: object) -> None:
-        """Attribute what a test file runs when it is imported to the file, for all its tests."""
+        """Attribute lines that run while a test file is imported to the file."""
         if getattr(collector, "config", None) is self._config:
             self._coverage.switch_context(getattr(collector, "nodeid", ""))
 
@@ -260,9 +260,9 @@ def record_lines(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def list_tests(contexts: Collection[str], of_file: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the tests that run a line, also in what their file does when it is imported.
+    """Return the tests that run a line, or whose file runs it while it is imported.
 
-    None where no test runs it: any file may be the first that imports the module.
+    Empty if the line runs only during imports: any test file may import the module first.
     """
     tests = {context for context in contexts if "::" in context}
     return tests.union(*(of_file.get(context, ()) for context in contexts)) if tests else tests

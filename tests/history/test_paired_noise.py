@@ -86,8 +86,8 @@ def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
     assert read_noises(place, "eos", [ID])[ID] == ((0.004, 3.0),)
 
 
-def test_older_program_may_remove_the_session_of_a_noise(place: StoreLocation) -> None:
-    """It does not know the table of noises."""
+def test_older_program_can_remove_a_session_with_noise(place: StoreLocation) -> None:
+    """The older program does not know the table of noises."""
     write(place, compared(0.003))
     with connect(place, writes=True) as connection:
         connection.exec_driver_sql("DELETE FROM llmb_verdict")
@@ -96,7 +96,7 @@ def test_older_program_may_remove_the_session_of_a_noise(place: StoreLocation) -
 
 
 @pytest.mark.parametrize("damage", ["sigma = -1.0", "sigma = 9e999", "sigma = 'x'", "degrees_of_freedom = 0.0"])
-def test_noise_that_no_session_stored_is_reported(tmp_path: Path, damage: str) -> None:
+def test_impossible_noise_is_reported(tmp_path: Path, damage: str) -> None:
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
     write(place, compared(0.003))
     with connect(place, writes=True) as connection:

@@ -71,8 +71,8 @@ def test_session_added_late_does_not_replace_newer_verdicts(place: StoreLocation
     assert (night.verdict, night.logs) == ("INVALID", "1-aa")
 
 
-def test_log_that_has_grown_is_of_the_same_run(place: StoreLocation) -> None:
-    """It was judged while it ran, and later on a machine that dates its log otherwise: the first date stays."""
+def test_grown_log_updates_the_same_run(place: StoreLocation) -> None:
+    """It was judged while it ran, and again on a machine that dates its log differently: the first start is kept."""
     early = {**outcome(7.4, job="7", logs="1-aa"), "verdict": "INVALID", "problems": [{"code": "still-running"}]}
     write(place, document(early))
     assert [(run.valid, run.verdict) for run in past(place)] == [(False, "INVALID")]

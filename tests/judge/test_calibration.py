@@ -65,7 +65,7 @@ def test_run_at_the_margin_passes_in_five_percent(scenario: str) -> None:
 
 
 @pytest.mark.slow
-def test_ignoring_how_runs_differ_passes_slow_runs() -> None:
+def test_gate_without_run_to_run_noise_passes_slow_runs() -> None:
     """A gate that takes the steps of one run for its sample passes far more at the margin: the test above can fail."""
     assert share(counted(WITHIN_RUN, MARGIN, 3), "PASS") > 15
 

@@ -178,7 +178,7 @@ def find_doubts(runs: Sequence[NodeRun]) -> list[NodeDoubt | None]:
 
 
 def test_configuration_slow_ever_since_names_no_node() -> None:
-    """It changed its nodes on the day from which it is slow: that may be a regression."""
+    """It moved to other nodes on the day it became slow, so it may have regressed."""
     assert find_doubts(make_elsewhere(dict.fromkeys(range(20, 30), "good"))) == [NodeDoubt.NOTHING_FAST_SINCE]
 
 

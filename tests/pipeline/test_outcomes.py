@@ -1,4 +1,4 @@
-"""What becomes of items: what is required, how many runs a suite asks for, and a session in which nothing is judged."""
+"""Outcomes of items: requirements, numbers of runs that a suite asks for, and sessions without verdicts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measured(*days_ago: float | None) -> list[Measurement]:
 
 
 def judge_required(measurements: list[Measurement], asked: int, **fields: Any) -> Judgement:
-    """Return the judgement of runs where a suite asks for so many."""
+    """Judge runs of a configuration of which a suite asks for `asked` runs."""
     seen = evidence(*measurements, **fields)
     judged = JudgedConfigurations({KEY.id: (judge_case(CASE, [seen], Settings()), (seen,))})
     return apply_requirements(judged, {KEY: RequiredRuns(asked, "suite.yaml:2")}).results[KEY.id].judgement
@@ -79,8 +79,8 @@ def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
         ((KEY.id,), True, Status.FAILED),
     ],
 )
-def test_all_requires_no_configuration_of_a_table(require: tuple[str, ...], on_demand: bool, status: Status) -> None:
-    """But its name does."""
+def test_require_all_skips_on_demand_configurations(require: tuple[str, ...], on_demand: bool, status: Status) -> None:
+    """Naming one requires it."""
     results = make_results(on_demand=frozenset({KEY} if on_demand else ()))
     (outcome,) = decide_outcomes(results, [KEY.id], replace(Settings(), require=require), guarded=True)
     assert outcome.status is status
@@ -94,7 +94,7 @@ def test_all_requires_no_configuration_of_a_table(require: tuple[str, ...], on_d
         (2, 1, "2 runs found: "),
     ],
 )
-def test_session_without_verdicts_says_why(found: int, before: int, words: str) -> None:
+def test_session_without_verdicts_reports_the_reason(found: int, before: int, words: str) -> None:
     results = make_results(runs_found=found, runs_before_since=before)
     (outcome,) = decide_outcomes(results, [KEY.id], Settings())
     assert outcome.status is Status.FAILED
@@ -102,7 +102,7 @@ def test_session_without_verdicts_says_why(found: int, before: int, words: str) 
     assert outcome.context[1].startswith(words)
 
 
-def test_session_without_verdicts_says_what_keeps_each_run() -> None:
+def test_session_without_verdicts_lists_why_runs_do_not_count() -> None:
     strays = [
         UnmatchedRun(name, Reason.UNMATCHED, "", Path("/runs"), nearest=(KEY,), summary="gpus are 64", advice="--x")
         for name in ("a", "b")

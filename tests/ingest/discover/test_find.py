@@ -79,8 +79,8 @@ def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(tree: Tree
     ]
 
 
-def test_slurms_output_belongs_to_the_launched_log(tree: Tree) -> None:
-    """A copy of the log under another name does not have it, and does not keep it from the log."""
+def test_slurm_output_is_attached_to_the_launched_log(tree: Tree) -> None:
+    """A copy of the log under another name neither gets the output nor blocks it."""
     name = "nemo_grok1_314b_512_8_0.out"
     runs = find_runs([tree([f"log-{name}", name, "slurm-8.out"])]).runs
     streams = {run.attempts[0].log.name: run.attempts[0].err for run in runs}

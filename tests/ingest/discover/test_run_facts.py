@@ -1,4 +1,4 @@
-"""What a run of any framework says of its configuration."""
+"""Facts about the configuration, collected from runs of any framework."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def collect(*logs: ParsedLog) -> dict[str, tuple[str, str]]:
 
 
 def summarise(runtime: str, rate: str) -> ParsedLog:
-    """Return the log of a run of which Hugging Face's Trainer printed the summary alone."""
+    """Return a log that holds only the summary of Hugging Face's Trainer."""
     return parse(
         f"{{'train_runtime': {runtime}, 'train_samples_per_second': 95.339, 'train_steps_per_second': {rate}, "
         "'train_loss': 1.5, 'epoch': 3.0}\n"
@@ -36,7 +36,7 @@ def test_number_of_steps_is_a_fact_if_certain(runtime: str, rate: str, count: st
     assert collect(summarise(runtime, rate)).get("steps", (None, ""))[0] == count
 
 
-def test_batch_that_grows_is_the_last_one() -> None:
+def test_growing_batch_is_known_by_its_last_size() -> None:
     grows = segment(steps(global_batch_size=np.where(np.arange(50) < 10, 16.0, 32.0)))
     assert collect(log(grows))["batch of the steps"] == ("32", "its steps")
     assert "batch of the steps" not in collect(log(segment(steps(global_batch_size=np.full(50, np.nan)))))

@@ -196,7 +196,7 @@ def test_keys_with_blanks_and_parentheses() -> None:
         ("5000/5000", 1920, 1.3426 * 0.001 / 0.745),
     ],
 )
-def test_step_that_a_summary_names_decides_if_possible(named: str, step: int, resolution: float) -> None:
+def test_summary_step_is_used_if_consistent_with_the_rate(named: str, step: int, resolution: float) -> None:
     text = summary().replace("'train_loss'", f"'global_step/max_steps': '{named}', 'train_loss'")
     columns = parse(text).segments[0].steps
     assert columns.index.tolist() == [step]

@@ -116,8 +116,8 @@ def test_a_rate_of_samples_is_that_of_all_gpus_over_a_block() -> None:
     assert columns.mean_of.tolist() == [12, 4]
 
 
-def test_rate_behind_a_lost_one_is_of_its_own_block() -> None:
-    """Only `block_start` says that the rate of the first 96 samples is missing."""
+def test_rate_after_a_lost_rate_covers_one_block() -> None:
+    """Only `block_start` shows that the rate of the first 96 samples is missing."""
     starts = [mlperf_record("block_start", None, samples_count=count) for count in (0, 96)]
     columns = parse(log_of(*starts, stats({"throughput": 16.0}, step=128))).segments[0].steps
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([15], [4])

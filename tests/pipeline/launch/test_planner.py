@@ -141,12 +141,12 @@ def test_cluster_has_the_name_by_which_noise_is_kept(via: str, answers: dict[str
 
 
 @pytest.mark.parametrize(("runs", "words"), [(1, "x"), (3, "x, 3 runs")])
-def test_hours_of_several_runs_name_their_number(runs: int, words: str) -> None:
+def test_estimate_names_the_number_of_runs(runs: int, words: str) -> None:
     spec = job_spec(Path("/recipe"), case_id="x", gpu_hours=2.5)
     assert estimate_hours(spec, runs) == (words, 2.5 * runs)
 
 
-def test_launch_that_fits_nowhere_says_why() -> None:
+def test_launch_that_fits_nowhere_reports_the_reason() -> None:
     planner, _ = plan([GPUS], {"sinfo": SINFO})
     planner.catalog = catalog.load(resolve({}, Path()))
     selected = [key for key in planner.catalog.baselines if key.gpu == "gb200"][:2]

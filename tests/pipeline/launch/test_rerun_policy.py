@@ -700,7 +700,7 @@ def test_named_node_without_hours_is_only_reported() -> None:
     assert "n7 is slow; not confirmed: 1 run takes 10.0 GPU-hours" in course.result.nodes
 
 
-def test_run_on_suspect_nodes_is_another_than_those_on_named_nodes() -> None:
+def test_run_on_suspect_nodes_has_its_own_number() -> None:
     progress = ConfigurationProgress(SPEC, set(), finding=SUSPECT)
     judge: Any = None  # nothing is judged yet
     checks = NodeChecks({KEY.id: progress}, judge, lambda *_: True, None, [NAMED, replace(NAMED, nodes=("n9",))])
