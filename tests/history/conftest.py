@@ -17,12 +17,20 @@ def postgresql() -> Iterator[Path]:
     yield from server()
 
 
+@pytest.fixture
+def database(postgresql: Path) -> Iterator[str]:
+    """The URL of a new PostgreSQL database."""
+    with new_database(postgresql) as url:
+        yield url
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A new store, as it is given on the command line."""
     if request.param == "sqlite":
         return str(tmp_path / "history.db")
-    return new_database(request.getfixturevalue("postgresql"))
+    url: str = request.getfixturevalue("database")
+    return url
 
 
 @pytest.fixture

@@ -17,15 +17,14 @@ from pytest_llmbench.pipeline import session_history as remembering
 from pytest_llmbench.pipeline.session_history import SessionHistory
 
 
-def test_user_without_write_permission_is_reported(postgresql: Path, tmp_path: Path) -> None:
+def test_user_without_write_permission_is_reported(database: str, tmp_path: Path) -> None:
     """One that may not even see the tables, and one that may only read them."""
-    url = new_database(postgresql)
-    owner = locate_store(url, tmp_path)
+    owner = locate_store(database, tmp_path)
     prepare(owner)
     with connect(owner, writes=True) as connection:
-        name = url.partition("@/")[2].partition("?")[0]
+        name = database.partition("@/")[2].partition("?")[0]
         connection.exec_driver_sql(f"CREATE ROLE r{name} LOGIN")
-    reader = locate_store(url.replace("llmb@", f"r{name}@"), tmp_path)
+    reader = locate_store(database.replace("llmb@", f"r{name}@"), tmp_path)
     with pytest.raises(HistoryError, match="permission denied for table llmb_version; the user may not use its tables"):
         prepare(reader)
     with connect(owner, writes=True) as connection:
@@ -35,21 +34,20 @@ def test_user_without_write_permission_is_reported(postgresql: Path, tmp_path: P
     assert queries.list_everything(reader) == []
 
 
-def test_user_without_delete_permission_stores_sessions(postgresql: Path, tmp_path: Path) -> None:
-    url = new_database(postgresql)
-    owner, name = locate_store(url, tmp_path), f"i{url.partition('@/')[2].partition('?')[0]}"
+def test_user_without_delete_permission_stores_sessions(database: str, tmp_path: Path) -> None:
+    owner, name = locate_store(database, tmp_path), f"i{database.partition('@/')[2].partition('?')[0]}"
     prepare(owner)
     with connect(owner, writes=True) as connection:
         connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
         connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}")
-    place = locate_store(url.replace("llmb@", f"{name}@"), tmp_path)
+    place = locate_store(database.replace("llmb@", f"{name}@"), tmp_path)
     for night in range(4):
         assert write(place, document(outcome(7.4, night))) == 1
     assert len(SessionHistory(place, [builders.KEY]).past[builders.KEY]) == 4
 
 
-def test_other_tables_of_the_database_are_kept(postgresql: Path, tmp_path: Path) -> None:
-    place = locate_store(new_database(postgresql), tmp_path)
+def test_other_tables_of_the_database_are_kept(database: str, tmp_path: Path) -> None:
+    place = locate_store(database, tmp_path)
     with connect(place, writes=True) as connection:
         connection.exec_driver_sql("CREATE TABLE session (id TEXT)")
         connection.exec_driver_sql("INSERT INTO session VALUES ('mine')")
@@ -62,11 +60,9 @@ def stored(remembered: SessionHistory, folder: Path) -> tuple[str, str]:
     return remembered.store([outcome(7.4)], builders.NOW, ["-q"], {}, [folder])
 
 
-def test_recovered_server_gets_the_session_once(
-    postgresql: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovered_server_gets_the_session_once(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it had stored the session, and the word of it was lost."""
-    place = locate_store(new_database(postgresql), tmp_path)
+    place = locate_store(database, tmp_path)
     remembered = SessionHistory(place, [builders.KEY])
     tries = []
 
@@ -88,8 +84,8 @@ def test_lost_server_is_reported_and_verdicts_are_kept(tmp_path: Path, monkeypat
     if absent := missing():
         pytest.skip(absent)
     monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
-    with running() as folder:
-        place = locate_store(new_database(folder), tmp_path)
+    with running() as folder, new_database(folder) as url:
+        place = locate_store(url, tmp_path)
         remembered = SessionHistory(place, [builders.KEY])
     told, problem = stored(remembered, tmp_path)
     assert told == ""
