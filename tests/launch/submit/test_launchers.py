@@ -92,14 +92,16 @@ class Bench:
         return self.launchers[job.spec.via].recover(job)
 
     def interrupted(self, text: str) -> Job:
-        """A job whose submission was begun by a session that was interrupted then."""
+        """A job whose submission was begun by a session that was interrupted then; the script goes on afterwards."""
 
         def interrupt(_seconds: float) -> None:
             raise KeyboardInterrupt
 
-        job = self.intend(text)
+        go = self.folder / "go"
+        job = self.intend(f"until [ -e {go} ]; do sleep 0.01; done; {text}")
         with pytest.raises(KeyboardInterrupt):
             build_launchers(Tools(self.journal, cast("Slurm", self.slurm), interrupt))["sbatch"].submit(job)
+        go.touch()
         return job
 
 
