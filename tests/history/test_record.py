@@ -15,7 +15,7 @@ from remembered import ID, START, document, outcome
 from sqlalchemy import inspect
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import queries, store, tables
+from pytest_llmbench.history import nights, queries, store, tables
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect
@@ -46,6 +46,28 @@ def test_run_is_read_back_with_all_digits(place: StoreLocation) -> None:
     assert (row["recipe"], row["size"], row["release"], row["gpu"], row["dtype"]) == (
         *("grok1", "314b", "25.05", "gb200", "bf16"),
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({"mfu": 0.25, "mfu_logged": 0.31}, (0.25, False)),
+        ({"mfu": 0.25}, (0.25, False)),
+        ({"mfu_logged": 0.31}, (0.31, True)),
+        ({}, (None, False)),
+    ],
+)
+def test_nights_show_own_mfu_before_the_logged(
+    place: StoreLocation, values: dict[str, float], shown: tuple[float | None, bool]
+) -> None:
+    told = outcome()
+    told["metrics"].pop("mfu")
+    told["metrics"] |= {
+        name: {"value": value, "standard_deviation": None, "unit": ""} for name, value in values.items()
+    }
+    write(place, document(told))
+    (night,) = nights.read_verdicts(place, None)
+    assert (night.mfu, night.mfu_logged) == shown
 
 
 def test_any_text_is_stored(place: StoreLocation) -> None:
