@@ -90,4 +90,5 @@ def test_two_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
     text = log.read_text()
     assert "MEMBER: 1/2" in text
     assert text.count("global_batch_size: 4 |") == 2
-    assert text.endswith("`Trainer.fit` stopped: `max_steps=2` reached.\n"), text
+    # the torchrun that ends last may still complain that the other has gone
+    assert "`Trainer.fit` stopped: `max_steps=2` reached." in text.splitlines(), text
