@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -39,6 +40,7 @@ def moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+@cache
 def shipped() -> dict[str, Baseline]:
     """Return the documented baselines by id."""
     recipes = read_recipes(list_shipped_baselines())

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 from builders import BASELINE
+from generator.__main__ import shipped
 
 from pytest_llmbench.baseline.describe import (
     BaselineDifference,
     compare_baselines,
     format_differences,
 )
-from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.models import (
     AcceptedValue,
@@ -25,7 +25,7 @@ from pytest_llmbench.core.models import (
     Tolerance,
 )
 
-SHIPPED = tuple(baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines)
+SHIPPED = tuple(shipped().values())
 
 
 def changed(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
