@@ -86,7 +86,7 @@ class StopSignals:
     @contextmanager
     def keep_raised(self) -> Iterator[None]:
         """Raise KeyboardInterrupt for what became of it: Python 3.11 puts RuntimeError in its place where it comes as a
-        class is made, so in any import."""
+        class is made, so in any import, or just before a thread waits for another."""
         before = self.number
         try:
             yield

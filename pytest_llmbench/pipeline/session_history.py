@@ -236,10 +236,9 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
     with ThreadPoolExecutor(count_processors()) as pool:
         try:
             return dict(zip(logs, pool.map(hash_file, logs), strict=True))
-        except KeyboardInterrupt:
+        finally:  # an interrupt may arrive as RuntimeError: StopSignals.keep_raised
             stopped.set()
             pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:

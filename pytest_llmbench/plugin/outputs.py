@@ -363,7 +363,7 @@ def store_outcomes(session: Session) -> None:
 
     outcomes = select_worst(session.described)
     try:
-        with session.stop.let_through():
+        with session.stop.keep_raised(), session.stop.let_through():
             outcomes = with_hashes(outcomes, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
         session.written.append("history: interrupted, so it holds no sha256 of the logs of this session")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -141,17 +142,25 @@ def test_what_was_whole_before_an_archive_was_cut_has_a_hash(tmp_path: Path) -> 
 # --- what it costs ----------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_ends_the_hashing_of_endless_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])  # StopSignals.keep_raised says when it is which
+def test_an_interrupt_ends_the_hashing_of_endless_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    hashed = Barrier(2)
+
     def endless(path: Path) -> Iterator[bytes]:
-        if path.name == "last.out":
-            os.kill(os.getpid(), signal.SIGINT)
+        hashed.wait()
         while True:
             yield b"more\n"
 
-    names = ["first.out", "last.out"]
-    for name in names:
-        (tmp_path / name).touch()
+    def interrupted(pool: ThreadPoolExecutor, work: Callable[[Any], str], logs: Iterable[Any]) -> None:
+        for log in logs:
+            pool.submit(work, log)
+        hashed.wait()
+        raise error
+
+    (tmp_path / "a.out").touch()
     monkeypatch.setattr(files, "read_blocks", endless)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
-    with pytest.raises(KeyboardInterrupt):
-        hashes(tmp_path, *((name, mark(TEXT)) for name in names))
+    monkeypatch.setattr(ThreadPoolExecutor, "map", interrupted)
+    with pytest.raises(error):
+        hashes(tmp_path, ("a.out", mark(TEXT)))

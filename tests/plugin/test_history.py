@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -180,16 +181,25 @@ def files_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_interrupted_hashing_loses_no_verdict(
-    night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    night: Night,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: type[BaseException],
 ) -> None:
+    """Also where the interrupt arrives as another error: StopSignals.keep_raised says when."""
+
     def interrupted(*arguments: Any) -> None:
-        raise KeyboardInterrupt
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise error
 
     monkeypatch.setattr(remembering, "with_hashes", interrupted)
     ended = night(0)
     (row,) = queries.list_verdicts(place(pytester), GROK)
-    assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.OK, "PASS", [])
+    assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.INTERRUPTED, "PASS", [])
     assert "holds no sha256 of the logs" in capsys.readouterr().out
 
 

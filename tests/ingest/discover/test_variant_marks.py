@@ -6,7 +6,6 @@ import gzip
 import os
 import shutil
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,12 +86,19 @@ def test_wherever_its_log_is_read_from(tmp_path: Path, how: Callable[[Path], Pat
 DEEP = "results/24.11/exp/exp_1764/task"
 
 
+NOW = 1_767_000_000
+LONG_AGO = NOW - 1_000_000
+LATER = NOW + 1_000_000
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    """Return a folder with logs of the jobs 1 and 2, some folders below it."""
+    """Return a folder with logs of the jobs 1 and 2, which were written NOW, some folders below it."""
     (tmp_path / DEEP).mkdir(parents=True)
     for number in (1, 2):
-        (tmp_path / DEEP / f"log-grok1_314b_128_{number}_0.out").touch()
+        log = tmp_path / DEEP / f"log-grok1_314b_128_{number}_0.out"
+        log.touch()
+        os.utime(log, (NOW, NOW))
     return tmp_path
 
 
@@ -104,11 +110,6 @@ def write(stage: Path, *lines: str) -> Path:
     file = stage / "results" / ".llmbench-ab"
     file.write_text("".join(f"\n{line}\n" for line in lines))
     return file
-
-
-NOW = f"{time.time():.0f}"
-LONG_AGO = f"{time.time() - 1e6:.0f}"
-LATER = f"{time.time() + 1e6:.0f}"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from written_logs import parse
 from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Key, Look, Run
 from pytest_llmbench.core.models.jobs import Blame, Job
 from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.launch.submit.allocation import OUTPUT
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest_job
@@ -33,6 +34,7 @@ def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:
 
 def launched(folder: Path, **spec: Any) -> Job:
     """Return a running job whose log is in `folder`, with these fields of its spec."""
+    (folder / OUTPUT).touch()  # when it was submitted
     return job(folder, log_folder=folder, status=running(), spec=job_spec(folder, **spec))
 
 
@@ -125,7 +127,8 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
     def run_in_allocation(number: int) -> Job:
         folder = tmp_path / "jobs" / str(number)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "slurm-4711.out").touch()
+        for name in (OUTPUT, "slurm-4711.out"):
+            (folder / name).touch()
         made = job(folder, number, job_id=f"4711-{number}", log_folder=folder, status=running())
         return replace(made, spec=replace(made.spec, allocation=1, log_folders=(shared,)))
 
