@@ -28,6 +28,8 @@ with suppress(
     settings.load_profile("untimed")
 
 
+gc.set_threshold(50_000, 20, 100)  # garbage collection took a seventh of the time of thousands of tests
+
 WAITING = Path(__file__).parent / "slurm"
 """These tests wait for Slurm most of the time."""
 
@@ -55,13 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and collected tests from garbage collection, and collect less often.
-
-    Garbage collection took a seventh of the time of a process that runs thousands of tests.
-    """
+    """Exclude modules and collected tests from garbage collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -217,6 +217,7 @@ def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -
     assert "n07 is slow: +10" in out
 
 
+@pytest.mark.slow
 def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     store_nights(Path("h.db"), {7: 0.1})
     with closing(sqlite3.connect("h.db")) as connection:

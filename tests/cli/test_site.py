@@ -171,6 +171,7 @@ def test_a_history_that_went_quiet_says_so(site: Site, history: StoreLocation, m
     assert "the newest session of this history began" in read()
 
 
+@pytest.mark.slow
 def test_only_the_last_days_are_shown(site: Site) -> None:
     oldest = datetime.now(UTC) - timedelta(days=5)
     nights = sum(LAST - timedelta(days=ago) > oldest for ago in range(30))  # a night is the day of its run

@@ -288,6 +288,7 @@ def test_a_night_that_does_not_begin_is_told_too(home: Path, hook: tuple[str, li
     assert received == [{"text": "llmbench ERROR (exit code 4)"}]
 
 
+@pytest.mark.slow
 def test_two_nights_never_run_at_once(home: Path) -> None:
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -89,6 +89,7 @@ def test_beta_probability_at_its_limits(value: float, expected: float) -> None:
     assert distributions.compute_beta_probability(value, 3, 4) == pytest.approx(expected, nan_ok=True)
 
 
+@pytest.mark.slow
 @given(st.floats(0.05, 1e6))
 def test_polygamma_matches_scipy(x: float) -> None:
     digamma, trigamma, tetragamma = distributions.compute_polygamma(x)

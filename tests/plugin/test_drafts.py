@@ -39,6 +39,7 @@ def test_a_draft_matches_its_runs_once_it_is_edited(
     assert set(session.statuses.values()) == {"passed"}
 
 
+@pytest.mark.slow
 def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "runs", 1)
     file = tmp_path / "drafts" / "oak" / "own.yaml"

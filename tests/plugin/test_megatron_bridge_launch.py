@@ -211,6 +211,7 @@ def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
         assert not refuse(*shipped[name])
 
 
+@pytest.mark.slow
 def test_a_row_of_which_a_baseline_was_recorded_is_launched_the_same_way() -> None:
     base, facts = find_one("26.04", "llama3_70b", "h100", "fp8_cs")
     recorded = replace(base, configuration=replace(base.configuration, arguments=()))

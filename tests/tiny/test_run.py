@@ -16,6 +16,7 @@ from pytest_llmbench.ingest.parse.read import read_log
 IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
 
 
+@pytest.mark.slow
 def test_the_log_is_read(log: Path) -> None:
     found = read_log(log)
     assert (found.dialect, found.dropped, found.ending) == ("nemo2", (), None)
@@ -25,6 +26,7 @@ def test_the_log_is_read(log: Path) -> None:
     assert found.started is not None
 
 
+@pytest.mark.slow
 def test_it_learns(log: Path) -> None:
     loss = read_log(log).segments[0].steps.loss
     assert np.isfinite(loss).all()
@@ -32,6 +34,7 @@ def test_it_learns(log: Path) -> None:
     assert loss[-10:].mean() < loss[0] - 1
 
 
+@pytest.mark.slow
 def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> None:
     (baseline,) = (each for each in read_recipe(recipe / "tiny_llama.yaml").baselines if each.key.id == IDENTIFIER)
     steps = read_log(log).segments[0].steps

@@ -261,6 +261,7 @@ def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(tmp_path: Pat
     assert pieces.digest(len(data)) == fingerprint
 
 
+@pytest.mark.slow
 def test_enormous_block_takes_a_few_pieces_more() -> None:
     """Lines of any length are held by test_laws.py."""
     block = nemo2_run(0, 4).encode() + b"y" * (16 * PIECE) + b"\n" + nemo2_run(5, 9).encode()
