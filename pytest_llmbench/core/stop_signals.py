@@ -85,8 +85,8 @@ class StopSignals:
 
     @contextmanager
     def keep_raised(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt for what became of it: Python 3.11 puts RuntimeError in its place where it comes as a
-        class is made, so in any import, or just before a thread waits for another."""
+        """Raise KeyboardInterrupt where an interrupt arrives as RuntimeError: in Python 3.11 while a class is created,
+        so during any import, and just before a thread waits for another."""
         before = self.number
         try:
             yield
