@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,12 @@ import pytest
 
 RECIPE = Path(__file__).resolve().parents[2] / "examples" / "tiny_llama"
 IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
+CLOCK = """import itertools
+import time
+
+time.perf_counter = itertools.count(0.0, 0.1).__next__
+"""
+"""A `sitecustomize` with which each training step takes 0.1 s, however busy the machine is."""
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +44,18 @@ def train() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def launched(train: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python whose training steps all take equally long."""
+    folder = tmp_path_factory.mktemp("steady")
+    (folder / "sitecustomize.py").write_text(CLOCK)
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(folder))} exec {shlex.quote(sys.executable)} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(scope="session")
+def launched(train: ModuleType, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a session that launched 50 steps in two processes on the CPU, and recorded them."""
     folder = tmp_path_factory.mktemp("launched")
     command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", "-k", IDENTIFIER, "--llmb-launch"]
@@ -47,7 +65,7 @@ def launched(train: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pat
     done = subprocess.run(
         [*command, *here, *written, f"--llmb-baselines={RECIPE}"],
         cwd=folder,
-        env={**environment, "PYTHON": sys.executable},
+        env={**environment, "PYTHON": str(python)},
         capture_output=True,
         text=True,
         timeout=300,
