@@ -83,7 +83,7 @@ def test_a_session_that_launches(pytester: pytest.Pytester, arguments: list[str]
 
 @pytest.mark.slow
 def test_a_launch_that_is_stopped_is_two(pytester: pytest.Pytester) -> None:
-    write_recipe(pytester.path, {"one": "touch $STAGE_PATH/started; sleep 60"}, kind="local")
+    write_recipe(pytester.path, {"one": "touch $STAGE_PATH/started; sleep 600"}, kind="local")
     stop(pytester, signal.SIGTERM, pytester.path / "stage" / "started", "-k", "fake", "--llmb-launch")
 
 
@@ -96,7 +96,7 @@ def test_stopped_session_exits_with_two_and_reports_it(
         import pathlib, time
         def pytest_runtest_call(item):
             pathlib.Path("started").touch()
-            time.sleep(60)
+            time.sleep(600)
     """)
     given = [f"--llmb-logs={generated(FP8)}", "-k", FP8, "--llmb-json=o.json", "--junitxml=j.xml"]
     told = stop(pytester, number, pytester.path / "started", *given)

@@ -17,10 +17,10 @@ import time
 from clusters import running
 
 with running(database=False, nodes=1) as cluster:
-    cluster.wait(cluster.submit("sleep 100"), "RUNNING")
+    cluster.wait(cluster.submit("sleep 600"), "RUNNING")
     {before}
     print(cluster.folder, flush=True)
-    time.sleep(100)
+    time.sleep(600)
 """
 
 
@@ -43,7 +43,7 @@ def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
         assert folder
         assert processes_with(folder)
         owner.kill()
-    end = time.monotonic() + 40
+    end = time.monotonic() + 180
     while Path(folder).exists() or processes_with(folder):
         assert time.monotonic() < end, processes_with(folder)
         time.sleep(0.2)

@@ -22,7 +22,7 @@ from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.slurm import CommandOutput, Slurm, run
 from pytest_llmbench.launch.submit import Tools, build_launchers
 
-QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds=20.0)
+QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds=180.0)
 
 
 class Session:
@@ -39,7 +39,7 @@ class Session:
         self.journal.begin("test", datetime.now(UTC))
         self.engine = self.make()
 
-    def make(self, limits: Limits = QUICK, timeout: float = 10.0, **more: Any) -> Engine:
+    def make(self, limits: Limits = QUICK, timeout: float = 60.0, **more: Any) -> Engine:
         slurm = Slurm(self.runner, self.environment, timeout=timeout)
         launchers = build_launchers(Tools(self.journal, slurm, submit_seconds=60.0))
         self.engine = Engine(
@@ -88,7 +88,7 @@ class Session:
         """Do something as soon as a condition holds, while the engine runs."""
 
         def wait() -> None:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 180
             while not when() and time.monotonic() < end:
                 time.sleep(0.03)
             act()
@@ -162,7 +162,7 @@ def test_a_job_that_somebody_else_cancels(session: Session) -> None:
         session.cluster.run("scancel", session.submissions()[0])
 
     thread = session.meanwhile(act, lambda: any(job.status for job in session.journal.list_jobs()))
-    job, end = session.run(session.spec("a", "sleep 60"))["a"]
+    job, end = session.run(session.spec("a", "sleep 600"))["a"]
     thread.join()
     assert end.blame is Blame.CANCELLED
     assert job.status
@@ -180,7 +180,7 @@ def test_a_job_that_can_never_start(session: Session, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_job_that_pends_for_too_long(session: Session) -> None:
-    blocker = session.cluster.submit("sleep 60", "-N4", "--exclusive")
+    blocker = session.cluster.submit("sleep 600", "-N4", "--exclusive")
     session.make(Limits(first_poll=0.1, longest_poll=0.3, pending_seconds=1.0))
     _, end = session.run(session.spec("a", "true"))["a"]
     assert session.cluster.jobs() == [blocker], "exactly ours is cancelled"
@@ -199,7 +199,7 @@ def test_a_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
         session.cluster.ask("scontrol", "update", f"JobId={job_id}", "StartTime=now")
 
     thread = session.meanwhile(act, mark.exists)
-    script = f'[ -n "$SLURM_RESTART_COUNT" ] || {{ touch {mark}; sleep 60; }}'
+    script = f'[ -n "$SLURM_RESTART_COUNT" ] || {{ touch {mark}; sleep 600; }}'
     job, end = session.run(session.spec("a", script, "--requeue", "--begin=now"))["a"]
     thread.join()
     assert end.blame is Blame.NONE
@@ -215,7 +215,7 @@ def test_slurmctld_away_in_mid_wait_and_at_submission(session: Session) -> None:
 
     def act() -> None:
         session.cluster.stop_controller()
-        end = time.monotonic() + 30
+        end = time.monotonic() + 180
         while not any("does not answer" in text for text in session.told) and time.monotonic() < end:
             time.sleep(0.03)
         session.cluster.start_controller()
@@ -233,8 +233,8 @@ def test_slurmctld_away_in_mid_wait_and_at_submission(session: Session) -> None:
 
 @pytest.mark.slow
 def test_cancelling_ends_exactly_our_jobs(session: Session) -> None:
-    other = session.cluster.submit("sleep 60", "-N1")
-    assert session.engine.submit_only([session.spec(case, "sleep 60") for case in "abc"]) == ()
+    other = session.cluster.submit("sleep 600", "-N1")
+    assert session.engine.submit_only([session.spec(case, "sleep 600") for case in "abc"]) == ()
     assert session.engine.cancel() == ()
     assert session.cluster.jobs() == [other]
     session.cluster.cancel_all()

@@ -129,7 +129,7 @@ def running(gate: Gate) -> str:
 
 @pytest.mark.slow
 def test_the_time_limit(gate: Gate) -> None:
-    write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 60"})
+    write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 600"})
     process = gate.start(*LAUNCH)
     job = running(gate)
     gate.cluster.end_in_time(job)
@@ -140,7 +140,7 @@ def test_the_time_limit(gate: Gate) -> None:
 
 @pytest.mark.slow
 def test_cancelled_from_outside(gate: Gate) -> None:
-    write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 60"})
+    write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 600"})
     process = gate.start(*LAUNCH)
     gate.cluster.run("scancel", running(gate))
     assert process.wait(timeout=180) == 1
@@ -150,7 +150,7 @@ def test_cancelled_from_outside(gate: Gate) -> None:
 
 @pytest.mark.slow
 def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
-    commands = f"{COUNTED}; if [ ${{SLURM_RESTART_COUNT:-0}} = 0 ]; then steps 1.0 0 20; sleep 60; fi; {WELL}"
+    commands = f"{COUNTED}; if [ ${{SLURM_RESTART_COUNT:-0}} = 0 ]; then steps 1.0 0 20; sleep 600; fi; {WELL}"
     write_recipe(gate.folder, {"again": commands})
     process = gate.start(*LAUNCH)
     job = running(gate)
@@ -192,8 +192,8 @@ def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: 
     assert hours["lost"]["requeued"] == 0
 
 
-STALL = "--llmb-stall-limit=0.06m"
-"""A job that hangs is reported after 3.6 s, and cancelled after 7.2."""
+STALL = "--llmb-stall-limit=0.15m"
+"""A job that hangs is reported after 9 s, and cancelled after 18."""
 
 HANGS = f"{COUNTED}; steps 1.0 0 4; sleep 300"
 
@@ -230,7 +230,7 @@ def test_hanging_jobs_are_retried_while_slow_ones_continue(gate: Gate) -> None:
         "late": "PASS within-tolerance",
     }, gate.output
     assert gate.cluster.jobs() == []
-    assert "stalls: told after 0.06 min, cancelled after 0.12 min" in gate.plain
+    assert "stalls: told after 0.15 min, cancelled after 0.3 min" in gate.plain
     jobs = gate.submitted()
     nodes = find_nodes(gate, jobs)
     assert len(jobs) == 2
@@ -307,7 +307,7 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(gate: Gate) -> None
     running(gate)
     gate.cluster.stop_controller()
     try:
-        gate.wait_for(lambda: "does not answer" in gate.output or "not answer" in gate.output, 60)
+        gate.wait_for(lambda: "does not answer" in gate.output or "not answer" in gate.output)
         gate.go()
     finally:
         gate.cluster.start_controller()

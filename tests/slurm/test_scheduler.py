@@ -23,7 +23,7 @@ def until(
     cluster: Cluster, job_id: str, enough: Callable[[JobStatus], object], since: datetime | None = None
 ) -> JobStatus:
     """Poll a job until its status is as wanted."""
-    slurm, since, end = asking(cluster), since or datetime.now(UTC), time.monotonic() + 60
+    slurm, since, end = asking(cluster), since or datetime.now(UTC), time.monotonic() + 180
     while not enough(status := slurm.poll({job_id: since})[job_id]):
         assert time.monotonic() < end, status
         time.sleep(0.05)
@@ -61,7 +61,7 @@ def test_how_a_job_ends(request: pytest.FixtureRequest, cluster_name: str, scrip
 
 @pytest.mark.slow
 def test_a_time_limit(cluster: Cluster) -> None:
-    job = cluster.submit("sleep 100")
+    job = cluster.submit("sleep 600")
     cluster.wait(job, "RUNNING")
     cluster.end_in_time(job)
     status = ended(cluster, job)
@@ -71,7 +71,7 @@ def test_a_time_limit(cluster: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
 def test_cancelling(cluster: Cluster, state: str) -> None:
-    job = cluster.submit("sleep 100", *(["--hold"] if state == "PENDING" else []))
+    job = cluster.submit("sleep 600", *(["--hold"] if state == "PENDING" else []))
     cluster.wait(job, state)
     assert asking(cluster).cancel([job, "999999"]) == ""
     status = until(cluster, job, lambda status: status.cancelled_by)
@@ -83,7 +83,7 @@ def test_cancelling(cluster: Cluster, state: str) -> None:
 @pytest.fixture
 def failing_node(cluster: Cluster) -> Iterator[str]:
     yield "n3"
-    end = time.monotonic() + 30
+    end = time.monotonic() + 180
     while cluster.run("sinfo", "--noheader", "--nodes=n3", "--partition=batch", "--format=%T") != "idle":
         assert time.monotonic() < end
         cluster.ask("scontrol", "update", "NodeName=n3", "State=RESUME")  # refused if it is back already
@@ -92,7 +92,7 @@ def failing_node(cluster: Cluster) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
-    job = cluster.submit("sleep 100", "--no-requeue", f"--nodelist={failing_node}")
+    job = cluster.submit("sleep 600", "--no-requeue", f"--nodelist={failing_node}")
     running(cluster, job)
     cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
     end = explain_status(ended(cluster, job))
@@ -103,7 +103,7 @@ def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
 def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(cluster: Cluster, failing_node: str) -> None:
     """Accounting shows NODE_FAIL at that moment, and for a while nothing else."""
     since = datetime.now(UTC)
-    job = cluster.submit("sleep 100", f"--nodelist={failing_node}")
+    job = cluster.submit("sleep 600", f"--nodelist={failing_node}")
     running(cluster, job)
     cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
     assert until(cluster, job, lambda status: status.restarts or status.phase is Phase.ENDED, since).restarts == 1
@@ -150,7 +150,7 @@ def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
-    jobs = [cluster.submit("sleep 100", "-N4", "--exclusive") for _ in range(2)]
+    jobs = [cluster.submit("sleep 600", "-N4", "--exclusive") for _ in range(2)]
     status = until(cluster, jobs[1], lambda status: status.reason in ("Resources", "Priority"))
     assert (status.phase, explain_stuck(status)) == (Phase.WAITING, "")
     assert asking(cluster).cancel(jobs) == ""
@@ -204,7 +204,7 @@ def test_accounting_finds_a_job_that_the_controller_has_forgotten(cluster: Clust
         return type(done)(0, "", "") if arguments[0] == "squeue" else done
 
     slurm = Slurm(forgetful, {**os.environ, **cluster.environment})
-    end = time.monotonic() + 30
+    end = time.monotonic() + 180
     while (found := slurm.find(["forgotten"], since)) != {"forgotten": job}:
         assert time.monotonic() < end, found
         time.sleep(0.1)

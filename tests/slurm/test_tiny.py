@@ -21,7 +21,7 @@ def python(tmp_path: Path) -> Path:
     path = tmp_path / "python"
     path.write_text(
         '#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "$@"\n'
-        '[ "$WAITS$SLURM_NODEID" = 10 ] && exec sleep 60\nexit "${EXIT:-0}"\n'
+        '[ "$WAITS$SLURM_NODEID" = 10 ] && exec sleep 600\nexit "${EXIT:-0}"\n'
     )
     path.chmod(0o755)
     return path

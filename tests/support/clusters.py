@@ -66,7 +66,7 @@ class Cluster:
         shown = re.search(r"JobState=(\w+)", self.ask("scontrol", "show", "job", job_id).stdout)
         return shown[1] if shown else ""
 
-    def wait(self, job_id: str, *states: str, seconds: float = 120.0) -> str:
+    def wait(self, job_id: str, *states: str, seconds: float = 180.0) -> str:
         """Wait until a job is in one of the states, and return it."""
         end = time.monotonic() + seconds
         while (state := self.state(job_id)) not in states:
@@ -77,7 +77,7 @@ class Cluster:
     def end_in_time(self, job_id: str) -> None:
         """Let the time of a running job be over, and wait until Slurm has ended it for that: some 2 s."""
         self.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+1seconds")
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while self.state(job_id) != "TIMEOUT":
             assert time.monotonic() < end, f"job {job_id} does not end"
             (self.folder / "due").touch()  # without quick.c Slurm looks every 30 s
@@ -89,7 +89,7 @@ class Cluster:
 
     def cancel_all(self) -> None:
         """Cancel every job and wait until none is left."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 180
         while jobs := self.jobs():
             assert time.monotonic() < end, f"jobs {jobs} cannot be cancelled"
             self.ask("scancel", *jobs)

@@ -76,7 +76,7 @@ class Gate:
         file = self.folder / "stage" / "started"
         return sorted(file.read_text().split()) if file.exists() else []
 
-    def wait_for(self, true: Callable[[], object], seconds: float = 120.0) -> None:
+    def wait_for(self, true: Callable[[], object], seconds: float = 180.0) -> None:
         """Wait until something is true."""
         end = time.monotonic() + seconds
         while not true():

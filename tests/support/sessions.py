@@ -37,7 +37,7 @@ Write = Callable[..., Path]
 """Write a run of a configuration (id, options of the generator) and return the folder of all of them."""
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def until(condition: Callable[[], object], seconds: float = 180) -> None:
     """Wait until something is true."""
     end = time.monotonic() + seconds
     while not condition():

@@ -34,7 +34,7 @@ def launch(script: Path, python: Path, **variables: str) -> Done:
     """Run launch.sh with nothing but these variables, in the folder of the fake Python."""
     environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), **variables}
     return subprocess.run(
-        [script], env=environment, cwd=python.parent, capture_output=True, text=True, timeout=30, check=False
+        [script], env=environment, cwd=python.parent, capture_output=True, text=True, timeout=180, check=False
     )
 
 

@@ -92,7 +92,7 @@ def test_batch_of_a_dead_worker_is_read_here(
     answers: list[bytes] = []
 
     def wait_for_one(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
-        answer = take_next(waiting, answered) if answers else answered.get(timeout=30)
+        answer = take_next(waiting, answered) if answers else answered.get(timeout=180)
         answers.append(answer[1])
         return answer
 

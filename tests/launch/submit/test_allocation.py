@@ -85,7 +85,7 @@ class Held:
         return self.journal.record_submission(job.number, submission.job_id, submission.folder, START)
 
     def wait_for_end(self, job: Job) -> RunMarks:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 180
         while (marks := allocation.read_marks(job)).code is None:
             assert time.monotonic() < end, "the run does not end"
             time.sleep(0.05)
@@ -147,21 +147,21 @@ def test_allocation_ends_when_released(held: Held) -> None:
     allocation.release(held.journal, "another")
     assert process.poll() is None
     allocation.release(held.journal, held.job.spec.case_id)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=180) == 0
 
 
 def test_idle_allocation_ends_by_itself(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session that holds it was killed, and no other goes on with it."""
     monkeypatch.setattr(allocation, "IDLE_SECONDS", 1)
     allocation.write_holder(held.job)
-    assert held.start().wait(timeout=20) == 0
+    assert held.start().wait(timeout=180) == 0
 
 
 def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
     """SIGTERM comes to all processes at once, as from scancel or at the time limit."""
     held.write_script("trap 'exit 7' TERM; touch here; while :; do sleep 0.05; done")
     job, process = held.leave_run(), held.start()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 180
     while not (held.folder / "here").exists():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -169,7 +169,7 @@ def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
     for pid in map(int, children.stdout.split()):
         with suppress(ProcessLookupError):  # the sleep of a moment
             os.kill(pid, signal.SIGTERM)
-    assert process.wait(timeout=20) == 143
+    assert process.wait(timeout=180) == 143
     assert allocation.read_marks(job).code is None
 
 

@@ -148,7 +148,7 @@ def test_killed_build_is_made_again(site: Site) -> None:
 
 
 def test_interrupt_ends_the_build(site: Site) -> None:
-    waits = ("sh", "-c", "echo begun >> built; sleep 60; echo ended >> built")
+    waits = ("sh", "-c", "echo begun >> built; sleep 600; echo ended >> built")
     interrupts = iter([KeyboardInterrupt])
 
     def sleep(seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,12 +20,13 @@ from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 class Queue:
     """Slurm as launchers ask it: jobs by their token, and what was cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.tokens: dict[str, str] = {}
         self.cancelled: list[str] = []
 
     def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
-        assert since < datetime.now(since.tzinfo)
+        assert since < datetime.fromtimestamp(self.folder.stat().st_mtime, UTC)
         return {token: self.tokens[token] for token in tokens if token in self.tokens}
 
     def cancel(self, job_ids: Sequence[str]) -> str:
@@ -37,7 +38,7 @@ class Site:
     """A folder whose name a shell would split, a recipe's script that submits, and an sbatch on the PATH."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
-        self.folder, self.journal, self.queue = folder, journal, Queue()
+        self.folder, self.journal, self.queue = folder, journal, Queue(folder)
         self.seen = folder / "seen"
         self.path = f"{folder / 'slurm $(bin)'}:/usr/bin:/bin"
         self.write("slurm $(bin)/sbatch", 'printf "%s\\n" "$@" >> "$SEEN"; echo "$PATH" >> "$SEEN"; echo "$ANSWER"')
@@ -58,7 +59,7 @@ class Site:
 
     @property
     def launcher(self) -> SlurmLauncher:
-        launchers = build_launchers(Tools(self.journal, cast("Slurm", self.queue), submit_seconds=20.0))
+        launchers = build_launchers(Tools(self.journal, cast("Slurm", self.queue), submit_seconds=180.0))
         return cast("SlurmLauncher", launchers["script"])
 
 

@@ -201,7 +201,7 @@ def running(folder: Path) -> bool:
     return True
 
 
-WAITS = "sleep 60 & echo $! > $STAGE_PATH/pid; echo started; wait"
+WAITS = "sleep 600 & echo $! > $STAGE_PATH/pid; echo started; wait"
 LEAVES_ITS_SESSION = f"setsid {WAITS}"
 ENDS_BEFORE_ITS_CHILD = WAITS.removesuffix("; wait")
 
@@ -425,5 +425,5 @@ def test_terminated_command_ends_its_step(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert any(line == "started\n" for line in process.stdout)
         process.terminate()
-        assert process.wait(timeout=30) == 143
+        assert process.wait(timeout=180) == 143
     assert not running(tmp_path)
