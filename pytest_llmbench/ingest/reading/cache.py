@@ -139,10 +139,11 @@ class LogCache:
     def _tidy(self) -> None:
         """Remove the cache files that were not used for long, and of the others the last used beyond LARGEST."""
         files = sorted(_list_files(self._folder), reverse=True)
+        now = self._file.stat().st_mtime  # written just now; a file server has a clock of its own
         room = LARGEST
         for used, size, path in files:
             room -= size
-            if room < 0 or time.time() - used > OLDEST_SECONDS:
+            if room < 0 or now - used > OLDEST_SECONDS:
                 path.unlink(missing_ok=True)
 
 
