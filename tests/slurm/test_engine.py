@@ -100,7 +100,7 @@ class Session:
     def submissions(self) -> list[str]:
         """The ids of all jobs that Slurm ever got from this folder."""
         lines = self.cluster.run("squeue", "--states=all", "--noheader", "--format=%A|%Z").splitlines()
-        return sorted(line.partition("|")[0] for line in lines if line.endswith(f"|{self.folder}"))
+        return sorted((line.partition("|")[0] for line in lines if line.endswith(f"|{self.folder}")), key=int)
 
 
 @pytest.fixture

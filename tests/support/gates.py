@@ -72,9 +72,9 @@ class Gate:
         (self.folder / "stage" / "go").touch()
 
     def submitted(self) -> list[str]:
-        """Return the ids of all jobs that were ever started, sorted."""
+        """Return the ids of all jobs that were ever started, lowest first."""
         file = self.folder / "stage" / "started"
-        return sorted(file.read_text().split()) if file.exists() else []
+        return sorted(file.read_text().split(), key=int) if file.exists() else []
 
     def wait_for(self, true: Callable[[], object], seconds: float = 180.0) -> None:
         """Wait until something is true."""
