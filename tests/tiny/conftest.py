@@ -44,7 +44,7 @@ def train() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def steady_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python whose training steps all take equally long."""
     folder = tmp_path_factory.mktemp("steady")
     (folder / "sitecustomize.py").write_text(CLOCK)
@@ -55,7 +55,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def launched(train: ModuleType, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def launched(train: ModuleType, steady_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a session that launched 50 steps in two processes on the CPU, and recorded them."""
     folder = tmp_path_factory.mktemp("launched")
     command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", "-k", IDENTIFIER, "--llmb-launch"]
@@ -65,7 +65,7 @@ def launched(train: ModuleType, python: Path, tmp_path_factory: pytest.TempPathF
     done = subprocess.run(
         [*command, *here, *written, f"--llmb-baselines={RECIPE}"],
         cwd=folder,
-        env={**environment, "PYTHON": str(python)},
+        env={**environment, "PYTHON": str(steady_python)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -52,7 +52,7 @@ def test_local_launch_starts_one_process_per_gpu(launched: Path, log: Path) -> N
     """The reports contain the environment of the run, and no MFU: a CPU has no documented peak."""
     (outcome,) = json.loads((launched / "out.json").read_text())["outcomes"]
     assert (outcome["id"], outcome["verdict"]) == (IDENTIFIER, "RECORDED")
-    assert outcome["metrics"]["step_time_seconds"]["value"] == pytest.approx(0.1)  # by the clock of `python`
+    assert outcome["metrics"]["step_time_seconds"]["value"] == pytest.approx(0.1)  # by the clock of `steady_python`
     assert "mfu" not in outcome["metrics"]
     assert outcome["environment"]["device"].endswith(", 1 thread")
     assert outcome["environment"]["pytorch"].startswith("2.")
