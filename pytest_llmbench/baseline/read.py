@@ -310,6 +310,7 @@ def _make_recording(entry: YamlMapping) -> Recording:
         **{
             **entry.values,
             "environment": _to_tuples(entry.get("environment")),
+            "observed": _to_tuples(entry.get("observed")),
             "earlier": tuple(AcceptedValue(**value.values) for value in entry.get("earlier", ())),
         }
     )

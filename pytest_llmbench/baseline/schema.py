@@ -199,6 +199,7 @@ _RECORDING = (
     allow("environment", Names(TEXT), "what these runs agree on"),
     allow("reason", TEXT, "why it may be further from the earlier values than `drift_budget` allows"),
     allow("levels", TEXT, "why the mean of runs of several levels may stand"),
+    allow("observed", Names(Number(0, 1e18)), "what the runs showed beside their step time, medians over them"),
     allow("earlier", Items(_EARLIER, least=0), "the values that it replaced, oldest first"),
 )
 RECORDED = tuple(replace(key, field=f"recording.{key.name}") for key in _RECORDING)

@@ -21,6 +21,7 @@ from pytest_llmbench.core.models import (
     Note,
     NoteCode,
     PreviousRun,
+    Reason,
 )
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.judge.run_selection import list_valid_runs
@@ -35,14 +36,61 @@ FEWEST = 3  # fewer runs before it say nothing of that level: the baseline stand
 
 
 def select_covering(configuration: str, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
-    """Return the acknowledgements of a configuration (its id), by their id or pattern."""
-    return tuple(entry for entry in entries if fnmatchcase(configuration, entry.configuration))
+    """Return the acknowledged changes of a configuration (its id), by their id or pattern."""
+    covering = (entry for entry in entries if fnmatchcase(configuration, entry.configuration))
+    return tuple(entry for entry in covering if entry.accepts is None)
 
 
 def describe_acknowledgement(entry: Acknowledgement) -> str:
-    """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`."""
+    """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`; of an accepted reason `accepted: CODE by ...`."""
+    if entry.accepts is not None:
+        return f"accepted: {entry.accepts} by {entry.by} until {entry.expires}: {entry.reason}"
     size = formatting.format_difference(1 + entry.fraction)
     return f"acknowledged: {size} by {entry.by} until {entry.expires}: {entry.reason}"
+
+
+def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False) -> Evidence:
+    """Return the evidence without the problems that an entry accepts, each of them now a note of its run.
+
+    The entries in force stay in `Evidence.accepted`: verdicts consult them with `find_accepted`. An entry counts for
+    runs that started on its first day or later, until it expires; it never counts for a certificate.
+    """
+    name = evidence.baseline.key.id
+    named = [entry for entry in entries if entry.accepts is not None and fnmatchcase(name, entry.configuration)]
+    if not named:
+        return evidence
+    unusable = [note for entry in named if (note := _find_idle_reason(entry, evidence, certify=certify)) is not None]
+    expired = {note.acknowledgement for note in unusable}
+    in_force = tuple(entry for entry in named if entry not in expired)
+    return dataclasses.replace(
+        evidence,
+        accepted=in_force,
+        measurements=tuple(_accept_problems(run, in_force) for run in evidence.measurements),
+        excluded_by_since=tuple(_accept_problems(run, in_force) for run in evidence.excluded_by_since),
+        remarks=(*evidence.remarks, *unusable),
+    )
+
+
+def find_accepted(reason: Reason, run: Measurement, entries: Sequence[Acknowledgement]) -> Acknowledgement | None:
+    """Return the entry that accepts `reason` for `run`, None without one."""
+    started = run.run.started
+    if started is None:
+        return None
+    return next((entry for entry in entries if entry.accepts is reason and entry.since <= started.date()), None)
+
+
+def note_accepted(entry: Acknowledgement, text: str, line: int = 0) -> Note:
+    """Return the note of a run whose reason to fail was accepted: `text` says what is wrong with it."""
+    return Note(NoteCode.ACKNOWLEDGED, f"{text} ({describe_acknowledgement(entry)})", line, acknowledgement=entry)
+
+
+def _accept_problems(run: Measurement, entries: Sequence[Acknowledgement]) -> Measurement:
+    found = [(problem, find_accepted(problem.reason, run, entries)) for problem in run.problems]
+    notes = [note_accepted(entry, problem.text, problem.line) for problem, entry in found if entry is not None]
+    if not notes:
+        return run
+    left = tuple(problem for problem, entry in found if entry is None)
+    return dataclasses.replace(run, problems=left, notes=(*run.notes, *notes))
 
 
 def apply_acknowledgements(
@@ -81,7 +129,8 @@ def apply_acknowledgements(
             for entry in active
         ]
     return dataclasses.replace(
-        _move_baseline(evidence, math.exp(shift)) if shift else evidence, remarks=(*remarks, *idle)
+        _move_baseline(evidence, math.exp(shift)) if shift else evidence,
+        remarks=(*evidence.remarks, *remarks, *idle),
     )
 
 
@@ -98,6 +147,8 @@ def _find_idle_reason(entry: Acknowledgement, evidence: Evidence, *, certify: bo
         return _note(NoteCode.ACKNOWLEDGEMENT_IDLE, entry, f"without effect under --llmb-certify: {what}")
     if evidence.now.date() > entry.expires:
         return _note(NoteCode.ACKNOWLEDGEMENT_EXPIRED, entry, f"expired on {entry.expires}, without effect: {what}")
+    if entry.accepts is not None:
+        return None
     recording = evidence.baseline.recording
     last = (recording.newest_run or recording.date[:10]) if recording else ""
     if last >= entry.since.isoformat():

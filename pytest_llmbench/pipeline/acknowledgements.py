@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.models import Acknowledgement
+from pytest_llmbench.core.models import ACCEPTABLE, Acknowledgement, Reason
 from pytest_llmbench.core.tolerance import parse_fraction
 from pytest_llmbench.core.yamlfile import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
 from pytest_llmbench.judge.acknowledged import LARGEST
@@ -39,6 +39,13 @@ def _parse_slower(text: str) -> float:
         raise ValueError(f"{error}; {INSTEAD}") from None
 
 
+def _parse_reason(text: str) -> Reason:
+    if text not in ACCEPTABLE:
+        near = did_you_mean(text, sorted(ACCEPTABLE))
+        raise ValueError(f"found {text!r}, expected one of {', '.join(sorted(ACCEPTABLE))}{near}")
+    return Reason(text)
+
+
 _PERCENT = ConvertedScalar(partial(parse_fraction, expected="a percentage such as 6%"))
 _ENTRY = Fields(
     {
@@ -48,7 +55,11 @@ _ENTRY = Fields(
         "reason": Text("the reason, in words"),
         "by": Text("a name"),
     },
-    {"slower": ConvertedScalar(_parse_slower), "faster": _PERCENT},
+    {
+        "slower": ConvertedScalar(_parse_slower),
+        "faster": _PERCENT,
+        "accept": ConvertedScalar(_parse_reason),
+    },
 )
 _REPAIR = Fields(
     {
@@ -121,8 +132,8 @@ def _check_name(entry: YamlMapping, names: Sequence[str], report: Report) -> Non
 
 
 def _check(entry: YamlMapping, today: date, report: Report) -> None:
-    if len({"slower", "faster"} & entry.lines.keys()) != 1:
-        report(entry.line, "found no change or two, expected one of slower and faster")
+    if len({"slower", "faster", "accept"} & entry.lines.keys()) != 1:
+        report(entry.line, "found no change or two, expected one of slower, faster and accept")
     if entry["expires"] < entry["since"]:
         report(entry.lines["expires"], f"found {entry['expires']}, expected a day after {entry['since']}, the start")
     if entry["expires"] > today + LONGEST:
@@ -135,13 +146,15 @@ def _check_once(later: YamlMapping, others: Sequence[YamlMapping], names: Sequen
     # The level would move twice.
     for other in others:
         both = [name for name in names if all(fnmatchcase(name, entry["configuration"]) for entry in (later, other))]
-        if both and abs(later["since"] - other["since"]) <= SAME:
+        if both and later.get("accept") == other.get("accept") and abs(later["since"] - other["since"]) <= SAME:
             again = f"found {both[0]} again (first in line {other.line}), expected each change once"
             report(later.line, f"{again}: change the first, or its day in `expires`")
             return
 
 
 def _read_fraction(entry: YamlMapping) -> float:
+    if entry.get("accept"):
+        return 0.0
     slower = entry.get("slower")
     return float(-entry["faster"] if slower is None else slower)
 
@@ -155,4 +168,5 @@ def _make_acknowledgement(entry: YamlMapping, path: Path) -> Acknowledgement:
         reason=entry["reason"],
         by=entry["by"],
         place=f"{path.name}:{entry.line}",
+        accepts=entry.get("accept"),
     )

@@ -188,6 +188,7 @@ def _list_acknowledgement_cautions(judged: JudgedVerdicts, session: JudgedSessio
     levels = {
         judgement.baseline.key: _select_in_force(judgement, judged.catalog, session) for judgement in judged.judgements
     }
+    yield from _list_accepted_reasons(judged)
     entries = {entry.place for entries in levels.values() for entry in entries}
     if not entries:
         return
@@ -195,6 +196,18 @@ def _list_acknowledgement_cautions(judged: JudgedVerdicts, session: JudgedSessio
     changes = formatting.count_noun(len(entries), "acknowledged change")
     text = f"{changes} in force, up to {formatting.format_difference(min(largest, 1 + LARGEST))}"
     yield Caution(CautionCode.ACKNOWLEDGED, text)
+
+
+def _list_accepted_reasons(judged: JudgedVerdicts) -> Iterator[Caution]:
+    """Yield which configurations would be red for a reason that somebody accepted."""
+    accepted: dict[str, list[str]] = {}
+    for judgement in judged.judgements:
+        for note in judgement.notes:
+            if note.code is NoteCode.ACKNOWLEDGED and note.acknowledgement and note.acknowledgement.accepts:
+                accepted.setdefault(note.acknowledgement.accepts, []).append(judgement.baseline.key.id)
+    for reason, names in accepted.items():
+        text = f"{reason} is accepted for {formatting.join_first(list(dict.fromkeys(names)))}"
+        yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
 def _select_in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:

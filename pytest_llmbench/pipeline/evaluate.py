@@ -22,7 +22,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.ingest.duplicates import mark_past_copies
-from pytest_llmbench.judge.acknowledged import apply_acknowledgements
+from pytest_llmbench.judge.acknowledged import accept_reasons, apply_acknowledgements
 from pytest_llmbench.judge.estimate import estimate_prior
 from pytest_llmbench.judge.noise import assume_noise
 from pytest_llmbench.judge.run_selection import list_before_newest
@@ -250,9 +250,11 @@ def collect_evidence(
 def apply_acknowledged_levels(
     per_baseline: Sequence[Evidence], settings: Settings, catalog: Catalog
 ) -> tuple[Evidence, ...]:
-    """Return the evidence against each baseline, at the level that was acknowledged; a recording acknowledges none."""
+    """Return the evidence against each baseline, at the level that was acknowledged and without accepted problems; a
+    recording acknowledges nothing."""
     entries = catalog.acknowledged if settings.record is None else ()
-    return tuple(apply_acknowledgements(of_baseline, entries, certify=settings.certify) for of_baseline in per_baseline)
+    usable = (accept_reasons(of_baseline, entries, certify=settings.certify) for of_baseline in per_baseline)
+    return tuple(apply_acknowledgements(of_baseline, entries, certify=settings.certify) for of_baseline in usable)
 
 
 def _compare_with(

@@ -52,7 +52,15 @@ def make_recording(
         environment=_list_environment(runs),
         groups=count_groups(Occasion(run.started, nodes.get(run.run.found.job_id, frozenset())) for run in runs),
         levels=levels,
+        observed=_average_observed(runs),
     )
+
+
+def _average_observed(runs: Sequence[Measurement]) -> tuple[tuple[str, float], ...]:
+    """Return the median of each observed value that all runs have, by name."""
+    all_values = [dict(run.observed) for run in runs]
+    shared = sorted(set(all_values[0]).intersection(*all_values))
+    return tuple((name, float(np.median([values[name] for values in all_values]))) for name in shared)
 
 
 def _find_newest_day(runs: Sequence[Measurement]) -> str:

@@ -56,6 +56,8 @@ RAN_HERE = "its runs on this machine took {times} a step: {first}; if it stays s
 BESIDE = "something else may have run beside them; look what (uptime, nvidia-smi), and run it alone"
 ALIKE = "all alike, so look at what runs here all the time (uptime, nvidia-smi), at power limit and clocks"
 
+ACCEPT = "accept it for a while with `accept: {}` in the file of --llmb-acknowledged"
+
 ADVICE = {
     "slower-than-bound": "judge older runs of it, too, or keep a history (--llmb-history=URL): they tell since when it "
     "is slow",
@@ -101,6 +103,19 @@ ADVICE = {
     "warming-up": "run more steps before the window, or run it again",
     "few-steps-decide": "look at the slow steps in the log: a stall of the node, a checkpoint, an evaluation; run it "
     "again",
+    "wall-clock": "look for untimed work between the steps: data loading, logging, a hang that recovered; "
+    f"{ACCEPT.format('wall-clock')}",
+    "slow-outside-window": "look at the steps that are named: throttling, a hang, another job on the nodes; "
+    f"{ACCEPT.format('slow-outside-window')}",
+    "less-work": "look at what a step holds: batch size, sequence length, packing; record it again if that was changed "
+    f"on purpose, or {ACCEPT.format('less-work')}",
+    "times-disagree": f"trust neither number before it is clear why they differ; {ACCEPT.format('times-disagree')}",
+    "order-ambiguous": f"correct the clock, or remove the run that does not count; {ACCEPT.format('order-ambiguous')}",
+    "baseline-contradicts": "correct the baseline file (llmbench baselines lint DIR); "
+    f"{ACCEPT.format('baseline-contradicts')}",
+    "interval-too-wide": "run it again, and judge the runs together with --llmb-repeat-window; "
+    f"{ACCEPT.format('interval-too-wide')}",
+    "mark-unreadable": "remove the file, or restore it; the runs in its folder are judged as if it did not exist",
     "test-failed": "read the test",
     "cluster-change": "look at what all nodes share: driver, fabric, power and clocks, file system, image",
     "weak-scaling": "compare the communication of the larger run with the smaller one's: fabric, topology, placement",

@@ -15,13 +15,14 @@ from pytest_llmbench.core.models import (
     Evidence,
     Judgement,
     Measurement,
+    Problem,
     Reason,
     Recording,
     StoredRun,
     Tolerance,
     Verdict,
 )
-from pytest_llmbench.judge.acknowledged import apply_acknowledgements
+from pytest_llmbench.judge.acknowledged import accept_reasons, apply_acknowledgements
 from pytest_llmbench.judge.decide import judge
 
 TODAY = NOW.date()
@@ -213,3 +214,48 @@ def test_baseline_without_a_value_stays_empty() -> None:
     none = at(BASELINE, step_seconds=math.nan, kind=BaselineKind.RECIPE)
     found = apply_acknowledgements(evidence(measurement(7.0, baseline=none), baseline=none), [SLOWER])
     assert math.isnan(found.baseline.step_seconds)
+
+
+# --- accepted reasons to fail -----------------------------------------------------------------------------
+
+
+WALL = changed(fraction=0.0, accepts=Reason.WALL_CLOCK)
+WALL_PROBLEM = Problem(Reason.WALL_CLOCK, "the wall clock advanced by 130 s in 100 s of steps", 7)
+
+
+def judge_accepted(*entries: Acknowledgement, problem: Problem = WALL_PROBLEM, certify: bool = False) -> Judgement:
+    run = replace(tonight(1.0), problems=(problem,))
+    return judge(accept_reasons(evidence(run, *HISTORY), entries, certify=certify))
+
+
+def test_accepted_reason_leaves_step_time_to_decide() -> None:
+    judged = judge_accepted(WALL)
+    assert judged.verdict is Verdict.PASS
+    expected = f"{WALL_PROBLEM.text} (accepted: wall-clock by A. Person until {WALL.expires}: the security fix)"
+    assert [(note.text, note.line) for note in judged.notes if note.code == "acknowledged"] == [(expected, 7)]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        SLOWER,
+        replace(WALL, accepts=Reason.LESS_WORK),
+        replace(WALL, configuration="other*"),
+        replace(WALL, expires=TODAY - timedelta(days=1)),
+        replace(WALL, since=TODAY + timedelta(days=1)),
+    ],
+)
+def test_entry_accepts_no_other_reason_configuration_or_day(entry: Acknowledgement) -> None:
+    assert judge_accepted(entry).reason is Reason.WALL_CLOCK
+
+
+def test_certificate_accepts_no_reason() -> None:
+    assert judge_accepted(WALL, certify=True).verdict is Verdict.INVALID
+
+
+def test_accepted_reason_hides_no_other_problem() -> None:
+    assert judge_accepted(WALL, problem=Problem(Reason.WINDOW_INCOMPLETE, "half is missing")).verdict is Verdict.INVALID
+
+
+def test_accepted_reason_moves_no_level() -> None:
+    assert verdict(1.06, WALL).verdict is Verdict.REGRESSION

@@ -9,7 +9,7 @@ import pytest
 from builders import KEY
 
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models import Acknowledgement
+from pytest_llmbench.core.models import Acknowledgement, Reason
 from pytest_llmbench.pipeline.acknowledgements import read_acknowledged, read_last_repair
 
 TODAY = date(2025, 11, 20)
@@ -54,6 +54,11 @@ def test_faster_is_less_time(tmp_path: Path) -> None:
     assert one.fraction == -0.025
 
 
+def test_reason_to_fail_is_accepted_beside_a_change(tmp_path: Path) -> None:
+    (_, accepted) = read(tmp_path, HEAD + ENTRY + ENTRY.replace("slower: 6%", "accept: wall-clock"))
+    assert (accepted.fraction, accepted.accepts) == (0.0, Reason.WALL_CLOCK)
+
+
 @pytest.mark.parametrize("text", ["slower: 10%", "faster: 40%"])
 def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, text: str) -> None:
     """An accepted improvement makes the gate stricter: it may be as large as it is."""
@@ -71,7 +76,17 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, tex
         ),
         ("slower: 6%", "faster: 60%", "4: found '60%', that is 60 %, expected above 0 and at most 50 %"),
         ("slower: 6%", "slowr: 6%", "4: found the unknown key 'slowr', expected"),
-        ("slower: 6%", "slower: 6%\n    faster: 6%", "3: found no change or two, expected one of slower and faster"),
+        (
+            "slower: 6%",
+            "slower: 6%\n    faster: 6%",
+            "3: found no change or two, expected one of slower, faster and accept",
+        ),
+        (
+            "slower: 6%",
+            "accept: wall-clok",
+            "4: found 'wall-clok', expected one of baseline-contradicts, ",
+        ),
+        ("slower: 6%", "accept: window-incomplete", "4: found 'window-incomplete', expected one of"),
         ("2026-02-01", "2026-11-22", "6: found 2026-11-22, expected at most a year from now, 2026-11-21"),
         ("2026-02-01", "2025-10-01", "6: found 2025-10-01, expected a day after 2025-11-03, the start"),
         ("    expires: 2026-02-01\n", "", "3: found no 'expires', expected that key"),

@@ -230,6 +230,7 @@ class Recording:
     # how many of its runs are independent (another night or set of nodes), None where the file does not say it
     groups: int | None = None
     levels: str = ""  # why the mean of runs of several levels may stand
+    observed: tuple[tuple[str, float], ...] = ()  # the medians of what its runs observed, by a name of `Observed`
 
 
 @dataclass(frozen=True, slots=True)

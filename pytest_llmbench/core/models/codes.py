@@ -75,6 +75,39 @@ class Reason(StrEnum):
     VARIANT_SLOWER = "slower-variant"
     NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"
     RANGE = "range"
+    WALL_CLOCK = "wall-clock"
+    SLOW_OUTSIDE_WINDOW = "slow-outside-window"
+    LESS_WORK = "less-work"
+    TIMES_DISAGREE = "times-disagree"
+    ORDER_AMBIGUOUS = "order-ambiguous"
+    BASELINE_CONTRADICTS = "baseline-contradicts"
+    INTERVAL_TOO_WIDE = "interval-too-wide"
+    MARK_UNREADABLE = "mark-unreadable"
+
+
+ACCEPTABLE = frozenset(
+    {
+        Reason.BASELINE_CONTRADICTS,
+        Reason.DID_NOT_TRAIN,
+        Reason.DIVERGED,
+        Reason.FEW_STEPS_DECIDE,
+        Reason.INTERVAL_TOO_WIDE,
+        Reason.LESS_WORK,
+        Reason.ORDER_AMBIGUOUS,
+        Reason.SLOW_OUTSIDE_WINDOW,
+        Reason.TIMES_DISAGREE,
+        Reason.WALL_CLOCK,
+    }
+)
+"""The reasons that an entry `accept:` of the file of acknowledged changes may name: the run is then judged by its step
+time as if the reason did not exist."""
+
+
+class Observed(StrEnum):
+    """What a recorded baseline keeps of its runs beside their step time, so that later runs are compared with it."""
+
+    WALL_CLOCK_RATIO = "wall_clock_ratio"  # wall-clock time of the window over the sum of its step times
+    OUTSIDE_LOSS = "outside_loss"  # time lost outside the window, as a fraction of the run's step time
 
 
 class NoteCode(StrEnum):

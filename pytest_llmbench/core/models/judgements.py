@@ -168,6 +168,7 @@ class Evidence:
     look: Look = Look()
     assumed_cv: float = 0.01  # the run-to-run variation that a configuration without a history of its own has at least
     drift_budget: float = 0.05  # how far recorded values may move, as a fraction
+    accepted: tuple[Acknowledgement, ...] = ()  # the entries whose reason (`accepts`) fails no run of this session
     remarks: tuple[Note, ...] = ()  # said with the verdict: what was acknowledged and moved the baseline
     stored_runs: tuple[StoredRun, ...] = ()  # those that only the history knows
     # the largest part of the baseline's step time that a run may save and still be taken for one of this configuration,

@@ -214,15 +214,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A change of step time that somebody accepted, from one day to another (both included)."""
+    """A change of step time, or a reason to fail, that somebody accepted from one day to another (both included)."""
 
     configuration: str  # an id or a shell pattern
-    fraction: float  # the change, slower is positive
+    fraction: float  # the change, slower is positive; 0 if a reason is accepted
     since: date
     expires: date
     reason: str
     by: str
     place: str  # where it stands
+    accepts: Reason | None = None  # the reason that fails no run, one of `ACCEPTABLE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +300,7 @@ class Measurement:
     attempts: tuple[AttemptSummary, ...] = ()  # all that the logs of the run tell of
     # over the steps that the document is believed to have timed, None where nothing says others than the window
     timed_seconds: float | None = None
+    observed: tuple[tuple[str, float], ...] = ()  # what a recording keeps beside the step time, by a name of `Observed`
     step_time_only: bool = False  # an older run, whose metrics and notes nobody asked for: it is not to be shown
 
     @property
