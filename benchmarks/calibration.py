@@ -163,6 +163,12 @@ OF_KIND = {
     "hard": _promises(1.0, 96),
     "hard-published": _promises(2.0, 95, least=1.0),
     "hiccup": _promises(6.0, 97, least=1.0),
+    "noisier": (
+        Promise("at most 0.1 % REGRESSION at zero change, one run", Cell(ONE, 0.0), "REGRESSION", 0, 0.1),
+        Promise("at most 9 % PASS at the margin, one run", Cell(ONE, MARGIN), "PASS", 0, 9),
+        Promise("no PASS at +10 %, one run", Cell(ONE, 0.10), "PASS", 0, 0),
+    ),
+    "stalls": (Promise("at least 99.9 % failed at zero change, one run", Cell(ONE, 0.0), "failed", 99.9, 100),),
 }
 """Of the scenarios in which a baseline is not exact, a cluster harder, or a run has a hiccup."""
 

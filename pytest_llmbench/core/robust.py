@@ -15,6 +15,7 @@ TRIMMED = 0.2  # the share that is trimmed or winsorised at each end
 NORMAL = 1.4826  # the standard deviation of normal values over their median absolute deviation
 
 HICCUP = 0.05  # the share of steps that a hiccup has at most
+MOST_STALLS = 2  # transient stalls that are forgiven at most, however many steps there are
 
 EXCESS = 0.03  # a straggler is above the median by more than this share of it
 DEVIATIONS = 5  # and by more than so many deviations

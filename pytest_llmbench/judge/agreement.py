@@ -6,20 +6,23 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement
-from pytest_llmbench.core.robust import HICCUP, compute_mean, compute_trimmed_mean
-from pytest_llmbench.judge.estimate import EQUAL, FEWEST_STEPS, Answer, bound_run_rounding
+from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Reason
+from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_trimmed_mean
+from pytest_llmbench.judge.distributions import compute_quantile
+from pytest_llmbench.judge.estimate import EQUAL, FEWEST_STEPS, Answer, bound_run_rounding, estimate_within
 from pytest_llmbench.judge.noise import estimate_within_run
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
     Statistic = Callable[[Floats, Sequence[int]], float]
+
+WIDEST = 4  # tolerances: a statistic that the steps fix to no better than this passes nothing
 
 STALLS = 1.25  # what slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup
 
@@ -38,22 +41,67 @@ def find_doubt(own_answer: Answer, current: Sequence[Measurement], evidence: Evi
     return f"the {name} is {side} the bound ({slower} against {formatting.format_seconds(expected)}): few steps decide"
 
 
-def meets_point(current: Sequence[Measurement], evidence: Evidence, estimate: Estimate) -> bool:
-    """Return the literal rule: measured <= bound.
+class LiteralRule(NamedTuple):
+    """The answer of the literal rule, which decides what becomes of an INCONCLUSIVE run."""
 
-    A trimmed mean alone would pass a run in which every sixth step stalls: there the mean has to meet it too, with the
-    slowest steps (5 %, a hiccup) set to the next slowest, and without that by no more than a quarter.
+    meets: bool
+    reason: Reason | None = None  # the reason that it is not met although the statistic is within the bound
+    because: str = ""
+
+
+def apply_literal_rule(current: Sequence[Measurement], evidence: Evidence, estimate: Estimate) -> LiteralRule:
+    """Return the answer of the literal rule: measured <= bound.
+
+    A statistic within the bound is not enough. The plain mean has to be within it too, after at most two transient
+    stalls (5 % of the records if that is less) are set to the next slowest record: against the recorded runs' own
+    plain mean, so that saves that were recorded are no stalls. And the steps have to fix the statistic at all: its
+    interval by them alone is at most four tolerances wide. Assumed noise is no part of that interval.
     """
-    meets = estimate.difference <= estimate.margin + EQUAL and not explain_coarseness(current, evidence)
-    if not meets or evidence.baseline.window.statistic == "mean":
-        return meets
+    if estimate.difference > estimate.margin + EQUAL or explain_coarseness(current, evidence):
+        return LiteralRule(meets=False)
+    if because := _explain_slow_mean(current, evidence, estimate.margin):
+        return LiteralRule(meets=False, reason=Reason.FEW_STEPS_DECIDE, because=because)
+    if because := _explain_wide_interval(current, estimate):
+        return LiteralRule(meets=False, reason=Reason.INTERVAL_TOO_WIDE, because=because)
+    return LiteralRule(meets=True)
+
+
+def meets_point(current: Sequence[Measurement], evidence: Evidence, estimate: Estimate) -> bool:
+    """Return True if the runs meet the literal rule (`apply_literal_rule`)."""
+    return apply_literal_rule(current, evidence, estimate).meets
+
+
+def _explain_slow_mean(current: Sequence[Measurement], evidence: Evidence, margin: float) -> str:
+    """Return that the plain mean is beyond the bound, "" if it is within it or decides the verdict itself."""
+    if evidence.baseline.window.statistic == "mean":
+        return ""
     expected = _expect_seconds(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in current)
     usual = _average_difference(
         current, lambda window, steps: _average_without_hiccup(window, steps, averaged), expected
     )
     with_hiccups = _average_difference(current, compute_mean, expected)
-    return usual <= estimate.margin + EQUAL and with_hiccups <= estimate.margin + math.log(STALLS)
+    if usual <= margin + EQUAL and with_hiccups <= margin + math.log(STALLS):
+        return ""
+    slower, against = formatting.format_difference(math.exp(with_hiccups)), formatting.format_seconds(expected)
+    forgiven = "" if usual <= margin + EQUAL else f" after {MOST_STALLS} transient stalls are forgiven"
+    return f"the mean of all steps is beyond the bound{forgiven} ({slower} against {against})"
+
+
+def _explain_wide_interval(current: Sequence[Measurement], estimate: Estimate) -> str:
+    """Return that the steps of the runs do not fix their statistic, "" if they do or are too few to show it."""
+    if estimate.threshold_only:
+        return ""
+    inside = [estimate_within(run) for run in current]
+    count = len(inside)
+    error = math.sqrt(sum(within.error**2 for within in inside)) / count
+    freedom = max(sum(within.effective_sample_size for within in inside) - count, 1.0)
+    half = compute_quantile(1 - estimate.level, freedom) * error
+    width = half + min(half, sum(within.reach for within in inside) / count)
+    if width <= WIDEST * estimate.margin + EQUAL:
+        return ""
+    low, high = (formatting.format_difference(math.exp(bound)) for bound in (half - width, half))
+    return f"the steps fix the step time to between {low} and {high} only, wider than {WIDEST} tolerances"
 
 
 def explain_coarseness(current: Sequence[Measurement], evidence: Evidence) -> str:
@@ -91,14 +139,15 @@ def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
 
 
 def _average_without_hiccup(window: Floats, mean_of: Sequence[int], averaged: int) -> float:
-    """Return the mean with the slowest steps set to the next slowest; in moving means one shows in several values.
+    """Return the mean with the few slowest records set to the next slowest.
 
-    A mean of several steps is set so only if all of them are no more than those few.
+    In moving means of `averaged` steps a stall shows in as many records. Of few records that are means themselves, one
+    in twenty at most is set so.
     """
     order = np.argsort(window)[::-1]
-    steps = np.array(mean_of or [1] * len(window), dtype=float)
-    few = math.ceil(HICCUP * float(steps.sum())) + averaged - 1
-    slow = min(int(np.count_nonzero(np.cumsum(steps[order]) <= few)), len(window) - 1)
+    share = HICCUP * len(window)
+    few = min(MOST_STALLS, int(share) if any(steps > 1 for steps in mean_of) else math.ceil(share))
+    slow = min(few + averaged - 1, len(window) - 1)
     return compute_mean(np.minimum(window, window[order[slow]]), mean_of)
 
 

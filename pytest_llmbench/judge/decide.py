@@ -13,13 +13,14 @@ from pytest_llmbench.core.models import (
     Judgement,
     Measurement,
     Noise,
+    Note,
     PreviousRuns,
     Reason,
     Status,
     Verdict,
 )
 from pytest_llmbench.judge import agreement, explanation
-from pytest_llmbench.judge.acknowledged import takes_no_improvement
+from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted, takes_no_improvement
 from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_runs, with_budget_verdict
 from pytest_llmbench.judge.estimate import (
     EQUAL,
@@ -180,13 +181,14 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     estimate = estimate_difference(counted, evidence, noise)
     shape = find_current_shape(together)
     finding = _decide(estimate, counted, evidence, shape)
-    meets = agreement.meets_point(counted, evidence, estimate)
+    literal = agreement.apply_literal_rule(counted, evidence, estimate)
     if together.apart:
         finding = _decide_apart(finding)
-        meets = all(_meets_alone(run, evidence, noise) for run in counted)
+        literal = agreement.LiteralRule(all(_meets_alone(run, evidence, noise) for run in counted))
     finding = _confirm(finding, counted, evidence, apart=together.apart)
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
-        finding = _decide_over_days(evidence, counted[0], older, meets) or finding
+        finding = _decide_over_days(evidence, counted[0], older, literal.meets) or finding
+    finding, meets, accepted = _apply_literal_rule(finding, literal, newest, evidence)
     judgement = _make_judgement(evidence, finding.verdict, finding.reason, "", newest)
     return replace(
         judgement,
@@ -195,7 +197,8 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
         meets_point=meets,
         notes=(
             *together.notes,
-            *explanation.list_doubts(estimate),
+            *accepted,
+            *explanation.list_doubts(estimate, evidence.assumed_cv),
             *explanation.list_baseline_doubts(evidence.baseline),
             *filter(None, [shape.warming_up]),
             *shape.notes,
@@ -204,6 +207,21 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
         estimate=estimate,
         repeats=current[1:],
     )
+
+
+def _apply_literal_rule(
+    finding: _Decision, literal: agreement.LiteralRule, newest: Measurement, evidence: Evidence
+) -> tuple[_Decision, bool, tuple[Note, ...]]:
+    """Return the finding, True if it meets the literal rule, and a note if a reason not to meet it was accepted."""
+    if literal.reason is None or finding.reason not in (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE):
+        return finding, literal.meets, ()
+    entry = find_accepted(literal.reason, newest, evidence.accepted)
+    if entry is not None:
+        return finding, True, (note_accepted(entry, literal.because),)
+    if literal.reason is finding.reason:
+        return finding, literal.meets, ()
+    because = "; ".join(filter(None, (literal.because, finding.because)))
+    return replace(finding, reason=literal.reason, because=because), literal.meets, ()
 
 
 def _decide_apart(finding: _Decision) -> _Decision:

@@ -85,6 +85,9 @@ def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Me
         noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
     ]
     together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
+    few = None if together.measured else noise.estimate_from_few_days(_list_logarithms(older))
+    if few is not None and noise.is_noisier(few, together):
+        return few
     # Runs of one day differ by less than days: only more of it counts.
     alike = _estimate_recorded_noise(evidence.baseline)
     if together.measured or alike is None or alike.sigma <= together.sigma:
@@ -109,7 +112,12 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
     source = "nights" if not stored else "nights of history"
     if 0 < stored < len(previous):
         source = f"nights, {stored} of them of the history"
-    return noise.estimate_from_daily_runs(np.log(np.array(list(map(_STATISTIC, previous)), dtype=float)), source)
+    return noise.estimate_from_daily_runs(_list_logarithms(previous), source)
+
+
+def _list_logarithms(previous: PreviousRuns) -> Floats:
+    logarithms: Floats = np.log(np.array(list(map(_STATISTIC, previous)), dtype=float))
+    return logarithms
 
 
 def count_recorded_groups(baseline: Baseline) -> float:

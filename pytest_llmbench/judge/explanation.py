@@ -20,6 +20,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.judge.agreement import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.estimate import count_recorded_groups
+from pytest_llmbench.judge.noise import ENOUGH
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.run_selection import select_launch
 from pytest_llmbench.judge.shape import FEWEST, Shape
@@ -113,7 +114,7 @@ def explain_implausible(estimate: Estimate, newest: Measurement, evidence: Evide
     return "; ".join(reasons)
 
 
-def list_doubts(estimate: Estimate) -> list[Note]:
+def list_doubts(estimate: Estimate, assumed_cv: float) -> list[Note]:
     """Return what makes the estimate worse than it could be."""
     notes = []
     if estimate.threshold_only:
@@ -121,7 +122,25 @@ def list_doubts(estimate: Estimate) -> list[Note]:
     if estimate.rounding > COARSE * estimate.margin:
         text = f"the baseline's rounding ({estimate.rounding:.1%}) is more than a tenth of the margin"
         notes.append(Note(NoteCode.COARSE_BASELINE, text))
+    if text := _describe_unexpected_noise(estimate, assumed_cv):
+        notes.append(Note(NoteCode.NOISIER, text))
     return notes
+
+
+def _describe_unexpected_noise(estimate: Estimate, assumed_cv: float) -> str:
+    """Return that runs look noisier than is assumed, "" if they do not or their noise is well known."""
+    known = estimate.noise
+    if known.measured and known.degrees_of_freedom < ENOUGH and known.sigma > assumed_cv:
+        return (
+            f"earlier runs differ by {known.sigma:.1%}, more than the {assumed_cv:.1%} that is assumed between runs: "
+            "the interval is wider until 8 nights are known (--llmb-history)"
+        )
+    if not known.measured and estimate.within_run_error > known.sigma:
+        return (
+            f"the steps of the run fix its mean to {estimate.within_run_error:.1%} only, less well than the "
+            f"{known.sigma:.1%} that is assumed from run to run: the interval is wider"
+        )
+    return ""
 
 
 def list_baseline_doubts(baseline: Baseline) -> list[Note]:

@@ -26,6 +26,8 @@ SMALLEST = 1e-4  # no cluster repeats itself better than to 0.01 %: equal number
 
 ASSUMED_FREEDOM = 4.0
 
+CERTAIN = 1e6  # degrees of freedom of a number without an error of its own
+
 
 def assume_noise(cv: float) -> Noise:
     """Return the noise that is assumed where nothing was measured: a coefficient of variation with 4 degrees."""
@@ -44,6 +46,27 @@ def estimate_from_daily_runs(logarithms: Sequence[float] | Floats, unit: str = "
         return None
     sigma = compute_median_deviation(np.diff(logarithms)) / math.sqrt(2)
     return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {unit}")
+
+
+def estimate_from_few_days(logarithms: Sequence[float] | Floats) -> Noise | None:
+    """Return the noise of 2 to 7 daily runs (log seconds, in order); None for fewer or more.
+
+    The root mean square of successive differences, over the root of 2 (von Neumann et al., Annals of Mathematical
+    Statistics 12(2), 1941): a change of level counts once. Degrees of freedom 2 (H - 1)^2 / (3 H - 4).
+    """
+    count = len(logarithms)
+    if not 2 <= count < FEWEST_DAYS:
+        return None
+    differences = np.diff(np.array(logarithms, dtype=float))
+    sigma = math.sqrt(float(np.mean(differences**2)) / 2)
+    freedom = 2 * (count - 1) ** 2 / (3 * count - 4)
+    return _make_noise(sigma, freedom, f"{count} nights, noisier than is assumed")
+
+
+def is_noisier(measured: Noise, assumed: Noise) -> bool:
+    """Return True if an estimate is larger than an assumption by more than chance makes (5 %)."""
+    ratio = (measured.sigma / assumed.sigma) ** 2
+    return compute_f_probability(ratio, measured.degrees_of_freedom, CERTAIN) < 0.05
 
 
 def estimate_from_repeats(seconds: Sequence[float], what: str) -> Noise | None:

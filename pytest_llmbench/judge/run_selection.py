@@ -26,7 +26,7 @@ from pytest_llmbench.core.models import (
     Reason,
     StoredRun,
 )
-from pytest_llmbench.core.robust import HICCUP, compute_mean, compute_median
+from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_median
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 
@@ -183,6 +183,8 @@ def _find_hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
         return ()
     steps = np.array(run.mean_of or [1] * len(window))
     large = window >= LARGE * compute_median(window)
+    if int(np.count_nonzero(large)) > MOST_STALLS + run.moving_mean - 1:
+        return ()
     if HICCUP * int(steps.sum()) < 1:  # of so few steps even one is more than one of twenty
         return ()
     if int(steps[large].sum()) > math.ceil(HICCUP * int(steps.sum())) or window.max() > HANG * compute_median(window):

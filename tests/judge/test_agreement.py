@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import permutations
 
 import numpy as np
@@ -13,8 +13,9 @@ from builders import BASELINE, HISTORY, evidence, measurement, noisy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Baseline, BaselineKind, Measurement, Reason, Recording, Verdict
+from pytest_llmbench.core.models import Acknowledgement, Baseline, BaselineKind, Measurement, Reason, Recording, Verdict
 from pytest_llmbench.core.robust import compute_trimmed_mean
+from pytest_llmbench.judge.acknowledged import accept_reasons
 from pytest_llmbench.judge.agreement import Occasion, count_groups, expect_noise, find_run_levels
 from pytest_llmbench.judge.decide import judge
 
@@ -49,6 +50,72 @@ def test_one_stall_is_inconclusive_and_meets_the_literal_rule() -> None:
     judgement = judge(evidence(stalled(34, 5.0, first=20), baseline=RECORDED))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
     assert judgement.meets_point is True
+
+
+def long_run(*stalls: tuple[int, float], steps: int = 500, mean_of: int = 1) -> Measurement:
+    """Return a run of many records against the recorded baseline, with some records that many times as long."""
+    window = np.full(steps, 7.325) * (1 + 0.002 * np.random.default_rng(1).standard_normal(steps))
+    for record, factor in stalls:
+        window[record] *= factor
+    numbers = tuple(range(1, steps + 1))
+    run = measurement(
+        compute_trimmed_mean(window),
+        window_seconds=tuple(window.tolist()),
+        window_steps=numbers,
+        window_lines=numbers,
+        baseline=RECORDED,
+    )
+    return replace(run, mean_of=(mean_of,) * steps if mean_of > 1 else ())
+
+
+@pytest.mark.parametrize("mean_of", [1, 10])
+def test_two_stalls_are_forgiven_however_many_steps(mean_of: int) -> None:
+    two, three = [(100, 20.0), (300, 20.0)], [(100, 20.0), (200, 20.0), (300, 20.0)]
+    assert judge(evidence(long_run(*two, mean_of=mean_of), baseline=RECORDED)).meets_point is True
+    judgement = judge(evidence(long_run(*three, mean_of=mean_of), baseline=RECORDED))
+    assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
+
+
+def test_stalls_of_one_step_in_twenty_fail() -> None:
+    judgement = judge(evidence(long_run(*((step, 5.0) for step in range(9, 500, 20))), baseline=RECORDED))
+    assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
+
+
+def test_recorded_saves_are_no_stalls() -> None:
+    saves = [(step, 2.0) for step in range(9, 500, 20)]
+    baseline = replace(RECORDED, recording=replace(RECORDED.recording, mean_seconds=7.325 * 1.05))  # type: ignore[type-var]
+    judgement = judge(evidence(replace(long_run(*saves), baseline=baseline), baseline=baseline))
+    assert judgement.meets_point is True
+
+
+def few_means(*seconds: float) -> Measurement:
+    numbers = tuple(10 * number for number in range(1, len(seconds) + 1))
+    statistic = compute_trimmed_mean(np.array(seconds))
+    run = measurement(statistic, window_seconds=seconds, window_steps=numbers, window_lines=numbers, baseline=RECORDED)
+    return replace(run, mean_of=(10,) * len(seconds))
+
+
+@pytest.mark.parametrize(
+    ("factors", "meets"),
+    [((1.14, 1.14, 0.75), False), ((0.6, 1.2, 1.2, 1.1), False), ((1.0, 1.01, 0.99), True), ((1.02, 1.05, 1.03), True)],
+)
+def test_means_that_contradict_each_other_do_not_pass(factors: tuple[float, ...], meets: bool) -> None:
+    judgement = judge(evidence(few_means(*(7.325 * factor for factor in factors)), baseline=RECORDED))
+    assert judgement.meets_point is meets
+    assert (judgement.reason is Reason.INTERVAL_TOO_WIDE) is not meets
+
+
+@pytest.mark.parametrize("reason", [Reason.FEW_STEPS_DECIDE, Reason.INTERVAL_TOO_WIDE])
+def test_accepted_doubt_leaves_the_statistic_to_decide(reason: Reason) -> None:
+    """The message keeps what is wrong."""
+    run = stalled(6, 3.0) if reason is Reason.FEW_STEPS_DECIDE else few_means(7.325 * 1.14, 7.325 * 1.14, 7.325 * 0.75)
+    entry = Acknowledgement(
+        RECORDED.key.id, 0.0, date(2025, 1, 1), date(2027, 1, 1), "known", "A. Person", "a.yaml:3", accepts=reason
+    )
+    refused = judge(evidence(run, baseline=RECORDED))
+    accepted = judge(accept_reasons(evidence(run, baseline=RECORDED), [entry]))
+    assert (refused.reason, refused.meets_point, accepted.meets_point) == (reason, False, True)
+    assert [note.acknowledgement for note in accepted.notes if note.code == "acknowledged"] == [entry]
 
 
 def width(baseline: Baseline, *older: Measurement) -> float:

@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from builders import evidence, measurement, nights
 
 from pytest_llmbench.core.models import Noise
 from pytest_llmbench.judge import noise
+from pytest_llmbench.judge.decide import judge
 
 
 def series(sigma: float, nights: int, seed: int = 0) -> list[float]:
@@ -107,3 +109,30 @@ def test_configuration_keeps_its_noise_next_to_noiseless_ones(own: float, expect
     """Step times that are printed coarsely may all be the same."""
     quiet = Noise(0.0, 100.0, "10 configurations", measured=True)
     assert noise.with_prior(Noise(own, 4.0, "5 nights", measured=True), quiet, 0.01).sigma == expected
+
+
+@pytest.mark.parametrize(("sigma", "noisy"), [(0.002, False), (0.008, False), (0.04, True), (0.1, True)])
+def test_few_nights_show_noise_beyond_the_assumed(sigma: float, noisy: bool) -> None:
+    few = noise.estimate_from_few_days(series(sigma, 5))
+    assert few is not None
+    assert noise.is_noisier(few, noise.assume_noise(0.01)) is noisy
+
+
+def test_one_night_or_eight_are_not_few() -> None:
+    assert [noise.estimate_from_few_days(series(0.02, nights)) is None for nights in (0, 1, 2, 7, 8)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_two_noisy_nights_widen_the_interval_and_are_noted() -> None:
+    tonight = measurement(7.325 * 1.02)
+    quiet = judge(evidence(tonight, *nights(7.30, 7.35, first=1)))
+    noisy = judge(evidence(tonight, *nights(7.0, 7.7, first=1)))
+    assert quiet.estimate is not None
+    assert noisy.estimate is not None
+    assert noisy.estimate.high - noisy.estimate.low > 2 * (quiet.estimate.high - quiet.estimate.low)
+    assert ["noisier" in [note.code for note in judgement.notes] for judgement in (quiet, noisy)] == [False, True]

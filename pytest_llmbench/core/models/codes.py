@@ -140,6 +140,7 @@ class NoteCode(StrEnum):
     MOVING_MEAN = "moving-mean"
     MOVING_MEAN_WARM_UP = "moving-mean-warm-up"
     NEWER_JOB = "newer-job"
+    NOISIER = "noisier"
     NORM_UNKNOWN = "norm-unknown"
     NOT_COMPARABLE = "not-comparable"
     OLDER_RUNS = "older-runs"
