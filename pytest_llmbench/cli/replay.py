@@ -1,11 +1,11 @@
-"""`llmbench replay`: the same runs judged under other settings."""
+"""`llmbench replay`: the same runs judged under other settings, or as an earlier version judged them."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.cli import Output, Subparsers, add_runs, rename_flags, resolve_settings
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
+from pytest_llmbench.core.models import Status, make_run_keys
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Outcome
+    from pytest_llmbench.core.models import Outcome, StoredRun
+    from pytest_llmbench.history.store import StoreLocation
     from pytest_llmbench.pipeline.outcomes import SessionResults
     from pytest_llmbench.pipeline.settings import Settings
 
@@ -48,6 +50,11 @@ def add(commands: Subparsers) -> None:
             takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
             flag = option.flag.replace("--llmb-", "--")
             parser.add_argument(flag, dest=name_destination(option.flag), help=option.help, **takes)
+    parser.add_argument(
+        "--history",
+        metavar="URL",
+        help="After an upgrade: judge all runs again and list verdicts that differ from those of this history.",
+    )
     parser.set_defaults(command=_run)
 
 
@@ -58,12 +65,24 @@ def _run(arguments: argparse.Namespace) -> Output:
     changed = {name: value for name, value in values.items() if value is not None}
     if not all(str(value).strip() for value in changed.values()):
         raise SettingsError("an option is empty: give it a value, or leave it out")
+    if arguments.history is not None:
+        return _run_against_history(arguments, changed)
     if not changed:
         flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
-        raise SettingsError(f"nothing to change: give one of {flags}")
+        raise SettingsError(f"nothing to change: give one of {flags}, or --history")
     with rename_flags():
         replayed = replay(resolve_settings(arguments), resolve_settings(arguments, **changed), datetime.now(UTC))
     return Output(format_replay(replayed), code=0 if replayed.judged else 1)
+
+
+def _run_against_history(arguments: argparse.Namespace, changed: Mapping[str, object]) -> Output:
+    from pytest_llmbench.cli.history import open_history
+
+    place = open_history(arguments.history)
+    with rename_flags():
+        settings = resolve_settings(arguments, llmb_runs="each", **changed)
+        nights = replay_history(settings, place, datetime.now(UTC))
+    return Output(format_nights(nights), code=0 if nights else 1)
 
 
 # --- both verdicts ---------------------------------------------------------------------------------------
@@ -169,3 +188,88 @@ def _is_judged(outcome: Outcome | None) -> bool:
 
 def _is_failed(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.failed
+
+
+# --- the verdicts of a history ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedNight:
+    """A run with the verdict that a history holds of it, and the one that it gets now."""
+
+    started: datetime
+    configuration: str
+    job_id: str
+    before: StoredRun
+    after: Outcome
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Both verdicts with their reasons, as `PASS (within-tolerance)`."""
+        judgement = self.after.judgement
+        return f"{self.before.verdict} ({self.before.reason})", f"{judgement.verdict} ({judgement.reason})"
+
+    @property
+    def failed(self) -> tuple[bool, bool]:
+        """True if its item failed before, and if it fails now."""
+        return self.before.status == Status.FAILED, self.after.failed
+
+    @property
+    def has_changed(self) -> bool:
+        """True if its verdict, the reason or what follows for its item is another one now."""
+        return self.texts[0] != self.texts[1] or self.failed[0] != self.failed[1]
+
+
+def replay_history(settings: Settings, place: StoreLocation, now: datetime) -> list[ReplayedNight]:
+    """Judge each run under `settings.logs` that a history has judged, oldest first; runs that it does not know are left
+    out. HistoryError if the history cannot be read."""
+    from pytest_llmbench.history.queries import read_stored_runs
+    from pytest_llmbench.pipeline.catalog import load
+    from pytest_llmbench.pipeline.evaluate import evaluate_runs
+    from pytest_llmbench.pipeline.find_runs import ingest
+
+    catalog = load(settings)
+    runs = ingest(settings, catalog, now)
+    keys = {run.identity.key for run in runs.runs if run.identity.key is not None}
+    by_id = read_stored_runs(place, [key.id for key in keys])
+    past = {key: by_id[key.id] for key in keys if key.id in by_id}
+    stored = {
+        (configuration, run_key): run
+        for configuration, runs_of_one in by_id.items()
+        for run in runs_of_one
+        if run.verdict
+        for run_key in make_run_keys(run.job_id, run.logs, run.started)
+    }
+    nights = []
+    for outcome in _decide(evaluate_runs(runs, settings, catalog, now, past), settings).values():
+        measurement, configuration = outcome.judgement.measurement, outcome.case.key.id
+        if measurement is None:
+            continue
+        found = (stored.get((configuration, run_key)) for run_key in measurement.run.same_run_keys)
+        before = next(filter(None, found), None)
+        if before is not None:
+            job_id = measurement.run.found.job_id
+            nights.append(ReplayedNight(before.started, configuration, job_id, before, outcome))
+    return sorted(nights, key=lambda night: (night.started, night.configuration, night.job_id))
+
+
+def format_nights(nights: Sequence[ReplayedNight]) -> str:
+    """Return the runs whose verdict changes, those that turn red first, and a count; 79 columns wide."""
+    if not nights:
+        return "nothing to compare: the history has no verdict on a run under the given paths"
+    changed = [night for night in nights if night.has_changed]
+    lines = []
+    for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
+        chosen = [
+            night for night in changed if (night.failed == colours if colours else night.failed[0] == night.failed[1])
+        ]
+        lines += [f"{label}:"] if chosen else []
+        for night in chosen:
+            job = f"  job {night.job_id}" if night.job_id else ""
+            lines.append(f"  {night.started:%Y-%m-%d %H:%M}{job}  {night.configuration}")
+            lines.append(f"    {night.texts[0]} -> {night.texts[1]}")
+            lines += textwrap.wrap(
+                night.after.judgement.text, 79, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+            )
+    count = f"{len(changed)} of {count_noun(len(nights), 'stored verdict')} would change"
+    return "\n".join([*lines, count])

@@ -95,7 +95,8 @@ def _explain_wide_interval(current: Sequence[Measurement], estimate: Estimate) -
     inside = [estimate_within(run) for run in current]
     count = len(inside)
     error = math.sqrt(sum(within.error**2 for within in inside)) / count
-    freedom = max(sum(within.effective_sample_size for within in inside) - count, 1.0)
+    # Correlated steps widen the error. They are no reason to know that error less well: t would be that of two steps.
+    freedom = max(sum(len(run.window_seconds) for run in current) - count, 1)
     half = compute_quantile(1 - estimate.level, freedom) * error
     width = half + min(half, sum(within.reach for within in inside) / count)
     if width <= WIDEST * estimate.margin + EQUAL:

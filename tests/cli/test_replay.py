@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,3 +85,62 @@ def test_what_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str], argumen
 def test_nothing_judged_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["replay", "--tolerance=2%", str(tmp_path)]) == 1
     assert "nothing was judged" in capsys.readouterr().out
+
+
+# --- the verdicts of a history ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the history of a session that judged the examples."""
+    path = tmp_path_factory.mktemp("history") / "h.db"
+    command = [f"--llmb-logs={EXAMPLES}", f"--llmb-history={path}", "-q", "-p", "no:cacheprovider"]
+    subprocess.run([sys.executable, "-m", "pytest", *command], cwd=path.parent, capture_output=True, check=False)
+    return path
+
+
+def rewrite(stored: Path, folder: Path, verdict: str, reason: str, status: str) -> tuple[Path, str]:
+    """Return a copy of a history in which a green verdict became another one, and its configuration."""
+    path = folder / "h.db"
+    shutil.copy(stored, path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        (name,) = connection.execute("select configuration from llmb_verdict where verdict = 'PASS' limit 1").fetchone()
+        change = "update llmb_verdict set verdict = ?, reason = ?, status = ? where configuration = ?"
+        connection.execute(change, (verdict, reason, status, name))
+    return path, name
+
+
+@pytest.mark.slow
+def test_same_rules_change_no_stored_verdict(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+    (line,) = told(capsys, f"--history={stored}")
+    assert re.fullmatch(r"0 of \d\d stored verdicts would change", line)
+
+
+@pytest.mark.slow
+def test_verdict_of_older_rules_is_listed_with_both_reasons(
+    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path
+) -> None:
+    path, name = rewrite(stored, tmp_path, "INVALID", "diverged", "failed")
+    lines = told(capsys, f"--history={path}")
+    assert lines[0] == "turn from red:"
+    assert lines[1].endswith(name)
+    assert lines[2] == "    INVALID (diverged) -> PASS (within-tolerance)"
+    assert lines[-1].startswith("1 of ")
+    assert all(len(line) < 80 for line in lines)
+
+
+@pytest.mark.slow
+def test_changed_colour_of_the_same_verdict_is_listed(
+    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path
+) -> None:
+    path, _ = rewrite(stored, tmp_path, "PASS", "within-tolerance", "failed")
+    lines = told(capsys, f"--history={path}")
+    assert (lines[0], lines[2]) == ("turn from red:", "    PASS (within-tolerance) -> PASS (within-tolerance)")
+
+
+@pytest.mark.slow
+def test_history_of_other_runs_compares_nothing(
+    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path
+) -> None:
+    assert main(["replay", f"--history={stored}", str(tmp_path)]) == 1
+    assert "nothing to compare" in capsys.readouterr().out
