@@ -12,10 +12,10 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Reason
-from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_trimmed_mean
+from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_trimmed_mean, winsorise
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import EQUAL, FEWEST_STEPS, Answer, bound_run_rounding, estimate_within
-from pytest_llmbench.judge.noise import estimate_within_run
+from pytest_llmbench.judge.noise import REACHING, estimate_within_run
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -98,10 +98,12 @@ def _explain_wide_interval(current: Sequence[Measurement], estimate: Estimate) -
     # Correlated steps widen the error. They are no reason to know that error less well: t would be that of two steps.
     freedom = max(sum(len(run.window_seconds) for run in current) - count, 1)
     half = compute_quantile(1 - estimate.level, freedom) * error
-    width = half + min(half, sum(within.reach for within in inside) / count)
+    below = min(half, sum(within.reach for within in inside) / count)
+    above = min(half, sum(map(_reach_up, current)) / count)
+    width = below + above
     if width <= WIDEST * estimate.margin + EQUAL:
         return ""
-    low, high = (formatting.format_difference(math.exp(bound)) for bound in (half - width, half))
+    low, high = (formatting.format_difference(math.exp(bound)) for bound in (-below, above))
     return f"the steps fix the step time to between {low} and {high} only, wider than {WIDEST} tolerances"
 
 
@@ -123,6 +125,18 @@ def _find_slowest(run: Measurement, evidence: Evidence) -> float:
     seconds = run.statistic_seconds or math.nan
     half = bound_run_rounding(run)
     return seconds * (1 + half) if 2 * half > evidence.tolerance.factor - 1 else math.nan
+
+
+def _reach_up(run: Measurement) -> float:
+    """Return the log difference of the slowest step that counts to the statistic: no mean of such steps lies above it.
+
+    Infinite for few steps, all of which may be fast by chance.
+    """
+    window, statistic = np.array(run.window_seconds), run.statistic_seconds or math.nan
+    if len(window) < REACHING:
+        return math.inf
+    slowest = window if run.baseline.window.statistic == "mean" else winsorise(window)
+    return math.log(float(slowest.max()) / statistic)
 
 
 def _average_difference(current: Sequence[Measurement], statistic: Statistic, expected: float) -> float:
