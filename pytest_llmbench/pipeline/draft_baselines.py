@@ -36,7 +36,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.ingest.discover.path_patterns import make_pattern
-from pytest_llmbench.ingest.discover.run_facts import collect_facts, list_parts, says_enough
+from pytest_llmbench.ingest.discover.run_facts import collect_facts, list_parts
 from pytest_llmbench.measure.attempts import choose_segment
 from pytest_llmbench.measure.validity import UNKNOWN_STEPS
 from pytest_llmbench.measure.window import choose_last_half, choose_whole_means, fits
@@ -185,7 +185,7 @@ def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunM
     # A name alone, such as train.log, says too little: the folder that holds it belongs to the place.
     below = parts[above:] if len(parts) - above > 1 else parts[-2:]
     facts = collect_facts(run.found, logs)
-    path = make_pattern(below, run.found.job_id, counts_runs=says_enough(facts))
+    path = make_pattern(below, run.found.job_id)
     return RunMatch(path, tuple((fact.name, fact.text) for fact in facts))
 
 

@@ -1,8 +1,7 @@
 """Patterns of the places where the runs of one configuration lie: what changes from night to night is left open.
 
-`#` stands for digits and `*` for any text within a name. A number is left open where it is one of a job, a date or a
-time, and one that counts runs where these say enough of themselves; any other one is kept: it may be that of the GPUs,
-or a size of the model.
+`#` stands for digits and `*` for any text within a name. A number is left open if it is one of a job, a date or a
+time, or counts runs (`version_3`); any other number is kept: it may be that of the GPUs, or a size of the model.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from pytest_llmbench.ingest.discover.names import strip_compression
 _TIME = r"[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?"
 _DATE = re.compile(rf"(?<!\d)(?:19|20)\d\d([-_.]?)[01]\d\1[0-3]\d(?:[-_T. ]+{_TIME})?(?!\d)")
 _MONTH = re.compile(rf"(?<![A-Za-z])(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)([0-3]\d[-_]{_TIME})(?!\d)")
-# Words with the number of a job, and words that count runs. `trial` and `seed` are none of them: they tell the
-# configurations of a study apart.
+# Words with the number of a job, and words that count runs: Lightning's `version_3`, MLPerf's `result_2.txt`. `trial`
+# and `seed` are not among them: they distinguish the configurations of a study. Runs of several configurations that
+# such a number alone distinguishes are one place, and a recording refuses them if their times disagree.
 _OF_JOB = re.compile(r"(?<![a-z])(?:job|jobid|slurm|pid|night|day)[-_.]?\d+(?![\da-z])", re.IGNORECASE)
-_OF_RUN = re.compile(r"(?<![a-z])(?:run|version|attempt|restart)[-_.]?\d+(?![\da-z])", re.IGNORECASE)
+_OF_RUN = re.compile(r"(?<![a-z])(?:run|version|result|attempt|restart)[-_.]?\d+(?![\da-z])", re.IGNORECASE)
 # A number of a job, or of a node; one that letters touch may be a size.
 _LONG = re.compile(r"(?<![A-Za-z\d])\d{6,}(?![A-Za-z\d])")
 _ROUND = (64, 1000)
@@ -33,17 +33,13 @@ _EVENTS = "events.out.tfevents."
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
-def generalise(text: str, job_id: str = "", *, counts_runs: bool = True) -> str:
-    """Return a name with `#` and `*` for what another run of the same configuration may have in its place.
-
-    `counts_runs`: whether `run_7` is the seventh run of one configuration.
-    """
+def generalise(text: str, job_id: str = "") -> str:
+    """Return a name with `#` and `*` for what another run of the same configuration may have in its place."""
     text = _UUID.sub("*", text)
     if job_id:
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])", "#", text)
     text = _MONTH.sub(lambda match: "*" + _DIGITS.sub("#", match[1]), _DATE.sub(_open_numbers, text))
-    text = _OF_JOB.sub(_open_numbers, text)
-    text = _OF_RUN.sub(_open_numbers, text) if counts_runs else text
+    text = _OF_RUN.sub(_open_numbers, _OF_JOB.sub(_open_numbers, text))
     return _RANDOM.sub(r"\1*", _LONG.sub(_open_unless_round, text))
 
 
@@ -56,15 +52,15 @@ def _open_numbers(match: re.Match[str]) -> str:
     return _DIGITS.sub("#", match[0])
 
 
-def make_pattern(parts: Sequence[str], job_id: str = "", *, counts_runs: bool = True) -> str:
+def make_pattern(parts: Sequence[str], job_id: str = "") -> str:
     """Return the pattern of a log's path from the names of its folders, outermost first, and its own."""
     *folders, log = parts
     # A short number of a job may be that of the GPUs in the name of a folder.
     of_folders = job_id if len(job_id) >= CERTAIN_DIGITS else ""
-    opened = [generalise(part, of_folders, counts_runs=counts_runs) for part in folders]
+    opened = [generalise(part, of_folders) for part in folders]
     plain = strip_compression(log)
     # Behind the time stand the node and the process.
-    name = f"{_EVENTS}*" if plain.startswith(_EVENTS) else generalise(plain, job_id, counts_runs=counts_runs)
+    name = f"{_EVENTS}*" if plain.startswith(_EVENTS) else generalise(plain, job_id)
     return "/".join((*opened, name))
 
 
