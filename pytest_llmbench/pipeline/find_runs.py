@@ -39,9 +39,24 @@ from pytest_llmbench.ingest.duplicates import (
     drop_copies,
     mark_copies,
 )
+from pytest_llmbench.ingest.log_choice import (
+    LEFT_OUT,
+    Claim,
+    Neighbours,
+    ReadRun,
+    Surroundings,
+    can_be_outdone,
+    choose_streams,
+    count_times,
+    find_unlike,
+    outdoes,
+    swap_silent_streams,
+)
 from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
 from pytest_llmbench.pipeline.catalog import Catalog, read_tables
 from pytest_llmbench.pipeline.settings import Settings
+
+NO_STEP = "no training step in it that docs/parsing.md knows, and not the name of a launched job"
 
 if TYPE_CHECKING:
     from pytest_llmbench.ingest.discover.match import Matching
@@ -72,43 +87,47 @@ def ingest(
     """
     from pytest_llmbench.ingest.discover import find_runs
     from pytest_llmbench.ingest.discover.match import cache_matches
-    from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place, list_own_places
+    from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place
     from pytest_llmbench.ingest.reading.cache import LogCache
     from pytest_llmbench.ingest.reading.reader import Reading
     from pytest_llmbench.ingest.sources.stores import Stores
 
     stores = Stores()
-    discovery = find_runs(settings.logs, stores, list_own_places(catalog.recipes))
+    discovery = find_runs(settings.logs, stores)
     cache = LogCache(settings.cache, settings.logs, catalog.definitions) if settings.cache else None
-    reading = Reading(stores, discovery.runs, catalog.definitions, cache=cache, tell=tell)
     find = cache_matches()
     ignored = [IgnoredFile(path.name, why) for path, why in discovery.ignored if path.name != "nsys_profile"]
-
     tables = _open_tables(catalog, stores)
 
-    def identify_run(files: RunFiles, attempts: tuple[Attempt, ...]) -> Run:
-        run = _identify(files, attempts, settings, catalog, now, find=find, tables=tables)
-        return _read_as_known(run, catalog, tables)
+    def read_all(found: Sequence[RunFiles], tell: Callable[[ReadCounts], None] | None = None) -> list[ReadRun]:
+        reading = Reading(stores, found, catalog.definitions, cache=cache, tell=tell)
+        return [_read_run(files, reading) for files in found]
 
-    runs, lone = [], []
-    for run_files in discovery.runs:
-        attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
+    def identify_run(run: ReadRun) -> Run:
+        identified = _identify(run.files, run.attempts, settings, catalog, now, find=find, tables=tables)
+        return _read_as_known(identified, catalog, tables)
+
+    runs: list[Run] = []
+    lone: list[ReadRun] = []
+    for run in _choose_streams(read_all(discovery.runs, tell), read_all):
         if (
-            _is_run(run_files, attempts)
-            or _is_unread(run_files, attempts, catalog)
-            or lies_at_own_place(run_files, catalog.recipes)
+            _is_run(run.files, run.attempts)
+            or _is_unread(run.files, run.attempts, catalog)
+            or lies_at_own_place(run.files, catalog.recipes)
         ):
-            runs.append(identify_run(run_files, attempts))
+            runs.append(identify_run(run))
         else:
-            lone.append((run_files, attempts))
+            lone.append(run)
     filled = {run.found.folder for run in runs}
-    for run_files, attempts in lone:
-        if run_files.folder not in filled and _has_died(run_files):  # the only log of a launch, whatever it is called
-            runs.append(identify_run(run_files, attempts))
+    for run in lone:
+        if run.files.folder not in filled and _has_died(run.files):  # the only log of a launch, whatever it is called
+            runs.append(identify_run(run))
         else:
-            why = _describe_unread(attempts, catalog)
-            reason = "no training step in it that docs/parsing.md knows, and not the name of a launched job"
-            ignored.append(IgnoredFile(run_files.id, reason + why))
+            why = _describe_unread(run.attempts, catalog)
+            ignored.append(IgnoredFile(run.files.id, NO_STEP + why))
+    choice = _choose_metrics(discovery.metrics, runs, lone, catalog, read_all)
+    runs = [run for run in runs if run.id not in choice.displaced] + [identify_run(run) for run in choice.runs]
+    ignored += choice.ignored
     own, attached = drop_attached(runs)
     once, copies = drop_copies(order_runs(own, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)
@@ -117,6 +136,73 @@ def ingest(
     ignored += [IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *copies, *repeated)]
     unreadable = (_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
     return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored), tables.recipes, (*copies, *repeated))
+
+
+def _read_run(files: RunFiles, reading: Reading) -> ReadRun:
+    return ReadRun(files, tuple(Attempt(attempt, _parse(attempt, reading)) for attempt in files.attempts))
+
+
+ReadAll = Callable[[Sequence[RunFiles]], list[ReadRun]]
+"""Reads the logs of runs."""
+
+
+def _choose_streams(runs: Sequence[ReadRun], read_all: ReadAll) -> list[ReadRun]:
+    """Return runs with standard error as the log if it holds steps and standard output does not."""
+    swapped = {run.files.id: files for run in runs if (files := swap_silent_streams(run))}
+    by_id = {run.files.id: run for run in read_all(list(swapped.values()))} if swapped else {}
+    return [choose_streams(run, by_id[run.files.id]) if run.files.id in by_id else run for run in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class _MetricsChoice:
+    """The metrics that are runs, the ids of the runs whose logs they displace, and what was left out."""
+
+    runs: tuple[ReadRun, ...] = ()
+    displaced: frozenset[str] = frozenset()
+    ignored: tuple[IgnoredFile, ...] = ()
+
+
+def _choose_metrics(
+    metrics: Sequence[RunFiles], runs: Sequence[Run], lone: Sequence[ReadRun], catalog: Catalog, read_all: ReadAll
+) -> _MetricsChoice:
+    """Return which files of metrics are runs although logs were found under the same path."""
+    from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place
+
+    if not metrics:
+        return _MetricsChoice()
+    logged = {run.id: ReadRun(run.found, run.attempts) for run in runs}
+    outdone = (
+        run.id
+        for run in runs
+        # a run of a known configuration stays at the log that its baseline was recorded from
+        if run.identity.key is None and not run.identity.candidates and can_be_outdone(logged[run.id].logs)
+    )
+    surroundings = Surroundings(
+        Neighbours(run.found for run in runs), Neighbours(run.files for run in lone), frozenset(outdone)
+    )
+    claims = {
+        files.id: surroundings.classify(files, is_own=lies_at_own_place(files, catalog.recipes)) for files in metrics
+    }
+    read = {run.files.id: run for run in read_all([files for files in metrics if claims[files.id] is not Claim.HIDDEN])}
+    by_claim = {claim: [read[name] for name in read if claims[name] is claim] for claim in Claim}
+    rivals = {run.files.id: surroundings.find_rival(run.files).id for run in by_claim[Claim.CONTESTED]}
+    winners = [run for run in by_claim[Claim.CONTESTED] if outdoes(run, logged[rivals[run.files.id]])]
+    displaced = {rivals[run.files.id]: run for run in winners}
+    unlike = find_unlike(by_claim[Claim.DOUBTFUL], list(logged.values()))
+    chosen = [*by_claim[Claim.RUN], *winners, *unlike]
+    with_steps = [run for run in chosen if _is_run(run.files, run.attempts)]
+    kept = {run.files.id for run in with_steps}
+    ignored = [IgnoredFile(run.files.id, NO_STEP) for run in chosen if run.files.id not in kept]
+    names = {run.files.id for run in chosen}
+    left_out = (attempt.log for files in metrics if files.id not in names for attempt in files.attempts)
+    ignored += [IgnoredFile(log.name, LEFT_OUT) for log in left_out]
+    ignored += [IgnoredFile(name, _describe_displaced(logged[name], winner)) for name, winner in displaced.items()]
+    return _MetricsChoice(tuple(with_steps), frozenset(displaced), tuple(ignored))
+
+
+def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:
+    fewer = formatting.count_noun(count_times(run.logs), "time")
+    return f"{fewer} of steps, of which {metrics.files.id} of the same launch holds {count_times(metrics.logs)}"
 
 
 def _make_unreadable(path: Path, why: str, settings: Settings, catalog: Catalog) -> UnmatchedRun:
@@ -147,6 +233,10 @@ def ingest_job(
     stores = Stores()
     reading, tables = Reading(stores, (), catalog.definitions), _open_tables(catalog, stores)
     settings = Settings(release=key.release, gpu=key.gpu)
+
+    def read_all(found: Sequence[RunFiles]) -> list[ReadRun]:
+        return [_read_run(files, reading) for files in found]
+
     best: Run | None = None
     for place in (place for place in places if is_there(place)):
         for run_files in find_runs([place]).runs:
@@ -154,8 +244,8 @@ def ingest_job(
             earlier = since is not None and run_files.modified is not None and run_files.modified < since
             if run_files.job_id != job_id or not run_files.attempts or earlier:
                 continue
-            attempts = tuple(Attempt(files, _parse(files, reading)) for files in run_files.attempts)
-            run = _identify(run_files, attempts, settings, catalog, now, find=match_baselines, tables=tables)
+            (read,) = _choose_streams([_read_run(run_files, reading)], read_all)
+            run = _identify(read.files, read.attempts, settings, catalog, now, find=match_baselines, tables=tables)
             best = run if best is None or count_steps(run) > count_steps(best) else best
         if best is not None and count_steps(best):
             break

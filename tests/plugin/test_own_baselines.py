@@ -92,7 +92,7 @@ def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(j
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("folder", "counts"), [("run_{night}", True), ("version_{night}", True), ("seq{night}", False)])
+@pytest.mark.parametrize(("folder", "counts"), [("run_{night}", True), ("result_{night}", True), ("tp{night}", False)])
 def test_bare_steps_are_matched_unless_their_number_is_a_size(
     judged: Judge, tmp_path: Path, folder: str, *, counts: bool
 ) -> None:

@@ -113,6 +113,7 @@ class RunFiles:
     saves: str = ""  # positive evidence that it was to save a checkpoint
     shards: Shards | None = None  # what of a checkpoint is on disk, None where nothing was looked at
     environment: Pairs = ()  # what its metadata say of container, versions and commits, by the names of the reports
+    given_path: Path | None = None  # the path among those given that led to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Discovery:
     """What was found below the paths of a user."""
 
     runs: tuple[RunFiles, ...]
+    metrics: tuple[RunFiles, ...] = ()  # files of metrics under paths that lead to logs: they may be of the same runs
     ignored: tuple[tuple[Path, str], ...] = ()  # files that are no runs, with the reason
     unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong
 

@@ -44,17 +44,18 @@ _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
-def find_runs(paths: Sequence[Path], stores: Stores | None = None, own: Collection[str] = ()) -> Discovery:
+def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     """Return the runs under the paths in the order of their folders, each once; nothing that is met raises.
 
     A folder is searched with all below it; links to folders are followed once. A path to a file makes that file a log,
     whatever its name. A job of which only metadata is left is a run without attempts. Times are UTC; what is written
     without a zone is taken as local time of this machine. Archives are read as folders where `stores` are given, which
-    then open the files that were found in them. `own` are the places that baselines state.
+    then open the files that were found in them. Files of metrics are runs if no log is found under the path that leads
+    to them.
     """
     walk = Walk(stores or Stores(), opens_archives=stores is not None).run(paths)
     emptied = _drop_doubles(walk)
-    job_folders = find_job_folders(walk.folders, own)
+    job_folders = find_job_folders(walk.folders)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
     logged = find_log_folders(job_folders)
     met = frozenset(folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS)))
@@ -64,8 +65,15 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None, own: Collecti
         for run in _make_runs(place, logged, walk)
     ]
     crowded = {place.folder.path for place in job_folders if place.folder.only_chosen and len(place.jobs.drafts) > 1}
-    runs = add_reports(owned, walk.reports, crowded)
-    return Discovery(_make_ids_unique(runs), tuple(walk.ignored), tuple(walk.unreadable))
+    runs = _make_ids_unique(add_reports(owned, walk.reports, crowded))
+    metrics: list[OwnedRun] = [
+        (_make_run(draft, place, None, None, walk), place.where.inside)
+        for place in job_folders
+        for draft in place.metrics
+        if not place.folder.only_chosen
+    ]
+    beside_logs = _make_ids_unique(add_reports(metrics, walk.reports, crowded), [run.id for run in runs])
+    return Discovery(runs, beside_logs, tuple(walk.ignored), tuple(walk.unreadable))
 
 
 def _mark_twin(run: RunFiles, place: JobFolder, folders: Collection[str]) -> RunFiles:
@@ -216,6 +224,7 @@ def _make_run(
         launcher=find_launcher(record.launcher if record else "", logs, folder.name, where),
         saves=record.saves if record else "",
         environment=record.environment if record else (),
+        given_path=folder.given_path,
     )
 
 
@@ -289,11 +298,14 @@ def _make_printable(text: str) -> str:
     return _UNPRINTABLE.sub("_", text)
 
 
-def _make_ids_unique(runs: Sequence[RunFiles]) -> tuple[RunFiles, ...]:
-    """Tell runs of one id apart by the names of their logs, then by number, in the order of their paths."""
+def _make_ids_unique(runs: Sequence[RunFiles], taken: Sequence[str] = ()) -> tuple[RunFiles, ...]:
+    """Tell runs of one id apart by the names of their logs, then by number, in the order of their paths.
+
+    `taken` are ids of other runs, which stay.
+    """
     ordered = sorted(runs, key=lambda run: (run.folder.parts, len(run.job_id), run.job_id, _find_file(run).name))
-    named = _extend_ids(ordered, lambda _, run: _make_printable(_find_file(run).stem))
-    return tuple(_extend_ids(named, lambda number, _: f"~{number}"))
+    named = _extend_ids(ordered, taken, lambda _, run: _make_printable(_find_file(run).stem))
+    return tuple(_extend_ids(named, taken, lambda number, _: f"~{number}"))
 
 
 def _find_file(run: RunFiles) -> Path:
@@ -301,8 +313,10 @@ def _find_file(run: RunFiles) -> Path:
     return run.attempts[0].log if run.attempts else run.metadata or run.folder
 
 
-def _extend_ids(runs: Sequence[RunFiles], addition: Callable[[int, RunFiles], str]) -> list[RunFiles]:
+def _extend_ids(
+    runs: Sequence[RunFiles], taken: Sequence[str], addition: Callable[[int, RunFiles], str]
+) -> list[RunFiles]:
     """Append what its number and itself make of it to the id of each run that shares its id with another."""
-    counts = Counter(run.id for run in runs)
+    counts = Counter((*taken, *(run.id for run in runs)))
     numbered = enumerate(runs, start=1)
     return [replace(run, id=f"{run.id}/{addition(n, run)}") if counts[run.id] > 1 else run for n, run in numbered]

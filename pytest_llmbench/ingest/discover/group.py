@@ -16,7 +16,7 @@ from pytest_llmbench.core.models.logs import VARIANT_MARK
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import Layout, find_layout, read_stamp
 from pytest_llmbench.ingest.discover.metadata import FILE_NAME
-from pytest_llmbench.ingest.discover.metrics_files import LEFT_OUT, choose_metrics, is_beside_logs, is_metrics
+from pytest_llmbench.ingest.discover.metrics_files import choose_metrics, is_metrics
 from pytest_llmbench.ingest.discover.walk import RENAMED, REPORT, Folder, Notes, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import is_called_archive
 
@@ -46,7 +46,7 @@ class JobDraft:
     launched: bool = True
     attempts: dict[int, AttemptFiles] = field(default_factory=dict)
     modified: float = 0.0
-    metrics: bool = False  # its files are of metrics: they count where there is no log
+    metrics: bool = False  # its files are of metrics, which count if no log has their steps
     remains: Remains | None = None  # what is left of a job without attempts
     remains_at: Path | None = None
 
@@ -255,6 +255,7 @@ class JobFolder:
     folder: Folder
     jobs: FolderJobs
     where: Layout
+    metrics: tuple[JobDraft, ...] = ()  # those that may be of the same runs as logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,14 +267,14 @@ class Assignment:
     undecided: Mapping[str, Path]  # by job id, of which nobody can tell
 
 
-def find_job_folders(folders: Iterable[Folder], own: Collection[str]) -> tuple[JobFolder, ...]:
+def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     """Sort the files of all folders into jobs.
 
     A stray file in or above the folder of an experiment's launched logs speaks for itself: the names of its folders
     speak of those logs.
     """
     places = [JobFolder(folder, group_files(folder), find_layout(folder.parts)) for folder in folders if folder.files]
-    job_folders = _leave_out_metrics(places, own)
+    job_folders = _set_metrics_apart(places)
     strays = [
         (draft, place) for place in job_folders for draft in place.jobs.drafts if not (draft.launched or draft.job)
     ]
@@ -286,21 +287,16 @@ def find_job_folders(folders: Iterable[Folder], own: Collection[str]) -> tuple[J
     return job_folders
 
 
-def _leave_out_metrics(places: Sequence[JobFolder], own: Collection[str]) -> tuple[JobFolder, ...]:
-    """Return folders without metrics where logs stand under the path that led there."""
-    logged: dict[Path, set[Path]] = defaultdict(set)
-    for place in places:
-        logged[place.folder.given_path] |= {place.folder.path for draft in place.jobs.drafts if not draft.metrics}
-    return tuple(_without_metrics(place, logged[place.folder.given_path], own) for place in places)
+def _set_metrics_apart(places: Sequence[JobFolder]) -> tuple[JobFolder, ...]:
+    """Return folders with their metrics apart if the path that led there leads to a log, too."""
+    logged = {place.folder.given_path for place in places if any(not draft.metrics for draft in place.jobs.drafts)}
+    return tuple(_split_metrics(place) if place.folder.given_path in logged else place for place in places)
 
 
-def _without_metrics(place: JobFolder, logged: Collection[Path], own: Collection[str]) -> JobFolder:
-    logs = [files.log for draft in place.jobs.drafts if draft.metrics for files in draft.attempts.values()]
-    if not (logs and is_beside_logs(logs[0], logged, own)):
-        return place
-    place.jobs.ignored.extend((log, LEFT_OUT) for log in logs)
-    kept = tuple(draft for draft in place.jobs.drafts if not draft.metrics)
-    return replace(place, jobs=replace(place.jobs, drafts=kept))
+def _split_metrics(place: JobFolder) -> JobFolder:
+    metrics = tuple(draft for draft in place.jobs.drafts if draft.metrics)
+    drafts = tuple(draft for draft in place.jobs.drafts if not draft.metrics)
+    return replace(place, jobs=replace(place.jobs, drafts=drafts), metrics=metrics) if metrics else place
 
 
 def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[Path]]:

@@ -1,18 +1,12 @@
 """Files of metrics, which trainers write beside a log or instead of one: which of them are one run.
 
-Where logs stand under a path that is searched, its metrics are left out: they are of the same runs, and a second run of
-each would match nothing. Those at the place of a baseline stay: they must not go unjudged because of another run.
+`ingest/log_choice.py` decides whether a log has their steps.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from pathlib import Path
-
-from pytest_llmbench.ingest.discover.path_patterns import matches
-
-LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
+from collections.abc import Iterable
 
 # What says most of a run comes first; event files beside those of Hugging Face's Trainer hold no time of a step.
 _KINDS = tuple(
@@ -43,16 +37,6 @@ def choose_metrics(folder: str, names: Iterable[str]) -> tuple[list[str], dict[s
     kept = sorted(name for name, rank in ranks.items() if rank == best)
     why = f"metrics of the run of {kept[0]} beside it"
     return kept, {name: why for name, rank in ranks.items() if rank != best}
-
-
-def is_beside_logs(path: Path, logged: Collection[Path], own: Collection[str]) -> bool:
-    """Whether metrics may be of the runs whose logs stand in these folders.
-
-    Not so at the place of a baseline, where none stands in the same folder, above or below it.
-    """
-    is_own = any(matches(pattern, path.parts) for pattern in own)
-    folder = path.parent
-    return any(not is_own or log == folder or log in folder.parents or folder in log.parents for log in logged)
 
 
 def _rank(name: str) -> int | None:

@@ -63,12 +63,13 @@ class LogCache:
         """Return what those of the files say that have not changed since they were read; damage is no error."""
         now = time.time_ns()
         cached = {reading.file: reading for reading in self._load()}
-        self._used = [
+        used = [
             reading
             for reading in map(cached.get, files)
             if reading and is_consistent(reading) and reading.state == read_state(reading.file.path, now, reading.state)
         ]
-        return {reading.file: reading.result for reading in self._used}
+        self._used += used
+        return {reading.file: reading.result for reading in used}
 
     def keep(self, new: Sequence[FileReading]) -> None:
         """Add what was read now, and drop what was not asked for; a folder that cannot be written is no error."""
@@ -86,6 +87,7 @@ class LogCache:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_ours(os.stat(self._folder)):
                 self._write(self._file, _HEADER.pack(MAGIC, self._sign(data, self._make_key())) + data)
+                self._used += new
                 self._tidy()
 
     def _load(self) -> Sequence[FileReading]:

@@ -32,33 +32,12 @@ def test_where_there_is_no_log_metrics_are_a_run(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("log", ["train.out", "a/train.log", "b/c/slurm-1.out"])
-def test_beside_logs_metrics_are_told_and_no_run(tmp_path: Path, log: str) -> None:
+def test_metrics_beside_logs_are_found_apart(tmp_path: Path, log: str) -> None:
     write(tmp_path, "a/trainer_state.json", log)
     discovery = find_runs([tmp_path])
     assert [[each.log.name for each in run.attempts] for run in discovery.runs] == [[Path(log).name]]
-    told = {path.name: why for path, why in discovery.ignored}
-    assert told == {"trainer_state.json": "metrics, where there are logs; to read them, give their own path"}
+    assert [each.log.name for run in discovery.metrics for each in run.attempts] == ["trainer_state.json"]
     assert list(found(tmp_path / "a" / "trainer_state.json").values()) == [["trainer_state.json"]]
-
-
-@pytest.mark.parametrize(
-    ("log", "places", "read"),
-    [
-        ("b/train.out", ["elm/metrics.csv"], ["metrics.csv", "train.out"]),
-        ("b/train.out", [], ["train.out"]),
-        ("b/train.out", ["other/metrics.csv"], ["train.out"]),
-        ("elm/train.out", ["elm/metrics.csv"], ["train.out"]),
-        ("elm/logs/train.out", ["elm/metrics.csv"], ["train.out"]),
-        ("train.out", ["elm/metrics.csv"], ["train.out"]),
-    ],
-)
-def test_metrics_at_the_place_of_a_baseline_are_read_beside_logs_of_others(
-    tmp_path: Path, log: str, places: list[str], read: list[str]
-) -> None:
-    """A run that is judged must not vanish because another one leaves a log elsewhere; not so beside its own log."""
-    write(tmp_path, "elm/metrics.csv", log)
-    runs = find_runs([tmp_path], own=places).runs
-    assert sorted(each.log.name for run in runs for each in run.attempts) == read
 
 
 def test_of_several_kinds_the_one_that_says_most_counts(tmp_path: Path) -> None:

@@ -1,0 +1,194 @@
+"""Which file of a job is its log, if several hold steps: standard error, or metrics beside a console.
+
+A file without any time of a step displaces none that has them. Of a log and the metrics beside it the one with more
+times of steps counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.models import Attempt, AttemptFiles, ParsedLog, RunFiles
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Floats
+
+# Metrics count before a log if they hold so many times as many times of steps. A few more steps, which were flushed
+# earlier, do not: one night the log would be judged, and the metrics the next.
+OUTDONE = 2
+
+# A log and metrics that were last written further apart are of two launches.
+SAME_LAUNCH = timedelta(days=1)
+
+LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
+
+# Medians of the steps of one run in two files are no further apart: one of them holds means over more steps.
+SAME_RUN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRun:
+    """A run that was found, and what its logs contain."""
+
+    files: RunFiles
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def logs(self) -> list[ParsedLog]:
+        """The log of each attempt."""
+        return [attempt.log for attempt in self.attempts]
+
+
+def count_times(logs: Iterable[ParsedLog]) -> int:
+    """Count the times of steps in logs: of single steps, or means over several."""
+    return sum(len(_list_seconds(log)) for log in logs)
+
+
+def _list_seconds(log: ParsedLog) -> Floats:
+    import numpy as np
+
+    times = [_read_seconds(segment.steps.seconds) for segment in log.segments]
+    return np.concatenate(times) if times else np.empty(0)
+
+
+def _read_seconds(seconds: Floats) -> Floats:
+    import numpy as np
+
+    return seconds[np.isfinite(seconds)]
+
+
+def can_be_outdone(logs: Sequence[ParsedLog]) -> bool:
+    """True if logs hold times of steps, and those of so few steps that metrics may hold more."""
+    covered = sum(int(segment.steps.mean_of.sum()) for log in logs for segment in log.segments)
+    times = count_times(logs)
+    return 0 < OUTDONE * times <= covered
+
+
+def swap_streams(files: AttemptFiles) -> AttemptFiles | None:
+    """Return an attempt with its standard error as the log; None if it has no other file."""
+    return AttemptFiles(files.number, files.err, files.log) if files.err else None
+
+
+def swap_silent_streams(run: ReadRun) -> RunFiles | None:
+    """Return a run with standard error as the log of each attempt whose log has no step; None if nothing changes."""
+    attempts = [
+        (None if attempt.log.segments else swap_streams(attempt.files)) or attempt.files for attempt in run.attempts
+    ]
+    changed = any(files is not attempt.files for files, attempt in zip(attempts, run.attempts, strict=True))
+    return replace(run.files, attempts=tuple(attempts)) if changed else None
+
+
+def choose_streams(run: ReadRun, swapped: ReadRun) -> ReadRun:
+    """Return a run with the attempts of another reading of it that hold steps, if its own have none."""
+    pairs = zip(run.attempts, swapped.attempts, strict=True)
+    attempts = tuple(other if other.log.segments and not own.log.segments else own for own, other in pairs)
+    return ReadRun(replace(run.files, attempts=tuple(attempt.files for attempt in attempts)), attempts)
+
+
+class Neighbours:
+    """Runs by their folders: those in, above or below a folder, under the same given path."""
+
+    def __init__(self, runs: Iterable[RunFiles]) -> None:
+        """Begin with all runs."""
+        self._at: dict[Path, list[RunFiles]] = defaultdict(list)
+        self._under: dict[Path, list[RunFiles]] = defaultdict(list)
+        self._searched: dict[Path | None, list[RunFiles]] = defaultdict(list)
+        for run in runs:
+            self._at[run.folder].append(run)
+            self._searched[run.given_path].append(run)
+            for folder in run.folder.parents:
+                self._under[folder].append(run)
+
+    def find(self, run: RunFiles) -> list[RunFiles]:
+        """Return the runs in, above and below the folder of a run."""
+        near = self.find_above(run) + self._under.get(run.folder, [])
+        return [other for other in near if other.given_path == run.given_path]
+
+    def find_above(self, run: RunFiles) -> list[RunFiles]:
+        """Return the runs in and above the folder of a run."""
+        folders = (run.folder, *run.folder.parents)
+        return [other for folder in folders for other in self._at.get(folder, ()) if other.given_path == run.given_path]
+
+    def has_below(self, folder: Path) -> bool:
+        """True if a run is in a folder or below it."""
+        return folder in self._at or folder in self._under
+
+    def find_searched(self, run: RunFiles) -> list[RunFiles]:
+        """Return all runs under the given path of a run."""
+        return self._searched.get(run.given_path, [])
+
+
+class Claim(Enum):
+    """What metrics beside logs may be."""
+
+    RUN = "run"  # no log has their steps
+    CONTESTED = "contested"  # the log beside them holds few times
+    DOUBTFUL = "doubtful"  # the log beside them has no step, and a log elsewhere may be of the same run
+    HIDDEN = "hidden"  # a log has their steps
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What was found beside metrics."""
+
+    runs: Neighbours
+    silent: Neighbours  # logs without a step
+    outdone: frozenset[str] = field(default_factory=frozenset)  # the ids of the runs that metrics may displace
+
+    def classify(self, metrics: RunFiles, *, is_own: bool) -> Claim:
+        """Return what metrics may be. `is_own`: at the place of a baseline."""
+        near = self.runs.find(metrics)
+        if near:
+            contested = len(near) == 1 and near[0].id in self.outdone
+            return Claim.CONTESTED if contested else Claim.HIDDEN
+        if is_own or not self.runs.find_searched(metrics):
+            return Claim.RUN
+        consoles = (log.folder for log in self.silent.find_above(metrics))
+        has_console = any(not self.runs.has_below(folder) for folder in consoles)
+        return Claim.DOUBTFUL if has_console else Claim.HIDDEN
+
+    def find_rival(self, metrics: RunFiles) -> RunFiles:
+        """Return the run beside contested metrics."""
+        return self.runs.find(metrics)[0]
+
+
+def outdoes(metrics: ReadRun, run: ReadRun) -> bool:
+    """True if metrics hold many more times of steps than the log of the same launch."""
+    written = metrics.files.modified, run.files.modified
+    together = None in written or abs(written[0] - written[1]) <= SAME_LAUNCH  # type: ignore[operator]
+    return together and count_times(metrics.logs) >= OUTDONE * count_times(run.logs)
+
+
+def find_unlike(metrics: Sequence[ReadRun], runs: Sequence[ReadRun]) -> Iterator[ReadRun]:
+    """Yield the metrics whose steps are those of none of the runs, by the last step and the median of the times."""
+    by_last: dict[int, list[float]] = defaultdict(list)
+    for last, median in _list_extents(runs):
+        by_last[last].append(median)
+    for run in metrics:
+        extents = list(_list_extents([run]))
+        others = (
+            (median, other)
+            for last, median in extents
+            for near in (last - 1, last, last + 1)  # one of the two may count from 0
+            for other in by_last.get(near, ())
+        )
+        alike = any(abs(median - other) <= SAME_RUN * abs(other) for median, other in others)
+        if extents and not alike:
+            yield run
+
+
+def _list_extents(runs: Iterable[ReadRun]) -> Iterator[tuple[int, float]]:
+    """Yield the last step and the median of the times of each part of the logs."""
+    import numpy as np
+
+    segments = (segment for run in runs for log in run.logs for segment in log.segments)
+    for segment in segments:
+        seconds = _read_seconds(segment.steps.seconds)
+        if len(seconds):
+            yield int(segment.steps.index[-1]) - segment.first_step, float(np.median(seconds))
