@@ -6,12 +6,12 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, Run, StoredRun, join_fingerprints
+from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, Run, Steps, StoredRun, join_fingerprints
 from pytest_llmbench.ingest.coincidence import (
     CERTAIN,
     WITNESSES,
@@ -38,6 +38,15 @@ WRITTEN_TOGETHER = timedelta(seconds=2)
 
 # Names of logs that a launcher writes: a job of this name was there even if it left no step.
 LAUNCHED = re.compile(r"log-|slurm-|(combined|stdout)\.log$")
+
+# Where tools keep what a process prints: W&B's and SwanLab's folders, and torchrun's `--log-dir`.
+TRACKED = re.compile(r"/(?:wandb|swanlog)/[^/]+/(?:.*/)?[^/]+\Z|/attempt_\d+/\d+/std(?:out|err)\.log\Z")
+
+# Steps with equal times that make a tool's log a copy. With fewer, the whole run has to take as long to its digits,
+# and the two were last written together.
+FIRST_STEPS = 10
+SAME_ELAPSED = 1e-6
+WRITTEN_ALONG = timedelta(hours=1)
 
 
 def drop_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
@@ -69,6 +78,69 @@ def _is_launched(run: Run) -> bool:
 def _is_written_along(run: Run, other: Run) -> bool:
     part, whole = _list_timings(run), _list_timings(other)
     return bool(part) and run.found.job_id in ("", other.found.job_id) and part == whole[: len(part)]
+
+
+def drop_tracked(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """Return runs without the logs that a tool kept of another run's console, and these with that run.
+
+    W&B and torchrun keep what a process prints in folders of their own: the log outside of them counts. Rank 0's file
+    of torchrun may lack what the console has from standard error, as the number of steps, and so print other times.
+    """
+    consoles: dict[object, list[Run]] = defaultdict(list)
+    if not any(map(_is_tracked, runs)):
+        return list(runs), []
+    for run in runs:
+        if not _is_tracked(run):
+            for mark in _list_console_marks(run):
+                consoles[run.found.given_path, mark].append(run)
+    originals: list[Run] = []
+    copies: list[tuple[Run, Run]] = []
+    for run in runs:
+        marks = list(_list_console_marks(run)) if _is_tracked(run) else []
+        others = (other for mark in marks for other in consoles.get((run.found.given_path, mark), ()))
+        original = next((other for other in others if _is_console(other, run)), None)
+        if original is None:
+            originals.append(run)
+        else:
+            copies.append((run, original))
+    return originals, copies
+
+
+def _is_tracked(run: Run) -> bool:
+    """True if a tool wrote the log of a run into a folder of its own."""
+    return bool(run.attempts) and bool(TRACKED.search(str(run.attempts[0].files.log)))
+
+
+def _list_console_marks(run: Run) -> Iterator[object]:
+    """Yield what the console and a tool's copy of it share: the first times of each part, or its last loss."""
+    for part in list_parts(run):
+        yield tuple(_list_part_timings(part.steps)[:FIRST_STEPS])
+        losses = [loss for loss in part.steps.loss.tolist() if not math.isnan(loss)]
+        yield from losses[-1:]
+
+
+def _is_console(other: Run, run: Run) -> bool:
+    """True if the log of another run is the console that a tool's log was taken from: it has all its parts, which are
+    the attempts of a launch."""
+    written = run.found.modified, other.found.modified
+    together = written[0] is None or written[1] is None or abs(written[0] - written[1]) <= WRITTEN_ALONG
+    wholes = [part.steps for part in list_parts(other)]
+    return all(any(_is_same_part(part.steps, whole, together) for whole in wholes) for part in list_parts(run))
+
+
+def _is_same_part(steps: Steps, other: Steps, together: bool) -> bool:
+    part, whole = _list_part_timings(steps), _list_part_timings(other)
+    shared = min(len(part), len(whole))
+    if shared >= FIRST_STEPS and part[:shared] == whole[:shared]:
+        return True
+    taken, took = _measure_elapsed(steps), _measure_elapsed(other)
+    return together and taken > 0 and math.isclose(taken, took, rel_tol=SAME_ELAPSED)
+
+
+def _measure_elapsed(steps: Steps) -> float:
+    """Return the seconds that all steps took together, 0 if one has no time."""
+    elapsed = float((steps.seconds * steps.mean_of).sum())
+    return elapsed if math.isfinite(elapsed) else 0.0
 
 
 def drop_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
@@ -140,8 +212,11 @@ def _is_part(run: Run, other: Run) -> bool:
 
 def _list_timings(run: Run) -> list[tuple[int, float | None]]:
     """Return steps and times, None where a log prints none: a NaN would make every copy a run of its own."""
-    parts = [part.steps for part in list_parts(run)]
-    rows = (row for steps in parts for row in zip(steps.index.tolist(), read_times(steps).tolist(), strict=True))
+    return [timing for part in list_parts(run) for timing in _list_part_timings(part.steps)]
+
+
+def _list_part_timings(steps: Steps) -> list[tuple[int, float | None]]:
+    rows = zip(steps.index.tolist(), read_times(steps).tolist(), strict=True)
     return [(index, None if math.isnan(seconds) else seconds) for index, seconds in rows]
 
 

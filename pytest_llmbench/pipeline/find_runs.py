@@ -37,6 +37,7 @@ from pytest_llmbench.ingest.duplicates import (
     count_steps,
     drop_attached,
     drop_copies,
+    drop_tracked,
     mark_copies,
 )
 from pytest_llmbench.ingest.log_choice import (
@@ -129,11 +130,14 @@ def ingest(
     runs = [run for run in runs if run.id not in choice.displaced] + [identify_run(run) for run in choice.runs]
     ignored += choice.ignored
     own, attached = drop_attached(runs)
+    own, tracked = drop_tracked(own)
     once, copies = drop_copies(order_runs(own, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)
     kept, repeated = mark_copies(kept)
     ignored += superseded
-    ignored += [IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *copies, *repeated)]
+    ignored += [
+        IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *tracked, *copies, *repeated)
+    ]
     unreadable = (_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
     return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored), tables.recipes, (*copies, *repeated))
 

@@ -164,3 +164,43 @@ def own_recipe(baseline: Baseline) -> Recipe:
         launch=(),
         path=Path("own.yaml"),
     )
+
+
+def bars(log: str) -> str:
+    """What torchrun's tee writes of a log, with the progress of standard error."""
+    bar = "[default0]:100%|####| 20/20 [00:40<00:00,  2.00s/it]\n"
+    return bar + "".join(f"[default0]:{line}" for line in log.splitlines(keepends=True))
+
+
+LAUNCH = "elog/none_ab12_d9z/attempt_0"
+WANDB = "wandb/offline-run-20261127_020000-a1b2c3d4/files/output.log"
+
+
+@pytest.mark.parametrize(
+    ("console", "copies"),
+    [
+        (maxtext(), {f"{LAUNCH}/0/stdout.log": maxtext()}),
+        (maxtext(), {f"{LAUNCH}/0/stdout.log": "", f"{LAUNCH}/0/stderr.log": maxtext()}),
+        (maxtext(), {WANDB: maxtext(15)}),
+        (maxtext(15), {WANDB: maxtext()}),
+        (maxtext(), {f"wandb/{WANDB}": maxtext()}),
+        (bars(whole()), {f"{LAUNCH}/0/stdout.log": whole()}),
+        (
+            maxtext(12) + "Config param steps: 20\n" + maxtext(20, 3.0),
+            {f"{LAUNCH}/0/stdout.log": maxtext(12), f"{LAUNCH[:-1]}1/0/stdout.log": maxtext(20, 3.0)},
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", ["train.log", "logs/slurm-7.out"])
+def test_what_a_tool_keeps_of_the_console_is_a_copy(
+    tmp_path: Path, console: str, copies: dict[str, str], place: str
+) -> None:
+    ingested = read(tmp_path, {place: console, **copies})
+    assert list(logs(ingested, tmp_path)) == [place]
+    assert sum("a copy of" in file.reason for file in ingested.ignored) == sum(map(bool, copies.values()))
+
+
+@pytest.mark.parametrize("place", [WANDB, f"{LAUNCH}/0/stdout.log"])
+@pytest.mark.parametrize("console", [maxtext(seconds=3.0), whole(seconds=2.5), NOISE])
+def test_log_of_a_tool_is_a_run_unless_a_console_has_its_steps(tmp_path: Path, console: str, place: str) -> None:
+    assert place in logs(read(tmp_path, {"train.log": console, place: maxtext()}), tmp_path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from pytest_llmbench.ingest.discover.evidence import CERTAIN_DIGITS
 from pytest_llmbench.ingest.discover.names import strip_compression
@@ -30,6 +31,9 @@ _DIGITS = re.compile(r"\d+")
 # What a tracker adds behind a time, at random.
 _RANDOM = re.compile(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9])")
 _EVENTS = "events.out.tfevents."
+# torchrun's `--log-dir` holds a folder of each launch, whose name ends at random, with `attempt_0/<rank>/` in it.
+_LAUNCH = re.compile(r"(.*_)[a-z0-9_]{8}", re.DOTALL)
+_ATTEMPT = re.compile(r"attempt_\d+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
@@ -57,7 +61,11 @@ def make_pattern(parts: Sequence[str], job_id: str = "") -> str:
     *folders, log = parts
     # A short number of a job may be that of the GPUs in the name of a folder.
     of_folders = job_id if len(job_id) >= CERTAIN_DIGITS else ""
-    opened = [generalise(part, of_folders) for part in folders]
+    launches = [_ATTEMPT.fullmatch(below) and _LAUNCH.fullmatch(part) for part, below in pairwise((*folders, ""))]
+    opened = [
+        generalise(launch[1], of_folders) + "*" if launch else generalise(part, of_folders)
+        for part, launch in zip(folders, launches, strict=True)
+    ]
     plain = strip_compression(log)
     # Behind the time stand the node and the process.
     name = f"{_EVENTS}*" if plain.startswith(_EVENTS) else generalise(plain, job_id)

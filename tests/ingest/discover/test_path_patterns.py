@@ -55,6 +55,14 @@ def test_the_job_of_a_run_is_left_open_however_short_it_is() -> None:
     assert make_pattern(("llama3_8b", "log-x_12_0.out.gz"), "12") == "llama3_8b/log-x_#_0.out"
 
 
+@pytest.mark.parametrize("launch", ["none_ab12_d9z", "ad1460d7-4986-4a2c-825c-39c744d58182__1pvzz1k"])
+def test_random_name_of_a_torchrun_launch_is_left_open(launch: str) -> None:
+    pattern = make_pattern(("elog", launch, "attempt_0", "0", "stderr.log"))
+    assert matches(pattern, ("x", "elog", launch[:-8] + "q8_x7yz1", "attempt_1", "0", "stderr.log"))
+    assert not matches(pattern, ("x", "elog", launch, "attempt_1", "1", "stderr.log"))
+    assert make_pattern(("llama_tokenized", "train.log")) == "llama_tokenized/train.log"
+
+
 @pytest.mark.parametrize(
     "path", ["train.log", "a/b/x/train.log", "a/x/train.log.gz", "b/x/train.out", "b/x2/train.log"]
 )
