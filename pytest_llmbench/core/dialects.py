@@ -130,7 +130,7 @@ DIALECTS = {
         markers=(
             b"'train_runtime': ",
             b'"train_runtime": ',
-            b"Continuing training from global step ",
+            b"ing training from ",  # Continuing, to 4.x, or Resuming
             b"'learning_rate': ",
             b'"learning_rate": ',
         ),

@@ -118,6 +118,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
         # A run of no known configuration is of no other one than it claims.
         *(() if baseline.key == NO_CONFIGURATION else configuration.find_problems(run, choice, timed, baseline)),
         *_find_unread(run, choice),
+        *_find_contradicted(choice),
         *find_not_finite(choice.segment.steps),
         *training.find_problems(run, choice, timed, baseline),
         *_find_unfinished(run, choice, baseline, now),
@@ -149,6 +150,12 @@ def _find_unread(run: Run, choice: Choice) -> Iterator[Problem]:
         ):
             text = f"the later attempt {attempt.files.number} cannot be read: {ending.problem}"
             yield Problem(Reason.UNREADABLE, text)
+
+
+def _find_contradicted(choice: Choice) -> Iterator[Problem]:
+    """Yield that something else in the log contradicts its times."""
+    if choice.segment.doubt:
+        yield Problem(Reason.TIMES_DISAGREE, choice.segment.doubt, choice.segment.last_line)
 
 
 def _is_recent(run: Run, now: datetime) -> bool:

@@ -47,6 +47,13 @@ def measured(content: Run) -> Measurement:
     return measure(content, BASELINE, NOW)
 
 
+def test_run_whose_log_contradicts_its_times_is_invalid() -> None:
+    measurement = measured(run(log(replace(segment(), doubt="the bar shows more"))))
+    assert [(problem.reason, problem.text, problem.line) for problem in measurement.problems] == [
+        (Reason.TIMES_DISAGREE, "the bar shows more", 200)
+    ]
+
+
 def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
     measurement = measured(run())
     assert measurement.valid

@@ -172,6 +172,7 @@ class Segment:
     stated: tuple[Statement, ...] = ()
     loss_digits: int = 0  # the largest number of digits of a loss, 0 where none is printed
     rewards: bool = False  # its records hold rewards
+    doubt: str = ""  # what else in the log contradicts its times, in words
 
 
 class EndingCode(StrEnum):

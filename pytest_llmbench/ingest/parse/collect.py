@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.core.models import DropReason, ParsedLog, Unread
-from pytest_llmbench.ingest.parse import checkpoints, dialect_reader, facts, stated, stated_rules
+from pytest_llmbench.ingest.parse import bars, checkpoints, dialect_reader, facts, stated, stated_rules
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 STEP_MARKERS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
 PROCESS_MARKERS = frozenset(marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends)
 ALL_MARKERS = tuple(
-    dict.fromkeys((*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED))
+    dict.fromkeys(
+        (*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED, bars.BEGIN)
+    )
 )
 NO_DIALECT = Dialect(first_step=0, markers=())
 STATED = frozenset((*stated_rules.MARKERS, stated.PROFILED))
@@ -73,8 +75,11 @@ class DialectRecords:
             return unread
         return replace(unread, first_line=first.origin.line, quote=make_printable(first.text), group=first.group)
 
-    def divide(self, marks: Sequence[ProcessMark]) -> int:
-        """Divide the records into segments; return how many steps they hold."""
+    def divide(self, marks: Sequence[ProcessMark], begun: Sequence[StepRecord]) -> int:
+        """Divide the records into segments; return how many steps they hold.
+
+        `begun` are the beginnings of bars, which only a dialect that prints late has to know.
+        """
         dialect = self.reader.dialect
         starts = [mark for mark in marks if mark.marker in dialect.starts]
         places = MarkPlaces(
@@ -86,7 +91,10 @@ class DialectRecords:
         if self.parts:
             self.segments = divide_uniform(self.parts, places, dialect.first_step)
             return sum(len(part.steps) for part in self.parts)
-        self.segments = divide_segments(self.records, places, self.reader, self.tally)
+        records = self.records
+        if begun and dialect.prints_late:
+            records = sorted([*records, *begun], key=lambda record: record.origin.offset)
+        self.segments = divide_segments(records, places, self.reader, self.tally)
         return sum(len(segment.steps) for segment in self.segments)
 
 
@@ -104,6 +112,7 @@ class LogCollector:
         self._markers = dict.fromkeys(filter(None, texts))
         self._late = (*ALL_MARKERS, *self._markers)
         self._marks: list[ProcessMark] = []
+        self._bars: list[StepRecord] = []
         self._endings = Endings()
         self._checkpoints = checkpoints.CheckpointLines()
         self._versions = facts.Versions()
@@ -212,7 +221,7 @@ class LogCollector:
         Of several with as many, one that a file defines. Where files define some, all the others are in `readings`.
         """
         self._marks.sort(key=lambda mark: mark.offset)
-        steps = {name: records.divide(self._marks) for name, records in self._by_dialect.items()}
+        steps = {name: records.divide(self._marks, self._bars) for name, records in self._by_dialect.items()}
         names = [name for name in (*(dialect.name for dialect in self._defined), *DIALECTS) if steps.get(name)]
         if not names:
             return replace(self._make_log(None), unread=tuple(self._unread()))
@@ -291,6 +300,9 @@ class LogCollector:
             self._take_step(hit)
         elif hit.marker in checkpoints.MARKERS:
             self._checkpoints.add(hit)
+        elif hit.marker == bars.BEGIN:
+            begun = bars.read_beginning(hit)
+            self._bars += [begun] if begun else []
         elif hit.marker in facts.VERSION_MARKERS:
             self._versions.add(hit)
         elif hit.marker == facts.NCCL_OPERATION and facts.is_operation(hit):

@@ -72,6 +72,7 @@ class StepRecord(NamedTuple):
     rewards: bool = False
     layout: tuple[bytes, ...] = ()
     """The names of its fields, with an empty one behind them where it cannot end in a number that was cut."""
+    doubt: str = ""  # what else in the log contradicts its time, in words
 
     @property
     def possible(self) -> bool:

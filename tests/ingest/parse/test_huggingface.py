@@ -7,6 +7,8 @@ import math
 import pytest
 from written_logs import dropped, nemo2_run, parse, steps
 
+from pytest_llmbench.core.models import ParsedLog
+
 
 def summary(runtime: str = "2577.7505", rate: str = "0.745", loss: str = "1.5") -> str:
     """What Trainer prints when it is done."""
@@ -16,9 +18,14 @@ def summary(runtime: str = "2577.7505", rate: str = "0.745", loss: str = "1.5") 
     )
 
 
-def bar(done: int, total: int) -> str:
+def bar(done: int, total: int, elapsed: str = "42:57") -> str:
     """The progress bar of Trainer, as it stands before the summary."""
-    return f"\r100%|{'█' * 60}| {done}/{total} [42:57<00:00,  1.34s/it]\n{' ' * 60}\r"
+    return f"\r100%|{'█' * 60}| {done}/{total} [{elapsed}<00:00,  1.34s/it]\n{' ' * 60}\r"
+
+
+def doubts(log: ParsedLog) -> list[str]:
+    """What contradicts the time of each run."""
+    return [segment.doubt for segment in log.segments]
 
 
 def record(norm: str, rate: str = "1e-05", loss: str = "1.5", more: str = "") -> str:
@@ -114,16 +121,15 @@ def test_a_resumed_run_that_nothing_names_shows_in_the_mean_of_its_losses(done: 
     """Trainer divides the losses of the last steps by all steps; a console holds the last ones, a state all of them."""
     whole = f"{sum(LOSSES[done:]) / 100:.4f}"
     for printed in (LOSSES[done:], LOSSES):
-        log = parse(progress(printed) + bar(100, 100) + summary("100.0", "1.0", whole))
-        assert (log.segments, dropped(log)) == ((), {"torn": 1})
-        assert "resumed, its time is that of the last steps only" in log.dropped[0].shown
+        (doubt,) = doubts(parse(progress(printed) + bar(100, 100, "01:40") + summary("100.0", "1.0", whole)))
+        assert "resumed, its time is that of the last steps only" in doubt
 
 
 def test_losses_of_a_run_that_died_are_not_of_the_one_that_was_started_anew() -> None:
-    end = bar(100, 100) + summary("100.0", "1.0", f"{sum(LOSSES) / 100:.4f}")
-    assert steps(parse(progress(LOSSES[:60]) + progress(LOSSES) + end)) == [[100]]
-    resumed = bar(100, 100) + summary("100.0", "1.0", f"{sum(LOSSES[50:]) / 100:.4f}")
-    assert steps(parse(progress(LOSSES[:60]) + progress(LOSSES[50:], 0.5) + resumed)) == []
+    end = bar(100, 100, "01:40") + summary("100.0", "1.0", f"{sum(LOSSES) / 100:.4f}")
+    assert doubts(parse(progress(LOSSES[:60]) + progress(LOSSES) + end)) == [""]
+    resumed = bar(100, 100, "01:40") + summary("100.0", "1.0", f"{sum(LOSSES[50:]) / 100:.4f}")
+    assert doubts(parse(progress(LOSSES[:60]) + progress(LOSSES[50:], 0.5) + resumed)) != [""]
 
 
 @pytest.mark.parametrize(("every", "scale"), [(1, 1.0), (30, 1.0), (7, 1e-4), (10, -1.0)])
@@ -131,8 +137,9 @@ def test_losses_of_every_few_steps_resume_no_run(every: int, scale: float) -> No
     losses = [scale * loss for loss in LOSSES]
     printed = [sum(losses[first : first + every]) / every for first in range(0, 100 - every + 1, every)]
     for first in ([], [losses[0]]):
-        log = parse(progress(first + printed) + bar(100, 100) + summary("100.0", "1.0", f"{sum(losses) / 100}"))
-        assert steps(log) == [[100]]
+        end = bar(100, 100, "01:40") + summary("100.0", "1.0", f"{sum(losses) / 100}")
+        log = parse(progress(first + printed) + end)
+        assert (steps(log), doubts(log)) == ([[100]], [""])
 
 
 def test_summary_is_another_run_unless_printed_again() -> None:
@@ -257,3 +264,135 @@ def test_records_alone_are_no_run_and_another_dialect_has_nothing_dropped() -> N
     assert parse(record("0.5") * 9).segments == ()
     log = parse(record("0.5") + "step 3: {'learning_rate': 3.0}\n" + nemo2_run(0, 9))
     assert (log.dialect, log.dropped) == ("nemo2", ())
+
+
+def drawn(done: list[int], total: int, seconds: float = 30.0, first: int = 0) -> str:
+    """A bar that begins in this log, and is drawn at these steps; the process made those behind `first`."""
+    shown = "".join(f"\r 1%|#  | {step}/{total} [{clock(seconds * (step - first))}<01:00, 30.0s/it]" for step in done)
+    return f"\r  0%|          | 0/{total} [00:00<?, ?it/s]a warning\n{shown}\n"
+
+
+def clock(seconds: float) -> str:
+    """The time of a bar."""
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{f'{hours}:' if hours else ''}{rest // 60:02d}:{rest % 60:02d}"
+
+
+def start(first: int, total: str = "100", line: str = "Resuming training from checkpoint with epoch 0 and ") -> str:
+    """What Trainer prints at log level info when it goes on from a checkpoint."""
+    return f"[INFO]   Total optimization steps = {total}\n[INFO]   {line}global step {first}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "rate", "counted"),
+    [
+        pytest.param(start(60), "'0.083'", (100, 40), id="rate of all steps"),
+        pytest.param(start(60, line="Continuing training from "), "'0.083'", (100, 40), id="4.x"),
+        pytest.param(start(1060, "1,100"), "'0.917'", (1100, 40), id="total with a comma"),
+        pytest.param(start(60), "'0.033'", (40, 40), id="rate of the steps that were left"),
+    ],
+)
+def test_resumed_run_is_timed_by_its_own_steps(before: str, rate: str, counted: tuple[int, int]) -> None:
+    (segment,) = parse(before + summary("'1200'", rate)).segments
+    assert (segment.steps.index.tolist(), segment.steps.mean_of.tolist()) == ([counted[0]], [counted[1]])
+    assert (segment.steps.seconds.tolist(), segment.doubt) == ([30.0], "")
+
+
+def test_resumed_run_without_total_is_doubted_if_ambiguous() -> None:
+    resuming = start(15).splitlines(keepends=True)[1]
+    assert "rate may be of all steps" in doubts(parse(resuming + summary("'2550'", "'0.0392'")))[0]
+    new = parse(start(60).splitlines(keepends=True)[1] + summary("'1200'", "'0.033'"))
+    assert (steps(new), doubts(new)) == ([[40]], [""])
+    with_bar = parse(resuming + bar(100, 100, "42:30") + summary("'2550'", "'0.0392'"))
+    assert (with_bar.segments[0].steps.mean_of.tolist(), doubts(with_bar)) == ([85], [""])
+
+
+@pytest.mark.parametrize(
+    ("shown", "runtime", "rate", "doubted"),
+    [
+        pytest.param(drawn([61, 62, 63], 100, first=60), 1201, 0.083, True, id="resumed at 60"),
+        pytest.param(drawn([16, 17, 18], 100, first=15), 2551, 0.039, True, id="resumed at 15"),
+        pytest.param(drawn([540, 560, 580], 1000, 0.1, first=500), 50.4, 19.84, True, id="resumed, some steps drawn"),
+        pytest.param(drawn([61, 62, 63], 100, first=60), 1201, 0.033, False, id="resumed, rate of the steps left"),
+        pytest.param(drawn([1, 2, 3], 100), 3001, 0.033, False, id="from the beginning"),
+        pytest.param(drawn([20, 40, 60], 1000, 0.1), 100.4, 9.96, False, id="not every step drawn"),
+        pytest.param(drawn([1, 2], 100) + drawn([61, 62], 100, first=60), 1201, 0.083, True, id="died, then resumed"),
+        pytest.param(drawn([5, 6, 7], 8) + drawn([1, 2], 100), 3001, 0.033, False, id="a bar of something else"),
+        pytest.param("", 3001, 0.033, False, id="no bar"),
+    ],
+)
+def test_bar_that_begins_late_contradicts_the_rate(shown: str, runtime: float, rate: float, doubted: bool) -> None:
+    log = parse(shown + "x" * 600 + "\n" + summary(str(runtime), str(rate)))
+    assert [bool(doubt) for doubt in doubts(log)] == [doubted]
+
+
+@pytest.mark.parametrize(
+    ("last", "doubted"),
+    [
+        (bar(100, 100, "50:01"), False),
+        (bar(100, 100, "20:01"), False),  # the rest is the end, such as a last evaluation
+        (bar(100, 100, "1:30:01"), True),
+        (bar(50, 50, "50:01"), True),
+        (bar(50, 50, "00:01"), False),  # of something else
+    ],
+)
+def test_bar_contradicts_runtime_or_steps(last: str, doubted: bool) -> None:
+    assert [bool(doubt) for doubt in doubts(parse(last + summary("3001.2", "0.033")))] == [doubted]
+
+
+def with_losses(losses: list[tuple[int, float]], whole: float, quote: str = "") -> str:
+    """A run of 100 steps without a bar, its losses by the step that they are printed at."""
+    lines = "".join(
+        f"{{'loss': {loss}, 'learning_rate': 1e-05, 'epoch': {quote}{step / 100:g}{quote}}}\n" for step, loss in losses
+    )
+    return lines + summary("3001.2", "0.0333", str(whole)).replace("'epoch': 3.0", f"'epoch': {quote}1{quote}")
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+@pytest.mark.parametrize(
+    ("losses", "whole", "doubted"),
+    [
+        ([(100, 6.15)], 6.15, False),
+        ([(100, 6.15)], 2.46, True),
+        ([(100, 6.15)], 5.22, True),
+        ([(50, 8.0)], 6.0, False),
+        ([(50, 8.0)], 4.1, False),  # the steps behind the last loss may have none
+        ([(1, 12.0), (50, 8.0), (100, 4.0)], 6.04, False),
+        ([(96, 4.0), (97, 4.0), (98, 4.0), (99, 4.0), (100, 4.0)], 0.2, True),
+        ([(65, 9.0), (70, 6.0), (75, 5.0), (80, 4.0), (85, 4.0), (90, 4.0), (95, 4.0), (100, 4.0)], 5.0, False),
+    ],
+)
+def test_few_losses_are_weighed_by_their_epochs(
+    losses: list[tuple[int, float]], whole: float, doubted: bool, quote: str
+) -> None:
+    assert [bool(doubt) for doubt in doubts(parse(with_losses(losses, whole, quote)))] == [doubted]
+
+
+def state(losses: list[tuple[int, float]], whole: float, runtime: float, rate: float) -> str:
+    """A trainer_state.json of a run that ended at step 100."""
+    records = "".join(
+        f'{{"epoch": {step / 1000}, "grad_norm": 1.0, "learning_rate": 1e-05, "loss": {loss}, "step": {step}}},\n'
+        for step, loss in losses
+    )
+    end = f'"train_loss": {whole}, "train_runtime": {runtime}, "train_steps_per_second": {rate}'
+    return f'"log_history": [\n{records}{{"epoch": 0.1, "step": 100, {end}}}]\n'
+
+
+EVERY = [(step, 2 + 400 / (40 + step)) for step in range(5, 101, 5)]
+ALL, LAST = sum(loss for _, loss in EVERY) / 20, sum(loss for _, loss in EVERY[12:]) / 8
+
+
+@pytest.mark.parametrize(
+    ("losses", "whole", "runtime", "rate", "doubted"),
+    [
+        pytest.param(EVERY, ALL, 3000.5, 0.033, False, id="whole"),
+        pytest.param(EVERY, LAST * 8 / 20, 1200.5, 0.083, True, id="resumed, of all steps"),
+        pytest.param(EVERY, LAST, 1200.5, 0.033, False, id="resumed, of the steps left"),
+        pytest.param(EVERY[12:], LAST, 1200.5, 0.033, False, id="resumed, of the steps left, their losses alone"),
+        pytest.param([], 2.46, 1200.5, 0.083, True, id="nothing shows it"),
+    ],
+)
+def test_state_of_a_resumed_run_is_doubted(
+    losses: list[tuple[int, float]], whole: float, runtime: float, rate: float, doubted: bool
+) -> None:
+    assert [bool(doubt) for doubt in doubts(parse(state(losses, whole, runtime, rate)))] == [doubted]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.models import DropReason
+from pytest_llmbench.ingest.parse.bars import Bar, list_bars
 from pytest_llmbench.ingest.parse.records import (
     NAN,
     NOT_FINITE,
@@ -26,7 +28,11 @@ from pytest_llmbench.ingest.parse.records import (
 )
 from pytest_llmbench.ingest.parse.scan import REACH_BACK
 
-RESUMED = re.compile(rb"Continuing training from global step (\d{1,15})[ \t]*[\r\n]")
+RESUMING = b"ing training from "
+# What stands before and behind it, of Trainer to 4.x, and from 5.0 on.
+WORD = re.compile(rb"(?:Continu|(Resum))\Z")
+RESUMED = re.compile(RESUMING + rb"(checkpoint with epoch \d{1,9} and )?global step (\d{1,15})[ \t]*[\r\n]")
+PLANNED = re.compile(rb"Total optimization steps = (\d{1,15}(?:,\d{3}){0,4})[ \t]*[\r\n]")
 FIELD = re.compile(
     rb"\s*(['\"])([A-Za-z][ !#-&(-z|~]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
 )
@@ -38,7 +44,6 @@ STEP_BEFORE = re.compile(rb"\{[^{}]*?\"step\": (\d{1,15}),[^{}]*\Z")
 LOSS_BEFORE = re.compile(rb"\{[^{}]*?\"train_loss\": ([^\s,]{1,40}),[^{}]*\Z")
 STEP_BEHIND = b"global_step/max_steps"
 STEP_OF = re.compile(rb"['\"](\d{1,15})/(\d{1,15})['\"]")
-BAR = re.compile(rb"\| *(\d{1,15})/(\d{1,15}) \[\d")
 
 RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
 # To what Trainer rounds a number; newer versions then print it as a text of four significant digits.
@@ -51,10 +56,19 @@ CLOSE = 1
 # What a bar may be behind: it is not drawn at every step.
 LATE_SECONDS = 1.0
 
+# How far the bar's whole seconds may be from the runtime, of which they are no more than a part.
+SAME_SECONDS, SAME_SHARE = 2.0, 0.02
+
+# The share of the steps that a bar may lack at its beginning: it is not drawn at every step.
+UNDRAWN = 0.02
+
 LEARNING_RATE = b"'learning_rate': "
 LEARNING_RATE_OF_STATE = b'"learning_rate": '
 
-EPOCH = re.compile(rb"'epoch': '?(\d{1,9}(?:\.\d{1,40})?)\b")
+EPOCH_BEFORE = re.compile(rb"\{[^{}]*?\"epoch\": (\d{1,9}(?:\.\d{1,40})?),[^{}]*\Z")
+# Trainer rounds it to two digits behind the point, or more.
+EPOCH_UNIT = 0.01
+EPOCH = re.compile(rb"'epoch': ('?\d{1,9}(?:\.\d{1,40})?)\b")
 
 # A number; newer versions print it as a text.
 VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINITE
@@ -93,14 +107,21 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         origin,
         0,
         NAN,
-        0.0,
+        _get_epoch_unit(epoch[1]) if (epoch := EPOCH.search(after[2])) else 0.0,
         loss=float(before[1]),
         grad_norm=float(before[2]) if before[2] else None,
         rate=float(after[1]),
         mean_of=0,
         rewards=any(map(REWARDS.search, (before[0], after[2]))),
-        consumed=float(epoch[1]) if (epoch := EPOCH.search(after[2])) else NAN,
+        consumed=float(epoch[1].strip(QUOTES)) if epoch else NAN,
     )
+
+
+def _get_epoch_unit(text: bytes) -> float:
+    """Return one unit in the last place of an epoch; newer versions print a text of four significant digits."""
+    number = text.strip(QUOTES)
+    rounded = EPOCH_UNIT if number == text else get_significant_unit(float(number), DIGITS)
+    return min(rounded, get_printed_unit(number))
 
 
 def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | None:
@@ -115,7 +136,7 @@ def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
         origin,
         0,
         NAN,
-        0.0,
+        _get_epoch_unit(epoch) if FINITE.fullmatch(epoch) else 0.0,
         loss=float(numbers[b"loss"]),
         grad_norm=float(norm) if norm is not None else None,
         rate=float(numbers.get(b"learning_rate", b"nan")),
@@ -126,18 +147,27 @@ def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
 
 
 def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return each run once, with what the records before its own say together."""
+    """Return each run once, with what the records before its own say together, and what contradicts its time."""
     runs = _join_runs([record for record in records if record.mean_of], tally)
     joined = []
     before = -1
     for run in runs:
-        own = [record for record in records if not record.mean_of and before < record.origin.offset < run.origin.offset]
+        since = [record for record in records if not record.mean_of and before < record.origin.offset]
+        own = [record for record in since if record.origin.offset < run.origin.offset]
         before = run.origin.offset
-        if doubt := _find_resumed(run, [record.loss for record in _find_last_start(own) if record.loss is not None]):
-            tally.add(DropReason.TORN, run.origin.line, doubt)
-        else:
-            joined.append(_add_progress(run, own) if own else run)
+        progress = [record for record in own if record.bar is None]
+        doubt = run.doubt or _explain_contradiction(run, own, progress)
+        sound = run._replace(doubt=doubt, bar=None, since=None, stamp=NAN, consumed=NAN)
+        joined.append(_add_progress(sound, progress) if progress else sound)
     return joined
+
+
+def _explain_contradiction(run: StepRecord, own: Sequence[StepRecord], progress: Sequence[StepRecord]) -> str:
+    """Return what in the log shows that the time of a run is not that of all its steps; empty if nothing does."""
+    if run.mean_of < run.step:  # the log prints from which step on it was resumed
+        return ""
+    beginning = [record for record in own if record.bar is not None]
+    return _explain_bars(run, beginning) or _explain_losses(run, _find_last_start(progress))
 
 
 def _find_last_start(own: Sequence[StepRecord]) -> Sequence[StepRecord]:
@@ -146,19 +176,93 @@ def _find_last_start(own: Sequence[StepRecord]) -> Sequence[StepRecord]:
     return own[next(back, 0) :]
 
 
-def _find_resumed(run: StepRecord, losses: Sequence[float]) -> str:
-    """Return why the time of a run is not that of all its steps, though nothing says that it was resumed.
+def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
+    """Return that a run counts other steps than its bar draws, by how the bar began; empty if they agree."""
+    steps, tolerance = run.total or run.step, _get_width(run) / 2 + 1
+    for first in reversed(beginning):
+        skipped = _count_skipped(first, run.stamp)
+        if abs((first.total or 0) - steps) <= tolerance:
+            if skipped > max(1.0, UNDRAWN * steps):
+                return (
+                    f"the bar begins at step {first.step} of {first.total}: resumed, its time is that of the last "
+                    f"steps only, and its rate counts all"
+                )
+            return ""
+        if run.bar and run.bar[1] == first.total and skipped <= UNDRAWN * first.total:
+            return f"the rate is of {steps} steps, the bar of {first.total} in the same time"
+    return ""
 
-    Trainer divides the losses since it was started by all steps, also by those that were done before. The steps behind
-    the last printed loss may have had none, and the first loss may be that of a single step.
+
+def _count_skipped(first: StepRecord, runtime: float) -> float:
+    """Return how many steps a bar shows as done at its first drawing that its process did not make."""
+    done, following = first.bar or (0, 0)
+    if following == done + 1:  # it is drawn at every step
+        return done - 1
+    left = (first.total or 0) - done
+    seconds = (runtime - first.stamp) / left if left > 0 else NAN
+    made = (first.stamp + 1) / seconds if seconds > 0 else NAN
+    return max(0.0, done - made) if math.isfinite(made) else 0.0
+
+
+def _explain_losses(run: StepRecord, own: Sequence[StepRecord]) -> str:
+    """Return that the losses are those of fewer steps than the rate counts; empty if they agree.
+
+    Trainer, to 5.18, divides the losses since it was started by all steps, also by those that were done before.
     """
-    if run.loss is None or run.mean_of < run.step or not losses:
+    printed = [(record.consumed, record.loss, record.resolution) for record in own if record.loss is not None]
+    if run.loss is None or not all(math.isfinite(loss) for _, loss, _ in printed):
         return ""
-    least = min(sum(losses) / (len(losses) + 1), sum(losses[1:]) / len(losses))
+    if not printed:
+        if run.since is None:
+            return ""
+        return "no loss in trainer_state.json shows whether it was resumed, and its time that of the last steps only"
+    least = _compute_least_mean(run, printed)
     if least <= 0 or not run.loss < ALIKE * least - LOSS_ROUNDING:
         return ""
-    mean = sum(losses) / len(losses)
+    mean = sum(loss for _, loss, _ in printed) / len(printed)
     return f"train_loss {run.loss:g} beside losses of {mean:g}: resumed, its time is that of the last steps only"
+
+
+def _compute_least_mean(run: StepRecord, printed: Sequence[tuple[float, float, float]]) -> float:
+    """Return the lowest mean of all losses that epochs, printed losses and units of the epoch allow.
+
+    The steps behind the last printed loss may have had none. Each loss is the mean of the steps since the one before;
+    the first one may be that of a single step, or of the usual number in a run that was resumed.
+    """
+    losses = [loss for _, loss, _ in printed]
+    if min(losses) <= 0:
+        return 0.0
+    alike = min(sum(losses) / (len(losses) + 1), sum(losses[1:]) / len(losses))
+    end, steps = run.consumed, _count_all_steps(run)
+    if not end > 0 or any(not 0 < epoch <= end * (1 + UNDRAWN) for epoch, _, _ in printed):
+        return alike if steps <= run.step else 0.0
+    begin = 1 - run.step / steps  # before it, another process made the steps
+    places = [(min(epoch / end, 1.0) - begin) / (1 - begin) for epoch, _, _ in printed]
+    kept = [row for row, place in enumerate(places) if place > 0]
+    if not kept:
+        return 0.0
+    places, losses = [places[row] for row in kept], [losses[row] for row in kept]
+    gaps = [after - before for before, after in pairwise(places)]
+    later = sum(gap * loss for gap, loss in zip(gaps, losses[1:], strict=True))
+    lowest = [places[0] * losses[0] + later]
+    if gaps:
+        usual = min(places[0], sorted(gaps)[len(gaps) // 2])
+        lowest.append((usual * losses[0] + later) / (usual + 1 - places[0]))
+    error = min(unit for _, _, unit in printed) / end / (1 - begin) * max(losses)
+    by_epochs = min(lowest) - error
+    return by_epochs if len(kept) < len(printed) else max(alike, by_epochs)
+
+
+def _count_all_steps(run: StepRecord) -> int:
+    """Return the number of the last step: that of all, if a resumed run counts those that were left alone."""
+    named = run.since[0] if run.since else run.bar[1] if run.bar else 0
+    return max(run.step, named)
+
+
+def _get_width(run: StepRecord) -> float:
+    """Return how many numbers of steps the digits of a run leave; 0 for one."""
+    width = run.resolution / run.seconds * run.step if run.possible else 0.0
+    return width if width > 1 else 0.0
 
 
 def _add_progress(run: StepRecord, own: Sequence[StepRecord]) -> StepRecord:
@@ -193,9 +297,8 @@ def _read_run(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     before it decides, and without one the time of a step is as uncertain as that. Trainer divides all steps that were
     planned by the time, even if it stopped early; where the bar shows that, the segment is not finished.
     """
-    if text.startswith(b"Continuing", start):
-        resumed = RESUMED.match(text, start, end)
-        return StepRecord(origin, int(resumed[1]), NAN, 0.0, rounded=True) if resumed else None
+    if text.startswith(RESUMING, start):
+        return _read_resumed(text, start, end, origin)
     values = _read_values(text, start, end)
     if values is None:
         return Torn(origin, text[start : find_line_stop(text, start, end)])
@@ -210,8 +313,60 @@ def _read_run(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return Torn(origin, text[start : find_line_stop(text, start, end)])
     seconds = runtime / done
     resolution = unit / done if is_certain else seconds * (planned.most - planned.least) / total
-    record = StepRecord(origin, done, seconds, resolution, total, loss=_read_loss(values), mean_of=done)
-    return record._replace(since=(done, NAN)) if in_state else record
+    own = _find_own_bar(before, runtime)
+    return StepRecord(
+        origin,
+        done,
+        seconds,
+        resolution,
+        total,
+        loss=_read_loss(values),
+        mean_of=done,
+        stamp=runtime,
+        consumed=_read_epoch(values, before) or NAN,
+        since=(int(in_state[1]), NAN) if in_state else None,
+        bar=(own.done, own.total) if own else None,
+        doubt=_explain_own_bar(own, runtime, planned),
+    )
+
+
+def _read_resumed(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | None:
+    """Return the step that a run goes on from, with the number of all if that stands before it.
+
+    `rounded` marks it, and `precise` that the rate counts all steps: Trainer from 5.19 on counts those that are left.
+    """
+    word, resumed = WORD.search(text, max(0, start - REACH_BACK), start), RESUMED.match(text, start, end)
+    if word is None or resumed is None or bool(word[1]) != bool(resumed[1]):
+        return None
+    planned = PLANNED.findall(text, max(0, start - REACH_BACK), start)
+    total = int(planned[-1].replace(b",", b"")) if planned else None
+    return StepRecord(origin, int(resumed[2]), NAN, 0.0, total, rounded=True, precise=word[1] is None)
+
+
+def _read_epoch(values: dict[bytes, bytes], before: bytes) -> float:
+    """Return the epoch at the end of a run, which stands before its time in a state; 0 without any."""
+    text = values.get(b"epoch", b"").strip(QUOTES)
+    if FINITE.fullmatch(text):
+        return float(text)
+    in_state = EPOCH_BEFORE.search(before)
+    return float(in_state[1]) if in_state else 0.0
+
+
+def _find_own_bar(before: bytes, runtime: float) -> Bar | None:
+    """Return the last bar before a record that shows its runtime, or more than that."""
+    shown = (bar for bar in reversed(list_bars(before)) if bar.done > 0)
+    return next((bar for bar in shown if bar.seconds >= runtime * (1 - SAME_SHARE) - SAME_SECONDS), None)
+
+
+def _explain_own_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
+    """Return that the bar of a run shows more time than its record, or fewer steps; empty if it does not."""
+    if bar is None:
+        return ""
+    if bar.seconds > runtime * (1 + SAME_SHARE) + SAME_SECONDS and planned.least <= bar.total <= planned.most:
+        return f"train_runtime is {runtime:g} s, the bar shows {bar.seconds:g} s"
+    if bar.seconds <= runtime * (1 + SAME_SHARE) + SAME_SECONDS and 0 < bar.total < planned.least:
+        return f"train_runtime x train_steps_per_second is {planned.least:.6g} steps or more, the bar has {bar.total}"
+    return ""
 
 
 def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -221,17 +376,18 @@ def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """
     runs: list[StepRecord] = []
     seen: StepRecord | None = None
-    resumed = 0
+    resumed: StepRecord | None = None
     for record in records:
         if record.rounded:
-            resumed = record.step
+            resumed = record
         elif seen and _is_same_run(seen, record):
             text = f"run of {record.step} steps again: {record.seconds:g} s"
             tally.add(DropReason.REPEATED, record.origin.line, text)
             seen = seen._replace(origin=record.origin)
         else:
-            runs.append(_divide_resumed(record, _find_end_before(seen, record) or resumed))
-            seen, resumed = record, 0
+            before = _find_end_before(seen, record)
+            runs.append(_divide_after(record, before) if before else _divide_resumed(record, resumed))
+            seen, resumed = record, None
     return runs
 
 
@@ -248,16 +404,57 @@ def _count_steps(before: bytes, runtime: float, planned: Span, step: int) -> tup
     """
     if 0 < step <= planned.most:
         return step, step if step >= planned.least else round((planned.least + planned.most) / 2), True
-    for bar in reversed(list(BAR.finditer(before))):
-        done, total = int(bar[1]), int(bar[2])
-        if planned.least <= total <= planned.most and done <= total:
-            late = (total - done) * runtime / total <= LATE_SECONDS
-            return total if late else done, total, True
+    for bar in reversed(list_bars(before)):
+        if planned.least <= bar.total <= planned.most and bar.done <= bar.total:
+            late = (bar.total - bar.done) * runtime / bar.total <= LATE_SECONDS
+            return bar.total if late else bar.done, bar.total, True
     total = round((planned.least + planned.most) / 2)
     return total, total, math.floor(planned.most) == math.ceil(planned.least) == total
 
 
-def _divide_resumed(record: StepRecord, first: int) -> StepRecord:
+def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecord:
+    """Return a run over the steps that were left when it was resumed, if it was.
+
+    Its rate counts all steps, or from Trainer 5.19 on those that were left: the number of all tells which. Where the
+    log does not hold that, the rate of `Continuing ...` counts all; of the newer line either may be true.
+    """
+    if resumed is None:
+        return record
+    first, total = resumed.step, resumed.total
+    if total is None and record.bar and record.bar[1] > first:
+        total = record.bar[1]
+    if total is not None and total > first:
+        return _divide_planned(record, first, total)
+    if resumed.precise:
+        return _divide_after(record, first)
+    if record.step <= first:
+        return record
+    doubt = f"resumed at step {first}: the rate may be of all steps, or of those that were left"
+    return _divide_after(record, first)._replace(doubt=record.doubt or doubt)
+
+
+def _divide_planned(record: StepRecord, first: int, total: int) -> StepRecord:
+    """Return a run that was resumed behind step `first` of `total` over the steps that were left to it."""
+    counted, tolerance = record.total or record.step, _get_width(record) / 2 + 1
+    if abs(total - counted) <= tolerance:
+        stopped = record.step < counted
+        return _divide_after(record if stopped else _set_steps(record, total), first)
+    if abs(total - first - counted) <= tolerance:
+        return _set_steps(record, total - first)
+    doubt = f"resumed at step {first} of {total}, and the rate is of {counted} steps"
+    return record._replace(doubt=record.doubt or doubt)
+
+
+def _set_steps(record: StepRecord, steps: int) -> StepRecord:
+    """Return a run with a number of steps that its digits allow, now that it is certain."""
+    if steps == record.step:
+        return record
+    unit = get_significant_unit(record.stamp, DIGITS)
+    seconds = record.stamp / steps
+    return record._replace(step=steps, total=steps, mean_of=steps, seconds=seconds, resolution=unit / steps)
+
+
+def _divide_after(record: StepRecord, first: int) -> StepRecord:
     done = record.step - first
     if done <= 0:
         return record._replace(seconds=NAN)
