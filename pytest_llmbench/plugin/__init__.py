@@ -90,9 +90,13 @@ def _start(config: pytest.Config) -> None:
         raise pytest.UsageError(*map(redact_text, map(str, error.args))) from None
     except KeyboardInterrupt:
         stop.hold()
+        from contextlib import suppress
+
+        from pytest_llmbench.core.errors import ReportError
         from pytest_llmbench.plugin.configure import announce, tell_unlaunched
 
-        announce(config)
+        with suppress(ReportError):  # the session ends with 2 in any case
+            announce(config)
         tell_unlaunched(config)
         raise
 

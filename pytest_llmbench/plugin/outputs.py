@@ -8,7 +8,6 @@ import shlex
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Reason, TimedBy
 from pytest_llmbench.core.runtime import discard_output
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
     from pytest_llmbench.report.document import SessionEnding
+    from pytest_llmbench.report.files import FileKind
     from pytest_llmbench.report.terminal import TerminalLine
 
 
@@ -215,7 +216,8 @@ def write_reports(session: Session, exit_code: int) -> bool:
 def announce_reports(paths: Mapping[str, Path]) -> None:
     """Put in the place of each report, by its flag, one that says that the session has not ended.
 
-    Whatever ends it, also what no program can handle, nobody takes the report of the night before for its own.
+    Whatever ends it, also what no program can handle, nobody takes the report of the night before for its own: where
+    there is no room for the new one, the old one is emptied. ReportError if it can be neither emptied nor removed.
     """
     if not paths:
         return
@@ -231,10 +233,32 @@ def announce_reports(paths: Mapping[str, Path]) -> None:
         "--llmb-junit": lambda: junit.render([], now, ending.problems),
         "--junitxml": lambda: junit.render([], now, ending.problems),
     }
+    problems = []
     for flag, path in paths.items():
-        if not is_stream(path):
-            with suppress(OSError, ImportError):  # at its end the session says why
-                write_whole(path, contents[flag](), REPORTS.get(flag, JUNIT))
+        if is_stream(path):
+            continue
+        # pytest writes through a link
+        place, kind = (Path(os.path.realpath(path)), JUNIT) if flag == "--junitxml" else (path, REPORTS[flag])
+        try:
+            write_whole(place, contents[flag](), kind)
+        except (OSError, ImportError):  # at its end the session says why
+            problems.append(_void_report(f"{flag}={path}", place, kind))
+    if first := next(filter(None, problems), ""):
+        raise ReportError(first)
+
+
+def _void_report(what: str, path: Path, kind: FileKind) -> str:
+    """Make the report of an earlier session void; return the problem if that is impossible, else ""."""
+    from pytest_llmbench.report.files import make_void
+
+    try:
+        make_void(path, kind)
+    except OSError as error:
+        return (
+            f"{what}: the report of an earlier session is there and can be neither replaced nor emptied "
+            f"({error.strerror}), so it would pass for one of this session; remove it, or give another name"
+        )
+    return ""
 
 
 def _complete_outcomes(session: Session) -> list[dict[str, Any]]:

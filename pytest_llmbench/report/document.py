@@ -126,6 +126,11 @@ def _dump(value: Any) -> str:
 def read(path: Path) -> dict[str, Any]:
     """Return the document in a file; ReportError where there is none that this version understands."""
     data = read_bytes(path, "file that --llmb-json wrote", LARGEST_BYTES, ReportError)
+    if not data.strip():
+        raise ReportError(
+            f"{path}: empty: the session that was to write it was cut off, or had no room on the disk, "
+            "and its verdicts are unknown; look at its output and exit code, and judge again"
+        )
     try:
         # Python would take NaN, which no other reader of JSON does.
         session = json.loads(data, parse_constant=_refuse)

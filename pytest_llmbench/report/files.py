@@ -87,6 +87,19 @@ def find_descriptor(path: Path) -> int | None:
     return None
 
 
+def make_void(path: Path, kind: FileKind) -> None:
+    """Empty the report of an earlier session in its place, or remove it; neither needs room on the disk.
+
+    A file of another kind is left alone. OSError if the report can be neither emptied nor removed.
+    """
+    if not path.is_file() or is_stream(path) or find_obstacle(path, kind):
+        return
+    try:
+        os.truncate(path, 0)
+    except OSError:  # not our file to write, or a file system that writes anew what it changes
+        path.unlink()
+
+
 def write_whole(path: Path, content: bytes, kind: FileKind, *, make_folders: bool = True) -> None:
     """Write a file beside its place and move it there.
 
