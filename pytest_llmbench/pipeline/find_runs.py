@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,11 @@ if TYPE_CHECKING:
     from pytest_llmbench.ingest.sources.stores import Stores
 
 
+LONGEST_WAIT = timedelta(days=1)
+"""A run that starts so long after the submission of a job of an A/B is taken for another: the job hardly waited so
+long, and each night after it would be out of judgement."""
+
+
 @dataclass(frozen=True, slots=True)
 class IngestedRuns:
     """The runs under the given paths, newest first, what could not be read, and what is no run, with the reason."""
@@ -106,7 +112,9 @@ def ingest(
 
     def identify_run(run: ReadRun) -> Run:
         identified = _identify(run.files, run.attempts, settings, catalog, now, find=find, tables=tables)
-        return _read_as_known(identified, catalog, tables)
+        pending = run.files.trial_pending_since
+        late = identified.started and pending and identified.started - pending > LONGEST_WAIT
+        return _read_as_known(_drop_pending_mark(identified) if late else identified, catalog, tables)
 
     runs: list[Run] = []
     lone: list[ReadRun] = []
@@ -138,8 +146,35 @@ def ingest(
     ignored += [
         IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *tracked, *copies, *repeated)
     ]
-    unreadable = (_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable)
-    return IngestedRuns(tuple(kept), tuple(unreadable), tuple(ignored), tables.recipes, (*copies, *repeated))
+    unreadable = [_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable]
+    unreadable += [_make_unreadable_mark(path, why, settings, catalog) for path, why in discovery.unreadable_marks]
+    lost = tuple(_make_ids_unique(unreadable))
+    return IngestedRuns(tuple(kept), lost, tuple(ignored), tables.recipes, (*copies, *repeated))
+
+
+def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
+    """Yield entries whose id is that of an earlier one with a number: each is an item of its own."""
+    counts: Counter[str] = Counter()
+    for entry in entries:
+        counts[entry.id] += 1
+        number = counts[entry.id]
+        yield dataclasses.replace(entry, id=f"{entry.id}~{number}") if number > 1 else entry
+
+
+def _drop_pending_mark(run: Run) -> Run:
+    """Return a run that is not the one of the unknown job of an A/B, with its other marks."""
+    if run.found.excluded is not Reason.VARIANT or run.found.trial_pending_since is None:
+        return run
+    found = dataclasses.replace(run.found, excluded=None, excluded_because="", trial_pending_since=None)
+    return dataclasses.replace(run, found=found)
+
+
+def _make_unreadable_mark(path: Path, why: str, settings: Settings, catalog: Catalog) -> UnmatchedRun:
+    """Return a mark that cannot be read: which runs of its folder are of an A/B is unknown."""
+    entry = _make_unreadable(path, why, settings, catalog)
+    text = f"{formatting.escape(str(path))} should name the runs of an A/B, and cannot be read: {why}"
+    name = f"{path.parent.name}/{path.name}"  # all such files have the same name
+    return dataclasses.replace(entry, id=f"unreadable-{name}", reason=Reason.MARK_UNREADABLE, text=text, summary=text)
 
 
 def _read_run(files: RunFiles, reading: Reading) -> ReadRun:
@@ -253,7 +288,9 @@ def ingest_job(
             best = run if best is None or count_steps(run) > count_steps(best) else best
         if best is not None and count_steps(best):
             break
-    return _read_as_known(_identify_as(best, key), catalog, tables) if best is not None else None
+    # its id is known, so it is not the job of unknown id
+    known = _drop_pending_mark(_identify_as(best, key)) if best is not None else None
+    return _read_as_known(known, catalog, tables) if known is not None else None
 
 
 def _identify_as(run: Run, key: Key) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from generator import write_run
 from generator.__main__ import shipped
 from shared_data import shared
 
+from pytest_llmbench.core.models import Reason
 from pytest_llmbench.pipeline.catalog import Catalog, load
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
@@ -108,3 +109,27 @@ def test_a_log_that_says_another_job_is_no_copy(catalog: Catalog, tmp_path: Path
     log = placed(tmp_path)
     (log.parent / "pretrain_llama3.1_8b_bf16_16_77_0.out").write_text(attached(log))
     assert len(found(tmp_path, catalog).runs) == 2
+
+
+@pytest.mark.parametrize(("hours", "excluded"), [(-2, None), (-0.5, Reason.VARIANT), (23, Reason.VARIANT), (25, None)])
+def test_pending_mark_takes_out_a_day(catalog: Catalog, tmp_path: Path, hours: float, excluded: Reason | None) -> None:
+    """A job of unknown id hardly waits longer: what starts later is another."""
+    log = placed(tmp_path)
+    start = next(iter(found(tmp_path, catalog).runs)).started
+    assert start is not None
+    submitted = (start if hours > 0 else datetime.fromtimestamp(log.stat().st_mtime, UTC)) - timedelta(hours=hours)
+    (tmp_path / ".llmbench-ab").write_text(f"token {submitted.timestamp():.0f}\n")
+    (run,) = found(tmp_path, catalog).runs
+    assert run.found.excluded is excluded
+
+
+def test_unreadable_marks_are_items_of_their_own(catalog: Catalog, tmp_path: Path) -> None:
+    for number in ("1", "2"):
+        write_run(tmp_path / number / "logs", shipped()[LLAMA], job_id=number)
+        (tmp_path / number / "logs" / ".llmbench-ab").write_text("abc")
+    told = found(tmp_path, catalog)
+    assert [run.found.excluded for run in told.runs] == [None, None]
+    assert {entry.id: entry.reason for entry in told.unreadable} == {
+        "unreadable-logs/.llmbench-ab": Reason.MARK_UNREADABLE,
+        "unreadable-logs/.llmbench-ab~2": Reason.MARK_UNREADABLE,
+    }

@@ -100,6 +100,8 @@ class RunFiles:
     modified: datetime | None = None
     excluded: Reason | None = None  # positive evidence that the run is not comparable
     excluded_because: str = ""
+    # since when a job of an A/B may run whose id is unknown, and which may be this run: then `excluded` is VARIANT
+    trial_pending_since: datetime | None = None
     # why a run is not comparable that was launched together with this one: if this one is short, it is its twin
     twin_of: Reason | None = None
     twin_because: str = ""
@@ -124,6 +126,7 @@ class Discovery:
     metrics: tuple[RunFiles, ...] = ()  # files of metrics under paths that lead to logs: they may be of the same runs
     ignored: tuple[tuple[Path, str], ...] = ()  # files that are no runs, with the reason
     unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong
+    unreadable_marks: tuple[tuple[Path, str], ...] = ()  # marks of an A/B above runs, with what is wrong with them
 
 
 class IgnoredFile(NamedTuple):

@@ -73,7 +73,8 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
         if not place.folder.only_chosen
     ]
     beside_logs = _make_ids_unique(add_reports(metrics, walk.reports, crowded), [run.id for run in runs])
-    return Discovery(runs, beside_logs, tuple(walk.ignored), tuple(walk.unreadable))
+    marks = tuple(walk.marks.list_problems())
+    return Discovery(runs, beside_logs, tuple(walk.ignored), tuple(walk.unreadable), marks)
 
 
 def _mark_twin(run: RunFiles, place: JobFolder, folders: Collection[str]) -> RunFiles:
@@ -195,8 +196,9 @@ def _make_run(
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
     # what else excludes a run counts in its A/B, too, and stays
-    if excluded is None and (mark := walk.marks.find(_list_places(attempts, folder, walk), job, draft.modified)):
-        excluded, because = Reason.VARIANT, mark
+    mark = walk.marks.find(_list_places(attempts, folder, walk), job, draft.modified) if excluded is None else None
+    if mark is not None:
+        excluded, because = Reason.VARIANT, mark.because
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
     datings = tuple(_list_datings(record, where, folder))
     by_clock = {dating.clock: dating for dating in datings}
@@ -220,6 +222,7 @@ def _make_run(
         modified=_convert_time(draft.modified),
         excluded=excluded,
         excluded_because=because,
+        trial_pending_since=_convert_time((mark and mark.pending_since) or 0.0),
         build=_describe_build(record, hints),
         launcher=find_launcher(record.launcher if record else "", logs, folder.name, where),
         saves=record.saves if record else "",

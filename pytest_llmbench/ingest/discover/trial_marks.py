@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
@@ -22,12 +25,26 @@ LARGEST_BYTES = 1 << 24
 CLOCKS_DIFFER = 3600.0  # seconds by which the clocks of a session and of a file system may be apart
 
 
+_ENTRY = re.compile(r"(?P<token>[!-~]+) (?P<time>\d+)(?: (?P<job>[!-~]+))?")
+
+TIME_DIGITS = 10
+"""Digits of a time since 2001 (seconds since the epoch): a shorter one at the end of a line was cut."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrialsFile:
     """What the file in a folder says of the jobs whose logs lie below it. Times are seconds since the epoch."""
 
     jobs: Mapping[str, float] = field(default_factory=dict)  # their ids, and when each was submitted
-    pending: float = math.inf  # since when a job may run of which nothing says the id
+    pending: tuple[float, ...] = ()  # since when each job may run whose id is unknown
+    problem: str = ""  # what of the file cannot be read; empty if all of it is
+
+
+class TrialMark(NamedTuple):
+    """Why logs are of an A/B, or may be."""
+
+    because: str
+    pending_since: float | None = None  # since when a job of unknown id may run, which may be this; None if it is named
 
 
 def is_mark(name: str) -> bool:
@@ -47,24 +64,33 @@ class TrialMarks:
         """Take what a folder holds that was read."""
         self._met[folder] = frozenset(marks)
 
-    def find(self, logs: Sequence[Path], job: str, modified: float) -> str:
-        """Return why logs are of an A/B; empty where nothing says so. `job` is their job id, `modified` when the newest
-        was written (seconds since the epoch)."""
+    def find(self, logs: Sequence[Path], job: str, modified: float) -> TrialMark | None:
+        """Return the mark that says that logs are of an A/B, or may be; None without one.
+
+        `job` is their job id, `modified` when the newest was written (seconds since the epoch).
+        """
         for log in logs:
             for name in dict.fromkeys((log.name, strip_compression(log.name))):
                 if self._is_there(str(log.parent), f"{name}{VARIANT_MARK}"):
-                    return f"{name}{VARIANT_MARK} lies beside its log: a run of an A/B"
-        for folder in dict.fromkeys(folder for log in logs for folder in _list_folders(str(log))):
-            marks = self._read_once(folder)
-            if marks is None:
-                continue
-            file = Path(folder, TRIALS_FILE)
+                    return TrialMark(f"{name}{VARIANT_MARK} lies beside its log: a run of an A/B")
+        folders = dict.fromkeys(folder for log in logs for folder in _list_folders(str(log)))
+        marks = [(Path(folder, TRIALS_FILE), file) for folder in folders if (file := self._read_once(folder))]
+        for path, file in marks:
             # one of long before has the same number where Slurm was set up anew
-            if modified > marks.jobs.get(job, math.inf) - CLOCKS_DIFFER:
-                return f"{file} names its job: a run of an A/B"
-            if modified > marks.pending - CLOCKS_DIFFER:
-                return f"{file} has a run of an A/B without its job, which may be this: --llmb-resume finds it out"
-        return ""
+            if modified > file.jobs.get(job, math.inf) - CLOCKS_DIFFER:
+                return TrialMark(f"{path} names its job: a run of an A/B")
+        for path, file in marks:
+            since = max((since for since in file.pending if modified > since - CLOCKS_DIFFER), default=None)
+            if since is not None:
+                text = f"{path} has a run of an A/B without its job, which may be this: --llmb-resume finds it out"
+                return TrialMark(text, since)
+        return None
+
+    def list_problems(self) -> Iterator[tuple[Path, str]]:
+        """Yield the files that were looked at for a run and cannot be read, with the reason."""
+        for folder, file in self._files.items():
+            if file and file.problem:
+                yield Path(folder, TRIALS_FILE), file.problem
 
     def _read_once(self, folder: str) -> TrialsFile | None:
         if folder not in self._files:
@@ -79,11 +105,14 @@ class TrialMarks:
         return not is_remote(Path(folder)) and os.path.exists(path)  # above what was given, or where a link leads
 
     def _read(self, file: Path) -> TrialsFile:
-        """Return what a file says; one that cannot be read may speak of any job."""
+        """Return what a file says; one that cannot be read names no job."""
         try:
-            return _parse(self.stores.read_small(file, LARGEST_BYTES).decode("utf-8", "replace"))
-        except LogError:
-            return TrialsFile(pending=0.0)
+            content = self.stores.read_small(file, LARGEST_BYTES + 1)
+        except LogError as error:
+            return TrialsFile(problem=str(error))
+        if len(content) > LARGEST_BYTES:
+            return TrialsFile(problem=f"it is larger than {LARGEST_BYTES} bytes")
+        return _parse(content.decode("ascii", "replace"))
 
 
 def _list_folders(log: str) -> Iterator[str]:
@@ -98,16 +127,25 @@ def _list_folders(log: str) -> Iterator[str]:
 
 def _parse(text: str) -> TrialsFile:
     begun: dict[str, float] = {}
+    ended: set[str] = set()
     jobs: dict[str, float] = {}
-    for line in filter(None, text.splitlines()):
-        token, _, rest = line.partition(" ")
-        moment, _, became = rest.partition(" ")
-        seconds = float(moment) if moment.isdecimal() else 0.0  # a line that was cut is of any time
-        if not became:
+    damaged: list[tuple[int, str]] = []
+    lines = text.split("\n")
+    for number, line in enumerate(map(str.strip, lines), 1):
+        entry = _ENTRY.fullmatch(line) if number < len(lines) else None  # without a line feed at its end it was cut
+        if entry is None or not (entry["job"] or len(entry["time"]) >= TIME_DIGITS):
+            damaged += [(number, line.partition(" ")[0])] if line else []
+            continue
+        token, seconds, job = entry["token"], float(entry["time"]), entry["job"]
+        if not job:
             begun[token] = seconds
             continue
         # Its log may be older than what became of it, and that of another run in the same allocation is.
         seconds = min(seconds, begun.pop(token, seconds))
-        if became != NO_JOB:
-            jobs[became] = min(seconds, jobs.get(became, seconds))
-    return TrialsFile(jobs, min(begun.values(), default=math.inf))
+        ended.add(token)
+        if job != NO_JOB:
+            jobs[job] = min(seconds, jobs.get(job, seconds))
+    # a line that was cut says no more than that a job began: a later line of the same job says which it became
+    open_lines = (number for number, token in damaged if not any(map(str.startswith, ended, repeat(token))))
+    problem = next((f"line {number} is neither `TOKEN TIME` nor `TOKEN TIME JOB`" for number in open_lines), "")
+    return TrialsFile(jobs, tuple(begun.values()), problem)

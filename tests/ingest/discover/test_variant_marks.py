@@ -7,13 +7,14 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.core.formatting import to_path
 from pytest_llmbench.core.models import Reason
-from pytest_llmbench.ingest.discover import find_runs
+from pytest_llmbench.ingest.discover import find_runs, trial_marks
 from pytest_llmbench.ingest.sources.stores import Stores
 
 
@@ -121,8 +122,6 @@ def write(stage: Path, *lines: str) -> Path:
         ([f"t1 {LATER}"], set()),
         ([f"t1 {NOW}", f"t1 {NOW} -"], set()),
         ([f"t1 {LATER}", f"t1 {LATER} 1"], set()),
-        (["t1 17", f"t2 {NOW} 9"], {"1", "2"}),
-        (["t1"], {"1", "2"}),
         ([f"t1 {NOW} 11"], set()),
         ([f"t1 {NOW}", f"t1 {LATER} 1"], {"1"}),
         ([f"t1 {NOW}", f"t1 {NOW} 1", f"t2 {LATER}", f"t2 {LATER} 1"], {"1"}),
@@ -134,8 +133,6 @@ def write(stage: Path, *lines: str) -> Path:
         "logs from before it",
         "a job that never was",
         "a job of another Slurm with its number",
-        "a time that was cut",
-        "a line that was cut",
         "another job",
         "its job, found out long after its log was written",
         "a later run in the same allocation",
@@ -152,15 +149,80 @@ def test_a_file_in_a_folder_above_says_which_jobs_are_of_an_ab(
     assert not found.unreadable
 
 
+def find_problems(stage: Path) -> dict[Path, str]:
+    """Return the problem of each mark, and check that none takes a run out."""
+    found = find_runs([stage])
+    assert {run.excluded for run in found.runs} == {None}
+    assert not found.ignored
+    assert not found.unreadable
+    return dict(found.unreadable_marks)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"abc", "line 1 is neither"),
+        (b"t1", "line 1 is neither"),
+        (b"t1\n", "line 1 is neither"),
+        (f"t2 {NOW} 9\n\nt1 17\n".encode(), "line 3 is neither"),
+        (f"t1 {NOW} 1".encode(), "line 1 is neither"),
+        (b"\x00\xff\xfe\n\x80", "line 1 is neither"),
+        (f"t1 {NOW} 1 1\n".encode(), "line 1 is neither"),
+        (f"t1 {NOW} \xb9\n".encode(), "line 1 is neither"),
+    ],
+)
+def test_unreadable_mark_takes_no_run_out(stage: Path, content: bytes, problem: str) -> None:
+    file = stage / "results" / ".llmbench-ab"
+    file.write_bytes(content)
+    (text,) = find_problems(stage).values()
+    assert text.startswith(problem)
+
+
+def test_too_large_mark_takes_no_run_out(stage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_marks, "LARGEST_BYTES", 20)
+    write(stage, f"t1 {NOW} 1", f"t2 {NOW} 2")
+    assert list(find_problems(stage).values()) == ["it is larger than 20 bytes"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_one_that_cannot_be_read_may_speak_of_any_log(stage: Path) -> None:
-    write(stage, f"t1 {NOW} 9").chmod(0)
-    assert find_excluded(stage) == {"1", "2"}
+def test_forbidden_mark_takes_no_run_out(stage: Path) -> None:
+    file = write(stage, f"t1 {NOW} 9")
+    file.chmod(0)
+    assert list(find_problems(stage)) == [file]
 
 
-def test_a_folder_in_its_place_may_be_of_any_log(stage: Path) -> None:
-    (stage / "results" / ".llmbench-ab").mkdir()
-    assert find_excluded(stage) == {"1", "2"}
+def test_folder_in_place_of_a_mark_is_unreadable(stage: Path) -> None:
+    folder = stage / "results" / ".llmbench-ab"
+    folder.mkdir()
+    assert list(find_problems(stage)) == [folder]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\n\n \r\n"])
+def test_empty_mark_names_no_run(stage: Path, content: str) -> None:
+    """A disk without room leaves one, and its job was never submitted."""
+    (stage / "results" / ".llmbench-ab").write_text(content)
+    assert find_problems(stage) == {}
+
+
+def test_readable_lines_of_a_damaged_mark_count(stage: Path) -> None:
+    write(stage, f"t1 {NOW} 1", "garbage")
+    assert find_excluded(stage) == {"1"}
+    assert len(find_runs([stage]).unreadable_marks) == 1
+
+
+@pytest.mark.parametrize("cut", ["t1 17", "t1", "t"])
+def test_cut_line_is_complete_with_a_later_one(stage: Path, cut: str) -> None:
+    write(stage, cut, f"t1 {NOW} 1")
+    assert find_excluded(stage) == {"1"}
+    assert not find_runs([stage]).unreadable_marks
+
+
+def test_pending_mark_tells_since_when(stage: Path) -> None:
+    write(stage, f"t1 {LONG_AGO}", f"t2 {NOW}", f"t3 {LATER}", f"t4 {NOW} 2")
+    runs = {run.job_id: run for run in find_runs([stage]).runs}
+    assert runs["1"].trial_pending_since == datetime.fromtimestamp(NOW, UTC)
+    assert runs["2"].trial_pending_since is None
+    assert runs["2"].excluded is Reason.VARIANT
 
 
 def test_what_else_excludes_a_run_stays(tmp_path: Path) -> None:
