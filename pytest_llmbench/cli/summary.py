@@ -18,13 +18,10 @@ from pytest_llmbench.core.models import Parallelism, Reason, Window
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pytest_llmbench.core.models import Baseline, Configuration, IgnoredFile, Problem, Run, Steps
+    from pytest_llmbench.core.models import Baseline, Configuration, IgnoredFile, Problem, Run, Segment, Steps
     from pytest_llmbench.measure.attempts import Choice
     from pytest_llmbench.pipeline.catalog import Catalog
     from pytest_llmbench.pipeline.find_runs import IngestedRuns
-
-DEFAULT_WINDOW = Window(11, 44)
-
 
 TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
 """What is known of a run, by the keys of a baseline file; the framework is the recipe's, else the log's dialect."""
@@ -91,7 +88,7 @@ def add(commands: Subparsers) -> None:
         "--window",
         metavar="FIRST-LAST",
         type=_parse_window,
-        help="Steps that the numbers are of (default: the baseline's, else 11-44, else the last half of a log).",
+        help="Steps that the numbers are of (default: the baseline's; else 11-44 of up to 100, else the last half).",
     )
     parser.set_defaults(command=_run)
 
@@ -222,7 +219,7 @@ def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, 
     from pytest_llmbench.measure.window import compute_timing
 
     steps = choice.segment.steps
-    counted, why = _choose_window(steps, baseline.window if run.identity.key else None, window)
+    counted, why = _choose_window(choice.segment, baseline.window if run.identity.key else None, window)
     measured = compute_timing(steps, dataclasses.replace(baseline, window=counted)).window
     time, tflops = _compute_mean(measured, "seconds"), _compute_mean(measured, "tflops_per_gpu")
     return row._replace(
@@ -241,25 +238,26 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
     from pytest_llmbench.measure.attempts import choose_segment
     from pytest_llmbench.measure.validity import UNKNOWN_STEPS, make_stand_in
+    from pytest_llmbench.measure.window import USUAL
 
     if run.identity.key is not None:
         return catalog.baselines[run.identity.key][0]
-    wanted = window or DEFAULT_WINDOW
+    wanted = window or USUAL
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
-    return make_stand_in(run, _choose_window(choice.segment.steps, None, window)[0] if choice else wanted)
+    return make_stand_in(run, _choose_window(choice.segment, None, window)[0] if choice else wanted)
 
 
-def _choose_window(steps: Steps, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
-    """Return the steps that a row's numbers are of: those that were asked for, whatever the log holds; else the
-    baseline's, or the usual ones; and the last half of a log that does not hold them."""
-    from pytest_llmbench.measure.window import choose_last_half, fits
+def _choose_window(segment: Segment, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
+    """Return the steps that a row's numbers are of: the requested ones, the baseline's, or those of a recording."""
+    from pytest_llmbench.measure.window import choose_last_half, choose_own_window, fits, is_usual
 
     if asked is not None:
         return asked, WindowFrom.OPTION
-    usual = of_baseline or DEFAULT_WINDOW
-    if not fits(steps, usual):
-        return choose_last_half(steps), WindowFrom.LAST_HALF
-    return usual, WindowFrom.BASELINE if of_baseline else WindowFrom.DEFAULT
+    if of_baseline is None:
+        return choose_own_window(segment), WindowFrom.DEFAULT if is_usual(segment) else WindowFrom.LAST_HALF
+    if fits(segment.steps, of_baseline):
+        return of_baseline, WindowFrom.BASELINE
+    return choose_last_half(segment.steps), WindowFrom.LAST_HALF
 
 
 def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:

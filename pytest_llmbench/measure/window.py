@@ -19,7 +19,11 @@ from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pytest_llmbench.core.models import Flags, Floats, Integers
+    from pytest_llmbench.core.models import Flags, Floats, Integers, Segment
+
+USUAL = Window(11, 44)
+LONGEST_USUAL = 100
+"""A run of up to so many steps is measured over the usual window, a longer one over its last half."""
 
 LONGEST_SECONDS = 1e6  # a step time from here on (11 days) is no step time
 
@@ -98,6 +102,23 @@ def choose_last_half(steps: Steps, planned: float = math.inf) -> Window:
     # the first ones are those of a warm-up; OLMo does ten steps more than it was told
     kept = steps.index[steps.index <= planned] if steps.index[0] <= planned else steps.index
     return Window(int(begins(steps)[len(kept) // 2]), int(kept[-1]))
+
+
+def count_steps(segment: Segment) -> int:
+    """Return how many steps a run has: the total of its log, else those up to its last printed step."""
+    return segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
+
+
+def is_usual(segment: Segment) -> bool:
+    """Whether a run without a baseline is measured over the usual window."""
+    return count_steps(segment) <= LONGEST_USUAL and fits(segment.steps, USUAL)
+
+
+def choose_own_window(segment: Segment) -> Window:
+    """Return the window of a run without a baseline: the usual one, or the last half of its steps."""
+    if is_usual(segment):
+        return choose_whole_means(segment.steps, USUAL)
+    return choose_last_half(segment.steps, count_steps(segment) - 1 + segment.first_step)
 
 
 def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:

@@ -33,23 +33,18 @@ from pytest_llmbench.core.models import (
     RunMatch,
     Segment,
     Source,
-    Window,
 )
 from pytest_llmbench.ingest.discover.path_patterns import make_pattern
 from pytest_llmbench.ingest.discover.run_facts import collect_facts, list_parts
 from pytest_llmbench.measure.attempts import choose_segment
 from pytest_llmbench.measure.validity import UNKNOWN_STEPS
-from pytest_llmbench.measure.window import choose_last_half, choose_whole_means, fits
+from pytest_llmbench.measure.window import USUAL, choose_own_window, count_steps
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.described_run import UNKNOWN, DescribedRun, describe_run, name_model
 from pytest_llmbench.pipeline.settings import Settings
 
 OWN = "own"
 """The release of what was drafted from runs."""
-
-USUAL = Window(11, 44)
-LONGEST_USUAL = 100
-"""Up to so many steps a run is measured over the usual window, a longer one over its last half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +201,6 @@ def _make_baseline(
     recipe, size = name_model(described, match.path, dialect)
     gpu, dtype = described.get_text("gpu"), described.get_text("dtype")
     key = Key(recipe, size, OWN, gpu, dtype, described.get_number("gpus") or 0, task=described.get_text("task", ""))
-    steps = segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
-    usual = steps <= LONGEST_USUAL and fits(segment.steps, USUAL)
-    last = steps - 1 + segment.first_step
     configuration = Configuration(
         key,
         Architecture("none", described.get_number("sequence_length") or 0, described.get_number("layers") or 0),
@@ -221,9 +213,9 @@ def _make_baseline(
         kind=BaselineKind.RECIPE,
         step_seconds=math.nan,
         cells=(),
-        window=choose_whole_means(segment.steps, USUAL) if usual else choose_last_half(segment.steps, last),
+        window=choose_own_window(segment),
         timed="mean",
-        steps=steps,
+        steps=count_steps(segment),
         dialect=dialect,
         peak_tflops=float(find_peak(gpu, dtype) or peaks.get((gpu, dtype), math.nan)),
         source=Source(f"runs at {match.path}"),

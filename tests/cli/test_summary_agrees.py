@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from pytest_llmbench.cli.main import main
 from pytest_llmbench.cli.summary import make_rows
 from pytest_llmbench.core.models import JUDGED, Judgement, Reason, Verdict
 from pytest_llmbench.pipeline.catalog import Catalog, load
+from pytest_llmbench.pipeline.draft_baselines import draft_baselines
 from pytest_llmbench.pipeline.evaluate import evaluate_runs
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
 from pytest_llmbench.pipeline.settings import Settings
@@ -153,12 +155,28 @@ def of_logs(*parts: str) -> Iterator[dict[str, str]]:
     ("log", "expected"),
     [
         ("nemo1/carriage_returns.out", {"status": "Success", "window": "10-19", "from": "last-half"}),
-        ("nemo2/geneformer_500_steps.out", {"status": "Success", "window": "11-44", "from": "default"}),
+        ("nemo2/geneformer_500_steps.out", {"status": "Success", "window": "250-499", "from": "last-half"}),
         ("maxtext/nan_loss.out", {"status": "Diverged", "window": "11-44", "from": "default"}),
-        ("megatron/1861140.out", {"status": "Incomplete", "window": "11-44", "from": "default"}),
+        ("megatron/1861140.out", {"status": "Incomplete", "window": "173-344", "from": "last-half"}),
     ],
 )
 def test_a_run_without_a_baseline_is_whole_by_its_own_total_and_has_a_time(log: str, expected: dict[str, str]) -> None:
     (row,) = of_logs(log)
     assert {name: row[name] for name in expected} == expected
     assert float(row["mean"]) > 0
+
+
+@pytest.mark.parametrize("every", [10, 50])
+def test_long_log_has_the_window_of_a_recording(tmp_path: Path, every: int) -> None:
+    """Of means of several steps too, which the usual window would cut."""
+    lines = [{"current_steps": step, "total_steps": 600, "loss": 2 - step / 600} for step in range(every, 601, every)]
+    times = ({"elapsed_time": str(timedelta(seconds=3 * line["current_steps"]))} for line in lines)
+    records = (json.dumps({**line, **time}) for line, time in zip(lines, times, strict=True))
+    (tmp_path / "trainer_log.jsonl").write_text("\n".join(records) + "\n")
+    settings, now = Settings(logs=(tmp_path,)), datetime.now(UTC)
+    catalog = load(settings)
+    ingested = ingest(settings, catalog, now)
+    (row,) = make_rows(ingested, catalog, None, now)
+    (draft,) = draft_baselines(ingested.runs, settings, catalog).recipes
+    window = draft.baselines[0].window
+    assert (row.status, row.window) == ("Success", f"{window.first}-{window.last}") == ("Success", "301-600")

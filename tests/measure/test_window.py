@@ -17,6 +17,7 @@ from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.attempts import choose_segment, is_finished, is_traced
 from pytest_llmbench.measure.window import (
     choose_last_half,
+    choose_own_window,
     choose_whole_means,
     compute_statistic,
     find_covered_steps,
@@ -179,6 +180,26 @@ def test_steps_beyond_those_that_were_planned_are_in_no_window() -> None:
 @pytest.mark.parametrize(("of", "expected"), [(10, Window(11, 40)), (20, Window(21, 40)), (1, Window(11, 44))])
 def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -> None:
     assert choose_whole_means(means_of(of, [7.0] * 60), Window(11, 44)) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "total", "first", "expected"),
+    [
+        (steps([7.0] * 50), None, 0, Window(11, 44)),
+        (steps([7.0] * 100), 100, 0, Window(11, 44)),
+        (steps([7.0] * 101), None, 0, Window(50, 100)),
+        (steps([7.0] * 50), 500, 0, Window(25, 49)),
+        (steps([7.0] * 40), None, 0, Window(20, 39)),
+        (means_of(10, [7.0] * 60), 600, 1, Window(301, 600)),
+        (means_of(10, [7.0] * 10), 100, 1, Window(11, 40)),
+        (means_of(100, [7.0] * 5), 500, 1, Window(201, 500)),
+        (means_of(10, [7.0] * 13), 120, 1, Window(61, 120)),
+    ],
+)
+def test_window_without_a_baseline_follows_the_length(
+    columns: Steps, total: int | None, first: int, expected: Window
+) -> None:
+    assert choose_own_window(replace(segment(columns, total=total), first_step=first)) == expected
 
 
 # --- which times count ------------------------------------------------------------------------------------
