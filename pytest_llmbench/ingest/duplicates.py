@@ -207,7 +207,17 @@ def _is_part(run: Run, other: Run) -> bool:
     if not count_steps(run):  # without an attempt only its metadata stands here, and its log elsewhere
         return bool(not run.attempts and near and count_steps(other))
     part, whole = _list_timings(run), _list_timings(other)
-    return run.started == other.started and part == whole[: len(part)]
+    return _share_start(run, other) and part == whole[: len(part)]
+
+
+def _share_start(run: Run, other: Run) -> bool:
+    """Whether two runs state one start; a copy may lack the attempts that dated the other."""
+    return run.started == other.started or not _list_starts(run).isdisjoint(_list_starts(other))
+
+
+def _list_starts(run: Run) -> set[datetime]:
+    stated = {dating.moment for dating in run.datings if dating.clock in (Clock.METADATA, Clock.FOLDER_NAME)}
+    return stated | {attempt.log.started for attempt in run.attempts if attempt.log.started is not None}
 
 
 def _list_timings(run: Run) -> list[tuple[int, float | None]]:

@@ -33,8 +33,9 @@ LEFT = {
     Remains.FOLDER: "a launch without a log",
 }
 
-# From the most certain to the least.
-CLOCKS = (Clock.METADATA, Clock.FOLDER_NAME, Clock.LOG, Clock.FOLDER_ABOVE, Clock.FILE_TIME)
+# From the most certain to the least: metadata and names of folders are of the submission, and of two jobs in a queue
+# the one that was submitted first may run last.
+CLOCKS = (Clock.LOG, Clock.METADATA, Clock.FOLDER_NAME, Clock.FOLDER_ABOVE, Clock.FILE_TIME)
 
 
 def drop_future_datings(datings: Iterable[Dating], now: datetime) -> list[Dating]:

@@ -33,6 +33,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.ingest.duplicates import (
+    CLOCK_SKEW,
     FILE_TIME,
     LAUNCHED,
     count_steps,
@@ -408,12 +409,23 @@ def _identify(
 
 def _list_datings(files: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
     """Yield all times at which a run may have started: metadata or its own name, the log, a folder above, the file."""
-    logged = next((log.started for log in logs if log.started is not None), None)
-    own = (Clock.METADATA, Clock.FOLDER_NAME)
-    yield from (dating for dating in files.datings if dating.clock in own)
-    if logged is not None:
-        zoned = logged.tzinfo is not None
-        yield Dating(Clock.LOG, logged.astimezone(UTC), "the log's first time stamp", zoned)
-    yield from (dating for dating in files.datings if dating.clock not in own)
+    own = [dating for dating in files.datings if dating.clock in (Clock.METADATA, Clock.FOLDER_NAME)]
+    yield from own
+    logged = _date_by_log(logs)
+    # A log that is older than its own launch was stamped by a clock that was never set.
+    if logged is not None and all(dating.moment - logged.moment <= CLOCK_SKEW for dating in own):
+        yield logged
+    yield from (dating for dating in files.datings if dating not in own)
     if files.modified is not None:
         yield Dating(Clock.FILE_TIME, files.modified, FILE_TIME, zoned=True)
+
+
+def _date_by_log(logs: Sequence[ParsedLog]) -> Dating | None:
+    """Return the first time stamp of the last attempt with steps, of any attempt if none has both."""
+    # A job that was queued again days later ran when its last attempt did.
+    stamped = [log for log in logs if log.started is not None]
+    logged = next((log for log in reversed(stamped) if log.segments), next(iter(stamped), None))
+    if logged is None or logged.started is None:
+        return None
+    zoned = logged.started.tzinfo is not None
+    return Dating(Clock.LOG, logged.started.astimezone(UTC), "the log's first time stamp", zoned)

@@ -232,9 +232,31 @@ def judge_case(case: Case, evidence: Sequence[Evidence], settings: Settings) -> 
 
 def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
     """Return the verdict under these settings; a certificate rests on nothing that is not certain."""
-    from pytest_llmbench.judge.decide import judge, judge_alone
+    from pytest_llmbench.judge.decide import judge_alone
+    from pytest_llmbench.judge.order import with_order_doubt
 
-    judgement = judge_alone(evidence) if alone else judge(evidence)
+    if alone:
+        return _certify(judge_alone(evidence), settings)
+
+    def judge_newest(of_newest: Evidence) -> Judgement:
+        return _judge_newest(of_newest, settings)
+
+    def is_red(judgement: Judgement) -> bool:
+        return decide_item_status(judgement, required=False, settings=settings) is Status.FAILED
+
+    judgement = judge_newest(evidence)
+    # A recording takes the mean of all runs, in whatever order they ran.
+    return judgement if settings.record else with_order_doubt(judgement, evidence, judge_newest, is_red)
+
+
+def _judge_newest(evidence: Evidence, settings: Settings) -> Judgement:
+    from pytest_llmbench.judge.decide import judge
+
+    return _certify(judge(evidence), settings)
+
+
+def _certify(judgement: Judgement, settings: Settings) -> Judgement:
+    """Return a verdict, INCONCLUSIVE if it is green in a session that certifies and something is uncertain."""
     doubt = _find_doubt(judgement, settings) if settings.certify else ""
     if not doubt:
         return judgement

@@ -57,6 +57,7 @@ NOTEWORTHY = (
     NoteCode.SEGMENTS,
     NoteCode.SLOWEST_ATTEMPT,
     NoteCode.NEWER_JOB,
+    NoteCode.ORDER_AMBIGUOUS,
     NoteCode.ORDER_FILE_TIME,
     NoteCode.ORDER_MIXED,
     NoteCode.STEPS,

@@ -43,7 +43,8 @@ def source(*runs: Run) -> Clock:
 @pytest.mark.parametrize(
     ("first", "second", "newest", "clock"),
     [
-        ({"metadata": DAY, "log": DAY}, {"metadata": 2 * DAY, "log": HOUR}, "1", Clock.METADATA),
+        ({"metadata": DAY, "log": DAY}, {"metadata": 2 * DAY, "log": HOUR}, "2", Clock.LOG),
+        ({"metadata": DAY}, {"metadata": 2 * DAY, "log": HOUR}, "1", Clock.METADATA),
         ({"metadata": HOUR, "log": 2 * DAY}, {"folder_name": DAY, "log": DAY}, "2", Clock.LOG),
         ({"folder_name": HOUR, "file_time": DAY}, {"log": 2 * HOUR, "file_time": HOUR}, "2", Clock.FILE_TIME),
         ({"folder_name": -20 * HOUR, "log": DAY}, {"folder_name": HOUR, "log": HOUR}, "2", Clock.LOG),

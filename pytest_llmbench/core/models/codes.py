@@ -144,6 +144,7 @@ class NoteCode(StrEnum):
     NORM_UNKNOWN = "norm-unknown"
     NOT_COMPARABLE = "not-comparable"
     OLDER_RUNS = "older-runs"
+    ORDER_AMBIGUOUS = "order-ambiguous"
     ORDER_FILE_TIME = "order-file-time"
     ORDER_MIXED = "order-mixed"
     OTHER_DIALECT = "other-dialect"
