@@ -45,8 +45,9 @@ WRITTEN_AFTER = timedelta(days=2)
 # No job waits longer between its submission and its first step.
 LONGEST_QUEUE = timedelta(days=7)
 
-# Files that were copied lie nearer to each other than this part of the time between their runs.
+# Files of one copy lie nearer to each other than this part of the time between their runs, and than a copy takes.
 COPIED = 0.5
+LONGEST_COPY = timedelta(hours=2)
 
 # A job id that falls by more than this, and by more than half, was counted from 1 again.
 FEWEST_IDS = 100
@@ -286,7 +287,8 @@ def _are_copied(newest: Run, rival: Run) -> bool:
     written, before = newest.found.modified, rival.found.modified
     if written is None or before is None or newest.started is None or rival.started is None:
         return True
-    return abs(written - before) <= max(TOGETHER, COPIED * abs(newest.started - rival.started))
+    nearest = min(COPIED * abs(newest.started - rival.started), LONGEST_COPY)
+    return abs(written - before) <= max(TOGETHER, nearest)
 
 
 def _measure_lag(run: Run) -> timedelta | None:

@@ -91,6 +91,10 @@ CONTRADICTIONS = {
         night("", DAY, written=DAY - 10 * MINUTE),
         night("", 29 * HOUR, written=10 * MINUTE),
     ),
+    "a file of a clock that is a day behind, hours later": (
+        night("", DAY, written=DAY - 10 * MINUTE),
+        night("", DAY + 21 * HOUR, written=21 * HOUR - 10 * MINUTE),
+    ),
     "a file of UTC beside local time": (
         night("", 20 * HOUR, written=20 * HOUR - 10 * MINUTE),
         night("", 21 * HOUR, written=19 * HOUR - 10 * MINUTE),
