@@ -18,7 +18,7 @@ from pytest_llmbench.baseline.schema import COLUMNS, CONFIGURATION, DERIVED, NOT
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.core.metric_definitions import METRICS, is_logged
-from pytest_llmbench.core.models import Architecture, Baseline, Erratum
+from pytest_llmbench.core.models import Architecture, Baseline, Contradiction, Erratum
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
 
@@ -91,6 +91,32 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     without a peak, and everything where there is no step time."""
     formula = METRICS[DERIVED.get(cell, cell)].formula
     return None if formula is None or math.isnan(baseline.step_seconds) else formula(baseline, baseline.step_seconds)
+
+
+def find_contradiction(baseline: Baseline, errata: Iterable[Erratum]) -> Contradiction | None:
+    """Return the derived cell that allows the shortest step time, if that is shorter than the printed one.
+
+    Cells that errata list are explained; a difference within the digits of both numbers is none.
+    """
+    listed = {erratum.cell for erratum in errata if erratum.configuration == baseline.key.id}
+    cells = [(name, text) for name, text in baseline.cells if name not in listed and _is_derived(baseline, name, text)]
+    implied = [Contradiction(name, text, _compute_implied(baseline, name, text)) for name, text in cells]
+    longest = baseline.step_seconds - baseline.resolution_seconds / 2
+    shorter = (contradiction for contradiction in implied if 0 < contradiction.seconds < longest)
+    return min(shorter, key=attrgetter("seconds"), default=None)
+
+
+def _compute_implied(baseline: Baseline, name: str, printed: str) -> float:
+    """Return the longest step time from which a derived cell follows, NaN if none does."""
+    value = recompute_cell(baseline, name)
+    digits = Decimal(printed.rstrip("%"))
+    exponent = digits.as_tuple().exponent
+    half = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0) / 2
+    larger = METRICS[DERIVED[name]].larger_is_better
+    limit = float(digits - half if larger else digits + half) / (100 if printed.endswith("%") else 1)
+    if value is None or not (limit > 0 and value > 0):
+        return math.nan
+    return baseline.step_seconds * (value / limit if larger else limit / value)
 
 
 def _is_derived(baseline: Baseline, name: str, text: str) -> bool:

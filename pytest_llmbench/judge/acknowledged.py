@@ -129,7 +129,7 @@ def apply_acknowledgements(
             for entry in active
         ]
     return dataclasses.replace(
-        _move_baseline(evidence, math.exp(shift)) if shift else evidence,
+        move_baseline(evidence, math.exp(shift)) if shift else evidence,
         remarks=(*evidence.remarks, *remarks, *idle),
     )
 
@@ -195,7 +195,7 @@ def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:
     return math.log(seconds / evidence.baseline.step_seconds) < min(shift - tolerated, tolerated)
 
 
-def _move_baseline(evidence: Evidence, factor: float) -> Evidence:
+def move_baseline(evidence: Evidence, factor: float) -> Evidence:
     """Return the evidence with every time of its baseline multiplied, and what its measurements are shown beside."""
     baseline = _scale_baseline(evidence.baseline, factor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from pytest_llmbench.core.models import (
     Baseline,
     BaselineKind,
     Configuration,
+    Contradiction,
     Key,
     Recipe,
     RegexDialect,
@@ -201,6 +203,17 @@ def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
         return True
     kinds = (dict(recipe.launch).get("kind") for recipe in catalog.recipes if recipe.name == key.recipe)
     return "local" in kinds
+
+
+def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | None:
+    """Return the number of a baseline that its step time contradicts, and no erratum of its file lists."""
+    if not baseline.cells or not math.isfinite(baseline.step_seconds):
+        return None
+    from pytest_llmbench.baseline import lint
+
+    recipes = (recipe for recipe in catalog.recipes if str(recipe.path) == baseline.source.file)
+    errata = [erratum for recipe in recipes for erratum in recipe.errata]
+    return lint.find_contradiction(baseline, errata)
 
 
 def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:

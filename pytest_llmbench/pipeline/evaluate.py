@@ -31,6 +31,7 @@ from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
     Catalog,
     add_tables,
+    find_contradiction,
     find_relatives,
     is_any_improvement,
     select_drift_budget,
@@ -232,6 +233,11 @@ def collect_evidence(
         evidence[key] = tuple(
             _compare_with(baseline, of_baseline, stored, settings, now) for baseline, of_baseline in pairs
         )
+        if any(runs):
+            evidence[key] = tuple(
+                dataclasses.replace(of_baseline, contradiction=find_contradiction(of_baseline.baseline, catalog))
+                for of_baseline in evidence[key]
+            )
         if any(runs) and not is_any_improvement(key, settings, catalog):
             relatives = find_relatives(key, catalog)
             evidence[key] = tuple(

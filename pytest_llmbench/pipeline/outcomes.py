@@ -232,27 +232,22 @@ def judge_case(case: Case, evidence: Sequence[Evidence], settings: Settings) -> 
 
 def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
     """Return the verdict under these settings; a certificate rests on nothing that is not certain."""
-    from pytest_llmbench.judge.decide import judge_alone
+    from pytest_llmbench.judge.contradiction import with_contradiction
+    from pytest_llmbench.judge.decide import judge, judge_alone
     from pytest_llmbench.judge.order import with_order_doubt
 
-    if alone:
-        return _certify(judge_alone(evidence), settings)
-
-    def judge_newest(of_newest: Evidence) -> Judgement:
-        return _judge_newest(of_newest, settings)
+    def judge_certified(certified: Evidence) -> Judgement:
+        return _certify(judge_alone(certified) if alone else judge(certified), settings)
 
     def is_red(judgement: Judgement) -> bool:
         return decide_item_status(judgement, required=False, settings=settings) is Status.FAILED
 
-    judgement = judge_newest(evidence)
-    # A recording takes the mean of all runs, in whatever order they ran.
-    return judgement if settings.record else with_order_doubt(judgement, evidence, judge_newest, is_red)
-
-
-def _judge_newest(evidence: Evidence, settings: Settings) -> Judgement:
-    from pytest_llmbench.judge.decide import judge
-
-    return _certify(judge(evidence), settings)
+    judgement = judge_certified(evidence)
+    if settings.record is not None:  # it takes the mean of all runs, in whatever order they ran, and is no verdict
+        return judgement
+    if not alone:
+        judgement = with_order_doubt(judgement, evidence, judge_certified, is_red)
+    return with_contradiction(judgement, evidence, judge_certified, is_red)
 
 
 def _certify(judgement: Judgement, settings: Settings) -> Judgement:

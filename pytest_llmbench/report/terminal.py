@@ -58,6 +58,7 @@ NOTEWORTHY = (
     NoteCode.SLOWEST_ATTEMPT,
     NoteCode.NEWER_JOB,
     NoteCode.ORDER_AMBIGUOUS,
+    NoteCode.BASELINE_CONTRADICTS,
     NoteCode.ORDER_FILE_TIME,
     NoteCode.ORDER_MIXED,
     NoteCode.STEPS,

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.lint import LintReport, lint_file, recompute_cell, round_as_printed
+from pytest_llmbench.baseline.lint import LintReport, find_contradiction, lint_file, recompute_cell, round_as_printed
 from pytest_llmbench.baseline.read import (
     find_baseline_files,
     find_shipped_baselines,
+    find_shipped_tables,
     list_shipped_baselines,
     read_file,
     read_recipe,
     read_recipes,
 )
 from pytest_llmbench.baseline.write import write_recorded
-from pytest_llmbench.core.models import AcceptedValue, Baseline, Erratum, Recording
+from pytest_llmbench.core.models import AcceptedValue, Baseline, Contradiction, Erratum, Recording
 
 Edit = Callable[[str, str, str], LintReport]
 
@@ -286,3 +287,78 @@ def test_what_is_recorded_of_every_shipped_configuration_passes(tmp_path: Path) 
     assert [finding for path in paths for finding in lint_file(read_file(path)).findings] == []
     (grok,) = (base for base in read_file(paths[0]).recipe.baselines if base.key.id == "grok1_314b-24.11-h100-bf16-8")
     assert grok.configuration.gradient_accumulation == 512
+
+
+# --- what a session makes of a contradiction ------------------------------------------------------------------
+
+
+def contradicted(text: str, edits: dict[str, str], tmp_path: Path) -> Contradiction | None:
+    for old, new in edits.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    (baseline,) = read_file(path).recipe.baselines
+    return find_contradiction(baseline, read_file(path).recipe.errata)
+
+
+OWN = """\
+schema: 1
+kind: published
+recipe: mine
+release: "25.05"
+title: mine
+framework: Megatron-LM
+names: [mine]
+dialect: megatron
+source: {document: our page}
+timed: mean
+window: {statistic: mean, first: 11, last: 44}
+steps: 50
+peak_tflops:
+  h100: {bf16: "989"}
+models:
+  8b: {formula: none}
+configurations:
+  - {size: 8b, gpu: h100, dtype: bf16, gpus: 64, sequence_length: 4096, layers: 32, gbs: 256,
+     cells: {step_time: "2.000", tokens_per_second: "524288", days_to_1t: "22.08"}}
+"""
+
+ERRATUM = """\
+errata:
+  - where: the table
+    cell: tokens_per_second
+    cells: {mine_8b-25.05-h100-bf16-64: {printed: "624288", corrected: "524288"}}
+    reason: a typing error
+"""
+
+
+@pytest.mark.parametrize(
+    ("edits", "cell", "seconds"),
+    [
+        pytest.param({}, None, 0, id="as it is"),
+        pytest.param({'"2.000"': '"2.170"'}, "tokens_per_second", 2.0, id="step time"),
+        pytest.param({"524288": "624288"}, "tokens_per_second", 1.68, id="tokens"),
+        pytest.param({"22.08": "20.28"}, "days_to_1t", 1.837, id="days"),
+        pytest.param({"gbs: 256": "gbs: 265", ', days_to_1t: "22.08"': ""}, None, 0, id="batch of a stricter time"),
+        pytest.param({"gbs: 256": "gbs: 226", ', days_to_1t: "22.08"': ""}, "tokens_per_second", 1.766, id="batch"),
+        pytest.param({"524288": "424288"}, None, 0, id="stricter step time"),
+        pytest.param({'"2.000"': '"2"', "524288": "524000", "22.08": "22.1"}, None, 0, id="digits"),
+        pytest.param({"524288": "624288", "models:": f"{ERRATUM}models:"}, None, 0, id="erratum"),
+    ],
+)
+def test_contradiction_is_a_shorter_step_time(
+    edits: dict[str, str], cell: str | None, seconds: float, tmp_path: Path
+) -> None:
+    contradiction = contradicted(OWN, edits, tmp_path)
+    assert (contradiction.cell if contradiction else None) == cell
+    assert contradiction is None or contradiction.seconds == pytest.approx(seconds, rel=1e-3)
+
+
+def test_shipped_files_contradict_themselves_only_in_errata() -> None:
+    recipes = read_recipes([*list_shipped_baselines(), find_shipped_tables()])
+    of_recipe = [(baseline, recipe.errata) for recipe in recipes for baseline in recipe.baselines]
+    assert [base.key.id for base, errata in of_recipe if find_contradiction(base, errata)] == []
+    unlisted = [(base, find_contradiction(base, ())) for base, _ in of_recipe]
+    apart = [base.step_seconds / found.seconds - 1 for base, found in unlisted if found is not None]
+    assert 0 < max(apart) < 0.01

@@ -295,6 +295,15 @@ class Erratum:
 
 
 @dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A printed number of a baseline from which another step time follows than the printed one."""
+
+    cell: str
+    printed: str
+    seconds: float  # the step time nearest to the printed one that the number allows, within its digits
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One baseline file: a workload in one release of the documents."""
 

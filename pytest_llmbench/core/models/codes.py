@@ -119,6 +119,7 @@ class NoteCode(StrEnum):
     ASSUMED = "assumed"
     ASYNCHRONOUS_DISPATCH = "asynchronous-dispatch"
     ATTEMPTS = "attempts"
+    BASELINE_CONTRADICTS = "baseline-contradicts"
     BEGUN_AGAIN = "begun-again"
     BUDGET_UNKNOWN = "budget-unknown"
     BUDGET_UNUSED = "budget-unused"

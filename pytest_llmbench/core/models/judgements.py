@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime, timedelta
 
-    from pytest_llmbench.core.models.baselines import Baseline, Tolerance
+    from pytest_llmbench.core.models.baselines import Baseline, Contradiction, Tolerance
     from pytest_llmbench.core.models.codes import Reason, Verdict
     from pytest_llmbench.core.models.runs import Acknowledgement, Measurement, Note, StoredRun
 
@@ -174,6 +174,7 @@ class Evidence:
     # the largest part of the baseline's step time that a run may save and still be taken for one of this configuration,
     # None where any may be
     plausible: float | None = None
+    contradiction: Contradiction | None = None  # a number of the baseline that its step time contradicts
     # other configurations of the same model with their expected step times: so fast a run may be one of them
     relatives: tuple[tuple[str, float], ...] = ()
 

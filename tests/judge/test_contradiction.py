@@ -1,0 +1,65 @@
+"""A baseline that contradicts itself turns no run green that its other numbers would fail."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from builders import BASELINE, KEY, NOW, at, evidence, measurement
+
+from pytest_llmbench.core.models import (
+    Acknowledgement,
+    Baseline,
+    Contradiction,
+    Judgement,
+    NoteCode,
+    Reason,
+    Verdict,
+)
+from pytest_llmbench.judge.contradiction import with_contradiction
+from pytest_llmbench.judge.decide import judge
+
+STATED = 2.17
+TYPED = at(BASELINE, step_seconds=STATED, cells=(("step_time", "2.17"), ("tokens_per_second", "524288")))
+
+
+def is_red(judgement: Judgement) -> bool:
+    return judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID)
+
+
+def decided(seconds: float, implied: float, baseline: Baseline = TYPED, **fields: Any) -> Judgement:
+    contradiction = Contradiction("tokens_per_second", "524288", implied)
+    run = measurement(seconds, baseline=baseline)
+    of_run = evidence(run, baseline=baseline, contradiction=contradiction, **fields)
+    return with_contradiction(judge(of_run), of_run, judge, is_red)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "implied", "verdict"),
+    [
+        (2.16, 2.00, Verdict.INVALID),
+        (2.20, 2.00, Verdict.INVALID),
+        (2.00, 1.50, Verdict.INVALID),
+        (2.02, 2.00, Verdict.IMPROVEMENT),  # green by either number
+        (2.16, 2.13, Verdict.PASS),  # below half of the tolerance
+        (2.50, 2.00, Verdict.REGRESSION),
+    ],
+)
+def test_contradicted_baseline_passes_nothing_beyond_its_numbers(
+    seconds: float, implied: float, verdict: Verdict
+) -> None:
+    judgement = decided(seconds, implied)
+    noted = any(note.code is NoteCode.BASELINE_CONTRADICTS for note in judgement.notes)
+    assert (judgement.verdict, noted) == (verdict, not is_red(judgement))
+    if verdict is Verdict.INVALID:
+        assert judgement.reason is Reason.BASELINE_CONTRADICTS
+        assert "step_time 2.17 beside tokens_per_second 524288" in judgement.text
+
+
+def test_contradicted_baseline_is_accepted_by_an_entry() -> None:
+    reason, until = Reason.BASELINE_CONTRADICTS, NOW.date() + timedelta(days=9)
+    entry = Acknowledgement(KEY.id, 0.0, date(2025, 11, 1), until, "known", "ann", "f:1", reason)
+    judgement = decided(2.16, 2.00, accepted=(entry,))
+    assert judgement.verdict is Verdict.PASS
+    assert entry in [note.acknowledgement for note in judgement.notes]
