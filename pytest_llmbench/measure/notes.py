@@ -32,6 +32,7 @@ DROPPED = {
     ),
     NoteCode.INTERLEAVED: ("record", "of two processes that write into this file at once"),
     NoteCode.RUNNING_AVERAGE: ("time", "may be means since the start of the run, which hide slow steps"),
+    NoteCode.CLOCK_RESTARTED: ("restart", "without a repeated step, of a run that was resumed: its clock begins anew"),
     NoteCode.RATE_OF_SAMPLES: ("rate", "of samples or tokens, read as rates of steps"),
 }
 """What the reasons of the parse stage mean: of what there are so many, and what became of it."""

@@ -126,6 +126,7 @@ class NoteCode(StrEnum):
     BUILD_UNKNOWN = "build-unknown"
     CHECKPOINT_MISSING = "checkpoint-missing"
     CHECKPOINT_SAVED = "checkpoint-saved"
+    CLOCK_RESTARTED = "clock-restarted"
     COARSE_BASELINE = "coarse-baseline"
     DRIFT = "drift"
     FEW_RECORDED = "few-recorded"

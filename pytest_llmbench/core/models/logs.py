@@ -96,6 +96,7 @@ class DropReason(StrEnum):
     TWO_WRITERS = "two-writers"  # half of all steps come again with another time: another process writes into this file
     INTERLEAVED = "interleaved"  # two processes that write into the same file are at different steps
     RUNNING_AVERAGE = "running-average"  # the time is kept, and looks like a mean since the start of the run
+    CLOCK_RESTARTED = "clock-restarted"  # the time so far is short again, while the steps go on: a resumed run
     RATE_OF_SAMPLES = "rate-of-samples"  # the rate is kept as one of steps, and is printed as one of samples or tokens
 
 

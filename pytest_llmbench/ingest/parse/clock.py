@@ -7,7 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from pytest_llmbench.ingest.parse.records import NAN, StepRecord
+from pytest_llmbench.core.models import DropReason
+from pytest_llmbench.ingest.parse.records import NAN, StepRecord, Tally
+
+# How much faster than others the steps behind a restart of the clock may be.
+FASTER = 0.9
 
 
 def mark_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
@@ -20,6 +24,43 @@ def mark_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
         else:
             yield record._replace(since=since)
             since = None
+
+
+def mark_restarts(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the steps of one rank, those that a clock which began anew times since the step before it.
+
+    A resumed run counts on where it was, and its time so far is short again: nearer to that of its own steps than to
+    what the step before it shows. Untimed if it made its steps faster than others: it began behind that step then.
+    """
+    falls = [place for place, (before, record) in enumerate(pairwise(records), 1) if _falls(before, record)]
+    if not falls:
+        return list(records)
+    usual = _compute_usual(records)
+    marked = list(records)
+    for place in falls:
+        before, record = records[place - 1], records[place]
+        steps = record.step - before.step
+        if record.stamp >= before.stamp / 2 + usual * steps:
+            continue  # the clock of the machine was set
+        text = f"step {record.step} at {record.stamp:g} s, step {before.step} at {before.stamp:g} s"
+        tally.add(DropReason.CLOCK_RESTARTED, record.origin.line, text)
+        if record.stamp + record.resolution >= FASTER * usual * steps:
+            marked[place] = record._replace(since=(before.step, 0.0))
+    return marked
+
+
+def _falls(before: StepRecord, record: StepRecord) -> bool:
+    return record.step > before.step and record.stamp < before.stamp
+
+
+def _compute_usual(records: Sequence[StepRecord]) -> float:
+    """Return the median time of a step by the clock, 0 without any two lines that show it."""
+    seconds = [
+        (record.stamp - before.stamp) / (record.step - before.step)
+        for before, record in pairwise(records)
+        if record.step > before.step and record.stamp > before.stamp
+    ]
+    return sorted(seconds)[len(seconds) // 2] if seconds else 0.0
 
 
 def time_steps(records: Sequence[StepRecord], *, first_step: int | None = None) -> list[StepRecord]:
@@ -35,7 +76,9 @@ def time_steps(records: Sequence[StepRecord], *, first_step: int | None = None) 
         return [record._replace(resolution=0.0) for record in records]
     usual = gaps[len(gaps) // 2]
     first = records[0]._replace(mean_of=min(records[0].step, usual) or 1)
-    if first_step is not None and 0 < first.step - first_step + 1 <= usual:
+    if first_step is not None and first.since is not None and first.since[1] == 0:  # its clock began anew there
+        first = _time_step(first, *first.since, 0.0)
+    elif first_step is not None and 0 < first.step - first_step + 1 <= usual:
         first = _time_step(first, first_step - 1, 0.0, 0.0)
     else:
         first = first._replace(resolution=0.0)

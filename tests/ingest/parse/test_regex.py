@@ -321,6 +321,14 @@ def test_the_time_so_far_is_a_difference_of_lines() -> None:
     assert math.isnan(resumed.segments[0].steps.seconds[0])  # 101 steps in half a second
 
 
+def test_time_so_far_that_begins_anew_counts_from_there() -> None:
+    ends = {10: 20, 20: 40, 30: 60, 40: 80, 50: 21, 60: 41}
+    text = "".join(f"at {step} after {seconds}s\n" for step, seconds in ends.items())
+    log = other(r"after (?P<elapsed>\d+)s", text, unit="s", first_step=1)
+    assert log.segments[0].steps.seconds.tolist() == [2.0, 2.0, 2.0, 2.0, 2.1, 2.0]
+    assert dropped(log) == {"clock-restarted": 1}
+
+
 def test_rate_with_its_amount_is_a_time() -> None:
     columns = (
         other(r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s", "at 1 64 at 128.0/s\nat 2 64 at 0.0/s\n").segments[0].steps

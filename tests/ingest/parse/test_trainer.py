@@ -42,6 +42,39 @@ def test_a_resumed_run_does_not_count_the_steps_before_it() -> None:
     assert columns.seconds[1] == 3.0
 
 
+def clocked(ends: dict[int, int]) -> str:
+    """Records of LLaMA-Factory by step and seconds so far."""
+    return "".join(factory(step, f"0:{at // 60:02d}:{at % 60:02d}", total=2000) for step, at in ends.items())
+
+
+WHOLE = {step: 3 * step for step in range(10, 401, 10)}
+
+
+@pytest.mark.parametrize(
+    ("ends", "step", "seconds"),
+    [
+        pytest.param(WHOLE | {410: 30, 420: 60}, 410, 3.0, id="late"),
+        pytest.param({10: 30, 20: 60, 30: 90, 40: 30, 50: 60}, 40, 3.0, id="early"),
+        pytest.param({10: 30, 20: 60, 30: 31, 40: 61}, 30, 3.1, id="after two records"),
+        pytest.param(WHOLE | {410: 75, 420: 105}, 410, 7.5, id="slow to start"),
+        pytest.param(WHOLE | {410: 15, 420: 45}, 410, math.nan, id="resumed behind the last record"),
+        pytest.param(WHOLE | {410: 1198, 420: 1228}, 410, math.nan, id="clock of the machine set back"),
+    ],
+)
+def test_resume_without_overlap_begins_a_clock_anew(ends: dict[int, int], step: int, seconds: float) -> None:
+    log = parse(clocked(ends))
+    (segment,) = log.segments
+    times = dict(zip(segment.steps.index.tolist(), segment.steps.seconds.tolist(), strict=True))
+    assert times.pop(step) == pytest.approx(seconds, nan_ok=True)
+    assert set(times.values()) == {3.0}
+    assert dropped(log) == ({} if ends.get(410) == 1198 else {"clock-restarted": 1})
+
+
+def test_resume_behind_a_start_line_begins_at_its_last_step() -> None:
+    first, second = parse(clocked(WHOLE) + "***** Running training *****\n" + clocked({410: 30, 420: 60})).segments
+    assert (len(first.steps), second.steps.seconds.tolist()) == (40, [3.0, 3.0])
+
+
 def test_the_first_step_alone_is_one_step() -> None:
     """ms-swift prints step 1, then every tenth: the second record stands for nine steps."""
     columns = parse(swift(1, "6s", "").replace(", }", "}") + factory(10, "0:00:51")).segments[0].steps

@@ -134,6 +134,10 @@ class RegexReader(DialectReader):
         self._prints.tell(kept, tally)
         return kept
 
+    def settle(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+        """Return the steps of one rank; those behind a restart of the time so far count from there."""
+        return clock.mark_restarts(records, tally) if "elapsed" in self._timed else list(records)
+
     def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
         """Return the steps of an attempt with how many each time is the mean of: those since the line before.
 

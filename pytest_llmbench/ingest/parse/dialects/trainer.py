@@ -76,9 +76,9 @@ def _build_record(origin: RecordOrigin, values: Mapping[bytes, bytes]) -> StepRe
     )
 
 
-def settle(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the training steps of one rank."""
-    return list(clock.mark_evaluations(records))
+    return clock.mark_restarts(list(clock.mark_evaluations(records)), tally)
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
