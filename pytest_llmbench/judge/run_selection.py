@@ -319,6 +319,13 @@ def list_valid_runs(evidence: Evidence) -> list[PreviousRun]:
     return sorted((run for run in all_runs if run.valid and run.started is not None), key=_BEGUN)
 
 
+def list_starts(evidence: Evidence) -> list[datetime]:
+    """Return when the known comparable runs of a configuration started, valid or not."""
+    measured = (*evidence.measurements, *evidence.excluded_by_since)
+    starts = [run.started for run in measured if run.excluded is None and run.started is not None]
+    return [*starts, *(stored.started for stored in evidence.stored_runs)]
+
+
 def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
     """Return measured runs, oldest first, as daily runs."""
     measured = [run for run in older if 0 < (run.statistic_seconds or 0) < math.inf]

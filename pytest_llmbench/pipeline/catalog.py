@@ -75,6 +75,15 @@ class Catalog:
         always = {baseline.key for recipe in others for baseline in recipe.baselines}
         return frozenset(baseline.key for table in self.tables for baseline in table.baselines) - always
 
+    @property
+    def own(self) -> frozenset[Key]:
+        """The configurations that a file of the user holds."""
+        from pytest_llmbench.baseline.read import find_shipped_baselines
+
+        shipped = find_shipped_baselines()
+        users = (recipe for recipe in self.recipes if not recipe.path.is_relative_to(shipped))
+        return frozenset(baseline.key for recipe in users for baseline in recipe.baselines)
+
     def select(self, keys: Iterable[Key | None], settings: Settings) -> Catalog:
         """Return a catalog without the configurations of tables but for these, and those that the settings ask for."""
         on_demand, asked = self.on_demand, {*keys, *self.required_runs}

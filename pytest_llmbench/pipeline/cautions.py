@@ -35,6 +35,7 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET
+from pytest_llmbench.pipeline.absences import list_absence_cautions, name_without_verdict
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, find_red_results
 from pytest_llmbench.pipeline.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
@@ -141,6 +142,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
         yield from _list_acknowledgement_cautions(judged, session)
         yield from _list_baseline_cautions(judged)
         yield from _list_settings_cautions(judged)
+    yield from list_absence_cautions(session.results, selected)
     yield from _list_outcome_cautions(outcomes, session)
 
 
@@ -308,10 +310,24 @@ def _list_outcome_cautions(outcomes: Sequence[dict[str, Any]], session: JudgedSe
         names = sorted(formatting.get_item_id(nodeid) or nodeid for nodeid in session.unjudged)
         items = formatting.count_noun(len(names), "item")
         yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.join_first(names, 1)}")
-    without = Counter(filter(None, map(_describe_absence, configurations)))
-    if without:
-        counts = ", ".join(f"{number} {name}" for name, number in sorted(without.items()))
-        text = f"{without.total()} of {len(configurations)} selected have no verdict: {counts}"
+    yield from _list_without_verdict(configurations)
+
+
+def _list_without_verdict(configurations: Sequence[dict[str, Any]]) -> Iterator[Caution]:
+    """Yield the configurations without a verdict: the user's own by name, the documented ones without a run together,
+    the others counted."""
+    from pytest_llmbench.report.verdicts import count_documented, list_documented_absent
+
+    absences = {outcome["id"]: absence for outcome in configurations if (absence := _describe_absence(outcome))}
+    yield from name_without_verdict(configurations, absences)
+    together = list_documented_absent(configurations)
+    if together:
+        yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(together))
+    named = {outcome["id"] for outcome in (*together, *(one for one in configurations if one.get("own")))}
+    others = Counter(absence for name, absence in absences.items() if name not in named)
+    if others:
+        counts = ", ".join(f"{number} {name}" for name, number in sorted(others.items()))
+        text = f"{others.total()} of {len(configurations)} selected have no verdict: {counts}"
         yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 

@@ -17,6 +17,7 @@ from pytest_llmbench.core.models import (
     Key,
     Measurement,
     Run,
+    Silence,
     StoredRun,
     exclude_same_runs,
 )
@@ -25,7 +26,8 @@ from pytest_llmbench.ingest.duplicates import mark_past_copies
 from pytest_llmbench.judge.acknowledged import accept_reasons, apply_acknowledgements
 from pytest_llmbench.judge.estimate import estimate_prior
 from pytest_llmbench.judge.noise import assume_noise
-from pytest_llmbench.judge.run_selection import list_before_newest
+from pytest_llmbench.judge.run_selection import list_before_newest, list_starts
+from pytest_llmbench.judge.silence import find_silences
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline.catalog import (
     PLAUSIBLE,
@@ -142,7 +144,14 @@ def evaluate_runs(
         remarks=tuple(_list_remarks(judged, settings, catalog)) if settings.record is None else (),
         tables=ingested.tables,
         on_demand=catalog.on_demand,
+        own=catalog.own,
+        silences=_find_silences(judged, now),
+        hidden=ingested.hidden,
     )
+
+
+def _find_silences(judged: JudgedConfigurations, now: datetime) -> tuple[Silence, ...]:
+    return find_silences({key: list_starts(evidence) for key, (_, evidence) in judged.newest.items()}, now)
 
 
 def _list_remarks(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[str]:

@@ -19,6 +19,7 @@ from pytest_llmbench.core.models import (
     AttemptFiles,
     Clock,
     Dating,
+    Discovery,
     Ending,
     EndingCode,
     Identity,
@@ -84,6 +85,8 @@ class IngestedRuns:
     """What was read because a run may be of it, and is in no catalog yet."""
     copies: tuple[tuple[Run, Run], ...] = ()
     """Runs that were left out as copies, each with the one that was kept."""
+    hidden: tuple[IgnoredFile, ...] = ()
+    """Files that are not read, and were written after the runs around them began."""
 
 
 def ingest(
@@ -149,8 +152,27 @@ def ingest(
     ]
     unreadable = [_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable]
     unreadable += [_make_unreadable_mark(path, why, settings, catalog) for path, why in discovery.unreadable_marks]
-    lost = tuple(_make_ids_unique(unreadable))
-    return IngestedRuns(tuple(kept), lost, tuple(ignored), tables.recipes, (*copies, *repeated))
+    return IngestedRuns(
+        tuple(kept),
+        tuple(_make_ids_unique(unreadable)),
+        tuple(ignored),
+        tables.recipes,
+        (*copies, *repeated),
+        tuple(_find_hidden(discovery, kept)),
+    )
+
+
+def _find_hidden(discovery: Discovery, runs: Sequence[Run]) -> Iterator[IgnoredFile]:
+    """Yield the files that are not read, and may be of a newer run than all in the nearest folder with runs."""
+    newest: dict[Path, datetime] = {}
+    for run in runs if discovery.hidden else ():
+        if run.started is not None:
+            for folder in (run.found.folder, *run.found.folder.parents):
+                newest[folder] = max(newest.get(folder, run.started), run.started)
+    for path, modified, what in discovery.hidden:
+        around = next((newest[folder] for folder in path.parents if folder in newest), None)
+        if around is not None and modified > around:
+            yield IgnoredFile(path.name, what)
 
 
 def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:

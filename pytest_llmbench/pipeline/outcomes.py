@@ -25,6 +25,7 @@ from pytest_llmbench.core.models import (
     Reason,
     Recipe,
     RequiredRuns,
+    Silence,
     Status,
     UnmatchedRun,
     Verdict,
@@ -136,6 +137,12 @@ class SessionResults:
     """The configurations of tables, which `all` does not require without a run."""
     required: frozenset[Key] = frozenset()
     """The configurations that a suite file asks for."""
+    own: frozenset[Key] = frozenset()
+    """The configurations that files of the user hold, not only those that are shipped."""
+    silences: tuple[Silence, ...] = ()
+    """The configurations that missed their turn."""
+    hidden: tuple[IgnoredFile, ...] = ()
+    """Files that are not read, and newer than the runs around them."""
     planned_hours: PlannedHours | None = None
     """The GPU-hours that were known before a launch; None without one, and for one that is only collected."""
 

@@ -257,7 +257,8 @@ class Session:
     def _describe(self, outcome: Outcome) -> dict[str, Any]:
         from pytest_llmbench.report.outcome import describe
 
-        return self._redact(describe(outcome, self.now, self.directory, self.settings.commit))
+        described = describe(outcome, self.now, self.directory, self.settings.commit)
+        return self._redact({**described, "own": outcome.case.key in self.results.own})
 
     def _redact(self, described: dict[str, Any]) -> dict[str, Any]:
         """Return an outcome as every report, file and store sees it: printable, and without secrets."""

@@ -14,6 +14,7 @@ from pytest_llmbench.report.explain import WIDTH, count_columns, escape_commands
 from pytest_llmbench.report.verdicts import (
     JUDGED,
     choose_colour,
+    count_documented,
     explain_mfu,
     format_counts,
     format_mfu,
@@ -23,6 +24,7 @@ from pytest_llmbench.report.verdicts import (
     is_guard,
     join_counts,
     list_all_texts,
+    list_documented_absent,
     locate_log,
     name_outcome,
     rank_count,
@@ -137,10 +139,16 @@ def _tabulate(configurations: Sequence[dict[str, Any]], verbosity: int) -> Itera
             yield from _format_configuration(outcome, verbosity)
     if legend := explain_mfu(configurations):
         yield TerminalLine(f"{legend:>{WIDTH - 1}}")
-    for (why, status), ids in _group_absent(configurations).items():
+    together = list_documented_absent(configurations)
+    counted = {outcome["id"] for outcome in together}
+    others = [outcome for outcome in configurations if outcome["id"] not in counted]
+    for (why, status), ids in _group_absent(others).items():
         named = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
         lines = wrap(f"{'MISSING':<14} {len(ids)} {why}: {named}", " " * 15)
         yield from _mark(lines, "MISSING", "red" if status == "failed" else "yellow")
+    if together:
+        listed = f": {', '.join(outcome['id'] for outcome in together)}" if verbosity > 0 else ""
+        yield from _mark(wrap(f"{'MISSING':<14} {count_documented(together)}{listed}", " " * 15), "MISSING", "yellow")
 
 
 def _group_absent(configurations: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
@@ -224,7 +232,8 @@ def list_next_steps(described: Sequence[dict[str, Any]]) -> Iterator[TerminalLin
     collected = any(outcome.get("resume") for outcome in described)  # its session is judged again by its name alone
     if any(not (launched and outcome["kind"] == "check") for outcome in red) and not collected:
         yield from _format_advice("only what is red again: the same command with --lf")
-    absent = [outcome for outcome in judged if outcome["reason"] == "no-run"]
+    counted = {outcome["id"] for outcome in list_documented_absent(judged)}
+    absent = [outcome for outcome in judged if outcome["reason"] == "no-run" and outcome["id"] not in counted]
     if absent and not advised:
         launch = f"pytest -k {absent[0]['id']} --llmb-launch launches it, --llmb-dry-run says what that takes"
         yield from _format_advice(f"{_name_group(absent)} without a run: {launch}")

@@ -97,6 +97,27 @@ def is_absent(outcome: dict[str, Any]) -> bool:
     return outcome["verdict"] == "MISSING" and not outcome["run"] and not outcome.get("jobs")
 
 
+def list_documented_absent(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the documented configurations without a run, which reports give one line if the user has own baselines."""
+    configurations = [outcome for outcome in outcomes if outcome["kind"] == "configuration"]
+    if not any(outcome.get("own") for outcome in configurations):
+        return []
+    return [
+        outcome
+        for outcome in configurations
+        if is_absent(outcome)
+        and outcome["reason"] == "no-run"
+        and outcome["status"] == "skipped"
+        and not outcome.get("own")
+    ]
+
+
+def count_documented(absent: Sequence[dict[str, Any]]) -> str:
+    """Return `82 documented configurations have no run`."""
+    have = "has" if len(absent) == 1 else "have"
+    return f"{formatting.count_noun(len(absent), 'documented configuration')} {have} no run"
+
+
 def get_step_time(outcome: dict[str, Any]) -> tuple[float | None, float | None]:
     """Return the step time of a configuration, and the logarithm of its ratio to the baseline's, None where they mean
     nothing."""

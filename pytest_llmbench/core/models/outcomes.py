@@ -120,6 +120,15 @@ class UnmatchedRun:
     advice: str = ""  # the options that would match it
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A configuration without a run since its turn, though others have one."""
+
+    key: Key
+    last: datetime  # when it ran last
+    others: datetime  # when the others did
+
+
 class Status(StrEnum):
     """What becomes of the item of a verdict."""
 
@@ -172,7 +181,10 @@ class CautionCode(StrEnum):
     DESELECTED = "deselected"  # items that were deselected by id, or by a conftest
     NOT_RUN = "not-run"  # selected items that did not run
     SKIPPED_ITEMS = "skipped-items"  # items that a mark or a conftest skipped before there was a verdict
-    NEWER_RUN = "newer-run-not-judged"  # runs without a configuration, which may be newer ones of what was judged
+    # runs without a configuration, or in files that are not read, which may be newer ones of what was judged
+    NEWER_RUN = "newer-run-not-judged"
+    SILENT = "silent"  # configurations that run regularly and missed their turn, though others had theirs
+    RETRIED = "retried"  # most runs of a night are bad, and the last one is good
     WITHOUT_VERDICT = "without-verdict"  # selected configurations about which nothing is known
     TOLERANCE = "tolerance"
     RECORDED_SLOWER = "recorded-slower-than-published"

@@ -126,6 +126,8 @@ class Discovery:
     metrics: tuple[RunFiles, ...] = ()  # files of metrics under paths that lead to logs: they may be of the same runs
     ignored: tuple[tuple[Path, str], ...] = ()  # files that are no runs, with the reason
     unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong
+    # logs under names that are not read, and links that lead nowhere: when each was written, and what it is
+    hidden: tuple[tuple[Path, datetime, str], ...] = ()
     unreadable_marks: tuple[tuple[Path, str], ...] = ()  # marks of an A/B above runs, with what is wrong with them
 
 

@@ -74,7 +74,9 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     ]
     beside_logs = _make_ids_unique(add_reports(metrics, walk.reports, crowded), [run.id for run in runs])
     marks = tuple(walk.marks.list_problems())
-    return Discovery(runs, beside_logs, tuple(walk.ignored), tuple(walk.unreadable), marks)
+    dated = ((path, _convert_time(modified), what) for path, modified, what in walk.hidden)
+    hidden = tuple((path, modified, what) for path, modified, what in dated if modified is not None)
+    return Discovery(runs, beside_logs, tuple(walk.ignored), tuple(walk.unreadable), hidden, marks)
 
 
 def _mark_twin(run: RunFiles, place: JobFolder, folders: Collection[str]) -> RunFiles:

@@ -16,6 +16,7 @@ from pytest_llmbench.core.userfile import leads_up
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.metrics_files import is_metrics
 from pytest_llmbench.ingest.discover.trial_marks import TrialMarks, is_mark
+from pytest_llmbench.ingest.discover.unfinished import find_unfinished
 from pytest_llmbench.ingest.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.ingest.sources.packed import SCRIPT
 from pytest_llmbench.ingest.sources.stores import Stores, is_called_archive
@@ -112,6 +113,8 @@ class Walk:
     unreadable: Notes = field(default_factory=list)
     # The profiler's reports by their whole paths, and when each was last written (epoch seconds).
     reports: dict[str, float] = field(default_factory=dict)
+    # logs under names that are not read, and links that lead nowhere: when each was written (epoch seconds), what it is
+    hidden: list[tuple[Path, float, str]] = field(default_factory=list)
     marks: TrialMarks = field(init=False)
     linked: set[Path] = field(default_factory=set)  # given paths, or the folders of given files, that lie behind a link
     _chosen: dict[FileId, tuple[Path, set[str]]] = field(default_factory=dict)
@@ -231,7 +234,20 @@ class Walk:
                     continue  # nobody asked for what stands beside a given file
                 dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
                 (self.ignored if dead else self.unreadable).append((Path(entry.path), _explain(error)))
+                self.hidden += [(Path(entry.path), _read_link_time(entry.path), "a link that leads nowhere")] * dead
+        self._note_unfinished(folder, entries)
         return below, links
+
+    def _note_unfinished(self, folder: Folder, entries: Sequence[FolderEntry]) -> None:
+        """Remember the logs of a folder whose transfer has not ended, or that are put away."""
+        if folder.only_chosen:
+            return
+        unfinished = set(find_unfinished([entry.name for entry in entries if not is_mark(entry.name)]))
+        self.hidden += [
+            (Path(entry.path), _read_modified(entry), "a log by its name, but for its end")
+            for entry in entries
+            if entry.name in unfinished
+        ]
 
     def _unpack(self, path: Path, given_path: Path) -> None:
         """Read an archive and all folders in it as if they stood at its path."""
@@ -331,6 +347,14 @@ def _read_modified(entry: FolderEntry) -> float:
     """Return when a file was last written, 0 where that is not known: a report is evidence all the same."""
     try:
         return entry.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read_link_time(path: str) -> float:
+    """Return when a link was made, 0 if that is not known."""
+    try:
+        return os.lstat(path).st_mtime
     except OSError:
         return 0.0
 

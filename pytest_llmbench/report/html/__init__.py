@@ -29,12 +29,14 @@ from pytest_llmbench.report.verdicts import (
     ORDER,
     UNSURE,
     SessionState,
+    count_documented,
     explain_mfu,
     format_mfu,
     format_step_time,
     get_mfu,
     get_step_time,
     list_all_texts,
+    list_documented_absent,
     list_findings,
     locate_log,
     name_outcome,
@@ -146,7 +148,9 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what the templates show; of each outcome its anchor, name and badge, and what only its kind has."""
     anchors = _assign_anchors(outcomes)
     of_kind: dict[str, list[dict[str, Any]]] = {"configuration": [], "stray": [], "check": []}
-    for outcome in outcomes:
+    together = list_documented_absent(outcomes)
+    folded = {_identify(outcome) for outcome in together}
+    for outcome in (outcome for outcome in outcomes if _identify(outcome) not in folded):
         anchor = anchors[_identify(outcome)]
         head = {"anchor": anchor, "outcome": outcome, "name": name_outcome(outcome), "badge": _make_badge(outcome)}
         of_kind[outcome["kind"]].append(head)
@@ -166,6 +170,8 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "columns": COLUMNS,
         "configurations": configurations,
         "strays": strays,
+        "together": count_documented(together) if together else "",
+        "together_names": [name_outcome(outcome) for outcome in together],
         "rows": sorted([*configurations, *strays], key=lambda shown: COLOURS.index(shown["badge"].colour)),
         "changes": _list_news(of_kind["configuration"]),
         "checks": checks,
