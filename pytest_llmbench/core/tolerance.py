@@ -121,6 +121,12 @@ def find_reference(recording: Recording) -> AcceptedValue:
     return next((value for value in reversed(accepted) if value.reason), accepted[0])
 
 
+def find_starting_value(recording: Recording) -> AcceptedValue:
+    """Return the first value, or the newest that took its place because it is faster."""
+    accepted = list_accepted(recording)
+    return next((value for value in reversed(accepted) if value.reason == FASTER), accepted[0])
+
+
 def is_beyond(seconds: float, first: AcceptedValue, budget: float) -> bool:
     """Whether a step time is slower than an accepted value by more than the budget, a fraction."""
     return seconds > first.seconds * (1 + budget) * (1 + EQUAL)

@@ -22,7 +22,15 @@ from pytest_llmbench.core.models import (
     Recording,
     Verdict,
 )
-from pytest_llmbench.core.tolerance import EQUAL, describe_move, find_reference
+from pytest_llmbench.core.tolerance import (
+    EQUAL,
+    FASTER,
+    describe_move,
+    find_reference,
+    find_starting_value,
+    is_beyond,
+    list_accepted,
+)
 from pytest_llmbench.judge.estimate import Answer, answer
 
 # Reasons for which a run cannot say how slow the software is.
@@ -65,7 +73,9 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     answered = answer(estimate.low + since, estimate.high + since, limit)
     edited = since > math.log1p(evidence.drift_budget) + EQUAL and answered is not Answer.WITHIN
     difference = estimate.difference + since
-    noted = replace(judgement, notes=(*judgement.notes, _note_distance(recording, first, difference, evidence)))
+    distance = _note_distance(recording, first, difference, evidence)
+    notes = (*judgement.notes, distance, *_note_moves(recording, evidence.drift_budget))
+    noted = replace(judgement, notes=notes)
     meets = (
         _find_furthest(judgement, difference, first) <= limit + EQUAL and answered is not Answer.BEYOND and not edited
     )
@@ -123,6 +133,15 @@ def _note_distance(recording: Recording, first: AcceptedValue, difference: float
     since = f"recorded since: {formatting.format_difference(recorded)} ({_describe_budget(evidence)})"
     text = f"{_describe_distance(first, difference)}; {since}"
     return Note(NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, text)
+
+
+def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
+    """Yield that accepted values add up to more than the budget: each reason begins to count anew."""
+    origin, now = find_starting_value(recording), recording.trimmed_mean_seconds
+    if is_beyond(now, origin, budget) and origin != find_reference(recording):
+        moves = sum(bool(value.reason) and value.reason != FASTER for value in list_accepted(recording))
+        text = f"recorded values: {describe_move(now, origin)}, in {formatting.count_noun(moves, 'accepted move')}"
+        yield Note(NoteCode.RECORDED_MOVED, text)
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------

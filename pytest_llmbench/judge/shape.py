@@ -40,6 +40,7 @@ class Shape:
     kind: ShapeKind
     notes: tuple[Note, ...] = ()  # which change no verdict
     warming_up: Note | None = None  # not among the notes: there if the first third is slower than the rest
+    drift: float | None = None  # the change from the first to the last step as a fraction, None if there is none
 
 
 def find_shape(measurement: Measurement) -> Shape:
@@ -61,7 +62,8 @@ def find_shape(measurement: Measurement) -> Shape:
         _note_means(window),
     )
     kind, words = _name_shape(pattern, drifting, warming)
-    return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming)
+    change = drifting.change if drifting else None
+    return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming, change)
 
 
 def _make_columns(measurement: Measurement) -> WindowColumns:

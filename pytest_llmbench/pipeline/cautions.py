@@ -34,7 +34,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
-from pytest_llmbench.core.tolerance import DRIFT_BUDGET
+from pytest_llmbench.core.tolerance import DRIFT_BUDGET, find_reference, find_starting_value, is_beyond
 from pytest_llmbench.pipeline.absences import list_absence_cautions, name_without_verdict
 from pytest_llmbench.pipeline.catalog import Catalog, select_drift_budget
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, find_red_results
@@ -235,12 +235,29 @@ def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
         slower = f"{(far[slowest] - 1) * 100:.0f} % slower than published"
         text = f"recorded baselines are up to {slower}: {slowest}{more}" if more else f"recorded {slower}: {slowest}"
         yield Caution(CautionCode.RECORDED_SLOWER, text)
+    yield from _list_moved_baselines(judged)
     budgets = {select_drift_budget(judged.settings, baseline) for baseline in judged.recorded}
     if budgets and max(budgets) > DRIFT_BUDGET:
         has_option = judged.settings.drift_budget is not None
         origin = judged.get_origin("--llmb-drift-budget") if has_option else "baseline file"
         usual = f"not {_format_percent(DRIFT_BUDGET)}"
         yield Caution(CautionCode.DRIFT_BUDGET, f"drift budget {_format_percent(max(budgets))}, {usual} ({origin})")
+
+
+def _list_moved_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
+    """Yield how far accepted values of recorded baselines lie above the first ones, if by more than the budget."""
+    moved = {
+        baseline.key.id: recording.trimmed_mean_seconds / origin.seconds
+        for baseline in judged.recorded
+        if (recording := baseline.recording) is not None
+        and (origin := find_starting_value(recording)) != find_reference(recording)
+        and is_beyond(recording.trimmed_mean_seconds, origin, select_drift_budget(judged.settings, baseline))
+    }
+    if moved:
+        furthest = max(moved, key=lambda name: moved[name])
+        more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+        change = formatting.format_difference(moved[furthest])
+        yield Caution(CautionCode.RECORDED_MOVED, f"recorded values moved {change} since the first: {furthest}{more}")
 
 
 def _list_settings_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:

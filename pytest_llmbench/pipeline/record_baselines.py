@@ -39,8 +39,10 @@ from pytest_llmbench.judge.agreement import (
     expect_noise,
     find_run_levels,
 )
+from pytest_llmbench.judge.pattern import ShapeKind
+from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.measure.metrics import with_logged_work
-from pytest_llmbench.pipeline.catalog import select_drift_budget
+from pytest_llmbench.pipeline.catalog import select_drift_budget, select_tolerance
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
 from pytest_llmbench.pipeline.recordings import make_recording, trim_windows
 from pytest_llmbench.pipeline.session_checks import FAILS
@@ -65,6 +67,11 @@ TWO_LEVELS = (
 )
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
+
+UNSETTLED = "not recorded: the steps of {} have no level: {}; record runs whose window is settled"
+
+OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
+"""What judging notes of the steps, and recording too."""
 
 GIT_SECONDS = 5  # git answers at once, or its folder hangs
 
@@ -129,15 +136,21 @@ def record(
         status = Status.FAILED if failed else Status.SKIPPED
         context = () if refusal else nothing
         outcome = Outcome(result.case, status, judgement, context=context, jobs=result.jobs)
-        outcomes.append(outcome if failed or pair is None else _record(outcome, *pair, replaced, settings))
+        shapes = _note_shapes(valid.get(result.case.key, ()))
+        outcomes.append(outcome if failed or pair is None else _record(outcome, pair, replaced, settings, shapes))
     return tuple(outcomes), tuple(path for path, _ in written)
 
 
 def _record(
-    outcome: Outcome, baseline: Baseline, recording: Recording, replaced: Mapping[Key, str], settings: Settings
+    outcome: Outcome,
+    pair: tuple[Baseline, Recording],
+    replaced: Mapping[Key, str],
+    settings: Settings,
+    shapes: Sequence[Note],
 ) -> Outcome:
     """Return the outcome of a configuration that was recorded, with where it has to be looked for from now on."""
-    remarks = tuple(_list_remarks(baseline, recording, replaced.get(baseline.key, "")))
+    baseline, recording = pair
+    remarks = (*_list_remarks(baseline, recording, replaced.get(baseline.key, "")), *shapes)
     places = (*settings.baselines, settings.record) if settings.record else settings.baselines
     return replace(
         outcome,
@@ -205,9 +218,39 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
     if any(whole > trimmed_seconds * STALLS for whole, trimmed_seconds in zip(means, trimmed, strict=True)):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
+    if unsettled := _find_unsettled(runs, settings):
+        return unsettled
     if levels and not settings.accept_levels:
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, f"not recorded: {levels}"
     return None
+
+
+def _find_unsettled(runs: Sequence[Measurement], settings: Settings) -> Refusal | None:
+    """Return why runs have no level, if half of them warm up in their window or drift by more than the tolerance."""
+    # Such a run would be judged INCONCLUSIVE, or its mean is that of none of its steps.
+    limit = select_tolerance(settings, runs[0].baseline).factor - 1
+    # Steps that are slow by turns are so in each third of the window, more or less of them.
+    found = ((run, find_shape(run)) for run in runs)
+    shapes = [(run, shape) for run, shape in found if shape.kind is not ShapeKind.PERIODIC]
+    warming = [(run, shape.warming_up.text) for run, shape in shapes if shape.warming_up]
+    drifting = [(run, shape.words) for run, shape in shapes if shape.drift is not None and abs(shape.drift) > limit]
+    for reason, unsettled in ((Reason.WARMING_UP, warming), (Reason.CANNOT_TELL, drifting)):
+        if unsettled and 2 * len(unsettled) >= len(runs):
+            run, text = unsettled[0]
+            return Verdict.INVALID, reason, UNSETTLED.format(run.run.id, text)
+    return None
+
+
+def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
+    """Return what is unusual in the steps of recorded runs, the first of each kind."""
+    notes: dict[NoteCode, Note] = {}
+    for run in runs:
+        shape = find_shape(run)
+        for note in (*filter(None, [shape.warming_up]), *shape.notes):
+            if note.code in OF_SHAPES and note.code not in notes:
+                whose = f"{run.run.id}: " if len(runs) > 1 else ""
+                notes[note.code] = replace(note, text=f"{whose}{note.text}")
+    return tuple(notes.values())
 
 
 def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:

@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import (
     Case,
     Judgement,
     Look,
+    NoteCode,
     Outcome,
     Reason,
     Recording,
@@ -25,6 +26,7 @@ from pytest_llmbench.core.models import (
     Verdict,
     Window,
 )
+from pytest_llmbench.core.tolerance import FASTER
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 from pytest_llmbench.report.explain import explain
@@ -87,6 +89,40 @@ def test_same_run_passes_against_an_unmoved_baseline() -> None:
 def test_passing_run_notes_its_drift(factor: float, code: str) -> None:
     judgement = judged(7.325 * factor, recorded(7.325 * factor, FIRST))
     assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [code])
+
+
+WALK = tuple(
+    AcceptedValue(f"2025-0{n + 1}-20", 7.325 * at_, "cron", "script" if n else "") for n, at_ in enumerate((1, 1.06))
+)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "sums"),
+    [
+        pytest.param(recorded(7.325 * 1.12, *WALK, reason="script"), ["+12.0 %"], id="second reason"),
+        pytest.param(
+            recorded(7.325 * 1.13, *WALK, AcceptedValue("2025-03-20", 7.325 * 1.12, "cron", "script")),
+            ["+13.0 %"],
+            id="and a little more",
+        ),
+        pytest.param(recorded(7.325 * 1.06, FIRST, reason="script"), ["+6.0 %"], id="first reason"),
+        pytest.param(recorded(7.325 * 1.02, *WALK), [], id="taken back"),
+        pytest.param(recorded(7.325 * 1.03, FIRST), [], id="within the budget"),
+        pytest.param(
+            recorded(7.325, replace(FIRST, seconds=9.0), replace(FIRST, reason=FASTER)), [], id="became faster"
+        ),
+        pytest.param(
+            recorded(7.325 * 1.12, replace(FIRST, seconds=9.0), replace(FIRST, reason=FASTER), reason="script"),
+            ["+12.0 %"],
+            id="slower than what became faster",
+        ),
+    ],
+)
+def test_accepted_moves_are_summed_since_the_first(baseline: Baseline, sums: list[str]) -> None:
+    judgement = judged(baseline.step_seconds, baseline)
+    texts = [note.text for note in judgement.notes if note.code is NoteCode.RECORDED_MOVED]
+    assert judgement.verdict is Verdict.PASS
+    assert [text.partition(" is ")[2].partition(" from")[0] for text in texts] == sums
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -243,6 +243,9 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
             "few-steps-decide",
             "a few slow steps take more than a fifth",
         ),
+        ([tuple(7.3 * (1 + 0.005 * step) for step in range(50))], "cannot-tell", "the steps of"),
+        ([tuple(7.3 * (1.3 - 0.005 * step) for step in range(50))], "warming-up", "the steps of"),
+        ([tuple(7.3 * (1.2 if step < 25 else 1) for step in range(50))], "warming-up", "the steps of"),
     ],
 )
 def test_runs_that_are_the_baseline_of_nothing_are_refused(
@@ -260,3 +263,28 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
     assert "1 red: 1 INVALID" in summary
     assert "Next: " not in summary  # nothing keeps it from being judged: it was not to be
     assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seconds", "code"),
+    [
+        (tuple(7.3 * (1.1 if step % 2 else 1) for step in range(50)), "two-levels"),
+        (tuple(7.3 * (1 + 0.001 * step) for step in range(50)), "drift"),
+    ],
+)
+def test_unusual_steps_are_recorded_with_a_word(tmp_path: Path, seconds: tuple[float, ...], code: str) -> None:
+    session = recorded(tmp_path, NOW - timedelta(hours=5), seconds)
+    outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
+    assert outcome.skipped
+    assert code in {note["code"] for note in told["notes"]}
+    assert read_own(tmp_path).recording
+
+
+@pytest.mark.slow
+def test_minority_that_drifts_is_recorded_with_a_word(tmp_path: Path) -> None:
+    drifting = tuple(7.3 * (0.96 + 0.0025 * step) for step in range(50))
+    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.4,) * 50, (7.5,) * 50, drifting)
+    outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
+    assert outcome.skipped
+    assert "drift" in {note["code"] for note in told["notes"]}

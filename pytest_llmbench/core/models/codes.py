@@ -165,6 +165,7 @@ class NoteCode(StrEnum):
     RECORDED_FEW_GROUPS = "recorded-few-groups"
     RECORDED_GROUPS = "recorded-groups"
     RECORDED_LEVELS = "recorded-levels"
+    RECORDED_MOVED = "recorded-moved"
     RECORDED_REPLACED = "recorded-replaced"
     REPEAT_DISAGREES = "repeat-disagrees"
     REPEAT_LOST = "repeat-lost"

@@ -188,6 +188,7 @@ class CautionCode(StrEnum):
     WITHOUT_VERDICT = "without-verdict"  # selected configurations about which nothing is known
     TOLERANCE = "tolerance"
     RECORDED_SLOWER = "recorded-slower-than-published"
+    RECORDED_MOVED = "recorded-moved"  # accepted values of a recorded baseline add up to more than the drift budget
     ACKNOWLEDGED = "acknowledged"
     UNMATCHED = "unmatched"
     INCONCLUSIVE = "inconclusive"
