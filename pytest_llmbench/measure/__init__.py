@@ -21,7 +21,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.measure import attempts, metrics, notes, validity
+from pytest_llmbench.measure import attempts, configuration, metrics, notes, training, validity
 from pytest_llmbench.measure.attempts import Choice, choose_segment
 from pytest_llmbench.measure.moving_mean import detect_moving_mean
 from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, find_gaps
@@ -78,8 +78,10 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
     )
     if step_time_only:
         return measurement
+    observed = (*training.observe(run, choice, timed, baseline), *configuration.observe(timed))
     return dataclasses.replace(
         measurement,
+        observed=tuple((name.value, value) for name, value in observed),
         metrics=(*_list_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints)),
         expected=metrics.expect_metrics(baseline),
         notes=(

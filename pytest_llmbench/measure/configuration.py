@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,7 @@ from pytest_llmbench.core.models import (
     Baseline,
     Note,
     NoteCode,
+    Observed,
     Problem,
     Reason,
     Run,
@@ -46,6 +47,19 @@ TOKENS_BAND = 0.02
 FULL = 0.75
 MORE = 1.02  # share of target tokens above which it is of a larger batch
 SHAPES_AGREE = 0.02  # how far the tokens that shapes hold may lie from those of the batch
+
+# How much less work a step may hold than those of the recorded runs, and than those at the beginning of its window
+LESS_THAN_RECORDED = 0.05
+LESS_THAN_BEFORE = 0.1
+DEVIATIONS = 4  # the same in deviations of a mean, where the work changes from step to step
+FEWEST_STEPS = 9  # in a shorter window nothing shows that a level changed
+
+WORK = {
+    Observed.SAMPLES_PER_STEP: "samples",
+    Observed.TOKENS_PER_STEP: "tokens",
+    Observed.TOKENS_BY_RATE: "tokens of a GPU (tokens/s x step time)",
+}
+"""What a recording keeps of the work of a step, in words."""
 
 NOT = "not "  # begins the name of a precision that a run does not have
 
@@ -82,6 +96,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
     yield from _find_misstated(choice, timed, baseline)
     yield from _check_rates(timed, baseline)
+    yield from _find_less_work(timed, baseline)
 
 
 def _find_misstated(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
@@ -104,6 +119,16 @@ def list_notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
     if share < FULL and not any(_check_target_tokens(timed, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
         yield Note(NoteCode.PADDED, text, int(timed.window.line[0]))
+    for name, work in _list_work(timed).items():
+        recorded = _get_recorded_work(baseline).get(name, math.inf)
+        if _take_median(work) > recorded * (1 + LESS_THAN_RECORDED):
+            yield Note(NoteCode.MORE_WORK, _compare_work(name, work, recorded), int(timed.window.line[0]))
+
+
+def observe(timed: Timing) -> Iterator[tuple[Observed, float]]:
+    """Yield what a recording keeps of the work of a step: samples and tokens."""
+    for name, work in _list_work(timed).items():
+        yield name, compute_median(work)
 
 
 def find_profiler(choice: Choice) -> Statement | None:
@@ -222,16 +247,22 @@ def _is_same(name: ModelName, other: ModelName) -> bool:
 
 def _check_samples(steps: Steps, timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield another number of samples in a step than the batch size, by how the samples of the run grow."""
+    wanted = baseline.configuration.global_batch_size
+    grown = _count_samples(steps, timed)
+    if wanted and len(grown) and compute_median(grown) != wanted:
+        line = int(timed.window.line[0])
+        yield f"consumed samples grow by {compute_median(grown):g} a step, the baseline's batch has {wanted}", line
+
+
+def _count_samples(steps: Steps, timed: Timing) -> Floats:
+    """Return by how many samples a step the count of the run grows in the window; empty for fewer than two counts."""
     finite = np.flatnonzero(np.isfinite(steps.consumed_samples))
     if len(finite) < 2 or not len(timed.window):
-        return
+        return steps.consumed_samples[:0]
     index, samples = steps.index[finite], steps.consumed_samples[finite]
     inside = (index[1:] >= begins(timed.window)[0]) & (index[1:] <= timed.window.index[-1])
     grown: Floats = (np.diff(samples) / np.diff(index))[inside]
-    wanted = baseline.configuration.global_batch_size
-    if wanted and len(grown) and compute_median(grown) != wanted:
-        line = int(steps.line[finite[1:][inside][0]])
-        yield f"consumed samples grow by {compute_median(grown):g} a step, the baseline's batch has {wanted}", line
+    return grown
 
 
 def _check_target_tokens(timed: Timing, baseline: Baseline) -> Iterator[tuple[str, int]]:
@@ -303,6 +334,62 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
             f"the baseline has {wanted}: another batch size, sequence length or number of GPUs"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
+
+
+def _find_less_work(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+    """Yield steps that hold less work than those of the recorded runs, or than the first ones of the window."""
+    recorded = _get_recorded_work(baseline)
+    for name, work in _list_work(timed).items():
+        share = compute_median(work) / recorded[name] if recorded.get(name) else 1.0
+        line = int(timed.window.line[0])
+        if share < 1 - max(LESS_THAN_RECORDED, DEVIATIONS * _estimate_error(work)):
+            yield Problem(Reason.LESS_WORK, _compare_work(name, work, recorded[name]), line)
+        elif text := _describe_drop(work, WORK[name]):
+            yield Problem(Reason.LESS_WORK, text, line)
+
+
+def _list_work(timed: Timing) -> Mapping[Observed, Floats]:
+    """Return the work of the steps of the window, as far as the log counts it."""
+    window = timed.window
+    if not len(window):
+        return {}
+    counted = [_count_samples(timed.steps, timed), window.samples_per_second * window.seconds, window.global_batch_size]
+    tokens = [window.step_tokens, window.target_tokens]
+    by_rate = timed.steps.tokens_per_second_per_gpu[timed.counted] * timed.steps.seconds[timed.counted]
+    columns = {
+        Observed.SAMPLES_PER_STEP: counted,
+        Observed.TOKENS_PER_STEP: tokens,
+        Observed.TOKENS_BY_RATE: [by_rate[~timed.filled[timed.counted]]],
+    }
+    finite = {name: [values[np.isfinite(values) & (values > 0)] for values in of] for name, of in columns.items()}
+    return {name: present[0] for name, of in finite.items() if (present := [values for values in of if len(values)])}
+
+
+def _compare_work(name: Observed, work: Floats, recorded: float) -> str:
+    return f"a step holds {compute_median(work):.6g} {WORK[name]}, one of the recorded runs {recorded:.6g}"
+
+
+def _get_recorded_work(baseline: Baseline) -> Mapping[Observed, float]:
+    """Return the work of a step of the recorded runs, as far as their recording states it."""
+    observed = dict(baseline.recording.observed) if baseline.recording else {}
+    return {name: observed[name] for name in WORK if name in observed}
+
+
+def _estimate_error(work: Floats) -> float:
+    """Return the error of a median of the work of steps, by its changes from step to step, as a share of it."""
+    changes = np.diff(work)
+    return float(np.sqrt(np.mean(changes**2) / len(work)) / compute_median(work)) if len(changes) else 0.0
+
+
+def _describe_drop(work: Floats, unit: str) -> str:
+    """Return that steps hold less work in the last third of the window than in its first, empty if they do not."""
+    third = len(work) // 3
+    if len(work) < FEWEST_STEPS:
+        return ""
+    first, last = compute_median(work[:third]), compute_median(work[-third:])
+    if last / first >= 1 - max(LESS_THAN_BEFORE, DEVIATIONS * _estimate_error(work)):
+        return ""
+    return f"a step holds {first:.6g} {unit} at the beginning of the window, {last:.6g} at its end"
 
 
 def _take_median(values: Floats) -> float:

@@ -1,34 +1,53 @@
-"""Whether a run trained: a loss, a gradient and a learning rate that move the weights.
+"""Whether a run trained: losses, gradients and learning rates that move the weights, over the whole run.
 
-Without it a run computes the same and is as fast, or faster.
+Without it a run computes the same and is as fast, or faster. Losses are compared with the run's own first ones and with
+those of the recorded runs, never with an absolute level.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.dialects import get_dialect
-from pytest_llmbench.core.models import Baseline, Note, NoteCode, Problem, Reason, Run, StatedField, Steps
-from pytest_llmbench.core.robust import compute_median
+from pytest_llmbench.core.models import (
+    Baseline,
+    Note,
+    NoteCode,
+    Observed,
+    Problem,
+    Reason,
+    Run,
+    StatedField,
+    Steps,
+)
+from pytest_llmbench.core.robust import NORMAL, compute_median
 from pytest_llmbench.measure.attempts import Choice
-from pytest_llmbench.measure.window import Timing
+from pytest_llmbench.measure.window import Timing, begins
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.models import Floats, Integers
 
 ENOUGH_DIGITS = 6  # a loss that stands still in so many digits stands still
 FEWEST_EQUAL = 3  # fewer equal values may be chance
 
-DOUBLES = 1.9  # a loss that grows by so much in every step, doubles: it is printed in few digits
-# How much larger than at its beginning a loss may be at the end of the window, where a guess would do better
-GREW = 10.0
-MOST_SKIPPED = 0.5  # with a larger share of skipped steps the window is none of training
+MOST = 0.5  # with a larger share of steps that move no weight, a run or a window does not train
+LEADING = 20  # steps in which half precision searches for its loss scale, and skips them
+MOST_SKIPPED = 0.1  # the share of later steps that may be skipped
+
+GREW = 2.0  # how much larger than its first losses the last ones of a run may be
+TAIL = 0.1  # the share of a run's losses that are its first ones, and its last ones
+FEWEST = 3  # so many losses are the first ones at least
+HALVES = 20  # from so many losses on the calmer half of the run shows the noise: the other one may diverge
+DEVIATIONS = 4  # by so many deviations of single losses medians differ by no chance
+
+COLLAPSED_FROM = 0.1  # a loss that falls from here to 0 at once does not learn; a smaller one may be rounded to 0
+SILENCE = 3  # a loss that is printed no more is missing for so many times its longest gap
 
 REWARDED = re.compile(r"(?:^|[^a-z0-9])(?:dpo|grpo|orpo|simpo|ppo|kto|rloo|rlhf)(?:[^a-z0-9]|$)")
 """Training on rewards or preferences, in the names of a run: its loss may be 0 or negative."""
@@ -50,13 +69,42 @@ class WindowValues(NamedTuple):
         return len(self.values) >= FEWEST_EQUAL and self.are_all(float(self.values[0]))
 
 
+class Curve(NamedTuple):
+    """What a run prints from its first to its last record; NaN for what a record does not print."""
+
+    loss: Floats
+    grad_norm: Floats
+    learning_rate: Floats
+    line: Integers
+
+
+class Ends(NamedTuple):
+    """The medians of the first and the last losses of a run, and the noise of a single one in logarithms."""
+
+    first: float
+    last: float
+    noise: float
+    line: int  # of the first of the last losses
+
+    def exceed(self, reference: float) -> bool:
+        """Whether the last losses are larger than a reference by more than a factor and chance."""
+        return self.last > reference * max(GREW, math.exp(min(DEVIATIONS * self.noise, 700.0)))
+
+
 def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
-    """Yield why the window is none of training; nothing where the log prints no loss, gradient norm or rate."""
+    """Yield the evidence that a run did not train; nothing if the log prints no loss, gradient norm or rate."""
     window = timed.window
     if not len(window):
         return
-    texts = [*_find_no_update(choice, window), *_find_bad_loss(run, choice, window, baseline)]
+    curve, recorded = _make_curve(choice, timed.steps), _get_recorded(baseline)
+    texts = [
+        *_find_no_update(choice, timed, curve, recorded),
+        *_find_bad_loss(run, choice, window, baseline),
+        *_find_collapse(run, choice, curve, baseline),
+        *_find_lost_loss(choice, timed.steps),
+    ]
     yield from (Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in texts)
+    yield from _find_divergence(run, choice, curve, baseline, recorded)
 
 
 def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
@@ -66,12 +114,11 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         return
     line = int(window.line[0])
     loss, norm = _select_losses(choice, window), _select_norms(window)
-    if norm.are_all(0.0) and _is_stated(choice, StatedField.ENGINE):  # DeepSpeed keeps the norm to itself
-        yield Note(
-            NoteCode.NORM_UNKNOWN,
-            "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on",
-            line,
-        )
+    if norm.are_all(0.0) and not any(_find_zero_norm(choice, timed, _make_curve(choice, timed.steps), {})):
+        text = "the gradient norm is printed as 0 in every step, though the loss moves: it is not handed on, or rounded"
+        if _is_stated(choice, StatedField.ENGINE):  # DeepSpeed keeps the norm to itself
+            text = "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on"
+        yield Note(NoteCode.NORM_UNKNOWN, text, line)
     if loss.whole and not is_rewarded(run, choice, baseline) and (loss.are_all(0.0) or loss.stand_still):
         text = f"the loss is {loss.values[0]:g} in every step of the window, in few digits: it does not show training"
         yield Note(NoteCode.LOSS_STANDS_STILL, text, line)
@@ -83,6 +130,25 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         yield Note(NoteCode.SKIPPED_STEPS, text, line)
 
 
+def observe(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[tuple[Observed, float]]:
+    """Yield what a recording keeps of losses and gradients; no loss of training on rewards."""
+    if not len(timed.window):
+        return
+    curve, window = _make_curve(choice, timed.steps), timed.window
+    if choice.segment.progress:
+        inside = np.ones(len(curve.loss), dtype=np.bool_)
+    else:
+        index = timed.steps.index
+        inside = (index >= begins(window)[0]) & (index <= window.index[-1])
+    norms = curve.grad_norm[inside & np.isfinite(curve.grad_norm)]
+    if len(norms):
+        yield Observed.GRADIENT_NORM, compute_median(norms)
+    ends, of_window = _compare_ends(curve.loss, curve.line), curve.loss[inside & (curve.loss > 0)]
+    if ends and len(of_window) and not is_rewarded(run, choice, baseline):
+        yield Observed.FIRST_LOSS, ends.first
+        yield Observed.LAST_LOSS, compute_median(of_window[-_count_ends(len(of_window)) :])
+
+
 def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
     """Whether a run learns from rewards or preferences, where a loss of 0 and below is an ordinary one."""
     if choice.segment.rewards or _is_stated(choice, StatedField.OBJECTIVE):
@@ -92,15 +158,65 @@ def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
     return any(REWARDED.search(name.casefold()) for name in names)
 
 
-def _find_no_update(choice: Choice, window: Steps) -> Iterator[str]:
-    """Yield why no step of the window moved the weights."""
-    if _select_norms(window).are_all(0.0) and not _is_stated(choice, StatedField.ENGINE):
-        yield "the gradient norm is 0 in every step of the window: nothing was learned"
-    if _select_finite(window.learning_rate).are_all(0.0):
-        yield "the learning rate is 0 in every step of the window: nothing was learned"
-    skipped, every = _count_skipped(window)
-    if skipped > MOST_SKIPPED * every:
+# --- steps that move no weight ------------------------------------------------------------------------------
+
+
+def _find_no_update(choice: Choice, timed: Timing, curve: Curve, recorded: Mapping[Observed, float]) -> Iterator[str]:
+    """Yield the evidence that most steps of the run or of the window moved no weight."""
+    yield from _find_zero_norm(choice, timed, curve, recorded)
+    yield from _find_zero_rate(timed.window, curve)
+    skipped, every = _count_skipped(timed.window)
+    if skipped > MOST * every:
         yield f"{skipped} of {formatting.count_noun(every, 'step')} in the window were skipped: they moved no weight"
+    else:
+        yield from _find_skipped(timed.steps)
+
+
+def _find_zero_norm(choice: Choice, timed: Timing, curve: Curve, recorded: Mapping[Observed, float]) -> Iterator[str]:
+    """Yield a gradient norm of 0 in most steps, if the loss does not move either and recorded runs had a norm."""
+    zeros = curve.grad_norm == 0
+    if not zeros.any() or _is_stated(choice, StatedField.ENGINE) or recorded.get(Observed.GRADIENT_NORM) == 0:
+        return
+    in_window = timed.window.grad_norm == 0
+    if in_window.mean() <= MOST and zeros.mean() <= MOST:
+        return
+    if not _moves(curve):
+        where = "every step of the window" if in_window.all() else f"{zeros.sum()} of {len(zeros)} records of the run"
+        yield f"the gradient norm is 0 in {where}: nothing was learned"
+
+
+def _find_zero_rate(window: Steps, curve: Curve) -> Iterator[str]:
+    """Yield a learning rate of 0 in most steps of the run or of the window."""
+    rates = curve.learning_rate
+    if not (rates == 0).any():
+        return
+    inner, inside = rates[1:-1], window.learning_rate  # a warm-up may begin with 0, and a schedule end with it
+    if len(inside) >= FEWEST_EQUAL and (inside == 0).all():
+        yield "the learning rate is 0 in every step of the window: nothing was learned"
+    elif len(inner) and (inner == 0).mean() > MOST:
+        yield f"the learning rate is 0 in {(rates == 0).sum()} of {len(rates)} records of the run: they moved no weight"
+    elif len(inside) >= FEWEST_EQUAL and (inside == 0).mean() > MOST:
+        zeros = (inside == 0).sum()
+        yield f"the learning rate is 0 in {zeros} of {len(inside)} records of the window: they moved no weight"
+
+
+def _find_skipped(steps: Steps) -> Iterator[str]:
+    """Yield that too many steps were skipped after those in which a loss scale is searched for."""
+    counted = np.isfinite(steps.skipped_steps)
+    skipped = steps.skipped_steps[counted]
+    if not skipped.any():
+        return
+    first, several = begins(steps)[counted], steps.mean_of[counted]
+    leading = np.clip(begins(steps)[0] + LEADING - first, 0, several)
+    late, every = int(np.maximum(skipped - leading, 0).sum()), int((several - leading).sum())
+    if late > MOST_SKIPPED * every:
+        yield (
+            f"{late} of {formatting.count_noun(every, 'step')} after the first {LEADING} were skipped: "
+            "they moved no weight"
+        )
+
+
+# --- losses that are none of a model that learns ------------------------------------------------------------
 
 
 def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:
@@ -115,8 +231,6 @@ def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) 
             yield f"the loss is {loss.values.min():g}: a cross-entropy is never negative"
         else:
             yield f"the loss is {loss.values[0]:g} in every step of the window"
-    if text := _find_explosion(loss.values, baseline):
-        yield text
 
 
 def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
@@ -128,19 +242,114 @@ def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
     return exact or choice.segment.loss_digits >= ENOUGH_DIGITS or _select_norms(window).stand_still
 
 
-def _find_explosion(loss: Floats, baseline: Baseline) -> str:
-    """Return that the loss grows beyond that of a guess, empty where it does not."""
-    if len(loss) < FEWEST_EQUAL or loss[0] <= 0:
+def _find_collapse(run: Run, choice: Choice, curve: Curve, baseline: Baseline) -> Iterator[str]:
+    """Yield a loss that falls to exactly 0 at once and stays there: an overflow that was counted as 0."""
+    printed = np.flatnonzero(np.isfinite(curve.loss))
+    loss = curve.loss[printed]
+    zeros = loss == 0
+    if not zeros.any() or zeros[0]:
+        return
+    begin = int(np.argmax(zeros))
+    before, after = float(loss[begin - 1]), zeros[begin:]
+    if before < COLLAPSED_FROM or len(after) < 2 or after.mean() <= MOST or is_rewarded(run, choice, baseline):
+        return
+    line = int(curve.line[printed[begin]])
+    yield f"the loss is {before:g}, and from line {line} on exactly 0 in {after.sum()} of {len(after)} records"
+
+
+def _find_lost_loss(choice: Choice, steps: Steps) -> Iterator[str]:
+    """Yield a loss that is printed for a while and then no more, in a log that need not print it at each step."""
+    if choice.attempt.log.prints_loss or steps.has_loss[-1]:  # else `_find_unprinted_losses` of `validity` finds it
+        return
+    rows = np.flatnonzero(steps.has_loss)
+    if len(rows) < FEWEST:
+        return
+    longest = max(int(np.diff(rows).max()), int(rows[0]) + 1)
+    silent = len(steps) - 1 - int(rows[-1])
+    if silent > SILENCE * longest:
+        yield (
+            f"the loss is printed up to step {steps.index[rows[-1]]}, and in none of the {silent} records after it: "
+            "some programs leave it out once it is no number"
+        )
+
+
+def _find_divergence(
+    run: Run, choice: Choice, curve: Curve, baseline: Baseline, recorded: Mapping[Observed, float]
+) -> Iterator[Problem]:
+    """Yield last losses far above the run's first ones or the recorded ones, and a validation loss without a number."""
+    if choice.segment.bad_validation_line:
+        line = choice.segment.bad_validation_line
+        yield Problem(Reason.DIVERGED, "a validation loss is NaN or infinite", line)
+    ends = None if _is_of_another_stage(choice, curve) else _compare_ends(curve.loss, curve.line)
+    if ends is None:
+        return
+    text = _describe_divergence(ends, recorded)
+    if text and not is_rewarded(run, choice, baseline):
+        yield Problem(Reason.DIVERGED, text, ends.line)
+
+
+def _describe_divergence(ends: Ends, recorded: Mapping[Observed, float]) -> str:
+    """Return how the last losses exceed those that they are compared with, empty if they do not."""
+    if ends.exceed(ends.first):
+        return f"the loss grows from {ends.first:.4g} at the beginning of the run to {ends.last:.4g} at its end"
+    first, last = recorded.get(Observed.FIRST_LOSS), recorded.get(Observed.LAST_LOSS)
+    if first is None or last is None or last <= 0:
         return ""
-    if (loss[1:] >= DOUBLES * loss[:-1]).all():
-        return f"the loss doubles in every step of the window, from {loss[0]:g} to {loss[-1]:g}"
-    quarter = -(-len(loss) // 4)
-    first, last = compute_median(loss[:quarter]), compute_median(loss[-quarter:])
-    words = baseline.configuration.architecture.vocabulary_size
-    guess = math.log(words) if words else math.inf  # the cross-entropy of equally likely words
-    if last > guess and last >= GREW * first:
-        return f"the loss grows from {first:g} to {last:g} in the window; a guess has {guess:.3g}"
+    # Where the recorded loss falls by much, twice its last value may be little: it has to lose half of the fall, too.
+    if ends.exceed(last) and ends.last - last > abs(first - last) / 2:
+        return f"the loss is {ends.last:.4g} at the end of the run, that of the recorded runs falls to {last:.4g}"
     return ""
+
+
+def _compare_ends(loss: Floats, line: Integers) -> Ends | None:
+    """Return the first and last losses of a run, None if it prints too few that are positive numbers."""
+    rows = np.flatnonzero((loss > 0) & (loss < math.inf))
+    count = _count_ends(len(rows))
+    if len(rows) < 2 * count:
+        return None
+    values = loss[rows]
+    changes = np.abs(np.diff(np.log(values)))
+    middle = len(changes) // 2
+    parts = (changes[:middle], changes[middle:]) if len(values) >= HALVES else (changes,)
+    noise = NORMAL / math.sqrt(2) * min(compute_median(part) for part in parts)
+    return Ends(
+        compute_median(values[:count]), compute_median(values[-count:]), noise, int(line[rows[len(rows) - count]])
+    )
+
+
+def _count_ends(losses: int) -> int:
+    """Return how many of so many losses are the first ones of a run, and the last ones."""
+    return max(FEWEST, math.ceil(TAIL * losses))
+
+
+def _moves(curve: Curve) -> bool:
+    """Whether the losses change from the beginning to the end by more than chance; of few each has to fall."""
+    ends = _compare_ends(curve.loss, curve.line)
+    if ends is None:
+        changes = np.diff(curve.loss[np.isfinite(curve.loss)])
+        return len(changes) > 0 and bool((changes < 0).all())
+    change, noise = abs(math.log(ends.last / ends.first)), DEVIATIONS * ends.noise
+    return change > noise
+
+
+# --- columns ------------------------------------------------------------------------------------------------
+
+
+def _make_curve(choice: Choice, steps: Steps) -> Curve:
+    """Return what the whole run prints; of a single record of all steps what was printed before it."""
+    progress = choice.segment.progress
+    if not progress:
+        return Curve(steps.loss, steps.grad_norm, steps.learning_rate, steps.line)
+    rows = ((each.loss, each.grad_norm, each.learning_rate) for each in progress)
+    loss, norm, rate = np.array(list(rows), dtype=float).T
+    return Curve(loss, norm, rate, np.array([each.line for each in progress], dtype=np.int64))
+
+
+def _get_recorded(baseline: Baseline) -> Mapping[Observed, float]:
+    """Return what the recorded runs observed, empty for a baseline that was not recorded."""
+    observed = baseline.recording.observed if baseline.recording else ()
+    names = {str(name): name for name in Observed} if observed else {}
+    return {names[name]: value for name, value in observed if name in names}
 
 
 def _select_losses(choice: Choice, window: Steps) -> WindowValues:
@@ -150,17 +359,13 @@ def _select_losses(choice: Choice, window: Steps) -> WindowValues:
     return _make_values(window.loss, bool(window.has_loss.all()))
 
 
-def _is_of_another_stage(choice: Choice, window: Steps) -> bool:
+def _is_of_another_stage(choice: Choice, values: Steps | Curve) -> bool:
     absent = get_dialect(choice.attempt.log.dialect).absent_loss
-    return absent is not None and bool((window.loss == absent).all())
+    return absent is not None and bool((values.loss == absent).all())
 
 
 def _select_norms(window: Steps) -> WindowValues:
     return _make_values(window.grad_norm, bool(window.has_grad_norm.all()))
-
-
-def _select_finite(values: Floats) -> WindowValues:
-    return _make_values(values, bool(np.isfinite(values).all()))
 
 
 def _make_values(values: Floats, whole: bool) -> WindowValues:

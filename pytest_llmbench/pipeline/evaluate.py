@@ -128,7 +128,9 @@ def evaluate_runs(
     # The history knows the original of a copy that lies alone in the folder of this session.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
-    measured = measure_runs(runs, catalog, now, settings.runs)
+    # A recording keeps what each of its runs shows besides its step time.
+    judged_runs = settings.runs if settings.record is None else "each"
+    measured = measure_runs(runs, catalog, now, judged_runs)
     judged = judge_measured(measured, settings, catalog, now, past)
     judged = apply_requirements(judged, catalog.required_runs)
     judged, checks = add_fleet_findings(judged, settings, catalog, now, past)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders import BASELINE, NOW, at, log, run, segment, steps
 
-from pytest_llmbench.core.models import Measurement, Reason, StatedField, Statement
+from pytest_llmbench.core.models import Architecture, Measurement, Reason, Recording, StatedField, Statement
 from pytest_llmbench.measure import measure
 
 Judge = Callable[[], Measurement]
@@ -115,3 +115,59 @@ def test_a_profiler_that_was_switched_excludes_the_run() -> None:
     excluded = stating((StatedField.PROFILER, "switched")).excluded
     assert excluded is not None
     assert (excluded.reason, excluded.line) == (Reason.PROFILED, 1)
+
+
+VARYING = 1 + 0.05 * np.random.default_rng(1).normal(size=50)
+HALVED = np.where(INDEX < 25, 1.0, 0.5)
+
+
+def working(observed: dict[str, float], **columns: Any) -> Measurement:
+    """Return what is measured of a run against recorded work, by a baseline that states no batch."""
+    model = Architecture("none", sequence_length=0, layers=0, hidden_size=0, vocabulary_size=0)
+    configuration = replace(BASELINE.configuration, architecture=model, global_batch_size=0)
+    recording = Recording("2026-01-01", 1, 7.3, 7.3, 0.1, (7.3,), (), observed=tuple(observed.items()))
+    baseline = at(BASELINE, configuration=configuration, recording=recording)
+    made = {"global_batch_size": np.full(50, np.nan), **columns}
+    return measure(run(log(segment(steps(**made)))), baseline, NOW)
+
+
+LESS: dict[str, Judge] = {
+    "samples/s": partial(working, {"samples_per_step": 64.0}, samples_per_second=np.full(50, 32 / 7.325)),
+    "samples": partial(working, {"samples_per_step": 64.0}, consumed_samples=32.0 * (INDEX + 1)),
+    "batch": partial(working, {"samples_per_step": 64.0}, global_batch_size=np.full(50, 56.0)),
+    "tokens/s": partial(working, {"tokens_by_rate": 8192.0}, tokens_per_second_per_gpu=np.full(50, 4096 / 7.325)),
+    "packing": partial(working, {"tokens_per_step": 8000.0}, step_tokens=4000 * VARYING),
+    "target tokens": partial(working, {"tokens_per_step": 8000.0}, target_tokens=4000 * VARYING),
+    "halved in the window": partial(working, {}, step_tokens=8000 * HALVED * VARYING),
+    "batch halved in the window": partial(working, {}, global_batch_size=64 * HALVED),
+}
+
+
+@pytest.mark.parametrize("judge", LESS.values(), ids=LESS)
+def test_less_work_in_a_step_is_invalid(judge: Judge) -> None:
+    assert {problem.reason for problem in judge().problems} == {Reason.LESS_WORK}
+
+
+AS_MUCH: dict[str, Judge] = {
+    "samples/s of few digits": partial(working, {"samples_per_step": 64.0}, samples_per_second=np.full(50, 8.7)),
+    "tokens that vary": partial(working, {"tokens_per_step": 8000.0}, step_tokens=7900 * VARYING),
+    "a batch that grows": partial(working, {}, global_batch_size=np.where(INDEX < 30, 32.0, 64.0)),
+    "batches of very different lengths": partial(
+        working, {"tokens_per_step": 8000.0}, step_tokens=7000 * np.exp(10 * (VARYING - 1))
+    ),
+    "recorded before work was kept": partial(working, {}, samples_per_second=np.full(50, 4.0)),
+    "other values recorded": partial(working, {"tokens_by_rate": 8192.0}, samples_per_second=np.full(50, 4.0)),
+}
+
+
+@pytest.mark.parametrize("judge", AS_MUCH.values(), ids=AS_MUCH)
+def test_as_much_work_in_a_step_is_valid(judge: Judge) -> None:
+    measurement = judge()
+    assert measurement.valid, measurement.problems
+
+
+def test_more_work_in_a_step_is_a_note() -> None:
+    measurement = working({"samples_per_step": 64.0}, global_batch_size=np.full(50, 128.0))
+    assert measurement.valid
+    assert "more-work" in {note.code for note in measurement.notes}
+    assert dict(measurement.observed)["samples_per_step"] == 128.0

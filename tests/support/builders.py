@@ -95,6 +95,8 @@ def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: A
         "consumed_samples": absent,
         "target_tokens": absent,
         "skipped_steps": absent,
+        "step_tokens": absent,
+        "samples_per_second": absent,
     }
     return Steps(**{**made, **columns})
 

@@ -108,6 +108,12 @@ class Observed(StrEnum):
 
     WALL_CLOCK_RATIO = "wall_clock_ratio"  # wall-clock time of the window over the sum of its step times
     OUTSIDE_LOSS = "outside_loss"  # time lost outside the window, as a fraction of the run's step time
+    FIRST_LOSS = "first_loss"  # the median of the first losses of the run
+    LAST_LOSS = "last_loss"  # the median of the last losses of the window
+    GRADIENT_NORM = "gradient_norm"  # the median over the window
+    SAMPLES_PER_STEP = "samples_per_step"  # the samples of a step, by the log's own count
+    TOKENS_PER_STEP = "tokens_per_step"  # the tokens of a step, by the log's own count
+    TOKENS_BY_RATE = "tokens_by_rate"  # the printed tokens/s of a GPU x the printed step time
 
 
 class NoteCode(StrEnum):
@@ -139,6 +145,7 @@ class NoteCode(StrEnum):
     LOSS_MISSING_BEFORE = "loss-missing-before"
     LOSS_STANDS_STILL = "loss-stands-still"
     MEAN_AND_TRIMMED = "mean-and-trimmed"
+    MORE_WORK = "more-work"
     MOVING_MEAN = "moving-mean"
     MOVING_MEAN_WARM_UP = "moving-mean-warm-up"
     NEWER_JOB = "newer-job"

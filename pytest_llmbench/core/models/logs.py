@@ -59,6 +59,8 @@ class Steps:
     consumed_samples: Floats  # the samples of the run up to and with this step
     target_tokens: Floats  # those tokens of the step whose loss counts
     skipped_steps: Floats  # how many of the steps since the line before moved no weight
+    step_tokens: Floats  # the tokens of a step, as the log counts them
+    samples_per_second: Floats  # of all GPUs
 
     def __len__(self) -> int:
         return len(self.index)
@@ -159,6 +161,16 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressRecord:
+    """What a run prints while it trains, without a step and a time; NaN for what is not printed."""
+
+    line: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """The part of a log that is one attempt."""
 
@@ -174,6 +186,9 @@ class Segment:
     loss_digits: int = 0  # the largest number of digits of a loss, 0 where none is printed
     rewards: bool = False  # its records hold rewards
     doubt: str = ""  # what else in the log contradicts its times, in words
+    # what was printed before the record of a whole run, if that is all that its steps are
+    progress: tuple[ProgressRecord, ...] = ()
+    bad_validation_line: int = 0  # the first line with a validation loss that is NaN or infinite, 0 for none
 
 
 class EndingCode(StrEnum):

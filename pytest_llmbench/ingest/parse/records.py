@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_llmbench.core.models import NO_QUOTE, DroppedRecords, DropReason, Quote
+from pytest_llmbench.core.models import NO_QUOTE, DroppedRecords, DropReason, ProgressRecord, Quote
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
 
 NAN = math.nan
@@ -70,6 +70,10 @@ class StepRecord(NamedTuple):
     skipped: float = NAN  # steps without an update of the weights
     loss_digits: int = 0  # how many digits the loss is printed with
     rewards: bool = False
+    step_tokens: float = NAN  # as in `models.Steps`
+    samples: float = NAN  # samples per second, of all GPUs
+    bad_validation: bool = False  # whether it prints a validation loss that is NaN or infinite
+    progress: tuple[ProgressRecord, ...] = ()  # of a record of a whole run
     layout: tuple[bytes, ...] = ()
     """The names of its fields, with an empty one behind them where it cannot end in a number that was cut."""
     doubt: str = ""  # what else in the log contradicts its time, in words
@@ -97,6 +101,8 @@ COLUMNS = {
     "consumed_samples": "consumed",
     "target_tokens": "targets",
     "skipped_steps": "skipped",
+    "step_tokens": "step_tokens",
+    "samples_per_second": "samples",
 }
 
 
