@@ -17,12 +17,14 @@ class MetricKind(StrEnum):
     TOKENS = "tokens"  # tokens per second of one GPU
     BATCH = "batch"  # samples of a step, of all GPUs
     LEARNING_RATE = "learning-rate"
+    VALIDATION_LOSS = "validation-loss"
 
 
 METRIC_NAMES = {
     # Megatron-LM and Megatron-Bridge
     "iteration-time": MetricKind.INTERVAL_SECONDS,
     "lm loss": MetricKind.LOSS,
+    "lm loss validation": MetricKind.VALIDATION_LOSS,
     "grad-norm": MetricKind.GRAD_NORM,
     "throughput": MetricKind.TFLOPS,
     "throughput/tflops/device": MetricKind.TFLOPS,
@@ -31,6 +33,7 @@ METRIC_NAMES = {
     # torchtitan
     "time_metrics/end_to_end(s)": MetricKind.INTERVAL_SECONDS,
     "loss_metrics/global_avg_loss": MetricKind.LOSS,
+    "validation_metrics/loss": MetricKind.VALIDATION_LOSS,
     "grad_norm": MetricKind.GRAD_NORM,
     "tflops": MetricKind.TFLOPS,
     "throughput(tps)": MetricKind.TOKENS,
@@ -38,15 +41,18 @@ METRIC_NAMES = {
     "runtime/iteration_time": MetricKind.INTERVAL_SECONDS,
     "runtime/flops_per_sec_per_gpu": MetricKind.FLOPS,
     "train/lm_loss": MetricKind.LOSS,
+    "validation/lm_loss": MetricKind.VALIDATION_LOSS,
     # MaxText
     "perf/step_time_seconds": MetricKind.STEP_SECONDS,
     "perf/per_device_tflops_per_sec": MetricKind.TFLOPS,
     "perf/per_device_tokens_per_sec": MetricKind.TOKENS,
     "learning/loss": MetricKind.LOSS,
     "learning/grad_norm": MetricKind.GRAD_NORM,
+    "eval/avg_loss": MetricKind.VALIDATION_LOSS,
     # NeMo, Lightning
     "train_step_timing in s": MetricKind.STEP_SECONDS,
     "reduced_train_loss": MetricKind.LOSS,
+    "val_loss": MetricKind.VALIDATION_LOSS,
     "TFLOPS_per_GPU": MetricKind.TFLOPS,
     "lr": MetricKind.LEARNING_RATE,
 }

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.dialects import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.core.models import DropReason, ParsedLog, Unread
-from pytest_llmbench.ingest.parse import bars, checkpoints, dialect_reader, facts, stated, stated_rules
+from pytest_llmbench.ingest.parse import (
+    bars,
+    checkpoints,
+    dialect_reader,
+    facts,
+    stated,
+    stated_rules,
+    training_lines,
+)
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
@@ -27,7 +35,15 @@ STEP_MARKERS = {marker: name for name, dialect in DIALECTS.items() for marker in
 PROCESS_MARKERS = frozenset(marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends)
 ALL_MARKERS = tuple(
     dict.fromkeys(
-        (*STEP_MARKERS, *ENDING_MARKERS, *checkpoints.MARKERS, *sorted(PROCESS_MARKERS), stated.PROFILED, bars.BEGIN)
+        (
+            *STEP_MARKERS,
+            *ENDING_MARKERS,
+            *checkpoints.MARKERS,
+            *sorted(PROCESS_MARKERS),
+            stated.PROFILED,
+            bars.BEGIN,
+            *training_lines.MARKERS,
+        )
     )
 )
 NO_DIALECT = Dialect(first_step=0, markers=())
@@ -52,6 +68,7 @@ class DialectRecords:
         self.records: list[StepRecord] = []
         self.unmatched: Unmatched | None = None
         self.lines = 0
+        self.bad_validations: list[int] = []
         self.parts: dialect_reader.UniformParts = ()
         self.segments: tuple[Segment, ...] = ()
 
@@ -62,6 +79,8 @@ class DialectRecords:
         for record in taken:
             if isinstance(record, StepRecord):
                 self.records.append(record)
+                if record.bad_validation:
+                    self.bad_validations.append(hit.line)
             elif isinstance(record, Unmatched):
                 self.unmatched = self.unmatched or record
             else:
@@ -117,6 +136,7 @@ class LogCollector:
         self._checkpoints = checkpoints.CheckpointLines()
         self._versions = facts.Versions()
         self._stated = stated.Statements()
+        self._training = training_lines.TrainingLines()
         self._trace_begin = 0
         self._trace_line = 0
         self._steps_since_trace = False
@@ -259,7 +279,11 @@ class LogCollector:
         starts, ends = (
             [mark.line for mark in self._marks if mark.marker in of] for of in (dialect.starts, dialect.ends)
         )
-        parts = self._stated.add_to_segments(self._by_dialect[chosen].segments, starts) if chosen else ()
+        parts: tuple[Segment, ...] = ()
+        if chosen:
+            records = self._by_dialect[chosen]
+            parts = self._stated.add_to_segments(records.segments, starts)
+            parts = self._training.add_to_segments(parts, records.bad_validations)
         shipped = any(each.name == chosen and each.shipped for each in self._defined)
         # Of a framework whose versions differ the log shows whether it prints the loss.
         silent = shipped and not all(part.steps.has_loss.all() for part in parts)
@@ -303,6 +327,8 @@ class LogCollector:
         elif hit.marker == bars.BEGIN:
             begun = bars.read_beginning(hit)
             self._bars += [begun] if begun else []
+        elif hit.marker in training_lines.MARKERS:
+            self._training.add(hit)
         elif hit.marker in facts.VERSION_MARKERS:
             self._versions.add(hit)
         elif hit.marker == facts.NCCL_OPERATION and facts.is_operation(hit):

@@ -269,6 +269,7 @@ def _build_segment(
         loss_digits=max((record.loss_digits for record in attempt.kept.values()), default=attempt.loss_digits),
         rewards=any(record.rewards for record in attempt.kept.values()),
         doubt=next((record.doubt for record in attempt.kept.values() if record.doubt), ""),
+        progress=attempt.last.progress,
     )
 
 

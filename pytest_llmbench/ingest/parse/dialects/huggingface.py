@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_llmbench.core.models import DropReason
+from pytest_llmbench.core.models import DropReason, ProgressRecord
 from pytest_llmbench.ingest.parse.bars import Bar, list_bars
 from pytest_llmbench.ingest.parse.records import (
     NAN,
@@ -46,6 +46,10 @@ STEP_BEHIND = b"global_step/max_steps"
 STEP_OF = re.compile(rb"['\"](\d{1,15})/(\d{1,15})['\"]")
 
 RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
+SAMPLES, TOKENS = b"train_samples_per_second", b"train_tokens_per_second"
+# The tokens of the run so far: of Trainer, and of TRL.
+SEEN = (b"num_input_tokens_seen", b"num_tokens")
+SEEN_PRINTED = re.compile(rb"'(?:num_input_tokens_seen|num_tokens)': '?(\d{1,18}(?:\.\d{1,9})?(?:e\+\d\d)?)'?(?:,|\Z)")
 # To what Trainer rounds a number; newer versions then print it as a text of four significant digits.
 UNITS = {RUNTIME: 0.0001, RATE: 0.001}
 DIGITS = 4
@@ -114,6 +118,7 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         mean_of=0,
         rewards=any(map(REWARDS.search, (before[0], after[2]))),
         consumed=float(epoch[1].strip(QUOTES)) if epoch else NAN,
+        step_tokens=float(seen[1]) if (seen := SEEN_PRINTED.search(after[2])) else NAN,
     )
 
 
@@ -132,6 +137,7 @@ def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
     if b"loss" not in numbers or not all(map(NUMBER.fullmatch, numbers.values())):
         return None
     norm, epoch = numbers.get(b"grad_norm"), (values or {}).get(b"epoch", b"")
+    seen = next((values[name].strip(QUOTES) for name in SEEN if values and name in values), b"")
     return StepRecord(
         origin,
         0,
@@ -143,6 +149,7 @@ def _read_state(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
         mean_of=0,
         rewards=any(map(REWARD_NAMES.match, values or ())),
         consumed=float(epoch) if FINITE.fullmatch(epoch) else NAN,
+        step_tokens=float(seen) if FINITE.fullmatch(seen) else NAN,
     )
 
 
@@ -157,8 +164,9 @@ def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         before = run.origin.offset
         progress = [record for record in own if record.bar is None]
         doubt = run.doubt or _explain_contradiction(run, own, progress)
-        sound = run._replace(doubt=doubt, bar=None, since=None, stamp=NAN, consumed=NAN)
-        joined.append(_add_progress(sound, progress) if progress else sound)
+        sound = run._replace(doubt=doubt, bar=None, since=None, stamp=NAN)
+        whole = _add_progress(sound, progress) if progress else sound
+        joined.append(whole._replace(consumed=NAN))  # it has held the epochs of the run
     return joined
 
 
@@ -275,7 +283,25 @@ def _add_progress(run: StepRecord, own: Sequence[StepRecord]) -> StepRecord:
         grad_norm=_combine_norms([record.grad_norm for record in own if record.grad_norm is not None]),
         rate=max(record.rate for record in own),
         rewards=any(record.rewards for record in own),
+        progress=tuple(map(_make_progress, _find_last_start(own))),
+        step_tokens=_count_tokens(run, _find_last_start(own)),
     )
+
+
+def _make_progress(record: StepRecord) -> ProgressRecord:
+    loss, norm = record.loss, record.grad_norm
+    return ProgressRecord(record.origin.line, NAN if loss is None else loss, NAN if norm is None else norm, record.rate)
+
+
+def _count_tokens(run: StepRecord, own: Sequence[StepRecord]) -> float:
+    """Return the tokens of a step: those that the run prints, else those seen by the last record that counts them."""
+    if not math.isnan(run.step_tokens) or run.mean_of < run.step:
+        return run.step_tokens
+    counting = [record for record in own if record.step_tokens > 0 and record.consumed > 0]
+    if not counting or not run.consumed >= counting[-1].consumed:
+        return NAN
+    # The last record may be some steps before the end: its share of the epochs tells how many it counts.
+    return counting[-1].step_tokens / (run.step * counting[-1].consumed / run.consumed)
 
 
 def _combine_norms(norms: Sequence[float]) -> float | None:
@@ -314,6 +340,7 @@ def _read_run(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     seconds = runtime / done
     resolution = unit / done if is_certain else seconds * (planned.most - planned.least) / total
     own = _find_own_bar(before, runtime)
+    samples, tokens = (_read_rate(values, name) for name in (SAMPLES, TOKENS))
     return StepRecord(
         origin,
         done,
@@ -327,6 +354,8 @@ def _read_run(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         since=(int(in_state[1]), NAN) if in_state else None,
         bar=(own.done, own.total) if own else None,
         doubt=_explain_own_bar(own, runtime, planned),
+        samples=samples * done / total,  # Trainer divides the samples that were planned by the time, too
+        step_tokens=tokens * runtime / total,
     )
 
 
@@ -462,6 +491,8 @@ def _divide_after(record: StepRecord, first: int) -> StepRecord:
         seconds=record.seconds * record.step / done,
         resolution=record.resolution * record.step / done,
         mean_of=done,
+        samples=record.samples * done / record.step,
+        step_tokens=record.step_tokens if done == record.step else NAN,
     )
 
 
@@ -509,6 +540,12 @@ def _parse_printed(value: bytes, unit: float) -> tuple[float, float]:
     number = float(text)
     rounded = unit if text == value else max(unit, get_significant_unit(number, DIGITS))
     return number, min(rounded, get_printed_unit(text))
+
+
+def _read_rate(values: dict[bytes, bytes], name: bytes) -> float:
+    """Return a number of the record, NaN if it is not printed, or 0 as where nothing was counted."""
+    text = values.get(name, b"").strip(QUOTES)
+    return float(text) or NAN if FINITE.fullmatch(text) else NAN
 
 
 def _read_loss(values: dict[bytes, bytes]) -> float | None:

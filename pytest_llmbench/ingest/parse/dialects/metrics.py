@@ -41,7 +41,8 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return Torn(origin, text[start:stop])
     total = int(match[2]) if match[2] else None
     # A clock makes it a sign of life, wherever its run is.
-    return StepRecord(origin, int(match[1]), value, 0.0, total, stamp=moment, layout=(match[5],))
+    bad = not math.isfinite(value) and METRIC_NAMES.get(match[5].decode("ascii")) is MetricKind.VALIDATION_LOSS
+    return StepRecord(origin, int(match[1]), value, 0.0, total, stamp=moment, bad_validation=bad, layout=(match[5],))
 
 
 def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -73,7 +74,7 @@ def _join_run(records: Sequence[StepRecord], tally: Tally) -> Iterator[StepRecor
                 text = f"step {time.step} again: {time.seconds:g} s, but {before.seconds:g} s before"
                 tally.add(DropReason.REPEAT_DISAGREES, time.origin.line, text)
                 steps[record.step] = max(before, time, key=lambda each: each.seconds)
-        elif kind is not None:
+        elif kind in FIELDS:
             value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
             of_step = others.setdefault(record.step, {})
             if math.isfinite(of_step.get(FIELDS[kind], 0.0)):  # what diverged once stays so

@@ -29,6 +29,7 @@ LOOK_ALIKE = re.compile(rb"\w:? {1,2}\Z")
 
 FIELD = re.compile(rb"([A-Za-z]\w{0,39}): {1,19}(\S{1,99})  ")
 NUMBER = re.compile(rb"-?(?:\d{1,18}\.\d{1,9}|%b)" % NOT_FINITE)
+BAD_LOSS = re.compile(rb"loss: {1,19}-?%b(?!\w)" % NOT_FINITE)
 MEMORY = re.compile(rb"(\d{1,9}\.\d\d)GiB\(\d{1,9}\.\d\d%\)")
 RATES = re.compile(
     rb"tps: (\d[\d,]{0,23})  (?:tflops: (\d[\d,]{0,23}\.\d\d|%b)  )?mfu: (?:[\d,]{1,24}\.\d\d%%|N/A)" % NOT_FINITE
@@ -58,7 +59,9 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return Torn(origin, rates)
     head, match = HEAD.match(before, place), RATES.match(rates)
     if LOOK_ALIKE.search(before, 0, place):
-        return _read_validation(origin, head, before[:place])
+        validation = _read_validation(origin, head, before[:place])
+        bad = head is not None and BAD_LOSS.search(before, head.end()) is not None
+        return validation and validation._replace(bad_validation=bad)
     values = _read_values(before, head.end()) if head else None
     if head is None or match is None or values is None or HOLE in before:
         return Torn(origin, before[place:] + rates)

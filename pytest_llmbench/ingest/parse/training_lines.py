@@ -1,0 +1,120 @@
+"""Lines besides the steps that show whether a run trains: validation losses without a number, and skipped updates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.core.models import Segment, Steps
+from pytest_llmbench.ingest.parse.records import NOT_FINITE
+from pytest_llmbench.ingest.parse.scan import Hit
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Floats, Integers
+
+# Bytes before a marker, and from it on, that its pattern may look at.
+BEFORE, BEHIND = 60, 200
+
+_BAD = rb"['\"]?-?%b(?![\w.])" % NOT_FINITE
+# By what they begin with: Trainer, NeMo and tables; Megatron and GPT-NeoX; MaxText.
+VALIDATIONS = {
+    b"val_loss": re.compile(rb"val_loss(?:['\"]?: |=| : ) {0,9}%b" % _BAD),
+    b"loss value: ": re.compile(rb"loss value: {1,9}%b" % _BAD),
+    b"eval metrics after step: ": re.compile(rb"eval metrics after step: \d{1,12}, [^\r\n]{0,60}?loss=%b" % _BAD),
+}
+# Counts since the run began: DeepSpeed.
+COUNTS = {b"skipped=": re.compile(rb"step=\d{1,12}, skipped=(\d{1,12}), lr=")}
+# One update each: DeepSpeed, perhaps of several ranks.
+SKIPS = {
+    b"OVERFLOW! ": re.compile(
+        rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
+        rb"(?P<scale> Attempted loss scale: (?P<old>[\d.e+]{1,30}), reducing to (?P<new>[\d.e+]{1,30}))?"
+    ),
+}
+MARKERS = (*VALIDATIONS, *COUNTS, *SKIPS)
+
+
+class SkipCount(NamedTuple):
+    """How many updates were skipped up to a line."""
+
+    line: int
+    total: int
+
+
+class TrainingLines:
+    """The lines of one log, in its order."""
+
+    def __init__(self) -> None:
+        self._bad_validations: list[int] = []
+        self._counts: list[SkipCount] = []
+        self._skips: list[int] = []
+        self._rank: bytes | None = None
+        self._last_scale = b""
+
+    def add(self, hit: Hit) -> None:
+        """Add what stands around a marker."""
+        text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
+        place = min(hit.start, BEFORE)
+        if hit.marker in VALIDATIONS:
+            if VALIDATIONS[hit.marker].match(text, place):
+                self._bad_validations.append(hit.line)
+        elif hit.marker in COUNTS:
+            matches = (match for match in COUNTS[hit.marker].finditer(text) if match.start() <= place < match.end())
+            self._counts += (SkipCount(hit.line, int(match[1])) for match in matches)
+        elif match := SKIPS[hit.marker].match(text, place):
+            self._add_skip(hit.line, match)
+
+    def add_to_segments(self, segments: Sequence[Segment], bad_validations: Sequence[int] = ()) -> tuple[Segment, ...]:
+        """Return segments with what the lines behind the one before show of each, to the first of the next one.
+
+        `bad_validations` are lines of records that print a validation loss that is NaN or infinite.
+        """
+        lines = sorted({*self._bad_validations, *bad_validations})
+        if not (lines or self._counts or self._skips):
+            return tuple(segments)
+        begins = [0, *(segment.last_line for segment in segments[:-1])]
+        ends = [*(segment.first_line for segment in segments[1:]), None]
+        return tuple(
+            self._add_to(segment, begin, end, lines) for segment, begin, end in zip(segments, begins, ends, strict=True)
+        )
+
+    def _add_to(self, segment: Segment, begin: int, end: int | None, lines: Sequence[int]) -> Segment:
+        first = segment.progress[0].line if segment.progress else segment.first_line
+        bad = next((line for line in lines if line >= first and (end is None or line < end)), 0)
+        steps = segment.steps
+        if len(steps) and np.isnan(steps.skipped_steps).all():
+            counts = [each for each in self._counts if begin < each.line and (end is None or each.line < end)]
+            skips = [line for line in self._skips if begin < line and (end is None or line < end)]
+            if counts or skips:
+                steps = replace(steps, skipped_steps=_count_skipped(steps, counts, skips))
+        return replace(segment, steps=steps, bad_validation_line=bad)
+
+    def _add_skip(self, line: int, match: re.Match[bytes]) -> None:
+        """Add an update that was skipped, once where every rank prints it."""
+        groups = match.groupdict()
+        rank, scale = groups.get("rank"), groups.get("scale") or b""
+        if rank is not None:
+            self._rank = self._rank or rank
+            if rank != self._rank:
+                return
+        elif scale and scale == self._last_scale and groups["old"] != groups["new"]:
+            return  # no loss scale is reduced twice from the same value
+        self._last_scale = scale
+        self._skips.append(line)
+
+
+def _count_skipped(steps: Steps, counts: Sequence[SkipCount], skips: Sequence[int]) -> Floats:
+    """Return how many updates were skipped since the line before, for each step; counts rather than single lines."""
+    most: Integers = steps.mean_of
+    if not counts:
+        rows = np.searchsorted(steps.line, skips).clip(max=len(steps) - 1)
+        return np.minimum(np.bincount(rows, minlength=len(steps)), most).astype(float)
+    rows = np.searchsorted(steps.line, [each.line for each in counts]).clip(max=len(steps) - 1)
+    totals = np.zeros(len(steps))
+    np.maximum.at(totals, rows, [each.total for each in counts])
+    since_start = np.maximum.accumulate(totals)
+    return np.minimum(np.diff(since_start, prepend=0.0), most)
