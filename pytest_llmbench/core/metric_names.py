@@ -10,6 +10,8 @@ class MetricKind(StrEnum):
 
     STEP_SECONDS = "step-seconds"  # of one step
     INTERVAL_SECONDS = "interval-seconds"  # the mean of the steps since the one before it
+    # The time since the one before it, or since a validation, divided by the steps of a whole log interval.
+    RESTARTED_SECONDS = "restarted-seconds"
     LOSS = "loss"
     GRAD_NORM = "grad-norm"
     TFLOPS = "tflops"  # of one GPU
@@ -17,7 +19,7 @@ class MetricKind(StrEnum):
     TOKENS = "tokens"  # tokens per second of one GPU
     BATCH = "batch"  # samples of a step, of all GPUs
     LEARNING_RATE = "learning-rate"
-    VALIDATION_LOSS = "validation-loss"
+    VALIDATION_LOSS = "validation-loss"  # of the validation that ended after this step
 
 
 METRIC_NAMES = {
@@ -30,8 +32,10 @@ METRIC_NAMES = {
     "throughput/tflops/device": MetricKind.TFLOPS,
     "batch-size": MetricKind.BATCH,
     "learning-rate": MetricKind.LEARNING_RATE,
+    # MindFormers, beside the names of Megatron-LM
+    "loss": MetricKind.LOSS,
     # torchtitan
-    "time_metrics/end_to_end(s)": MetricKind.INTERVAL_SECONDS,
+    "time_metrics/end_to_end(s)": MetricKind.RESTARTED_SECONDS,
     "loss_metrics/global_avg_loss": MetricKind.LOSS,
     "validation_metrics/loss": MetricKind.VALIDATION_LOSS,
     "grad_norm": MetricKind.GRAD_NORM,
@@ -57,6 +61,6 @@ METRIC_NAMES = {
     "lr": MetricKind.LEARNING_RATE,
 }
 
-_TIMES = (MetricKind.STEP_SECONDS, MetricKind.INTERVAL_SECONDS)
+_TIMES = (MetricKind.STEP_SECONDS, MetricKind.INTERVAL_SECONDS, MetricKind.RESTARTED_SECONDS)
 STEP_TIMES = tuple(name for name, kind in METRIC_NAMES.items() if kind in _TIMES)
 """Without one of them a file says no step time."""

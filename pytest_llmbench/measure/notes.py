@@ -9,33 +9,13 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Note, NoteCode, Run, Steps, Window
-from pytest_llmbench.measure import configuration, training
+from pytest_llmbench.measure import configuration, dropped_records, training
 from pytest_llmbench.measure.attempts import Choice
 from pytest_llmbench.measure.validity import is_begun_again
 from pytest_llmbench.measure.window import Timing, is_inside, mask_window
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags
-
-DROPPED = {
-    NoteCode.TORN: ("torn record", "dropped"),
-    NoteCode.REPEATED: ("step", "printed again"),
-    NoteCode.REPEAT_DISAGREES: ("step", "printed again with another time; the slower counts"),
-    NoteCode.OTHER_RANK: ("step", "of other ranks"),
-    NoteCode.OTHER_DIALECT: ("record", "of another dialect"),
-    NoteCode.OTHER_RECORDS: ("record", "of the same steps, which others tell more of"),
-    NoteCode.UNKNOWN_STEP: ("record", "without a certain step number"),
-    NoteCode.RAMPED_UP: ("step", "in which the batch still grew, set aside"),
-    NoteCode.TWO_WRITERS: (
-        "step",
-        "printed again with another time by a second process in this file; the slower counts",
-    ),
-    NoteCode.INTERLEAVED: ("record", "of two processes that write into this file at once"),
-    NoteCode.RUNNING_AVERAGE: ("time", "may be means since the start of the run, which hide slow steps"),
-    NoteCode.CLOCK_RESTARTED: ("restart", "without a repeated step, of a run that was resumed: its clock begins anew"),
-    NoteCode.RATE_OF_SAMPLES: ("rate", "of samples or tokens, read as rates of steps"),
-}
-"""What the reasons of the parse stage mean: of what there are so many, and what became of it."""
 
 
 def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
@@ -64,11 +44,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
     if not np.isfinite(timed.steps.global_batch_size).any() and not np.isfinite(speeds).any():
         yield Note(NoteCode.UNVERIFIED_BATCH, "the log tells no batch size; it is taken from the configuration")
     yield from _note_assumptions(run, baseline)
-    for dropped in choice.attempt.log.dropped:
-        code = NoteCode(dropped.reason)
-        noun, fate = DROPPED[code]
-        text = f"{formatting.count_noun(dropped.count, noun)} {fate}; the first: {dropped.shown}"
-        yield Note(code, text, dropped.first_line)
+    yield from dropped_records.list_notes(choice, timed)
 
 
 def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:

@@ -29,7 +29,7 @@ from pytest_llmbench.core.models import (
     Steps,
     Window,
 )
-from pytest_llmbench.measure import configuration, training
+from pytest_llmbench.measure import configuration, dropped_records, training
 from pytest_llmbench.measure.attempts import Choice, is_finished, is_traced
 from pytest_llmbench.measure.window import Timing, find_gaps
 
@@ -121,6 +121,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
         *_find_contradicted(choice),
         *find_not_finite(choice.segment.steps),
         *training.find_problems(run, choice, timed, baseline),
+        *dropped_records.find_problems(choice, timed),
         *_find_unfinished(run, choice, baseline, now),
         *_find_newer_start(run, choice),
         *find_gaps(timed, baseline),

@@ -389,6 +389,20 @@ def test_what_the_log_lost_is_noted() -> None:
     assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
 
 
+@pytest.mark.parametrize(
+    ("first_line", "last_line", "valid"),
+    [(101, 101, True), (101, 111, False), (120, 120, False), (144, 150, False), (145, 150, True), (90, 200, False)],
+)
+def test_contradicted_times_invalidate_window_alone(first_line: int, last_line: int, valid: bool) -> None:
+    """Steps 11 to 44 stand in lines 111 to 144."""
+    dropped = DroppedRecords(DropReason.TIMES_DISAGREE, 2, first_line, "step 3", last_line=last_line)
+    measurement = measured(run(log(segment(), dropped=(dropped,))))
+    assert measurement.valid is valid
+    (told,) = measurement.notes if valid else measurement.problems
+    assert (told.line, told.text[:25]) == (first_line, "2 step times that another")
+    assert valid or measurement.problems[0].reason is Reason.TIMES_DISAGREE
+
+
 def test_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
     spiky = log(segment(steps(changed("seconds", 20, 70.0))))
     trimmed = replace(BASELINE, window=BASELINE.window._replace(statistic="trimmed_mean"))

@@ -100,6 +100,9 @@ class DropReason(StrEnum):
     RUNNING_AVERAGE = "running-average"  # the time is kept, and looks like a mean since the start of the run
     CLOCK_RESTARTED = "clock-restarted"  # the time so far is short again, while the steps go on: a resumed run
     RATE_OF_SAMPLES = "rate-of-samples"  # the rate is kept as one of steps, and is printed as one of samples or tokens
+    TIMES_DISAGREE = "times-disagree"  # the time is kept, and another source in the log contradicts it
+    OTHER_UNIT = "other-unit"  # the time is kept in seconds; by the clock it was written in another unit
+    PARTLY_TIMED = "partly-timed"  # the time is kept as the mean of the steps behind a validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class DroppedRecords:
     first_line: int  # where the first one stands
     example: str  # the first one, in our words
     quote: Quote = NO_QUOTE  # its line, where that says it
+    last_line: int = 0  # where the last one stands, 0 where only the first one matters
 
     @property
     def shown(self) -> str:

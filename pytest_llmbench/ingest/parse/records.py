@@ -223,20 +223,29 @@ class Tally:
         self._by_reason: dict[DropReason, DroppedRecords | None] = dict.fromkeys(_REASONS)
 
     def add(
-        self, reason: DropReason, line: int, example: str = "", count: int = 1, *, quote: Quote | bytes = NO_QUOTE
+        self,
+        reason: DropReason,
+        line: int,
+        example: str = "",
+        count: int = 1,
+        *,
+        quote: Quote | bytes = NO_QUOTE,
+        last_line: int = 0,
     ) -> None:
-        """Count `count` records more; the example with the lowest line, in our words or as a quote, is kept."""
+        """Count records up to `last_line`; the example with the lowest line, in our words or as a quote, is kept."""
         old = self._by_reason[reason]
+        last_line = max(last_line, old.last_line) if old else last_line
         if old is None or line < old.first_line:
             quote = make_printable(quote) if isinstance(quote, bytes) else quote
-            self._by_reason[reason] = DroppedRecords(reason, count + (old.count if old else 0), line, example, quote)
+            count += old.count if old else 0
+            self._by_reason[reason] = DroppedRecords(reason, count, line, example, quote, last_line)
         else:
-            self._by_reason[reason] = replace(old, count=old.count + count)
+            self._by_reason[reason] = replace(old, count=old.count + count, last_line=last_line)
 
     def merge(self, other: Tally) -> None:
         """Count what another tally counted, too."""
         for each in other.result():
-            self.add(each.reason, each.first_line, each.example, each.count, quote=each.quote)
+            self.add(each.reason, each.first_line, each.example, each.count, quote=each.quote, last_line=each.last_line)
 
     def result(self) -> tuple[DroppedRecords, ...]:
         """Return what was counted, in the order of the reasons."""

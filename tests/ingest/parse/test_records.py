@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmbench.core.models import DroppedRecords, DropReason, NoteCode
 from pytest_llmbench.ingest.parse.records import Tally, make_printable
-from pytest_llmbench.measure.notes import DROPPED
+from pytest_llmbench.measure.dropped_records import DROPPED
 
 
 def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core.metric_names import METRIC_NAMES, STEP_TIMES, MetricKind
 from pytest_llmbench.core.models import DropReason
-from pytest_llmbench.ingest.parse import clock
+from pytest_llmbench.ingest.parse import clock, event_times
 from pytest_llmbench.ingest.parse.records import NAN, RecordOrigin, StepRecord, Tally, Torn, find_line_stop
 
 LINE = re.compile(rb"llmb scalar: (\d{1,15})/(\d{0,15}) (\S{1,40}) (-?(?:\d\S{0,39}|nan|inf)) ([ -~]{1,100})")
@@ -60,27 +60,34 @@ def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     return [*joined, *_join_run(run, tally)]
 
 
-def _join_run(records: Sequence[StepRecord], tally: Tally) -> Iterator[StepRecord]:
-    """Yield the steps of one run; of two times of a step the slower one counts: another process wrote the second."""
+def _join_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the steps of one run; of two times of a step the slower one counts: another process wrote the second."""
     steps: dict[int, StepRecord] = {}
     others: dict[int, dict[str, float]] = {}
+    validations: dict[int, float] = {}
+    restarts = False
     for record in records:
         name = _get_name(record)
         kind = METRIC_NAMES.get(name)
         if name in STEP_TIMES:
-            time = record._replace(layout=(), rounded=kind is MetricKind.INTERVAL_SECONDS)
+            restarts |= kind is MetricKind.RESTARTED_SECONDS
+            time = record._replace(layout=(), rounded=kind is not MetricKind.STEP_SECONDS)
             before = steps.setdefault(record.step, time)
             if before.seconds != time.seconds:
                 text = f"step {time.step} again: {time.seconds:g} s, but {before.seconds:g} s before"
                 tally.add(DropReason.REPEAT_DISAGREES, time.origin.line, text)
                 steps[record.step] = max(before, time, key=lambda each: each.seconds)
+        elif kind is MetricKind.VALIDATION_LOSS:
+            validations[record.step] = record.stamp
         elif kind in FIELDS:
             value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
             of_step = others.setdefault(record.step, {})
             if math.isfinite(of_step.get(FIELDS[kind], 0.0)):  # what diverged once stays so
                 of_step[FIELDS[kind]] = value
-    for step, record in steps.items():
-        yield record._replace(**others.get(step, {}))  # type: ignore[arg-type]
+    joined = [record._replace(**others.get(step, {})) for step, record in steps.items()]  # type: ignore[arg-type]
+    if restarts:
+        joined = event_times.restore_divisor(joined, validations, tally)
+    return event_times.convert_unit(joined, tally)
 
 
 def _get_name(record: StepRecord) -> str:
