@@ -19,6 +19,7 @@ class MetricKind(StrEnum):
     TOKENS = "tokens"  # tokens per second of one GPU
     BATCH = "batch"  # samples of a step, of all GPUs
     LEARNING_RATE = "learning-rate"
+    CONSUMED = "consumed"  # samples of the run so far
     VALIDATION_LOSS = "validation-loss"  # of the validation that ended after this step
 
 
@@ -59,6 +60,7 @@ METRIC_NAMES = {
     "val_loss": MetricKind.VALIDATION_LOSS,
     "TFLOPS_per_GPU": MetricKind.TFLOPS,
     "lr": MetricKind.LEARNING_RATE,
+    "consumed_samples": MetricKind.CONSUMED,
 }
 
 _TIMES = (MetricKind.STEP_SECONDS, MetricKind.INTERVAL_SECONDS, MetricKind.RESTARTED_SECONDS)

@@ -347,6 +347,7 @@ class LogCollector:
                 if definition.name not in self._by_dialect:
                     self._by_dialect[definition.name] = DialectRecords(RegexReader(definition))
                 is_record = self._by_dialect[definition.name].add(hit, "")
+                self._training.add_beside_step(hit)
                 self._steps_since_trace |= is_record and bool(self._trace_line)
         if any(hit.marker in (dialect.start.encode(), dialect.end.encode()) for dialect in self._defined):
             self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))

@@ -10,32 +10,37 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.models import Segment, Steps
-from pytest_llmbench.ingest.parse.records import NOT_FINITE
-from pytest_llmbench.ingest.parse.scan import Hit
+from pytest_llmbench.ingest.parse.records import NOT_FINITE, find_line_stop
+from pytest_llmbench.ingest.parse.scan import REACH_BACK, Hit
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
 
 # Bytes before a marker, and from it on, that its pattern may look at.
-BEFORE, BEHIND = 60, 200
+BEFORE, BEHIND = 300, 300
 
 _BAD = rb"['\"]?-?%b(?![\w.])" % NOT_FINITE
-# By what they begin with: Trainer, NeMo and tables; Megatron and GPT-NeoX; MaxText.
+# Trainer; Megatron and GPT-NeoX; MaxText.
 VALIDATIONS = {
-    b"val_loss": re.compile(rb"val_loss(?:['\"]?: |=| : ) {0,9}%b" % _BAD),
+    b"eval_samples_per_second": re.compile(rb"eval_loss['\"]: {0,9}%b[^{}\r\n]*eval_samples_per_second" % _BAD),
     b"loss value: ": re.compile(rb"loss value: {1,9}%b" % _BAD),
     b"eval metrics after step: ": re.compile(rb"eval metrics after step: \d{1,12}, [^\r\n]{0,60}?loss=%b" % _BAD),
 }
-# Counts since the run began: DeepSpeed.
-COUNTS = {b"skipped=": re.compile(rb"step=\d{1,12}, skipped=(\d{1,12}), lr=")}
-# One update each: DeepSpeed, perhaps of several ranks.
-SKIPS = {
-    b"OVERFLOW! ": re.compile(
-        rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
-        rb"(?P<scale> Attempted loss scale: (?P<old>[\d.e+]{1,30}), reducing to (?P<new>[\d.e+]{1,30}))?"
-    ),
+# One update each, in DeepSpeed perhaps of several ranks.
+OVERFLOW = b"OVERFLOW! "
+SKIP = re.compile(
+    rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
+    rb"(?P<scale> Attempted loss scale: (?P<old>[\d.e+]{1,30}), reducing to (?P<new>[\d.e+]{1,30}))?"
+)
+MARKERS = (*VALIDATIONS, OVERFLOW)
+
+# In the line of a step, or shortly before it, by a text that stands in it: counts since the run began of DeepSpeed and
+# InternEvo, and the single updates of MindFormers.
+BESIDE_STEPS = {
+    b"skipped=": re.compile(rb"step=\d{1,12}, skipped=(?P<count>\d{1,12}), lr="),
+    b"skip_batches=": re.compile(rb"inf_nan_skip_batches=(?P<count>\d{1,12})(?!\d)"),
+    b"overflow cond: True": re.compile(rb"overflow cond: True\b"),
 }
-MARKERS = (*VALIDATIONS, *COUNTS, *SKIPS)
 
 
 class SkipCount(NamedTuple):
@@ -57,16 +62,25 @@ class TrainingLines:
 
     def add(self, hit: Hit) -> None:
         """Add what stands around a marker."""
-        text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
-        place = min(hit.start, BEFORE)
-        if hit.marker in VALIDATIONS:
-            if VALIDATIONS[hit.marker].match(text, place):
-                self._bad_validations.append(hit.line)
-        elif hit.marker in COUNTS:
-            matches = (match for match in COUNTS[hit.marker].finditer(text) if match.start() <= place < match.end())
-            self._counts += (SkipCount(hit.line, int(match[1])) for match in matches)
-        elif match := SKIPS[hit.marker].match(text, place):
-            self._add_skip(hit.line, match)
+        begin, end = max(0, hit.start - BEFORE), min(hit.end, hit.start + BEHIND)
+        if hit.marker == OVERFLOW:
+            if match := SKIP.match(hit.text, hit.start, end):
+                self._add_skip(hit.line, match)
+        elif any(match.end() > hit.start for match in VALIDATIONS[hit.marker].finditer(hit.text, begin, end)):
+            self._bad_validations.append(hit.line)
+
+    def add_beside_step(self, hit: Hit) -> None:
+        """Add what stands in the line of a step, or shortly before it."""
+        begin, end = max(0, hit.start - REACH_BACK), find_line_stop(hit.text, hit.start, hit.end)
+        for text, pattern in BESIDE_STEPS.items():
+            place = hit.text.rfind(text, begin, end)
+            match = pattern.search(hit.text, max(begin, place - BEFORE), end) if place >= 0 else None
+            if match is None:
+                continue
+            if "count" in pattern.groupindex:
+                self._counts.append(SkipCount(hit.line, int(match["count"])))
+            elif hit.text.find(b"\n", match.start(), hit.start) < 0 and self._skips[-1:] != [hit.line]:
+                self._skips.append(hit.line)
 
     def add_to_segments(self, segments: Sequence[Segment], bad_validations: Sequence[int] = ()) -> tuple[Segment, ...]:
         """Return segments with what the lines behind the one before show of each, to the first of the next one.

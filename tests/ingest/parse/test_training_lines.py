@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from pytest_llmbench.core.definitions import load_definitions
-from pytest_llmbench.core.models import Segment
+from pytest_llmbench.core.models import RegexDialect, Segment
 from pytest_llmbench.ingest.parse.read import parse_blocks
 
 
@@ -65,9 +66,14 @@ BAD = {
     "gpt-neox": [*MEGATRON, " validation results at iteration 4 | lm_loss value: nan | lm_loss_ppl value: nan |"],
     "torchtitan": [*map(titan, (1, 2, 3)), titan(3, "nan", "validate step"), *map(titan, (4, 5, 6))],
     "nemo 2": [*map(nemo2, (0, 1, 2)), nemo2(3, " | val_loss: nan")],
+    "nemo 2 from the last but one on": [*map(nemo2, (0, 1)), *(nemo2(step, " | val_loss: nan") for step in (2, 3))],
     "maxtext": [*map(maxtext, (0, 1, 2)), "eval metrics after step: 2, loss=nan, total_weights=65536.0"],
-    "trainer": [summary("1.2")[0], "{'eval_loss': nan, 'eval_runtime': 1.2, 'epoch': 0.5}", summary("1.2")[1]],
-    "trainer that prints texts": [*summary("1.2")[:1], "{'eval_loss': 'nan', 'epoch': '0.5'}", summary("1.2")[1]],
+    "trainer": [summary("1.2")[0], "{'eval_loss': nan, 'eval_samples_per_second': 1.2}", summary("1.2")[1]],
+    "trainer that prints texts": [
+        *summary("1.2")[:1],
+        "{'eval_loss': 'nan', 'eval_samples_per_second': '2'}",
+        summary("1.2")[1],
+    ],
     "event file": [
         *(f"llmb scalar: {step}/ {1774532589.0 + step} 0.5{step} iteration-time" for step in (1, 2, 3)),
         "llmb scalar: 3/ 1774532593.0 nan lm loss validation",
@@ -87,7 +93,7 @@ def test_validation_loss_without_a_number_is_found(lines: list[str]) -> None:
 SOUND = [
     [*MEGATRON, " validation loss at iteration 4 on validation set | lm loss value: 1.1E+01 | lm loss PPL: 5E+04 |"],
     [*MEGATRON, "the metric val_loss is nan-aware, and the loss value: nanoseconds"],
-    ["{'eval_loss': nan, 'epoch': 0.1}", *MEGATRON],  # of what ran before
+    ["{'eval_loss': nan, 'eval_samples_per_second': 0.1}", *MEGATRON],  # of what ran before
     [*map(titan, (1, 2, 3)), titan(3, "8.0207", "validate step"), *map(titan, (4, 5, 6))],
     [*map(maxtext, (0, 1, 2)), "eval metrics after step: 2, loss=9.1, total_weights=65536.0"],
 ]
@@ -161,3 +167,42 @@ def test_skipped_updates_of_a_whole_run_are_counted() -> None:
 def test_logs_without_skips_print_none() -> None:
     (segment,) = read(*flatten(*(deepspeed(step, None) for step in (1, 2, 3))))
     assert np.isnan(segment.steps.skipped_steps).all()
+
+
+DEFINED = {
+    "InternEvo": (
+        RegexDialect(
+            "own", find="tgs_1=", pattern=r"step=(?P<step>\d+) loss=(?P<loss>\S+) .*fwd_bwd_time=(?P<seconds>\S+)"
+        ),
+        lambda step, skipped: (
+            f"INFO -- step={step} loss=10.{step}12345 tgs_1=42.1 lr=7e-06 num_consumed_tokens=131072 "
+            f"inf_nan_skip_batches={skipped} fwd_bwd_time=6.1{step}"
+        ),
+        [0, 1, 1, 3],
+        [0, 1, 0, 2],
+    ),
+    "MindFormers": (
+        RegexDialect(
+            "own",
+            find="per_step_time: ",
+            pattern=r"step:\[ *(?P<step>\d+)/ *\d+\], loss: (?P<loss>[\d.]+), per_step_time: (?P<seconds>\d+)ms",
+            unit="ms",
+        ),
+        lambda step, skipped: (
+            f"INFO - {{ step:[ {step}/ 9], loss: 10.{step}40, per_step_time: 200{step}ms, lr: 1e-05, "
+            f"overflow cond: {bool(skipped)}, loss_scale: 65536.0 }}"
+        ),
+        [0, 1, 1, 0],
+        [0, 1, 1, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize(("dialect", "line", "printed", "skipped"), DEFINED.values(), ids=DEFINED)
+def test_skipped_updates_in_defined_records_are_counted(
+    dialect: RegexDialect, line: Callable[[int, int], str], printed: list[int], skipped: list[int]
+) -> None:
+    text = "".join(f"{line(step, value)}\n" for step, value in enumerate(printed, start=1))
+    (segment,) = parse_blocks([text.encode()], [dialect]).segments
+    counted = np.minimum(skipped, segment.steps.mean_of)
+    np.testing.assert_array_equal(np.nan_to_num(segment.steps.skipped_steps), counted)

@@ -25,6 +25,7 @@ FIELDS = {
     MetricKind.TOKENS: "tokens",
     MetricKind.BATCH: "batch",
     MetricKind.LEARNING_RATE: "rate",
+    MetricKind.CONSUMED: "consumed",
 }
 TERA = 1e12
 

@@ -55,6 +55,9 @@ LOSS = b"reduced_train_loss"
 SAMPLES = b"consumed_samples"
 NORM = b"grad_norm"
 RATE = b"lr"
+VALIDATION = b"val_loss"
+NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
+BAD_VALIDATION = re.compile(rb"val_loss=-?%b" % NOT_FINITE)
 NUMBERS = (TIME, LOSS, SAMPLES, NORM)
 READ = frozenset((*NUMBERS, STEP))
 
@@ -80,6 +83,8 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     fields = [part.partition(b"=") for part in inside[4].split(b", ") if b"=" in part] if inside else []
     names = tuple(name for name, _, _ in fields)
     if len(set(names)) < len(names) or not {TIME, STEP} <= set(names):
+        return None
+    if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
         return None
     rows = match_rows(_compile_layout(names), text, places, stops)
     if rows is None:
@@ -209,6 +214,7 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         consumed=_parse_consumed(values.get(SAMPLES, b"e")),
         loss_digits=count_digits(values.get(LOSS, b"")),
+        bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         bar=(epoch, count),
         rounded=rounded,
     )

@@ -53,6 +53,10 @@ NUMBERS = (
 )
 STEP_NAME = b"global_step"
 RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
+# Printed from the first validation on, in each step.
+VALIDATION = b"val_loss"
+NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
+BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
 # Fields that a record may lack, or have cut, and is whole all the same.
 EXTRA = (RATE, SAMPLES)
 READ = frozenset((*NUMBERS, STEP_NAME))
@@ -88,6 +92,8 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     fields = text[places[usual] : stops[usual]].split(b" | ")[1:]
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
     if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
+        return None
+    if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
         return None
     rows = match_rows(_compile_layout(names), text, places, stops)
     if rows is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
@@ -154,6 +160,7 @@ def _build_record(origin: RecordOrigin, step: int, total: int | None, values: di
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
         consumed=_parse_samples(values.get(SAMPLES, b"")),
         loss_digits=count_digits(values.get(LOSS, b"")),
+        bad_validation=VALIDATION in values and NOT_NUMBER.fullmatch(values[VALIDATION]) is not None,
         layout=_share(tuple(values)),
     )
 

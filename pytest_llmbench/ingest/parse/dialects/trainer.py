@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from pytest_llmbench.ingest.parse import clock
 from pytest_llmbench.ingest.parse.dialects.huggingface import NUMBER, QUOTES, REWARD_NAMES, read_fields
 from pytest_llmbench.ingest.parse.records import (
     NAN,
+    NOT_FINITE,
     RecordOrigin,
     StepRecord,
     Tally,
@@ -25,6 +27,7 @@ from pytest_llmbench.ingest.parse.scan import REACH_BACK, find_line_begin
 
 CURRENT, TOTAL, BOTH = b"current_steps", b"total_steps", b"global_step/max_steps"
 STEPS = re.compile(rb"(\d{1,15})/(\d{1,15})")
+BAD_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 COUNT = re.compile(rb"\d{1,15}")
 CLOCK = re.compile(rb"(?:(\d{1,5}) days?, )?(\d{1,5}):([0-5]\d):([0-5]\d)")
 WORDS = re.compile(rb"(?:(\d{1,5})d )?(?:(\d{1,5})h )?(?:(\d{1,5})m )?(\d{1,5})s")
@@ -63,7 +66,8 @@ def _build_record(origin: RecordOrigin, values: Mapping[bytes, bytes]) -> StepRe
     loss, norm = values.get(b"loss"), values.get(b"grad_norm")
     if loss is None:
         evaluates = any(name.startswith(b"eval_") for name in values)
-        return record._replace(mean_of=0) if evaluates else record._replace(step=0)
+        bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
+        return record._replace(mean_of=0, bad_validation=bad) if evaluates else record._replace(step=0)
     if not all(number is None or NUMBER.fullmatch(number) for number in (loss, norm)):
         return None
     return record._replace(
@@ -72,6 +76,7 @@ def _build_record(origin: RecordOrigin, values: Mapping[bytes, bytes]) -> StepRe
         grad_norm=float(norm) if norm is not None else None,
         rate=_read_number(values, b"learning_rate", b"lr"),
         memory=_read_number(values, b"memory(GiB)") * GIB,
+        step_tokens=_read_number(values, b"total_tokens", b"num_input_tokens_seen"),  # so far: `time_steps` divides
         rewards=any(map(REWARD_NAMES.match, values)),
     )
 
@@ -83,7 +88,14 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Return the steps of one attempt with their times."""
-    return clock.time_steps(records, first_step=1)
+    tokens = [NAN, *(_count_tokens(record, before) for before, record in pairwise(records))]
+    counted = [record._replace(step_tokens=number) for record, number in zip(records, tokens, strict=True)]
+    return clock.time_steps(counted, first_step=1)
+
+
+def _count_tokens(record: StepRecord, before: StepRecord) -> float:
+    """Return the tokens of a step since the record before."""
+    return (record.step_tokens - before.step_tokens) / (record.step - before.step)
 
 
 def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]:
