@@ -74,9 +74,10 @@ class TrainingLines:
         begin, end = max(0, hit.start - REACH_BACK), find_line_stop(hit.text, hit.start, hit.end)
         for text, pattern in BESIDE_STEPS.items():
             place = hit.text.rfind(text, begin, end)
-            match = pattern.search(hit.text, max(begin, place - BEFORE), end) if place >= 0 else None
-            if match is None:
+            matches = list(pattern.finditer(hit.text, max(begin, place - BEFORE), end)) if place >= 0 else []
+            if not matches:
                 continue
+            match = matches[-1]
             if "count" in pattern.groupindex:
                 self._counts.append(SkipCount(hit.line, int(match["count"])))
             elif hit.text.find(b"\n", match.start(), hit.start) < 0 and self._skips[-1:] != [hit.line]:
