@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -23,8 +24,16 @@ BEFORE = 300
 # Bytes from a marker on that its pattern may look at.
 BEHIND = 600
 
-# MaxText, in place of the step at which the profiler is switched on or off.
-PROFILED = b"completed profiler "
+# One marker for all that profilers print: the search takes no further text without a further pass.
+PROFILED = b"rofil"
+_PROFILED = re.compile(
+    rb"completed profiler "  # MaxText, in place of the step at which the profiler is switched on or off
+    rb"|\bProfiling active\. Traces will be saved |\bDumping profiler traces at step "  # torchtitan
+    rb"|ActivityProfilerController\.cpp:\d{1,5}\] Completed Stage: Collection"  # PyTorch's own, in any framework
+    rb"|\bStart nsys profiling"  # NeMo's callback for Nsight Systems
+)
+# Bytes around the marker that these texts take.
+_BEFORE_PROFILED, _BEHIND_PROFILED = 20, 60
 
 
 def drop_silent(text: bytes, places: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
@@ -32,8 +41,15 @@ def drop_silent(text: bytes, places: Iterable[tuple[int, bytes]]) -> list[tuple[
     return [
         (place, marker)
         for place, marker in places
-        if marker not in CONTINUED or (rest := CONTINUED[marker])[1](text, place + rest[0])
+        if (marker not in CONTINUED or (rest := CONTINUED[marker])[1](text, place + rest[0]))
+        and (marker != PROFILED or _is_profiled(text, place))
     ]
+
+
+def _is_profiled(text: bytes, place: int) -> bool:
+    """Whether the marker of profilers stands in a line that one prints while it is on."""
+    found = _PROFILED.search(text, max(0, place - _BEFORE_PROFILED), place + _BEHIND_PROFILED)
+    return found is not None and found.start() <= place < found.end()
 
 
 class Statements:
@@ -47,7 +63,8 @@ class Statements:
     def add(self, hit: Hit) -> None:
         """Take what is stated around a marker."""
         if hit.marker == PROFILED:
-            self._statements.append(Statement(StatedField.PROFILER, "switched", hit.line))
+            if _is_profiled(hit.text, hit.start):
+                self._statements.append(Statement(StatedField.PROFILER, "switched", hit.line))
             return
         if hit.line != self._line:
             self._line, self._in_line = hit.line, {}

@@ -168,6 +168,29 @@ def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
         assert [sum(one.field == StatedField.PROFILER for one in segment.stated) for segment in segments] == expected
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[titan] 2026-03-02 10:00:22,053 - root - INFO - Dumping profiler traces at step 10",
+        "[rank0]:[titan] 2026-03-02 09:59:00,000 - root - INFO - Profiling active. Traces will be saved at ./trace",
+        "[NeMo I 2025-04-11 14:40:00 nsys:80] ====== Start nsys profiling ======",
+        "STAGE:2024-03-02 10:00:22 4242:4242 ActivityProfilerController.cpp:320] Completed Stage: Collection",
+    ],
+)
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_profiler_of_a_framework_is_stated(line: str, place: str) -> None:
+    text = f"{line}\n{nemo2_run(0, 9)}" if place == "before" else f"{nemo2_run(0, 9)}{line}\n"
+    stated = [one.field for segment in parse(text).segments for one in segment.stated]
+    assert stated == [StatedField.PROFILER]
+
+
+@pytest.mark.parametrize(
+    "line", ["profiling: false", "enable_profiling = False", "profile ...... False", "profiler: none"]
+)
+def test_profiler_that_is_off_is_not_stated(line: str) -> None:
+    assert [one.value for segment in parse(f"{line}\n{nemo2_run(0, 9)}").segments for one in segment.stated] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [61, 4096])
 def test_blocks_and_files_state_the_same(tmp_path: Path, size: int) -> None:
