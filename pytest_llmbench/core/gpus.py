@@ -21,6 +21,21 @@ BLACKWELL = {
 }
 """The same of Blackwell. Sources differ by a few percent: a file that states another peak of them is not refused."""
 
+LARGEST_MEMORY_GB = {
+    "v100": 32,
+    "a100": 80,
+    "a800": 80,
+    "h100": 96,
+    "h100pcie": 96,
+    "h100nvl": 96,
+    "h800": 80,
+    "h200": 141,
+    "h200nvl": 141,
+    "b200": 192,
+    "gb200": 192,
+}
+"""The largest memory of a GPU type, as vendors round it (H100: 94 GB of NVL, 96 GB of GH200)."""
+
 KNOWN = re.compile(r"\b(g?[abhlv]\d{2,3}s?)\b")
 _FORM = re.compile(r"\b(pcie|nvl)\b")
 

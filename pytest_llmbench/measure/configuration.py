@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.core.gpus import read_gpu_type
+from pytest_llmbench.core.gpus import LARGEST_MEMORY_GB, read_gpu_type
 from pytest_llmbench.core.models import (
     Baseline,
     Note,
@@ -60,6 +60,9 @@ WORK = {
     Observed.TOKENS_BY_RATE: "tokens of a GPU (tokens/s x step time)",
 }
 """What a recording keeps of the work of a step, in words."""
+POWER_LIMIT = "power_limit"  # its name in the environment of a run
+SAME_POWER = 0.01  # drivers round it
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 NOT = "not "  # begins the name of a precision that a run does not have
 
@@ -104,6 +107,7 @@ def _find_misstated(choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
     for text, line in (
         *_check_gpus(choice.segment, baseline),
         *_check_gpu_type(choice.segment, baseline),
+        *_check_gpu_memory(choice.segment, baseline),
         *_check_sizes(choice.segment, baseline),
         *_check_precision(choice.segment, baseline),
         *_check_model(choice.segment, baseline),
@@ -131,6 +135,24 @@ def observe(timed: Timing) -> Iterator[tuple[Observed, float]]:
         yield name, compute_median(work)
 
 
+def compare_power(run: Run, choice: Choice, baseline: Baseline) -> Iterator[Note]:
+    """Yield a power limit of the GPUs that is another one than in the recorded runs."""
+    recorded = dict(baseline.recording.environment) if baseline.recording else {}
+    environment = {**dict(choice.attempt.log.environment), **dict(run.found.environment)}
+    before, now = recorded.get(POWER_LIMIT, ""), environment.get(POWER_LIMIT, "")
+    if before and now and not _are_alike(before, now):
+        yield Note(NoteCode.SETTING_CHANGED, f"power limit {now}, in the recorded runs {before}")
+
+
+def _are_alike(text: str, other: str) -> bool:
+    """Whether two texts state the same number: `700.00 W` and `700 W`."""
+    numbers = [NUMBER.search(each) for each in (text, other)]
+    if not all(numbers):
+        return text == other
+    first, second = (float(match[0]) for match in numbers if match)
+    return math.isclose(first, second, rel_tol=SAME_POWER)
+
+
 def find_profiler(choice: Choice) -> Statement | None:
     """Return where a profiler was switched on or off in the judged part of a log, None where it was not."""
     return next((statement for statement in choice.segment.stated if statement.field == StatedField.PROFILER), None)
@@ -152,6 +174,16 @@ def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str,
     for statement in stated:
         if statement.value != read_gpu_type(baseline.key.gpu):
             yield f"the log states {statement.value} GPUs, the baseline is of {baseline.key.gpu}", statement.line
+
+
+def _check_gpu_memory(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield a memory that is larger than any of the GPU's type; a part of a GPU has less."""
+    most = LARGEST_MEMORY_GB.get(read_gpu_type(baseline.key.gpu))
+    stated = (statement for statement in segment.stated if statement.field == StatedField.GPU_MEMORY)
+    for statement in stated:
+        if most and int(statement.value.removesuffix(" GB")) > most:
+            text = f"the log states GPUs with {statement.value}, a {baseline.key.gpu} has at most {most} GB"
+            yield text, statement.line
 
 
 def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:

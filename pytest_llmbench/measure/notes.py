@@ -32,6 +32,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         yield Note(NoteCode.UNVERIFIED_LOSS, "the log prints no loss: it would not show that the run diverged")
     yield from training.list_notes(run, choice, timed, baseline)
     yield from configuration.list_notes(timed, baseline)
+    yield from configuration.compare_power(run, choice, baseline)
     total = choice.segment.total_steps
     if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):
         yield Note(
@@ -101,6 +102,10 @@ def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
     if run.identity.assumed:
         assumed = " and ".join(f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed)
         yield Note(NoteCode.ASSUMED, f"{assumed} assumed: nothing in the run says it")
+    for text in run.identity.changes:
+        yield Note(NoteCode.SETTING_CHANGED, text)
+    for text in run.identity.one_sided:
+        yield Note(NoteCode.SETTING_ONE_SIDED, text)
 
 
 def _note_steps(steps: Steps, which: Flags, code: NoteCode, text: str) -> Iterator[Note]:

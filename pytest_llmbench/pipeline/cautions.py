@@ -142,6 +142,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
         yield from _list_acknowledgement_cautions(judged, session)
         yield from _list_baseline_cautions(judged)
         yield from _list_settings_cautions(judged)
+        yield from _list_changed_settings(judged)
     yield from list_absence_cautions(session.results, selected)
     yield from _list_outcome_cautions(outcomes, session)
 
@@ -210,6 +211,19 @@ def _list_accepted_reasons(judged: JudgedVerdicts) -> Iterator[Caution]:
     for reason, names in accepted.items():
         text = f"{reason} is accepted for {formatting.join_first(list(dict.fromkeys(names)))}"
         yield Caution(CautionCode.ACKNOWLEDGED, text)
+
+
+def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
+    """Yield what runs state otherwise than the recorded ones without being of another configuration."""
+    changed: dict[str, list[str]] = {}
+    for judgement in judged.judgements:
+        for note in judgement.notes:
+            if note.code is NoteCode.SETTING_CHANGED:
+                changed.setdefault(note.text, []).append(judgement.baseline.key.id)
+    for text, names in changed.items():
+        yield Caution(
+            CautionCode.SETTING_CHANGED, f"{formatting.join_first(list(dict.fromkeys(names)), NAMED)}: {text}"
+        )
 
 
 def _select_in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:

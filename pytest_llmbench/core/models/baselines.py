@@ -235,10 +235,10 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class RunMatch:
-    """Which runs a baseline is of, where no name says it: those at such a place that say exactly this of themselves."""
+    """Which runs a baseline is of, if no name says it: those at such a place that contradict nothing of this."""
 
     path: str  # the end of a log's path: `#` stands for digits, `*` for any text of a name
-    says: tuple[tuple[str, str], ...] = ()  # what log and metadata state, by name: neither more nor less
+    says: tuple[tuple[str, str], ...] = ()  # what log and metadata state, by name
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,8 @@ class NoteCode(StrEnum):
     REPEATS_DISAGREE = "repeats-disagree"
     RUNNING_AVERAGE = "running-average"
     SAME_STEPS = "same-steps"
+    SETTING_CHANGED = "setting-changed"
+    SETTING_ONE_SIDED = "setting-one-sided"
     SEGMENTS = "segments"
     SKIPPED_STEPS = "skipped-steps"
     SLOWER_THAN_BASELINE = "slower-than-baseline"

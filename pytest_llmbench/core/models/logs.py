@@ -153,6 +153,31 @@ class StatedField(StrEnum):
     MICRO_BATCH = "micro batch size"
     LAYOUT = "parallelism"  # the sizes of the parallel groups, as the log lists them
     NUMBERS = "precision"  # the floats that it computes with, where nothing quantizes them
+    # Read from the settings before the first step; a value begins with the name of its setting.
+    MODEL_SIZES = "model sizes"
+    FFN = "ffn size"
+    MOE_FFN = "expert ffn size"
+    ATTENTION = "attention"
+    GROUPS = "query groups"
+    WINDOW = "attention window"
+    VOCABULARY = "vocabulary"
+    EXPERTS = "experts"
+    TOP_K = "router top-k"
+    BALANCING = "forced balancing"
+    MTP = "mtp layers"
+    PARAMETERS = "parameters"
+    TRAINABLE = "trainable parameters"
+    ADAPTER = "trained weights"
+    GPU_MEMORY = "gpu memory"
+    CAPACITY = "expert capacity"
+    DROP_POLICY = "token drop policy"
+    RECOMPUTE = "recompute"
+    OPTIMIZER = "optimizer"
+    DATA = "data kind"
+    ATTENTION_BACKEND = "attention backend"
+    SHARDING = "sharding"
+    POWER_LIMIT = "power limit"
+    LISTING = "listing"  # that a dump contains only what is not the default
 
 
 @dataclass(frozen=True, slots=True)

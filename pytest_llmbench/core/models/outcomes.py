@@ -200,6 +200,7 @@ class CautionCode(StrEnum):
     MAX_AGE = "max-age"
     REPEAT_WINDOW = "repeat-window"
     DRIFT_BUDGET = "drift-budget"
+    SETTING_CHANGED = "setting-changed"  # a run states a setting otherwise that makes it no other configuration
     PREFLIGHT = "preflight-overruled"  # a launch went on although a check before it had found something
     OVERRIDDEN = "overridden"  # a stricter value of the ini file does not count, because another was given elsewhere
 

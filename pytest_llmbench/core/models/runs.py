@@ -155,6 +155,9 @@ class Identity:
     summary: str = ""  # of `because` what a list of runs shows: what is wrong, and what nothing says
     advice: str = ""  # the options that would match the run
     fits_none: bool = False  # names leave candidates, and its log is that of none of them
+    # what it states otherwise than the baseline that it matches by its place, though it is of that configuration
+    changes: tuple[str, ...] = ()
+    one_sided: tuple[str, ...] = ()  # what only it or only that baseline states
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from pytest_llmbench.ingest.discover.match import (
     match_baselines,
 )
 from pytest_llmbench.ingest.discover.megatron_bridge import Tables, collect_hints, is_readable, names_model
-from pytest_llmbench.ingest.discover.run_facts import find_own_baselines
+from pytest_llmbench.ingest.discover.run_facts import Comparison, compare_own_baselines, select_closest
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
 _ALL = (*_NEEDED, "gpu", "release")
@@ -61,13 +61,14 @@ def identify(
     it finds that it is not. A baseline that says where its runs lie, and what they say, comes before all names, and
     the `tables` of Megatron-Bridge come last: of their runs everything that tells rows apart has to be said.
     """
-    own = [] if baseline_release else find_own_baselines(run, logs, recipes)
-    keys = tuple(sorted({baseline.key for baseline, differences in own if not differences}))
+    own = [] if baseline_release else compare_own_baselines(run, logs, recipes)
+    closest = select_closest(own)
+    keys = tuple(sorted({comparison.baseline.key for comparison in closest}))
     if len(keys) == 1:
-        return Identity(keys[0], "its place, and what its log and metadata say, are those of the baseline file")
+        because = "its place, and what its log and metadata say, are those of the baseline file"
+        return Identity(keys[0], because, changes=closest[0].changes, one_sided=closest[0].one_sided)
     if keys:
-        because = f"could be {join_first([key.id for key in keys])}: their place, and what they say, are the same"
-        return Identity(None, because, candidates=keys, may_be=keys, summary=because)
+        return _make_ambiguous_by_facts(closest, keys)
     named = [recipe for recipe in recipes if recipe.name != MEGATRON_BRIDGE]
     options = {"release": release, "gpu": gpu}
     identity = _identify_by_names(run, logs, named, options, baseline_release=baseline_release, find=find)
@@ -85,12 +86,23 @@ def identify(
     return replace(by_row, may_be=tuple(dict.fromkeys((*by_row.may_be, *identity.may_be))))
 
 
-def _add_differences(identity: Identity, own: Sequence[tuple[Baseline, tuple[str, ...]]]) -> Identity:
+def _make_ambiguous_by_facts(closest: Sequence[Comparison], keys: tuple[Key, ...]) -> Identity:
+    """Return that the facts of a run fit several baselines equally well, and what it would have to state."""
+    missing = dict.fromkeys(name for comparison in closest for name in comparison.missing)
+    why = (
+        f"it does not state {join_first(list(missing))}" if missing else "their place, and what they say, are the same"
+    )
+    because = f"could be {join_first([key.id for key in keys])}: {why}"
+    return Identity(None, because, candidates=keys, may_be=keys, summary=because)
+
+
+def _add_differences(identity: Identity, own: Sequence[Comparison]) -> Identity:
     """Return why a run is of no baseline whose place it lies at: the one that it differs from least."""
-    baseline, differences = min(own, key=lambda pair: (len(pair[1]), pair[0].key))
-    head = f"another configuration than {baseline.key.id}: {join_first(list(differences))}"
-    near = tuple(dict.fromkeys((baseline.key, *identity.nearest)))
-    may_be = tuple(dict.fromkeys((*(each.key for each, _ in own), *identity.may_be)))
+    nearest = min(own, key=lambda comparison: (len(comparison.differences), comparison.baseline.key))
+    key = nearest.baseline.key
+    head = f"another configuration than {key.id}: {join_first(list(nearest.differences))}"
+    near = tuple(dict.fromkeys((key, *identity.nearest)))
+    may_be = tuple(dict.fromkeys((*(comparison.baseline.key for comparison in own), *identity.may_be)))
     return replace(identity, because=head, summary=head, nearest=near[:3], may_be=may_be, advice="")
 
 

@@ -1,16 +1,19 @@
-"""What a run of any framework says of its configuration, and which baseline states exactly that.
+"""The facts that a run of any framework states of its configuration, and the own baseline that they fit.
 
-A baseline with `match` is of the runs at its place whose logs and metadata say what it states: neither more nor less. A
-run that says one thing otherwise is of another configuration, and a run that no longer says it may be.
+A baseline with `match` is of the runs at its place that contradict nothing that it states. A run that states a fact of
+weight otherwise is of another configuration. A fact that only one side states contradicts nothing: log levels and
+versions of frameworks change what is printed.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models import Baseline, ParsedLog, Recipe, RunFiles, Segment, StatedField
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.ingest.discover.path_patterns import generalise, matches
@@ -28,8 +31,33 @@ LISTED = ", "
 _PASSING = (StatedField.PROFILER,)
 _VERSIONS = ("release",)
 
-# Baselines that were recorded before these were read say nothing of them, and stay those of their runs.
-_READ_LATER = frozenset((str(StatedField.HIDDEN), str(StatedField.HEADS)))
+_SETTINGS = frozenset(map(str, list(StatedField)[list(StatedField).index(StatedField.MODEL_SIZES) :]))
+"""The facts that `stated_settings` reads. Baselines that were recorded before it existed state none of them."""
+
+_LABELLED = _SETTINGS | {str(StatedField.LAYOUT), str(StatedField.NUMBERS)}
+_NAMES = frozenset(map(str, (StatedField.MODEL, StatedField.NAMED)))
+
+_LIGHT = frozenset(
+    (
+        STEPS,
+        *map(str, (StatedField.OPTIMIZER, StatedField.DATA, StatedField.ATTENTION_BACKEND, StatedField.SHARDING)),
+        *map(str, (StatedField.POWER_LIMIT, StatedField.LISTING)),
+    )
+)
+"""A run that states one of these otherwise is of the same configuration, and its reader is warned."""
+
+_DEFAULTS = frozenset(map(str, (StatedField.CAPACITY, StatedField.DROP_POLICY, StatedField.RECOMPUTE)))
+"""The facts whose defaults change with versions of frameworks: under another version they are light."""
+
+_ONLY_IF_USED = frozenset(
+    map(str, (StatedField.QUANTIZATION, StatedField.ENGINE, StatedField.OBJECTIVE, StatedField.ADAPTER))
+)
+_UNUSED = ("none", "not fp8", "full")
+_APPLIED = "applied "
+"""The facts that logs print only of what is used, and the values and beginnings that show it."""
+
+_NOT_FRAMEWORK = frozenset(("device", "power_limit", "clocks", "driver", "cuda_driver", "commit"))
+"""What the environment of a run states besides versions of software."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +68,7 @@ class RunFact:
     values: tuple[str, ...]  # sorted; several where it says several
     source: str
     last: str  # of several the one that it says last: the first ones may be defaults
+    sources: tuple[str, ...] = ()  # of each value, where all are kept
 
     @property
     def text(self) -> str:
@@ -60,19 +89,62 @@ def says_enough(facts: Iterable[RunFact]) -> bool:
     return str(StatedField.GPUS) in names and not names.isdisjoint({*batches, BATCH_OF_STEPS})
 
 
-def find_own_baselines(
-    run: RunFiles, logs: Sequence[ParsedLog], recipes: Iterable[Recipe]
-) -> list[tuple[Baseline, tuple[str, ...]]]:
-    """Return the baselines at whose place a run lies, or at one of another number, each with what it says otherwise:
-    nothing where it is one of theirs."""
+class FactKey(NamedTuple):
+    """A fact, and which of the settings that it consists of, empty for a fact with one value."""
+
+    name: str
+    label: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.label}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a run and a baseline at its place state."""
+
+    baseline: Baseline
+    differences: tuple[str, ...]  # empty if the run may be of the baseline
+    changes: tuple[str, ...] = ()  # differences without weight
+    agreed: frozenset[FactKey] = frozenset()
+    missing: tuple[str, ...] = ()  # stated by the baseline alone
+    added: tuple[str, ...] = ()  # stated by the run alone
+
+    @property
+    def one_sided(self) -> tuple[str, ...]:
+        """What only one side states, in a sentence for each side."""
+        sides = (("the run no longer states", self.missing), ("the baseline does not state", self.added))
+        return tuple(f"{verb} {join_first(list(names), 6)}: not compared" for verb, names in sides if names)
+
+    def is_closer_than(self, other: Comparison) -> bool:
+        """Whether the run states more of what this baseline states, or lacks nothing of it as the other does."""
+        if self.agreed == other.agreed:
+            return bool(other.missing) and not self.missing
+        return self.agreed > other.agreed
+
+
+def compare_own_baselines(run: RunFiles, logs: Sequence[ParsedLog], recipes: Iterable[Recipe]) -> list[Comparison]:
+    """Return comparisons with the baselines at whose place a run lies, or at one of another number."""
     parts = list_parts(run)
     own = [(each, each.match.path) for recipe in recipes for each in recipe.baselines if each.match]
     near = [(each, path) for each, path in own if parts and matches(_DIGITS.sub("#", path), parts)]
     if not near:
         return []
-    said = {fact.name: fact for fact in collect_facts(run, logs)}
+    stated = _list_values(collect_facts(run, logs))
     readable = [log.dialects for log in logs if log.segments]
-    return [(each, (*_compare_places(path, parts), *_list_differences(each, said, readable))) for each, path in near]
+    versions = _collect_versions(run, logs)
+    comparisons = []
+    for baseline, path in near:
+        comparison = _compare(baseline, stated, versions) if readable else Comparison(baseline, ())
+        others = [*_compare_places(path, parts), *_compare_dialects(baseline, readable)]
+        comparisons.append(replace(comparison, differences=(*others, *comparison.differences)))
+    return comparisons
+
+
+def select_closest(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons without a difference that no other one is closer than."""
+    fitting = [each for each in comparisons if not each.differences]
+    return [each for each in fitting if not any(other.is_closer_than(each) for other in fitting)]
 
 
 def _compare_places(pattern: str, parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -97,24 +169,125 @@ def list_parts(run: RunFiles) -> tuple[str, ...]:
     return run.attempts[0].log.parts if run.attempts else ()
 
 
-def _list_differences(
-    baseline: Baseline, said: dict[str, RunFact], readable: Sequence[frozenset[str]]
-) -> Iterator[str]:
-    stated = dict(baseline.match.says) if baseline.match else {}
-    if not readable:
-        return  # a log without a step says nothing: it is a run at this place that died
-    for name in sorted({*stated, *said.keys() - _READ_LATER}):
-        theirs, ours = said.get(name), stated.get(name)
-        if name == STEPS and not (theirs and ours):
-            continue  # a record of a whole run tells them on one night and, rounded otherwise, not on the next
-        if theirs is None:
-            yield f"nothing says its {name} ({ours} in the baseline)"
-        elif ours is None:
-            yield f"{name} {theirs.text} ({theirs.source}), of which the baseline says nothing"
-        elif theirs.text != ours:
-            yield f"{name} {theirs.text} ({theirs.source}), not {ours}"
+def _compare_dialects(baseline: Baseline, readable: Sequence[frozenset[str]]) -> Iterator[str]:
     if any(baseline.dialect not in dialects for dialects in readable):
         yield f"a log of another framework than {baseline.dialect}"
+
+
+Values = Mapping[FactKey, Mapping[str, str]]
+"""The values of each fact, each with its source."""
+
+
+def _list_values(facts: Iterable[RunFact]) -> Values:
+    """Return the values of facts by setting: `recompute_method: none` is the value `none` of that setting."""
+    values: dict[FactKey, dict[str, str]] = {}
+    for fact in facts:
+        for value, source in zip(fact.values, fact.sources or (fact.source,) * len(fact.values), strict=True):
+            for key, text in _split_value(fact.name, value):
+                values.setdefault(key, {})[text] = source
+    return values
+
+
+def _split_value(name: str, text: str) -> Iterator[tuple[FactKey, str]]:
+    for item in text.split(LISTED):
+        label, separator, value = item.partition("=" if "=" in item else ": ") if name in _LABELLED else ("", "", item)
+        # The folder of an experiment differs from user to user, its name does not.
+        last = value.rstrip("/").rpartition("/")[2] if name == StatedField.MODEL else value
+        yield (FactKey(name, label), last) if separator or name not in _LABELLED else (FactKey(name, ""), item)
+
+
+def _compare(baseline: Baseline, stated: Values, versions: Mapping[str, str]) -> Comparison:
+    """Compare the facts that a run and a baseline state."""
+    recorded: dict[FactKey, set[str]] = {}
+    for name, text in baseline.match.says if baseline.match else ():
+        for key, value in _split_value(name, text):
+            recorded.setdefault(key, set()).add(value)
+    shared = sorted(recorded.keys() & stated.keys())
+    agreed = frozenset(key for key in shared if _agree(key, recorded[key], stated[key].keys()))
+    contrary = [key for key in shared if key not in agreed]
+    missing = sorted(recorded.keys() - stated.keys())
+    added = sorted(stated.keys() - recorded.keys())
+    is_other_version = _differ(baseline, versions)
+    light = _LIGHT | _DEFAULTS if is_other_version else _LIGHT
+    telling = set(_select_telling(recorded, stated, has_same_defaults=not is_other_version))
+    differing = [*contrary, *(key for key in (*missing, *added) if key in telling)]
+    weighty = [key for key in differing if key.name not in light]
+    if not any(key.name != STEPS for key in agreed) and any(key.name != STEPS for key in recorded):
+        weighty += [key for key in missing if key not in weighty]  # nothing identifies the run any more
+    changed = [key for key in differing if key not in weighty]
+    return Comparison(
+        baseline,
+        tuple(_describe(key, recorded, stated) for key in weighty),
+        tuple(_describe(key, recorded, stated) for key in changed),
+        agreed,
+        _list_names(missing, (*weighty, *changed)),
+        _list_names(added, (*weighty, *changed)),
+    )
+
+
+def _agree(key: FactKey, recorded: Set[str], stated: Set[str]) -> bool:
+    """Whether both sides state the same. Names are printed of optimizers and schedules, too: one more is no other."""
+    return recorded == stated or (key.name in _NAMES and (recorded <= stated or stated <= recorded))
+
+
+def _select_telling(
+    recorded: Mapping[FactKey, Collection[str]], stated: Values, *, has_same_defaults: bool
+) -> Iterator[FactKey]:
+    """Yield the facts that one side alone states and that differ all the same: what is not printed is not used, or is
+    the default where only other values are listed.
+
+    A run that lacks most of what the baseline states may have been printed with another log level.
+    """
+    listing = FactKey(StatedField.LISTING, "")
+    common = recorded.keys() & stated.keys()
+    plain = [key for key in recorded if key.name not in _ONLY_IF_USED and key.name not in (STEPS, BATCH_OF_STEPS)]
+    prints_all = 2 * len(common.intersection(plain)) >= len(plain)
+    for key in recorded.keys() ^ stated.keys():
+        is_known = prints_all if key in recorded else _was_read(key, recorded)
+        by_use = is_known and _is_used(key, recorded.get(key) or stated[key])
+        if by_use or (has_same_defaults and listing in common and key.name in _SETTINGS):
+            yield key
+
+
+def _is_used(key: FactKey, values: Collection[str]) -> bool:
+    """Whether a fact is one that is printed only of what is used."""
+    if any(value.startswith(_APPLIED) for value in values):
+        return True
+    return key.name in _ONLY_IF_USED and not key.label and any(value not in _UNUSED for value in values)
+
+
+def _was_read(key: FactKey, recorded: Iterable[FactKey]) -> bool:
+    """Whether a fact would be in a baseline if its runs had stated it; an older file lacks what was not read then."""
+    return key.name not in _SETTINGS or any(other.name in _SETTINGS for other in recorded)
+
+
+def _describe(key: FactKey, recorded: Mapping[FactKey, Collection[str]], stated: Values) -> str:
+    """Return `router top-k 4 (line 12), not 8`, or which side states nothing."""
+    before = LISTED.join(sorted(recorded.get(key, ())))
+    if key not in stated:
+        return f"{key} is not stated ({before} in the baseline)"
+    value, source = LISTED.join(sorted(stated[key])), list(stated[key].values())[-1]
+    if key not in recorded:
+        return f"{key} {value} ({source}), which the baseline does not state"
+    return f"{key} {value} ({source}), not {before}"
+
+
+def _list_names(keys: Iterable[FactKey], told: Collection[FactKey]) -> tuple[str, ...]:
+    """Return the names of facts without those that are reported as differences, and without the number of steps: the
+    record of a whole run states it on one day and, rounded otherwise, not on the next."""
+    return tuple(dict.fromkeys(key.name for key in keys if key not in told and key.name != STEPS))
+
+
+def _collect_versions(run: RunFiles, logs: Sequence[ParsedLog]) -> dict[str, str]:
+    """Return the versions of software that a run states."""
+    environment = {name: value for log in logs for name, value in log.environment} | dict(run.environment)
+    return {name: value for name, value in environment.items() if name not in _NOT_FRAMEWORK}
+
+
+def _differ(baseline: Baseline, versions: Mapping[str, str]) -> bool:
+    """Whether a version that the recorded runs and this one state is another one."""
+    recorded = dict(baseline.recording.environment) if baseline.recording else {}
+    return any(recorded[name] != value for name, value in versions.items() if name in recorded)
 
 
 def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
@@ -127,7 +300,9 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
                 if statement.field not in _PASSING:
                     of_field = values.setdefault(str(statement.field), {})
                     source = f"{place}{statement.line}"
-                    value = generalise(redact_text(statement.value), run.job_id)
+                    value = redact_text(statement.value)
+                    if str(statement.field) not in _SETTINGS:  # a number of parameters looks like that of a job
+                        value = generalise(value, run.job_id)
                     of_field.pop(value, None)
                     of_field[value] = source
             if segment.total_steps is not None:
@@ -141,7 +316,8 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
         values.pop(STEPS, None)
     for name, of_field in values.items():
         last, source = list(of_field.items())[-1]
-        yield RunFact(name, tuple(sorted(of_field)), source, last)
+        ordered = sorted(of_field)
+        yield RunFact(name, tuple(ordered), source, last, tuple(of_field[value] for value in ordered))
 
 
 def _is_estimated(segment: Segment) -> bool:

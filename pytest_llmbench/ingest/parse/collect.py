@@ -46,6 +46,13 @@ ALL_MARKERS = tuple(
         )
     )
 )
+# What a process prints before its first step: behind one of these, settings may be stated again.
+PREAMBLES = frozenset(
+    (
+        *(start for dialect in DIALECTS.values() for start in dialect.starts if start not in SEPARATORS),
+        *(b"device mesh with", b"- INFO - Building ", b"using world size: ", b"NVIDIA "),
+    )
+)
 NO_DIALECT = Dialect(first_step=0, markers=())
 STATED = frozenset((*stated_rules.MARKERS, stated.PROFILED))
 
@@ -137,6 +144,7 @@ class LogCollector:
         self._versions = facts.Versions()
         self._stated = stated.Statements()
         self._training = training_lines.TrainingLines()
+        self._preamble = stated.Preamble()
         self._trace_begin = 0
         self._trace_line = 0
         self._steps_since_trace = False
@@ -169,8 +177,9 @@ class LogCollector:
 
     @property
     def follows(self) -> bool:
-        """Whether every line matters: the log has not said when it started, or a traceback goes on."""
-        return self._start.looks or self._endings.follows
+        """Whether every line matters: the log has not said when it started, no step was printed yet, or a traceback
+        goes on."""
+        return self._start.looks or self._preamble.is_open or self._endings.follows
 
     def search(self, chunk: ByteChunk) -> None:
         """Find the markers in the new part of a chunk, and take it."""
@@ -180,6 +189,7 @@ class LogCollector:
     def take(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> None:
         """Take the new part of a chunk, with the places of markers that it holds."""
         self._start.take(chunk)
+        self._preamble.begin(chunk)
         if self._trace_begin and any(marker in STEP_MARKERS or marker in self._markers for _, marker in places):
             markers = self._build_search(chunk.offset + chunk.start, traced=False)  # a trace may follow these steps
             places = markers.find_places(chunk.text, chunk.start, chunk.stop)
@@ -187,25 +197,35 @@ class LogCollector:
             places = self._take_uniform(chunk, places)
         if self._markers.keys().isdisjoint(stated_rules.CONTINUED):
             places = stated.drop_silent(chunk.text, places)
+        self._take_hits(chunk, locate_hits(chunk, places))
+        if chunk.stop:
+            self.pass_over(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
+
+    def _take_hits(self, chunk: ByteChunk, hits: Sequence[Hit]) -> None:
         marks, ends = [], []
-        for hit in locate_hits(chunk, places):
+        for hit in hits:
             if hit.marker in self._markers:
                 self._take_defined(hit)
             self._file(hit)
+            if hit.marker in PREAMBLES:
+                self._preamble.reopen(hit.start)
             if hit.marker in PROCESS_MARKERS:
                 marks.append(hit)
             if hit.marker in ENDING_MARKERS:
                 ends.append(hit)
         self._endings.take(chunk, ends)
+        self._stated.add_settings(chunk, self._preamble.finish(chunk))
         if marks:
-            counting = self._list_counting_markers()
-            self._marks += (
-                ProcessMark(hit.marker, hit.offset, hit.line, read_total(hit, DIALECTS.values()))
-                for hit in marks
-                if hit.marker in counting
-            )
-        if chunk.stop:
-            self.pass_over(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
+            self._add_marks(marks)
+
+    def _add_marks(self, marks: Sequence[Hit]) -> None:
+        """Keep the marks that can count."""
+        counting = self._list_counting_markers()
+        self._marks += (
+            ProcessMark(hit.marker, hit.offset, hit.line, read_total(hit, DIALECTS.values()))
+            for hit in marks
+            if hit.marker in counting
+        )
 
     def _take_uniform(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
         """Read the steps of a whole log at once, if they are alike; return the places that are left to be looked at."""
@@ -229,6 +249,12 @@ class LogCollector:
         records.parts = parts
         for again in (part.repeated for part in parts if part.repeated):
             records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
+        for place, marker in places:
+            if marker in STEP_MARKERS:
+                self._preamble.close(place)
+            elif marker in PREAMBLES:
+                self._preamble.reopen(place)
+        self._preamble.lock()
         return [each for each in places if each[1] not in STEP_MARKERS]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
@@ -348,6 +374,8 @@ class LogCollector:
                     self._by_dialect[definition.name] = DialectRecords(RegexReader(definition))
                 is_record = self._by_dialect[definition.name].add(hit, "")
                 self._training.add_beside_step(hit)
+                if is_record:
+                    self._preamble.close(hit.start)
                 self._steps_since_trace |= is_record and bool(self._trace_line)
         if any(hit.marker in (dialect.start.encode(), dialect.end.encode()) for dialect in self._defined):
             self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))
@@ -361,7 +389,8 @@ class LogCollector:
         name = STEP_MARKERS[hit.marker]
         if name not in self._by_dialect:
             self._by_dialect[name] = DialectRecords(load_reader(name))
-        self._by_dialect[name].add(hit, rank)
+        if self._by_dialect[name].add(hit, rank):
+            self._preamble.close(hit.start)
 
 
 def _is_timed(record: StepRecord) -> bool:

@@ -1,6 +1,6 @@
 """What a log states of its run before the first step: GPUs, model, precision, what is trained; at any time a profiler.
 
-`stated_rules` says how.
+`stated_rules` and, for the settings of which frameworks print hundreds, `stated_settings` say how.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from pytest_llmbench.core.models import Segment, StatedField, Statement
-from pytest_llmbench.ingest.parse.scan import Hit, find_line_begin
+from pytest_llmbench.ingest.parse import stated_settings
+from pytest_llmbench.ingest.parse.scan import ByteChunk, Hit, find_line_begin
 from pytest_llmbench.ingest.parse.stated_rules import BY_MARKER, CONTINUED
 
 # Bytes in which a log states what its run is.
@@ -52,6 +53,42 @@ def _is_profiled(text: bytes, place: int) -> bool:
     return found is not None and found.start() <= place < found.end()
 
 
+class Preamble:
+    """The parts of a log in which settings are looked for: before the first step of each process."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._begin = 0
+        self._spans: list[tuple[int, int]] = []
+        self._locked = False
+
+    def begin(self, chunk: ByteChunk) -> None:
+        """Start with the new part of a chunk; settings far into a log are not looked for."""
+        self._spans, self._begin, self._locked = [], chunk.start, False
+        self.is_open = self.is_open and chunk.offset < FARTHEST
+
+    def close(self, offset: int) -> None:
+        """End the part at a step."""
+        if self.is_open:
+            self._spans.append((self._begin, offset))
+            self.is_open = False
+
+    def reopen(self, offset: int) -> None:
+        """Begin another part at what a process prints as it starts."""
+        if not self.is_open and not self._locked:
+            self.is_open, self._begin = True, offset
+
+    def lock(self) -> None:
+        """Keep the parts of this chunk as they are."""
+        self._locked = True
+
+    def finish(self, chunk: ByteChunk) -> list[tuple[int, int]]:
+        """Return the begin and end of each part in the chunk."""
+        if chunk.offset >= FARTHEST:
+            return []
+        return [*self._spans, *([(self._begin, chunk.stop)] if self.is_open else [])]
+
+
 class Statements:
     """The statements of one log, in its order."""
 
@@ -79,6 +116,11 @@ class Statements:
             if value:
                 self._statements.append(Statement(rule.field, value, hit.line))
 
+    def add_settings(self, chunk: ByteChunk, spans: Iterable[tuple[int, int]]) -> None:
+        """Take what is stated in these parts of a chunk."""
+        for begin, stop in spans:
+            self._statements += stated_settings.find_statements(chunk, begin, stop, MOST_IN_LINE)
+
     def add_to_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
         """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
 
@@ -87,6 +129,7 @@ class Statements:
         """
         if not self._statements:
             return tuple(segments)
+        self._statements.sort(key=lambda statement: statement.line)
         bounds = [0, *(_find_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
         ends = [0, *(segment.last_line for segment in segments)]
         places = zip(segments, ends, pairwise(bounds), strict=False)

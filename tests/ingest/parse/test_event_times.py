@@ -75,7 +75,9 @@ VALIDATIONS: dict[str, tuple[int, Sequence[int]]] = {
 }
 
 
-@pytest.mark.parametrize("sources", [ALL, {"tokens"}, {"validations"}, {"tokens", "walls"}], ids="+".join)
+@pytest.mark.parametrize(
+    "sources", [ALL, {"tokens"}, {"validations"}, {"tokens", "walls"}], ids=lambda sources: "+".join(sorted(sources))
+)
 @pytest.mark.parametrize("name", VALIDATIONS)
 def test_time_is_true_after_validation(name: str, sources: Collection[str]) -> None:
     interval, validations = VALIDATIONS[name]

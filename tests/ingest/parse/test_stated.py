@@ -106,6 +106,7 @@ def test_one_line_may_state_several_sizes(line: str, batch: str | None, micro_ba
     (segment,) = parse(line + nemo2_run(0, 9)).segments
     stated = {one.field: one.value for one in segment.stated}
     assert stated.pop(StatedField.BATCH, None) == batch
+    assert stated.pop(StatedField.MODEL_SIZES, None) in (None, "d_model: 2048")
     assert stated == {StatedField.MICRO_BATCH: micro_batch, StatedField.SEQUENCE: sequence}
 
 
@@ -121,9 +122,9 @@ def test_one_line_may_state_several_sizes(line: str, batch: str | None, micro_ba
         "  fp8_recipe: null\n",
         "  eval_micro_batch_size ........................... 2\n",
         "  first_last_layers_bf16 .......................... False\n",
-        "  ffn_hidden_size: 14336\n",
-        "  moe_ffn_hidden_size: null\n",
-        "  ffn_hidden_size ................................. 14336\n",
+        "  x_ffn_hidden_size: 14336\n",
+        "    ffn_hidden_size=self.ffn_hidden_size,\n",
+        "  num_experts: the number of experts\n",
         "Config param base_emb_dim: 2560\n",
         "  bf16 ............................................ False\n",
         "[titan] - root - INFO - Building device mesh of x\n",

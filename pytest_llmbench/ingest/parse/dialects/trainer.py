@@ -88,8 +88,9 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Return the steps of one attempt with their times."""
-    tokens = [NAN, *(_count_tokens(record, before) for before, record in pairwise(records))]
-    counted = [record._replace(step_tokens=number) for record, number in zip(records, tokens, strict=True)]
+    first = [record._replace(step_tokens=NAN) for record in records[:1]]
+    rest = [record._replace(step_tokens=_count_tokens(record, before)) for before, record in pairwise(records)]
+    counted = [*first, *rest]
     return clock.time_steps(counted, first_step=1)
 
 
