@@ -28,7 +28,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
         silent = ~timed.steps.has_loss & (timed.steps.index < baseline.window.first)
         text = "before the window without a loss, first step"
         yield from _note_steps(timed.steps, silent, NoteCode.LOSS_MISSING_BEFORE, text)
-    else:
+    elif not timed.steps.has_loss.all():
         yield Note(NoteCode.UNVERIFIED_LOSS, "the log prints no loss: it would not show that the run diverged")
     yield from training.list_notes(run, choice, timed, baseline)
     yield from configuration.list_notes(timed, baseline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,8 @@ def block(seconds: float, samples: int, last: int) -> list[str]:
 def test_means_of_blocks_count_where_only_every_32nd_step_is_printed() -> None:
     """A single step in 32 is a sample: which steps were slow it cannot say."""
     sampled = [mlperf_step(step, 9.0, 7.0 - step / 64, BATCH) for step in (31, 63)]
-    log = parse(log_of(*sampled, *block(0.5, 64 * BATCH, 64), *block(0.75, 16 * BATCH, 80), STOP))
+    stop = mlperf_record("run_stop", None, samples_count=80 * BATCH)
+    log = parse(log_of(*sampled, *block(0.5, 64 * BATCH, 64), *block(0.75, 16 * BATCH, 80), stop))
     columns = log.segments[0].steps
     assert columns.index.tolist() == [63, 79]
     assert columns.seconds.tolist() == [0.5, 0.75]
@@ -181,10 +182,107 @@ def test_diverged_loss_within_a_block_is_kept() -> None:
     assert math.isnan(parse(log_of(*losses, *block(0.5, 64, 8))).segments[0].steps.loss[0])
 
 
+def at(moment: float, record: str) -> str:
+    """Return a record of a time in seconds."""
+    return record.replace('"time_ms": 1759985895027', f'"time_ms": {1759985895027 + round(1000 * moment)}')
+
+
+def write_maxtext(seconds: Sequence[float], *, every: int = 0, stops: bool = True, ends: bool = True) -> str:
+    """Write MaxText's records: each step is a block, and the time of one comes behind the start of an evaluation."""
+    records, clock = [], 0.0
+    for place, time in enumerate(seconds):
+        clock += time
+        values = {"train_step_time": time, "reduced_train_loss": 7 - place / 64}
+        step = at(clock, stats(values, samples_count=BATCH * (place + 1)))
+        begin = at(clock - time, mlperf_record("block_start", None, samples_count=BATCH, step=place))
+        stop = at(clock, mlperf_record("block_stop", None, samples_count=BATCH, step=place + 1))
+        records += [begin, *([stop, step] if every and place % every == 0 else [step, stop])] if stops else [step]
+        if every and place % every == 0:
+            samples = BATCH * (place + 1)
+            records.insert(-1, at(clock, mlperf_record("eval_start", None, samples_count=samples)))
+            clock += 9.0
+            records.append(at(clock, mlperf_record("eval_stop", None, samples_count=samples)))
+    stop = mlperf_record("run_stop", None, samples_count=BATCH * len(seconds), status="success")
+    return log_of(*records, *([at(clock, stop)] if ends else []))
+
+
+@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("every", [0, 1, 5, 7])
+def test_samples_since_start_number_each_step(every: int, ends: bool, stops: bool) -> None:
+    times = [0.5 + place % 3 / 64 for place in range(24)]
+    log = parse(write_maxtext(times, every=every, stops=stops, ends=ends))
+    columns = log.segments[0].steps
+    assert columns.index.tolist() == list(range(24))
+    assert columns.seconds.tolist() == times
+    assert columns.mean_of.tolist() == [1] * 24
+    assert columns.has_loss.all()
+    assert (log.dropped, log.segments[0].finished) == ((), ends)
+
+
+def test_two_runs_with_samples_since_start_are_two_attempts() -> None:
+    run = write_maxtext([0.5] * 6, every=3)
+    assert steps(parse(run + run)) == [list(range(6))] * 2
+
+
+def test_growing_blocks_stay_means_of_blocks() -> None:
+    """Their samples make the whole run, so they are not counted from its start."""
+    records = [stats({"train_step_time": 0.5}, samples_count=BATCH * steps) for steps in (4, 8, 12)]
+    stop = mlperf_record("run_stop", None, samples_count=BATCH * 24)
+    columns = parse(log_of(*records, stop)).segments[0].steps
+    assert (columns.index.tolist(), columns.mean_of.tolist()) == ([3, 11, 23], [4, 8, 12])
+
+
+def write_blocks(factor: float, *, first: float = 1.0, rates: bool = False) -> str:
+    """Write four blocks of ten steps of 0.5 s, whose times are right but for a factor."""
+    records, clock = [], 0.0
+    for place in range(4):
+        done = BATCH * 10 * place
+        records.append(at(clock, mlperf_record("block_start", None, samples_count=done)))
+        clock += 5.0 * (first if place == 0 else 1.0)
+        if rates:
+            records.append(at(clock, stats({"throughput": BATCH / (0.5 * factor)}, step=done + 10 * BATCH)))
+        else:
+            records.append(at(clock, stats({"train_step_time": 0.5 * factor}, samples_count=10 * BATCH)))
+        records.append(at(clock, mlperf_record("block_stop", None, samples_count=10 * BATCH, step=10 * place + 10)))
+        clock += 60.0  # an evaluation
+    return log_of(*records)
+
+
+@pytest.mark.parametrize("rates", [True, False])
+def test_blocks_that_clock_contradicts_are_told(rates: bool) -> None:
+    for factor in (0.95, 1.0, 1.05):
+        assert dropped(parse(write_blocks(factor, rates=rates))) == {}
+    for factor in (0.85, 1.2):
+        assert dropped(parse(write_blocks(factor, rates=rates))) == {"times-disagree": 4}
+    assert dropped(parse(write_blocks(1.0, first=1.4, rates=rates))) == {}  # how long a run takes to start
+
+
+@pytest.mark.parametrize(("printed", "expected"), [(0.5, {}), (0.8, {}), (500.0, {"times-disagree": 12})])
+def test_single_steps_that_clock_contradicts_are_told(printed: float, expected: dict[str, int]) -> None:
+    records = (at(0.5 * step, mlperf_step(step, printed, 7.5, BATCH)) for step in range(12))
+    assert dropped(parse(log_of(*records))) == expected
+
+
+def test_more_steps_than_samples_of_run_are_told() -> None:
+    records = (mlperf_step(step, 0.5, 7.5, BATCH) for step in range(12))
+    assert dropped(parse(log_of(*records, STOP))) == {"times-disagree": 12}
+    assert dropped(parse(log_of(*list(records)[:8], STOP))) == {}
+
+
 def test_a_batch_that_changes_makes_samples_uncertain() -> None:
     other = mlperf_record("global_batch_size", 16)
     records = [stats({"train_step_time": 0.5}, step=float(BATCH * count)) for count in (1, 2, 3)]
     assert dropped(parse(log_of(records[0], other, *records[1:]))) == {"unknown-step": 3}
+
+
+def test_batch_of_zero_numbers_no_step() -> None:
+    """As of a framework that does not know it."""
+    run = write_maxtext([0.5] * 4).replace(f'"global_batch_size", "value": {BATCH}', '"global_batch_size", "value": 0')
+    assert dropped(parse(run)) == {"unknown-step": 4}
+    assert dropped(parse(mlperf_record("global_batch_size", 0) + "\n" + stats({"throughput": 4.0}, step=8) + "\n")) == {
+        "unknown-step": 1
+    }
 
 
 def test_two_runs_in_a_file_are_two_attempts() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from pytest_llmbench.core.models import DropReason
@@ -41,6 +43,11 @@ MARKS = {
 STATISTICS = b"tracked_stats"
 # So many times longer than its steps a block may take by the clock.
 LOOSE = 2
+# By this factor half of the blocks may be longer or shorter than their steps: no evaluation is in them. The first one
+# is left out, for some do not count how long a run takes to start.
+CLOSE, FEWEST_BLOCKS = 1.1, 2
+# So many single steps are compared with the clock.
+FEWEST_SINGLES, MOST_SINGLES = 5, 100
 TIMES = ("train_step_time", "train_step_timing in s")
 LOSSES = ("reduced_train_loss", "train_loss")
 
@@ -66,7 +73,7 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         origin, MARKS[key[1]], NAN, 0.0, consumed=_read_count(metadata, "samples_count"), since=(0, stamp)
     )
     if mark.step in (BATCH, SEQUENCE):
-        return mark._replace(batch=_read_count({"": value}, ""))
+        return mark._replace(batch=_read_count({"": value}, "") or NAN)
     return mark._replace(
         loss=number if mark.step == LOSS and not math.isnan(mark.consumed) else None,
         targets=_read_count(metadata, "step"),
@@ -161,6 +168,8 @@ def _select_until_last_time(run: Sequence[StepRecord], step: int) -> list[StepRe
 
 
 def _number_run(run: Sequence[StepRecord], batch: float, sequence: float, tally: Tally) -> list[StepRecord]:
+    if _counts_from_start(run, batch):
+        run = [_make_single(record, batch) if record.step == BLOCK else record for record in run]
     singles = list(_number_singles([record for record in run if record.step == SINGLE], batch, sequence, tally))
     blocks = list(_number_blocks(run, batch, tally))
     whole = not blocks or (singles and 2 * len(singles) > singles[-1].step - singles[0].step + 1)
@@ -168,7 +177,112 @@ def _number_run(run: Sequence[StepRecord], batch: float, sequence: float, tally:
     if others:
         text = f"means of {others[0].mean_of} steps" if whole else "the time of one step of many"
         tally.add(DropReason.OTHER_RECORDS, others[0].origin.line, f"step {others[0].step}: {text}", len(others))
+    doubt = _compare_total(run, kept, batch) or _compare_clock(run, kept, single=bool(whole))
+    if doubt:
+        first, last = kept[0].origin.line, kept[-1].origin.line
+        tally.add(DropReason.TIMES_DISAGREE, first, doubt, len(kept), last_line=last)
     return kept
+
+
+def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
+    """Tell whether times with samples alone count them from the start of the run, as MaxText does.
+
+    Then each is of one step. Else they are the samples of a block, whose mean the time is. The `block_stop` of a time
+    has both counts; without one, blocks cannot have more samples than the run.
+    """
+    counts = [record.consumed for record in run if record.step == BLOCK]
+    if not counts:
+        return False
+    votes = [
+        int(stop.targets * batch == time.consumed) - int(stop.consumed == time.consumed)
+        for time, stop in _pair_with_stops(run)
+    ]
+    if any(votes):
+        return sum(votes) > 0
+    total = next((record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN)
+    if math.isfinite(total):
+        return counts[-1:] == [total] and sum(counts) > total
+    return len(counts) > LOOSE and counts == [counts[0] * (place + 1) for place in range(len(counts))]
+
+
+def _pair_with_stops(run: Sequence[StepRecord]) -> Iterator[tuple[StepRecord, StepRecord]]:
+    """Yield times with samples alone and the end of their block: behind it, or before it if an evaluation follows."""
+    time: StepRecord | None = None
+    stop: StepRecord | None = None
+    for record in run:
+        if record.step == BLOCK:
+            time = record
+        elif record.step == BLOCK_ENDS:
+            stop = record
+        elif record.step in (*TIMED, BLOCK_BEGINS):
+            time = stop = None
+        if time is not None and stop is not None:
+            yield time, stop
+            time = stop = None
+
+
+def _make_single(record: StepRecord, batch: float) -> StepRecord:
+    """Return a time that counts samples from the start as one of a single step, numbered from 0."""
+    return record._replace(step=SINGLE, targets=record.consumed / batch - 1)
+
+
+def _compare_total(run: Sequence[StepRecord], kept: Sequence[StepRecord], batch: float) -> str:
+    """Return how the steps contradict the samples of the whole run, "" if they do not."""
+    samples = next((record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN)
+    if not kept or not (kept[-1].step + 1) * batch > samples:
+        return ""
+    return f"step {kept[-1].step}, but the run ended with {samples:g} samples, {batch:g} in a step"
+
+
+def _compare_clock(run: Sequence[StepRecord], kept: Sequence[StepRecord], *, single: bool) -> str:
+    """Return how most times contradict those of the records (`time_ms`), "" if they do not or are too few.
+
+    Means of blocks have to be right within CLOSE. The clock of a step has more in it, so that a single one may be off
+    by LOOSE: less is for those to judge who know what a step is.
+    """
+    walls = _list_single_walls(run, kept) if single else _list_block_walls(run, kept)
+    loose, fewest = (LOOSE, FEWEST_SINGLES) if single else (CLOSE, FEWEST_BLOCKS)
+    if len(walls) < fewest:
+        return ""
+    ratio = median(wall / record.seconds for record, wall in walls)
+    if 1 / loose <= ratio <= loose:
+        return ""
+    seconds, wall = median(record.seconds for record, _ in walls), median(wall for _, wall in walls)
+    return f"a step of {seconds:.4g} s, but by the times of the records it takes {wall:.4g} s"
+
+
+def _list_single_walls(run: Sequence[StepRecord], kept: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
+    """Return single steps with the wall time of a step since the one before, without evaluations.
+
+    Of many steps some are returned, from all parts of the run.
+    """
+    breaks = [record.origin.line for record in run if record.step in (EVALUATION, RUN_BEGINS)]
+    walls: list[tuple[StepRecord, float]] = []
+    for place in range(1, len(kept), max(1, len(kept) // MOST_SINGLES)):
+        before, step = kept[place - 1], kept[place]
+        if bisect_left(breaks, before.origin.line) == bisect_left(breaks, step.origin.line):
+            _add_wall(walls, step, (step.stamp - before.stamp) / max(1, step.step - before.step))
+    return walls
+
+
+def _list_block_walls(run: Sequence[StepRecord], kept: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
+    """Return means of blocks with the wall time of a step of their block, without the first."""
+    by_offset = {record.origin.offset: record for record in kept}
+    walls: list[tuple[StepRecord, float]] = []
+    begin = end = NAN
+    for record in run:
+        if record.step in (BLOCK_BEGINS, BLOCK_ENDS) and record.since:
+            begin, end = (record.since[1], NAN) if record.step == BLOCK_BEGINS else (begin, record.since[1])
+        step = by_offset.get(record.origin.offset)
+        if step is not None and record.step in (BLOCK, BLOCK_TO):
+            _add_wall(walls, step, ((record.stamp if math.isnan(end) else end) - begin) / step.mean_of)
+            begin = end = NAN
+    return walls[1:]
+
+
+def _add_wall(walls: list[tuple[StepRecord, float]], step: StepRecord, wall: float) -> None:
+    if step.possible and 0 < wall < math.inf:
+        walls.append((step, wall))
 
 
 def _number_singles(records: Sequence[StepRecord], batch: float, sequence: float, tally: Tally) -> Iterator[StepRecord]:
