@@ -34,6 +34,8 @@ TEXT = "/text_summary"
 ARGUMENT_WIDTH = 48
 TOTAL = "train_iters"
 STEP = "step"
+# When a row was written, in seconds since 1970: W&B has it in each.
+MOMENT = "_timestamp"
 ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 LARGEST_STEP = 10**15
 
@@ -112,9 +114,10 @@ class RowRenderer:
         step = _read_number(values.get(STEP))
         if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
             return b"\n"
+        moment = _read_number(values.get(MOMENT)) or math.nan
         numbers = {name: _read_number(values[name]) for name in METRIC_NAMES if name in values}
         lines = (
-            _render_scalar(int(step), "", math.nan, number, name)
+            _render_scalar(int(step), "", moment if 0 < moment < LARGEST_STEP else math.nan, number, name)
             for name, number in numbers.items()
             if number is not None
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -84,6 +85,38 @@ def test_time_is_true_after_validation(name: str, sources: Collection[str]) -> N
     log = read(*write_torchtitan(interval, validations, sources=sources))
     assert list_wrong_times(log) == []
     assert set(dropped(log)) <= {"partly-timed"}
+
+
+@pytest.mark.parametrize("name", VALIDATIONS)
+def test_rows_of_torchtitan_are_read_like_events(name: str) -> None:
+    """As W&B exports them: with the time of a row, and validations in rows of their own."""
+    interval, validations = VALIDATIONS[name]
+    rows = []
+    clock = since = BEGAN
+    for step in range(1, LAST + 1):
+        clock += STEP
+        if step == 1 or step % interval == 0:
+            passed = clock - since
+            tokens = TOKENS * round(passed / STEP)
+            rows.append(
+                {"step": step, "_timestamp": clock, TIME: passed / interval, "throughput(tps)": tokens / passed}
+            )
+            since = clock
+        if step in validations:
+            clock = since = clock + 7.0
+            rows.append({"step": step, "_timestamp": clock, "validation_metrics/loss": 4.0})
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    log = read_log(Stream([text.encode()], Path("history.jsonl")))
+    assert list_wrong_times(log) == []
+    assert set(dropped(log)) <= {"partly-timed"}
+
+
+def test_moment_of_row_decides_unit() -> None:
+    rows = (f"{step},{BEGAN + step / 2},{500 + step % 2}\n" for step in range(1, 13))
+    text = "step,_timestamp,iteration-time\n" + "".join(rows)
+    log = read_log(Stream([text.encode()], Path("metrics.csv")))
+    assert dropped(log) == {"other-unit": 12}
+    assert log.segments[0].steps.seconds.tolist() == pytest.approx([0.501, 0.5] * 6)
 
 
 @pytest.mark.parametrize("first", [21, 25])
