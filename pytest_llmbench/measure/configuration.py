@@ -27,11 +27,12 @@ from pytest_llmbench.core.models import (
     Steps,
 )
 from pytest_llmbench.core.robust import compute_median
+from pytest_llmbench.core.rounding import find_last_unit, refine_units
 from pytest_llmbench.measure.attempts import Choice
 from pytest_llmbench.measure.window import Timing, begins
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.models import Flags, Floats
 
 CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
 
@@ -352,7 +353,7 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     known = baseline.logged_tflops_factor or configuration.logged_tflop
     band = KNOWN_FACTOR_BAND if known else UNKNOWN_FACTOR_BAND
     ratio = _take_median(work) / expected
-    if abs(ratio - 1) > band:
+    if abs(ratio - 1) > band and abs(ratio - 1) > band + _compute_rounding(steps, steps.tflops_per_gpu, counted):
         text = (
             f"logged TFLOP/s x step time is {ratio:.3g} x what the baseline's model and batch need: "
             "another batch size, sequence length or number of layers"
@@ -360,7 +361,8 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
         yield Problem(Reason.WRONG_CONFIGURATION, text)
     tokens = _take_median(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated]) * configuration.key.gpus
     wanted = configuration.architecture.sequence_length * configuration.global_batch_size
-    if wanted and configuration.key.gpus and abs(tokens / wanted - 1) > TOKENS_BAND:
+    apart = abs(tokens / wanted - 1) if wanted and configuration.key.gpus else 0.0
+    if apart > TOKENS_BAND and apart > TOKENS_BAND + _compute_rounding(steps, steps.tokens_per_second_per_gpu, stated):
         text = (
             f"logged tokens/s x step time is {tokens:.6g} tokens a step on {configuration.key.gpus} GPUs, "
             f"the baseline has {wanted}: another batch size, sequence length or number of GPUs"
@@ -374,7 +376,9 @@ def _find_less_work(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     for name, work in _list_work(timed).items():
         share = compute_median(work) / recorded[name] if recorded.get(name) else 1.0
         line = int(timed.window.line[0])
-        if share < 1 - max(LESS_THAN_RECORDED, DEVIATIONS * _estimate_error(work)):
+        rates = timed.steps.tokens_per_second_per_gpu
+        coarse = _compute_rounding(timed.steps, rates, timed.counted) if name is Observed.TOKENS_BY_RATE else 0.0
+        if share < 1 - max(LESS_THAN_RECORDED, DEVIATIONS * _estimate_error(work), 2 * coarse):
             yield Problem(Reason.LESS_WORK, _compare_work(name, work, recorded[name]), line)
         elif text := _describe_drop(work, WORK[name]):
             yield Problem(Reason.LESS_WORK, text, line)
@@ -422,6 +426,15 @@ def _describe_drop(work: Floats, unit: str) -> str:
     if last / first >= 1 - max(LESS_THAN_BEFORE, DEVIATIONS * _estimate_error(work)):
         return ""
     return f"a step holds {first:.6g} {unit} at the beginning of the window, {last:.6g} at its end"
+
+
+def _compute_rounding(steps: Steps, rates: Floats, which: Flags) -> float:
+    """Return how far rate x step time may be off by the digits that are printed of both, as a fraction."""
+    present = np.isfinite(rates) & (rates > 0)
+    printed = rates[present].tolist()
+    units = np.array(refine_units(printed, [find_last_unit(rate) for rate in printed]))
+    rounding = (units / rates[present])[which[present]]
+    return _take_median(rounding) + _take_median(steps.resolution_seconds[which] / steps.seconds[which])
 
 
 def _take_median(values: Floats) -> float:

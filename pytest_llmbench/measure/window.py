@@ -29,8 +29,8 @@ LONGEST_SECONDS = 1e6  # a step time from here on (11 days) is no step time
 
 FEWEST_GAPS = 3  # so many equal gaps between printed steps are an interval
 
-# The share of a run's steps that may be uncertain, at most, for the recipe to say how many there were
-LARGEST_CHOICE = 0.03
+# The share of a time that its rounding is at most, where a log prints that of all steps: Trainer prints four digits
+ROUNDED_SHARE = 1e-3
 
 
 def begins(steps: Steps) -> Integers:
@@ -190,16 +190,26 @@ def compute_possible_seconds(baseline: Baseline) -> float:
 def _apply_plan(steps: Steps, baseline: Baseline) -> Steps:
     """Return the mean of a whole run as that of the recipe's number of steps, where its digits leave that choice."""
     # A log that prints the time of all steps and a rate of few digits says how many there were as roughly as that; the
-    # resolution of its time is as wide as the choice.
+    # resolution of its time is as wide as the choice. With the recipe's number it is that of the time alone: two runs
+    # of as many steps differ as their times do, however roughly their number is known.
     if len(steps) != 1 or steps.index[0] < 2 or steps.mean_of[0] != steps.index[0]:
         return steps
     nearest = int(steps.index[0])
     numbers = float(steps.resolution_seconds[0] / steps.seconds[0]) * nearest
-    if not 1 < numbers <= LARGEST_CHOICE * nearest or abs(baseline.steps - nearest) > (numbers + 1) / 2:
+    if not numbers > 1 or abs(baseline.steps - nearest) > (numbers + 1 + _count_recorded_choice(baseline, numbers)) / 2:
         return steps
     planned = np.array([baseline.steps], dtype=np.int64)
     seconds = steps.seconds * nearest / baseline.steps
-    return dataclasses.replace(steps, index=planned, mean_of=planned, seconds=seconds)
+    unit = np.minimum(steps.resolution_seconds, seconds * ROUNDED_SHARE)
+    return dataclasses.replace(steps, index=planned, mean_of=planned, seconds=seconds, resolution_seconds=unit)
+
+
+def _count_recorded_choice(baseline: Baseline, numbers: float) -> float:
+    """Return how many numbers of steps the runs that a baseline was made from left: as many as this one.
+
+    The number of a recipe is certain.
+    """
+    return numbers if baseline.recording is not None or baseline.match is not None else 0.0
 
 
 def _with_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:

@@ -65,6 +65,26 @@ def test_another_configuration_is_invalid(judge: Judge) -> None:
     assert {problem.reason for problem in judge().problems} == {Reason.WRONG_CONFIGURATION}
 
 
+def printing(rate: float, digits: int, **columns: Any) -> Measurement:
+    """Return what is measured of a run whose log prints rates of few significant digits."""
+    noise = 1 + 0.01 * np.sin(INDEX)
+    printed = [float(f"{rate * each:.{digits}g}") for each in noise]
+    return stating(seconds=7.325 / noise, tokens_per_second_per_gpu=printed, **columns)
+
+
+RATE = TOKENS / 128 / 7.325
+
+
+@pytest.mark.parametrize(("digits", "factor", "wrong"), [
+    (1, 1.0, False), (2, 1.0, False), (3, 1.0, False), (9, 1.0, False),
+    (1, 1.05, False),  # one digit cannot show it
+    (2, 1.5, True), (3, 1.05, True), (9, 1.05, True), (1, 2.0, True), (2, 0.5, True),
+])  # fmt: skip
+def test_rate_of_few_digits_is_compared_as_it_is_printed(digits: int, factor: float, wrong: bool) -> None:
+    measurement = printing(RATE * factor, digits)
+    assert [problem.reason for problem in measurement.problems] == [Reason.WRONG_CONFIGURATION] * wrong
+
+
 SAME: dict[str, Judge] = {
     "gpu type": partial(stating, (StatedField.GPU_TYPE, "h100pcie"), gpu="h100_pcie"),
     "gpus of a machine whose cpu is measured": partial(stating, (StatedField.GPU_TYPE, "h100"), gpu="cpu"),

@@ -12,7 +12,7 @@ from builders import BASELINE, NOW, at, log, means_of, run, segment, steps, with
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Baseline, Measurement, Reason, Steps, Window
+from pytest_llmbench.core.models import Baseline, Measurement, Reason, RunMatch, Steps, Window
 from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.attempts import choose_segment, is_finished, is_traced
 from pytest_llmbench.measure.window import (
@@ -291,9 +291,9 @@ def test_a_loss_may_be_missing_before_the_window_only(step: int, valid: bool) ->
     assert ("loss-missing-before" in codes(measurement)) is valid
 
 
-def whole_run(of: int, seconds: float, resolution: float) -> Measurement:
+def whole_run(of: int, seconds: float, resolution: float, match: RunMatch | None = None) -> Measurement:
     """Return what a run of 1921 steps in the recipe measured whose log prints a mean of `of` steps."""
-    baseline = at(BASELINE, steps=1921, window=Window(1, 1921))
+    baseline = at(BASELINE, steps=1921, window=Window(1, 1921), match=match)
     columns = means_of(of, [seconds], resolution_seconds=np.array([resolution]))
     return measure(run(log(segment(columns, total=of))), baseline, NOW)
 
@@ -307,7 +307,25 @@ def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a
     ]
 
 
-@pytest.mark.parametrize(("of", "choice"), [(1909, 20), (1909, 60), (1950, 24)])
+@pytest.mark.parametrize(("of", "choice"), [(1909, 60), (1700, 600), (2400, 1000)])
+def test_number_of_steps_is_the_recipes_however_wide_the_choice(of: int, choice: float) -> None:
+    measurement = whole_run(of, 7.4, 7.4 * choice / of)
+    assert measurement.valid
+    assert measurement.statistic_seconds == pytest.approx(7.4 * of / 1921)
+    assert measurement.resolution_seconds == pytest.approx(
+        7.4 * of / 1921 / 1000
+    )  # the ratio of two runtimes is certain
+
+
+def test_choices_of_recorded_and_new_run_have_to_overlap() -> None:
+    """The recorded number is the middle of a choice, too: the runs may both be of a number between."""
+    recorded = RunMatch("my_7b/train.log")
+    assert whole_run(1945, 7.4, 7.4 * 30 / 1945, recorded).valid
+    assert not whole_run(1945, 7.4, 7.4 * 30 / 1945).valid
+    assert not whole_run(1955, 7.4, 7.4 * 30 / 1955, recorded).valid
+
+
+@pytest.mark.parametrize(("of", "choice"), [(1909, 20), (1950, 24), (1200, 1000)])
 def test_a_run_of_another_number_of_steps_stays_what_it_is(of: int, choice: float) -> None:
     measurement = whole_run(of, 7.4, 7.4 * choice / of)
     assert measurement.statistic_seconds in (None, pytest.approx(7.4))
