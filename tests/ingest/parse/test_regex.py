@@ -80,6 +80,24 @@ def test_units_and_rates_become_seconds(unit: str, printed: str, expected: float
     assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx([resolution])
 
 
+@pytest.mark.parametrize(
+    ("unit", "printed", "resolutions"),
+    [
+        pytest.param("ms", ["2K", "1.99K", "2.01K"], [0.01, 0.01, 0.01], id="three digits"),
+        pytest.param("ms", ["999", "1K", "1.01K"], [0.001, 0.01, 0.01], id="over a power of ten"),
+        pytest.param("s", ["2.0", "1.9873", "2.02"], [1e-4, 1e-4, 1e-4], id="zeros at the end"),
+        pytest.param("min", ["2", "1.95"], [0.6, 0.6], id="minutes"),
+        pytest.param("1/s", ["2", "2.05", "1.9"], [0.01 / 4, 0.01 / 2.05**2, 0.01 / 1.9**2], id="rates"),
+        pytest.param("ms", ["2K", "3K"], [1.0, 1.0], id="nothing finer"),
+        pytest.param("s", ["2", "1.95", "0"], [0.01, 0.01, 1.0], id="beside a zero"),
+    ],
+)
+def test_resolution_is_the_finest_that_the_log_prints(unit: str, printed: list[str], resolutions: list[float]) -> None:
+    text = "".join(f"step {step} {value} it\n" for step, value in enumerate(printed, 1))
+    log = reads(r"step (?P<step>\d+) (?P<seconds>\S+) it", text, unit=unit)
+    assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx(resolutions)
+
+
 def test_a_time_that_is_no_number_is_data_and_a_missing_loss_is_none() -> None:
     log = parse(line(0, loss="nan") + line(1, loss="N/A") + line(2, loss="-inf"))
     columns = log.segments[0].steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,9 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.core.dialects import Dialect, compile_pattern, find_named_groups, find_timed
+from pytest_llmbench.core.dialects import RATE, UNITS, Dialect, compile_pattern, find_named_groups, find_timed
 from pytest_llmbench.core.models import DropReason, RegexDialect, TimesOf
+from pytest_llmbench.core.rounding import refine_units
 from pytest_llmbench.ingest.parse import clock, prints
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader
 from pytest_llmbench.ingest.parse.line_times import CLOCKS, LineTime, read_line_time
@@ -40,6 +42,9 @@ NUMBER = re.compile(
     rb"|[+-]?(?i:nan|inf(?:inity)?)"
 )
 BARE = re.compile(rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)")
+# What stands in a line as one number.
+SECONDS, ELAPSED = ("seconds",), ("elapsed",)
+PRINTED = (SECONDS, ELAPSED)
 COUNTS = ("step", "total")
 TEXTS = ("stamp", "unit")
 # What frameworks print where they have no value; a `nan` is one.
@@ -132,7 +137,25 @@ class RegexReader(DialectReader):
             else:
                 kept.append(record)
         self._prints.tell(kept, tally)
-        return kept
+        return self._refine_resolutions(kept)
+
+    def _refine_resolutions(self, records: list[StepRecord]) -> list[StepRecord]:
+        """Return the records, each time as precise as the log prints: `2K` beside `1.99K` has three digits, too."""
+        if self._timed not in PRINTED or "unit" in self._groups:
+            return records
+        of_rates = self._unit == RATE
+        scale = 1.0 if of_rates else UNITS[self._unit]
+        values = [(record.stamp if self._timed == ELAPSED else record.seconds) / scale for record in records]
+        rows = [row for row, value in enumerate(values) if 0 < value < math.inf and records[row].resolution > 0]
+        units = [records[row].resolution / (values[row] ** 2 if of_rates else scale) for row in rows]
+        if not of_rates and len(set(units)) < 2:
+            return records
+        printed = [1 / values[row] if of_rates else values[row] for row in rows]
+        for row, unit in zip(rows, refine_units(printed, units), strict=True):
+            resolution = unit * (values[row] ** 2 if of_rates else scale)
+            if resolution < records[row].resolution:
+                records[row] = records[row]._replace(resolution=resolution)
+        return records
 
     def settle(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         """Return the steps of one rank; those behind a restart of the time so far count from there."""
