@@ -185,8 +185,12 @@ def name_regex_dialect(recipe: str, release: str) -> str:
 TIMED = (("seconds",), ("elapsed",), ("rate", "amount"), ("stamp",))
 """The groups of which a pattern needs one row, beside `step`: what says how long a step took. The first row counts."""
 
+APART = ("testing", "saving")
+"""The groups for time that `seconds` contains and that trains nothing: an evaluation, and a checkpoint."""
+
 GROUPS = (
     *("step", *(name for row in TIMED for name in row)),
+    *APART,
     *("unit", "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes"),
 )
 """The groups of a pattern: what a line says of a step."""

@@ -24,6 +24,7 @@ DROPPED = {
     ),
     NoteCode.INTERLEAVED: ("record", "of two processes that write into this file at once"),
     NoteCode.RUNNING_AVERAGE: ("time", "may be means since the start of the run, which hide slow steps"),
+    NoteCode.LEFT_OUT: ("step", "printed with a test or a checkpoint in its time, which is left out"),
     NoteCode.CLOCK_RESTARTED: ("restart", "without a repeated step, of a run that was resumed: its clock begins anew"),
     NoteCode.RATE_OF_SAMPLES: ("rate", "of samples or tokens, read as rates of steps"),
     NoteCode.TIMES_DISAGREE: ("step time", "that another number in the log contradicts"),

@@ -142,6 +142,7 @@ class NoteCode(StrEnum):
     IMPOSSIBLE_STEPS = "impossible-steps"
     INTERLEAVED = "interleaved"
     INTERVAL_MEAN = "interval-mean"
+    LEFT_OUT = "left-out"
     LOSS_MISSING_BEFORE = "loss-missing-before"
     LOSS_STANDS_STILL = "loss-stands-still"
     MEAN_AND_TRIMMED = "mean-and-trimmed"

@@ -99,6 +99,7 @@ class DropReason(StrEnum):
     INTERLEAVED = "interleaved"  # two processes that write into the same file are at different steps
     RUNNING_AVERAGE = "running-average"  # the time is kept, and looks like a mean since the start of the run
     CLOCK_RESTARTED = "clock-restarted"  # the time so far is short again, while the steps go on: a resumed run
+    LEFT_OUT = "left-out"  # the time of a step contains a test or a checkpoint, which is left out
     RATE_OF_SAMPLES = "rate-of-samples"  # the rate is kept as one of steps, and is printed as one of samples or tokens
     TIMES_DISAGREE = "times-disagree"  # the time is kept, and another source in the log contradicts it
     OTHER_UNIT = "other-unit"  # the time is kept in seconds; by the clock it was written in another unit

@@ -162,7 +162,10 @@ PATTERNS = {
     EndingCode.PREEMPTED: SLURM + rb".{0,99}DUE TO PREEMPTION|\bPreemption detected, saving checkpoint and exiting",
     EndingCode.REQUEUED: SLURM + rb".{0,99}DUE TO JOB REQUEUE",
     EndingCode.CANCELLED: rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED ",
-    EndingCode.EXITED: rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)",
+    # Megatron's limits, Lightning's Timer, and the cap of modded-nanogpt and its descendants.
+    EndingCode.EXITED: rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)"
+    rb"|\bTime limit reached\. Elapsed time is [\w:., ]{1,40}\. Signaling Trainer to stop"
+    rb"|\bstopping_early: ?wallclock_cap\b",
     EndingCode.SEGFAULT: rb"\bSegmentation fault\b",
     EndingCode.NCCL_TIMEOUT: rb"Watchdog caught collective operation timeout",
     EndingCode.TASK_FAILURE: SLURM + rb".{0,99}DUE TO TASK FAILURE"
@@ -179,6 +182,8 @@ MARKERS = (
     b"collective operation timeout",
     b"Segmentation fault",
     b"[exiting program after ",
+    b"Time limit reached. Elapsed time ",
+    b"stopping_early: ",
     HEAD,
 )
 
@@ -193,6 +198,8 @@ WORDS = (
         b"Segmentation fault",
         b"operation timeout",
         b"[exiting program after ",
+        b"Time limit reached",
+        b"stopping_early: ",
     ),
 )
 

@@ -94,6 +94,42 @@ def test_lines_of_a_framework(name: str) -> None:
     assert log.dropped == ()
 
 
+def verl(step: int, seconds: float, before: str = "", behind: str = "") -> str:
+    """A step of verl with further times before and behind its own."""
+    return f"step:{step} - timing_s/gen:74.0{before} - timing_s/step:{seconds} - perf/mfu:0.3{behind}\n"
+
+
+TEST, SAVE = " - timing_s/testing:200.5", " - timing_s/save_checkpoint:np.float64(30.25)"
+
+
+@pytest.mark.parametrize(
+    ("last", "seconds", "left_out"),
+    [
+        pytest.param(verl(9, 300.5, before=TEST), 100.0, 1, id="test"),
+        pytest.param(verl(9, 130.25, before=SAVE), 100.0, 1, id="checkpoint"),
+        pytest.param(verl(9, 330.75, before=TEST + SAVE), 100.0, 1, id="test and checkpoint"),
+        pytest.param(verl(9, 330.75, before=SAVE + TEST), 100.0, 1, id="checkpoint and test"),
+        pytest.param(verl(9, 330.5, before=TEST), 130.0, 1, id="a slow step with a test"),
+        pytest.param(verl(9, 100.0, behind=TEST), 100.0, 0, id="printed behind"),
+        pytest.param(verl(9, 300.5, behind=TEST), 300.5, 0, id="printed behind, slow"),
+        pytest.param(verl(9, 100.0, before=TEST), 100.0, 0, id="no part of it"),
+        pytest.param(verl(9, 100.0, before=SAVE), 100.0, 0, id="shorter, and no part of it"),
+    ],
+)
+def test_test_and_checkpoint_are_left_out_of_a_step(last: str, seconds: float, left_out: int) -> None:
+    log = parse("".join(verl(step, 100.0) for step in range(1, 9)) + last)
+    times = log.segments[0].steps.seconds.tolist()
+    assert (times[:8], times[8]) == ([100.0] * 8, pytest.approx(seconds))
+    assert sum(dropped.count for dropped in log.dropped) == left_out
+
+
+def test_test_in_every_step_is_left_out() -> None:
+    log = parse("".join(verl(step, 300.5, before=TEST) for step in range(1, 9)))
+    assert log.segments[0].steps.seconds.tolist() == pytest.approx([100.0] * 8)
+    outside = parse("".join(verl(step, 100.0, before=TEST) for step in range(1, 9)))
+    assert outside.segments[0].steps.seconds.tolist() == [100.0] * 8
+
+
 @pytest.mark.parametrize("definition", SHIPPED, ids=lambda each: each.name)
 def test_what_a_definition_has(definition: RegexDialect) -> None:
     names = [group.name for group in find_named_groups(definition.pattern)]

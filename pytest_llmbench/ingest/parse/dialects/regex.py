@@ -10,7 +10,7 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.core.dialects import RATE, UNITS, Dialect, compile_pattern, find_named_groups, find_timed
+from pytest_llmbench.core.dialects import APART, RATE, UNITS, Dialect, compile_pattern, find_named_groups, find_timed
 from pytest_llmbench.core.models import DropReason, RegexDialect, TimesOf
 from pytest_llmbench.core.rounding import refine_units
 from pytest_llmbench.ingest.parse import clock, prints
@@ -87,12 +87,13 @@ class RegexReader(DialectReader):
         self._counts: Counter[int] = Counter()
         self._doubtful: dict[int, int] = {}
         self._prints = Prints(definition)
+        self._apart: dict[int, float] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RegexReader:
         """Return one that goes on from here by itself; what was compiled is shared."""
         other = copy(self)
         other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
-        other._prints = self._prints.copy()
+        other._prints, other._apart = self._prints.copy(), dict(self._apart)
         return other
 
     def read_records(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
@@ -137,7 +138,24 @@ class RegexReader(DialectReader):
             else:
                 kept.append(record)
         self._prints.tell(kept, tally)
-        return self._refine_resolutions(kept)
+        return self._leave_out_apart(self._refine_resolutions(kept), tally)
+
+    def _leave_out_apart(self, records: list[StepRecord], tally: Tally) -> list[StepRecord]:
+        """Return the records, each time without the evaluation and the checkpoint that it contains.
+
+        They may be printed beside a time that lacks them: then the other steps are as long as those with them.
+        """
+        rows = [row for row, record in enumerate(records) if record.origin.offset in self._apart and record.possible]
+        apart = [self._apart[records[row].origin.offset] for row in rows]
+        if not rows or not _contains(records, rows, apart):
+            return records
+        for row, seconds in zip(rows, apart, strict=True):
+            record = records[row]
+            if 0 < seconds < record.seconds:
+                text = f"step {record.step}: {seconds:.6g} of {record.seconds:.6g} s"
+                tally.add(DropReason.LEFT_OUT, record.origin.line, text)
+                records[row] = record._replace(seconds=record.seconds - seconds)
+        return records
 
     def _refine_resolutions(self, records: list[StepRecord]) -> list[StepRecord]:
         """Return the records, each time as precise as the log prints: `2K` beside `1.99K` has three digits, too."""
@@ -246,8 +264,11 @@ class RegexReader(DialectReader):
         time = read_line_time(self._timed, numbers | texts, factors, self._unit)
         if time is None:
             return Torn(origin, _name_group([*texts], texts, line.text))
-        if self._timed == ("seconds",) and "unit" not in texts:
+        if self._timed == SECONDS and "unit" not in texts:
             self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
+            printed = [float(numbers[name].replace(b",", b"")) * factors[name] for name in APART if name in numbers]
+            if printed and self._unit != RATE:
+                self._apart[origin.offset] = sum(printed) * UNITS[self._unit]
         return _build_step(origin, numbers, factors, time)
 
     def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
@@ -275,6 +296,18 @@ class RegexReader(DialectReader):
         if not line.whole and MAY_GO_ON.match(after):
             return False
         return not (line.cut and not after.strip())
+
+
+def _contains(records: Sequence[StepRecord], rows: Sequence[int], apart: Sequence[float]) -> bool:
+    """Tell whether the times of rows contain what is printed apart: without it they are like the others."""
+    others = sorted(record.seconds for row, record in enumerate(records) if row not in set(rows) and record.possible)
+    if not others:
+        return all(seconds < records[row].seconds for row, seconds in zip(rows, apart, strict=True))
+    usual = others[len(others) // 2]
+    times = [records[row].seconds for row in rows]
+    whole = sorted(abs(time - usual) for time in times)
+    rest = sorted(abs(time - seconds - usual) for time, seconds in zip(times, apart, strict=True))
+    return rest[len(rest) // 2] < whole[len(whole) // 2]
 
 
 def _make_readable(text: bytes) -> bytes:
