@@ -24,6 +24,7 @@ from pytest_llmbench.judge.pattern import (
     format_percent,
     list_steps,
 )
+from pytest_llmbench.judge.saves import describe_saves
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats, Integers
@@ -62,6 +63,8 @@ def find_shape(measurement: Measurement) -> Shape:
         _note_means(window),
     )
     kind, words = _name_shape(pattern, drifting, warming)
+    slow = pattern.levels.slow if pattern.levels else pattern.stragglers
+    words = "; ".join(filter(None, (words, describe_saves(measurement, slow))))
     change = drifting.change if drifting else None
     return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming, change)
 

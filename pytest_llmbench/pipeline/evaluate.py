@@ -59,6 +59,7 @@ from pytest_llmbench.pipeline.outcomes import (
 )
 from pytest_llmbench.pipeline.session_checks import check_anything_judged, make_checks
 from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.slow_ranks import with_slow_ranks
 from pytest_llmbench.pipeline.unmatched import find_unmatched
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def add_fleet_findings(
     accepts = settings.record is None and not settings.certify
     judged = with_changes(judged, previous, catalog.acknowledged if accepts else (), now)
     if settings.record is None:
-        judged = with_last_good(judged, settings, past)
+        judged = with_slow_ranks(with_last_good(judged, settings, past), settings)
     checks = make_checks if settings.record is None else check_anything_judged
     return judged, tuple(checks(judged, settings, catalog))
 

@@ -188,6 +188,7 @@ class NoteCode(StrEnum):
     SETTING_ONE_SIDED = "setting-one-sided"
     SEGMENTS = "segments"
     SKIPPED_STEPS = "skipped-steps"
+    SLOW_RANK = "slow-rank"
     SLOWER_THAN_BASELINE = "slower-than-baseline"
     SLOWEST_ATTEMPT = "slowest-attempt"
     STEPS = "steps"

@@ -1,0 +1,64 @@
+"""Slow steps that hold the save of a checkpoint."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import measurement
+
+from pytest_llmbench.core.models import CheckpointAction, CheckpointRecord, Checkpoints
+from pytest_llmbench.judge.saves import describe_saves
+from pytest_llmbench.judge.shape import find_shape
+
+SECONDS = (2.0, 2.01, 1.99, 40.0, 2.0, 2.01, 1.99, 2.0, 2.0)
+LINES = (10, 11, 12, 15, 16, 17, 18, 19, 20)
+
+
+def describe(*records: CheckpointRecord, seconds: tuple[float, ...] = SECONDS) -> str:
+    run = measurement(
+        2.0,
+        window_seconds=seconds,
+        window_steps=tuple(range(11, 20)),
+        window_lines=LINES,
+        checkpoints=Checkpoints(records),
+    )
+    return describe_saves(run, np.array(seconds) > 3)
+
+
+def save(line: int, seconds: float | None) -> CheckpointRecord:
+    return CheckpointRecord(CheckpointAction.SAVE, line, seconds)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (save(14, 37.95), "step 14 holds the save of line 14 (37.95 of 40 s)"),
+        (save(13, None), "step 14 holds the save of line 13"),
+        (save(14, 0.5), ""),  # it explains nothing
+        (save(14, 300.0), ""),  # it went on beside the steps
+        (save(17, 37.95), ""),  # of another step
+        (CheckpointRecord(CheckpointAction.LOAD, 14, 37.95), ""),
+    ],
+)
+def test_save_within_a_slow_step_is_named(record: CheckpointRecord, text: str) -> None:
+    assert describe(record) == text
+
+
+def test_saves_of_several_slow_steps_are_counted() -> None:
+    seconds = (2.0, 2.01, 1.99, 40.0, 2.0, 2.01, 1.99, 39.0, 2.0)
+    lines = (save(14, 38.0),)
+    assert (
+        describe(*lines, seconds=seconds)
+        == "1 of 2 slow steps hold a save: step 14 holds the save of line 14 (38 of 40 s)"
+    )
+
+
+def test_shape_names_the_save_of_its_spike() -> None:
+    run = measurement(
+        2.0,
+        window_seconds=SECONDS,
+        window_steps=tuple(range(11, 20)),
+        window_lines=LINES,
+        checkpoints=Checkpoints((save(14, 37.95),)),
+    )
+    assert find_shape(run).words.endswith("; step 14 holds the save of line 14 (37.95 of 40 s)")
