@@ -69,6 +69,8 @@ class SummaryRow(NamedTuple):
     """The steps that the numbers are of (`11-44`)."""
     window_from: str = ""
     """What says that it is those."""
+    drift: float | None = None
+    """The change of the step time from the first to the last of them, a fraction, if it is no chance."""
     facts: Mapping[str, Any] = MappingProxyType({})
     """By TEXTS and WHOLE_NUMBERS; what nothing says is not in it."""
 
@@ -171,7 +173,14 @@ def format_table(table_rows: Sequence[SummaryRow]) -> str:
     attempts = [
         f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, table_rows, strict=True) if row.attempts
     ]
-    return "\n".join([pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None), *attempts])
+    drifts = [
+        f"{name.strip()}: drift: {formatting.format_difference(1 + row.drift)} from the first to the last step of "
+        f"{row.window}"
+        for name, row in zip(names, table_rows, strict=True)
+        if row.drift is not None
+    ]
+    table = pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None)
+    return "\n".join([table, *attempts, *drifts])
 
 
 def _format_number(value: float | None, digits: int = 0) -> str:
@@ -231,7 +240,22 @@ def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, 
         attempts=_format_attempts(run, choice, baseline.steps),
         window=f"{counted.first}-{counted.last}",
         window_from=str(why),
+        drift=_find_drift(measured, steps),
     )
+
+
+def _find_drift(measured: Steps, steps: Steps) -> float | None:
+    """Return the change from the first to the last measured step time, None if there is none beyond chance."""
+    import numpy as np
+
+    from pytest_llmbench.judge.shape import find_slope
+    from pytest_llmbench.measure.moving_mean import detect_moving_mean
+
+    seconds = measured.seconds
+    if not (np.isfinite(seconds) & (seconds > 0)).all():
+        return None
+    slope = find_slope(seconds, detect_moving_mean(steps))
+    return slope.change if slope else None
 
 
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:

@@ -157,6 +157,23 @@ def test_wrong_input_is_one_message(
     assert message in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(("growth", "drift"), [(0.005, ": drift: +15."), (0.0, "")])
+def test_drift_of_a_window_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, growth: float, drift: str
+) -> None:
+    step = (
+        " [2026-03-02 10:00:01] iteration {:8d}/      60 | consumed samples:          512 | elapsed time per iteration "
+        "(ms): {:.1f} | learning rate: 1.000E-05 | global batch size:   512 | lm loss: 9.000000E+00 | "
+        "loss scale: 1.0 | grad norm: 0.5 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+    )
+    lines = (step.format(number, 1000 * (1 + growth * number)) for number in range(1, 61))
+    (tmp_path / "slurm-7.out").write_text("".join(lines))
+    assert main(["summary", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert drift in text
+    assert (": drift:" in text) is bool(drift)
+
+
 @pytest.mark.slow
 def test_what_was_skipped_is_told_beside_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     packed(tmp_path / "outer.tar", "inner.tar")

@@ -145,6 +145,24 @@ def test_recorded_baseline_far_above_published_is_a_caution(
 
 
 @pytest.mark.slow
+def test_accepted_moves_that_add_up_are_a_caution(
+    cautions: Cautions, judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
+) -> None:
+    """A script accepts each move: 1.00, 1.06, 1.12 and 1.13."""
+    own = tmp_path / "own"
+    found = []
+    for month, factor in enumerate((1.0, 1.06, 1.12, 1.13), start=1):
+        folder, started = tmp_path / str(month), datetime(2025, month, 1, tzinfo=UTC)
+        write_run(folder, baselines[GROK], factor=factor, started=started, job_id=str(month))
+        arguments = ("-k", GROK, f"--llmb-baselines={own}") if month > 1 else ("-k", GROK)
+        recording = (f"--llmb-logs={folder}", f"--llmb-record={own}", "--llmb-accept-drift=nightly", *arguments)
+        assert judged(*recording).ret == pytest.ExitCode.OK
+        found.append(cautions(folder, "-k", GROK, f"--llmb-baselines={own}").get("recorded-moved"))
+    sums = [f"recorded values moved {change} since the first: {GROK}" for change in ("+6.0 %", "+12.1 %", "+13.0 %")]
+    assert found == [None, *sums]
+
+
+@pytest.mark.slow
 def test_a_tolerance_of_a_baseline_file_is_told(
     cautions: Cautions, judged: Judge, generated: Write, tmp_path: Path
 ) -> None:

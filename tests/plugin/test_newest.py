@@ -138,3 +138,26 @@ def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge,
     assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("PASS", OLD, "file-time")
     assert "only the times of the files say" in one["text"]
     assert "order-file-time" in [note["code"] for note in one["notes"]]
+
+
+# --- another run that may be newer ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_slow_run_of_a_clock_behind_fails_an_older_good_run(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """Its job id is higher, and its log is stamped a day before the other: which is newer decides, and is unknown."""
+    logs = night(MAXTEXT, 1, OLD), night(MAXTEXT, 0, NEW, factor=1.3)
+    assert told(judged, tmp_path, MAXTEXT) == ("PASS", "within-tolerance", OLD)  # as the files confirm
+    for log in logs:
+        os.utime(log, (1.77e9, 1.77e9))
+    assert told(judged, tmp_path, MAXTEXT) == ("INVALID", "order-ambiguous", OLD)
+    night(MAXTEXT, 2, LATER)
+    assert told(judged, tmp_path, MAXTEXT) == ("PASS", "within-tolerance", LATER)
+
+
+@pytest.mark.slow
+def test_job_that_waited_longest_is_the_newest(judged: Judge, tmp_path: Path, night: Any) -> None:
+    """Two jobs were submitted one after the other, and the first one ran last, by the stamps of the logs."""
+    for job, submitted, ran, factor in ((OLD, 0, 3, 1.3), (NEW, 1, 2, 1.0)):
+        restamped(night(LLAMA, ran, job, factor=factor), timedelta(days=submitted - ran))
+    assert told(judged, tmp_path, LLAMA) == ("REGRESSION", "slower-than-bound", OLD)
