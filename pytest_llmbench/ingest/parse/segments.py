@@ -240,7 +240,7 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
             DropReason.TORN, record.origin.line, quote=Quote(f"step {record.step} ends where others go on with {rest}")
         )
         return
-    attempt.layout = record.layout
+    attempt.layout = record.layout or attempt.layout  # bars between DLLogger records have none
     old = attempt.kept.get(record.step)
     if old is None:
         attempt.kept[record.step] = record

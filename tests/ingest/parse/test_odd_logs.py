@@ -151,6 +151,25 @@ def compute_mean(times: dict[int, float]) -> float:
     return sum(window) / len(window) if all(0 < value < math.inf for value in window) else math.nan
 
 
+def test_dllogger_record_cut_before_last_field_is_torn() -> None:
+    record = "DLL 2026-05-04 06:31:2{0}.621000 - {0} global_step : {0}.0  train_step_timing in s : 41.891  epoch : 0 \n"
+    whole = "".join(record.format(step) for step in range(5))
+    lines = whole.splitlines(keepends=True)
+    lines[3] = lines[3].partition(".891")[0] + " Epoch 0: a bar\n"
+    cut = "".join(lines)
+    assert dropped(parse_blocks([whole.encode()])) == {}
+    found = parse_blocks([cut.encode()])
+    assert (list(list_times(found)), dropped(found)) == ([0, 1, 2, 4], {"torn": 1})
+
+
+def test_nemo2_record_whose_rest_comes_late_is_torn() -> None:
+    fields = "global_step: {0} | train_step_timing in s: 28.29 | consumed_samples: {1}\n"
+    records = [f"Training epoch 0, iteration {step}/9 | {fields.format(step, 128 * step)}" for step in range(10)]
+    records[6] = records[6].replace("28.29", "2\n" + FOREIGN.decode() * 12 + "8.29")
+    found = parse_blocks(["".join(records).encode()])
+    assert (6 in list_times(found), dropped(found)) == (False, {"torn": 1})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:

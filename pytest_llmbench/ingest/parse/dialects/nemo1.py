@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 from pytest_llmbench.core.models import DropReason
@@ -60,6 +60,8 @@ NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 BAD_VALIDATION = re.compile(rb"val_loss=-?%b" % NOT_FINITE)
 NUMBERS = (TIME, LOSS, SAMPLES, NORM)
 READ = frozenset((*NUMBERS, STEP))
+# Stands behind the names of a DLLogger record in which no number that is read may have been cut at its end.
+NOT_CUT = b""
 
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
@@ -252,7 +254,14 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
         consumed=_parse_consumed(values.get(SAMPLES, b"e")),
         loss_digits=count_digits(values.get(LOSS, b"")),
         precise=True,  # in full, where the bar beside it has three digits
+        layout=_share(tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)),
     )
+
+
+@lru_cache(maxsize=64)
+def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return equal names as one object: most records of a log have the same."""
+    return names
 
 
 def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | None:

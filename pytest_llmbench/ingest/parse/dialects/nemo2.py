@@ -98,7 +98,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     rows = match_rows(_compile_layout(names), text, places, stops)
     if rows is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
         return None
-    if names[-1] not in READ and text.count(b" | %b: " % names[-1], places[usual], stops[-1]) < len(places) - usual:
+    if names[-1] not in READ and _lacks_last(names[-1], text, rows[usual:], places[usual:], stops[usual:]):
         return None  # one that is not the first lacks what the others go on with: its last number may be cut
     epochs, iterations, lasts, *columns = zip(*rows, strict=True)
     value = dict(zip((name for name in names if name in READ or name in EXTRA), columns, strict=True))
@@ -125,6 +125,16 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         consumed=_parse_all_samples(value[SAMPLES]) if SAMPLES in value else None,
         loss_digits=count_most_digits(value.get(LOSS)),
     )
+
+
+def _lacks_last(
+    name: bytes, text: bytes, rows: Sequence[Sequence[bytes]], places: Sequence[int], stops: Sequence[int]
+) -> bool:
+    """Tell whether a record lacks the last field; what stands between two records is of neither."""
+    if name in EXTRA:
+        return not all(row[-1] for row in rows)
+    field = b" | %b: " % name
+    return any(text.find(field, place, stop) < 0 for place, stop in zip(places, stops, strict=True))
 
 
 @cache
