@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -80,30 +80,28 @@ def _is_written_along(run: Run, other: Run) -> bool:
     return bool(part) and run.found.job_id in ("", other.found.job_id) and part == whole[: len(part)]
 
 
-def drop_tracked(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return runs without the logs that a tool kept of another run's console, and these with that run.
 
     W&B and torchrun keep what a process prints in folders of their own: the log outside of them counts. Rank 0's file
     of torchrun may lack what the console has from standard error, as the number of steps, and so print other times.
+    `unnamed` are the ids of runs whose logs are not called so: another log counts before them, too.
     """
     consoles: dict[object, list[Run]] = defaultdict(list)
-    if not any(map(_is_tracked, runs)):
+    weak = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
+    if not weak:
         return list(runs), []
-    for run in runs:
-        if not _is_tracked(run):
-            for mark in _list_console_marks(run):
-                consoles[run.found.given_path, mark].append(run)
-    originals: list[Run] = []
-    copies: list[tuple[Run, Run]] = []
-    for run in runs:
-        marks = list(_list_console_marks(run)) if _is_tracked(run) else []
-        others = (other for mark in marks for other in consoles.get((run.found.given_path, mark), ()))
+    copies: dict[str, tuple[Run, Run]] = {}
+    for run in sorted(runs, key=lambda run: (run.id in weak, run.id in unnamed)):
+        marks = [(run.found.given_path, mark) for mark in _list_console_marks(run)]
+        others = (other for mark in marks for other in consoles.get(mark, ()) if run.id in weak)
         original = next((other for other in others if _is_console(other, run)), None)
-        if original is None:
-            originals.append(run)
-        else:
-            copies.append((run, original))
-    return originals, copies
+        if original is not None:
+            copies[run.id] = (run, original)
+            continue
+        for mark in marks:
+            consoles[mark].append(run)
+    return [run for run in runs if run.id not in copies], list(copies.values())
 
 
 def _is_tracked(run: Run) -> bool:
@@ -122,19 +120,28 @@ def _list_console_marks(run: Run) -> Iterator[object]:
 def _is_console(other: Run, run: Run) -> bool:
     """True if the log of another run is the console that a tool's log was taken from: it has all its parts, which are
     the attempts of a launch."""
+    if run.found.job_id and other.found.job_id and run.found.job_id != other.found.job_id:
+        return False
     written = run.found.modified, other.found.modified
     together = written[0] is None or written[1] is None or abs(written[0] - written[1]) <= WRITTEN_ALONG
-    wholes = [part.steps for part in list_parts(other)]
-    return all(any(_is_same_part(part.steps, whole, together) for whole in wholes) for part in list_parts(run))
+    parts, wholes = ([part.steps for part in list_parts(side)] for side in (run, other))
+    equal = all(any(_begins_alike(part, whole) for whole in wholes) for part in parts)
+    # The times of honest nights agree if few digits are printed.
+    if equal and not together:
+        return estimate_chance(find_shared_steps(run, other)) < CERTAIN
+    as_long = (any(_begins_alike(part, whole) or _takes_as_long(part, whole) for whole in wholes) for part in parts)
+    return together and all(as_long)
 
 
-def _is_same_part(steps: Steps, other: Steps, together: bool) -> bool:
+def _begins_alike(steps: Steps, other: Steps) -> bool:
     part, whole = _list_part_timings(steps), _list_part_timings(other)
     shared = min(len(part), len(whole))
-    if shared >= FIRST_STEPS and part[:shared] == whole[:shared]:
-        return True
+    return shared >= FIRST_STEPS and part[:shared] == whole[:shared]
+
+
+def _takes_as_long(steps: Steps, other: Steps) -> bool:
     taken, took = _measure_elapsed(steps), _measure_elapsed(other)
-    return together and taken > 0 and math.isclose(taken, took, rel_tol=SAME_ELAPSED)
+    return taken > 0 and math.isclose(taken, took, rel_tol=SAME_ELAPSED)
 
 
 def _measure_elapsed(steps: Steps) -> float:

@@ -50,6 +50,11 @@ def count_times(logs: Iterable[ParsedLog]) -> int:
     return sum(len(_list_seconds(log)) for log in logs)
 
 
+def count_trained_steps(logs: Iterable[ParsedLog]) -> int:
+    """Count the steps that the records of logs are about."""
+    return sum(int(segment.steps.mean_of.sum()) for log in logs for segment in log.segments)
+
+
 def _list_seconds(log: ParsedLog) -> Floats:
     import numpy as np
 
@@ -114,6 +119,15 @@ class Neighbours:
         """Return the runs in and above the folder of a run."""
         folders = (run.folder, *run.folder.parents)
         return [other for folder in folders for other in self._at.get(folder, ()) if other.given_path == run.given_path]
+
+    def has_in(self, folder: Path) -> bool:
+        """True if a run is in a folder."""
+        return folder in self._at
+
+    def is_near(self, folder: Path, given_path: Path) -> bool:
+        """True if a run under the same given path is in, above or below a folder."""
+        above = (other for place in (folder, *folder.parents) for other in self._at.get(place, ()))
+        return folder in self._under or any(other.given_path == given_path for other in above)
 
     def has_below(self, folder: Path) -> bool:
         """True if a run is in a folder or below it."""

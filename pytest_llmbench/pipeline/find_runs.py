@@ -52,17 +52,20 @@ from pytest_llmbench.ingest.log_choice import (
     can_be_outdone,
     choose_streams,
     count_times,
+    count_trained_steps,
     find_unlike,
     outdoes,
     swap_silent_streams,
 )
 from pytest_llmbench.ingest.ordering import drop_future_datings, drop_superseded, order_runs
+from pytest_llmbench.ingest.unnamed_logs import FEWEST_STEPS, Looker
 from pytest_llmbench.pipeline.catalog import Catalog, read_tables
 from pytest_llmbench.pipeline.settings import Settings
 
 NO_STEP = "no training step in it that docs/parsing.md knows, and not the name of a launched job"
 
 if TYPE_CHECKING:
+    from pytest_llmbench.ingest.discover import RunSearch
     from pytest_llmbench.ingest.discover.match import Matching
     from pytest_llmbench.ingest.discover.megatron_bridge import Tables
     from pytest_llmbench.ingest.reading.reader import ReadCounts, Reading
@@ -96,7 +99,7 @@ def ingest(
 
     `tell` is called with how far reading is, whenever something was read.
     """
-    from pytest_llmbench.ingest.discover import find_runs
+    from pytest_llmbench.ingest.discover import RunSearch
     from pytest_llmbench.ingest.discover.match import cache_matches
     from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place
     from pytest_llmbench.ingest.reading.cache import LogCache
@@ -104,7 +107,8 @@ def ingest(
     from pytest_llmbench.ingest.sources.stores import Stores
 
     stores = Stores()
-    discovery = find_runs(settings.logs, stores)
+    search = RunSearch(settings.logs, stores)
+    discovery = search.discovery
     cache = LogCache(settings.cache, settings.logs, catalog.definitions) if settings.cache else None
     find = cache_matches()
     ignored = [IgnoredFile(path.name, why) for path, why in discovery.ignored if path.name != "nsys_profile"]
@@ -141,8 +145,12 @@ def ingest(
     choice = _choose_metrics(discovery.metrics, runs, lone, catalog, read_all)
     runs = [run for run in runs if run.id not in choice.displaced] + [identify_run(run) for run in choice.runs]
     ignored += choice.ignored
+    choice = _choose_unnamed(search, runs, catalog, read_all)
+    unnamed = {run.files.id for run in choice.runs}
+    runs += [identify_run(run) for run in choice.runs]
+    ignored = [file for file in ignored if file.name not in choice.displaced] + list(choice.ignored)
     own, attached = drop_attached(runs)
-    own, tracked = drop_tracked(own)
+    own, tracked = drop_tracked(own, unnamed)
     once, copies = drop_copies(order_runs(own, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)
     kept, repeated = mark_copies(kept)
@@ -216,8 +224,8 @@ def _choose_streams(runs: Sequence[ReadRun], read_all: ReadAll) -> list[ReadRun]
 
 
 @dataclass(frozen=True, slots=True)
-class _MetricsChoice:
-    """The metrics that are runs, the ids of the runs whose logs they displace, and what was left out."""
+class _Choice:
+    """Further files that are runs, the runs or ignored files whose place they take, and what was left out."""
 
     runs: tuple[ReadRun, ...] = ()
     displaced: frozenset[str] = frozenset()
@@ -226,12 +234,12 @@ class _MetricsChoice:
 
 def _choose_metrics(
     metrics: Sequence[RunFiles], runs: Sequence[Run], lone: Sequence[ReadRun], catalog: Catalog, read_all: ReadAll
-) -> _MetricsChoice:
+) -> _Choice:
     """Return which files of metrics are runs although logs were found under the same path."""
     from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place
 
     if not metrics:
-        return _MetricsChoice()
+        return _Choice()
     logged = {run.id: ReadRun(run.found, run.attempts) for run in runs}
     outdone = (
         run.id
@@ -259,7 +267,44 @@ def _choose_metrics(
     left_out = (attempt.log for files in metrics if files.id not in names for attempt in files.attempts)
     ignored += [IgnoredFile(log.name, LEFT_OUT) for log in left_out]
     ignored += [IgnoredFile(name, _describe_displaced(logged[name], winner)) for name, winner in displaced.items()]
-    return _MetricsChoice(tuple(with_steps), frozenset(displaced), tuple(ignored))
+    return _Choice(tuple(with_steps), frozenset(displaced), tuple(ignored))
+
+
+def _choose_unnamed(search: RunSearch, runs: Sequence[Run], catalog: Catalog, read_all: ReadAll) -> _Choice:
+    """Return which files are runs although they are not called logs: they hold steps that no other log of them does."""
+    from pytest_llmbench.ingest.discover.path_patterns import matches
+    from pytest_llmbench.ingest.discover.run_facts import list_own_places
+
+    if not search.discovery.unnamed:
+        return _Choice()
+    own = list_own_places(catalog.recipes)
+    look = Looker(catalog.definitions)
+    logged = Neighbours(run.found for run in runs if count_times(ReadRun(run.found, run.attempts).logs))
+    accepted: list[Path] = []
+    ignored: list[IgnoredFile] = []
+    for files in search.discovery.unnamed:
+        choice = look.choose(
+            files,
+            own=[name for name in files.names if any(matches(place, (*files.folder.parts, name)) for place in own)],
+            has_log=logged.has_in(files.folder),
+            has_log_near=logged.is_near(files.folder, files.given_path),
+        )
+        accepted += [files.folder / name for name in choice.accepted]
+        ignored += [IgnoredFile(name, why) for name, why in choice.ignored]
+    read = _choose_streams(read_all(search.find_unnamed_runs(accepted)), read_all) if accepted else []
+    jobs = {run.found.job_id for run in runs if run.found.job_id and count_steps(run)}
+    kept: list[ReadRun] = []
+    for run in read:
+        steps = count_trained_steps(run.logs)
+        if run.files.job_id in jobs:
+            why = f"{steps} steps, and the log of job {run.files.job_id} has another name"
+        elif steps < FEWEST_STEPS and not any(matches(place, run.files.attempts[0].log.parts) for place in own):
+            why = f"not called as a log, and {steps} steps: expected {FEWEST_STEPS} or more"
+        else:
+            kept.append(run)
+            continue
+        ignored.append(IgnoredFile(run.files.id, why))
+    return _Choice(tuple(kept), frozenset(path.name for path in accepted), tuple(ignored))
 
 
 def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:

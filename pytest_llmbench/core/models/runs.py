@@ -118,11 +118,20 @@ class RunFiles:
     given_path: Path | None = None  # the path among those given that led to it
 
 
+class UnnamedFiles(NamedTuple):
+    """The files of a folder that may be logs although they are not called so."""
+
+    folder: Path
+    names: tuple[str, ...]
+    given_path: Path  # the path among those given that led to them
+
+
 @dataclass(frozen=True, slots=True)
 class Discovery:
     """What was found below the paths of a user."""
 
     runs: tuple[RunFiles, ...]
+    unnamed: tuple[UnnamedFiles, ...] = ()  # their text alone shows whether they are logs
     metrics: tuple[RunFiles, ...] = ()  # files of metrics under paths that lead to logs: they may be of the same runs
     ignored: tuple[tuple[Path, str], ...] = ()  # files that are no runs, with the reason
     unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong

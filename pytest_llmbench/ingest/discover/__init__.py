@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -13,12 +14,23 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models import AttemptFiles, Clock, Dating, Discovery, Hint, Reason, Remains, RunFiles
+from pytest_llmbench.core.models import (
+    AttemptFiles,
+    Clock,
+    Dating,
+    Discovery,
+    Hint,
+    Reason,
+    Remains,
+    RunFiles,
+    UnnamedFiles,
+)
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.evidence import TWINS, OwnedRun, add_reports, find_exclusion, find_twin
 from pytest_llmbench.ingest.discover.folders import (
     Layout,
     find_launcher,
+    find_layout,
     find_surroundings,
     read_filing_date,
     read_stamp,
@@ -26,6 +38,7 @@ from pytest_llmbench.ingest.discover.folders import (
 )
 from pytest_llmbench.ingest.discover.group import (
     ERROR_ALONE,
+    NOT_READ,
     Assignment,
     FolderJobs,
     JobDraft,
@@ -34,10 +47,11 @@ from pytest_llmbench.ingest.discover.group import (
     find_empty_launches,
     find_job_folders,
     find_log_folders,
+    group_files,
     list_nameless,
 )
 from pytest_llmbench.ingest.discover.metadata import Metadata, read_metadata
-from pytest_llmbench.ingest.discover.walk import Folder, Walk, WalkedFile
+from pytest_llmbench.ingest.discover.walk import RENAMED, Folder, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import Stores
 
 _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
@@ -53,7 +67,56 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     then open the files that were found in them. Files of metrics are runs if no log is found under the path that leads
     to them.
     """
-    walk = Walk(stores or Stores(), opens_archives=stores is not None).run(paths)
+    return RunSearch(paths, stores).discovery
+
+
+class RunSearch:
+    """A search for runs, which files can be added to whose text shows that they are logs."""
+
+    def __init__(self, paths: Sequence[Path], stores: Stores | None = None) -> None:
+        """Search the paths."""
+        self._walk = Walk(stores or Stores(), opens_archives=stores is not None).run(paths)
+        self.discovery = _find_named_runs(self._walk)
+
+    def find_unnamed_runs(self, accepted: Collection[Path]) -> tuple[RunFiles, ...]:
+        """Return the runs whose logs are these files, each with the other stream of its job."""
+        by_folder: dict[str, set[str]] = defaultdict(set)
+        for path in accepted:
+            by_folder[str(path.parent)].add(path.name)
+        taken = [run.id for run in (*self.discovery.runs, *self.discovery.metrics)]
+        owned: list[OwnedRun] = []
+        for folder in (folder for folder in self._walk.folders if folder.text in by_folder):
+            chosen = frozenset(by_folder[folder.text])
+            place = _make_unnamed_folder(folder, chosen)
+            owned += [(run, place.where.inside) for run in _make_runs(place, {}, self._walk)]
+        return _make_ids_unique(add_reports(owned, self._walk.reports, ()), taken)
+
+
+def _make_unnamed_folder(folder: Folder, chosen: frozenset[str]) -> JobFolder:
+    """Return a folder with the chosen files and the other streams of their jobs alone."""
+    streams = {names.name_other_stream(name, "stderr") for name in chosen}
+    wanted = chosen | (streams & {*folder.unnamed, *(file.name for file in folder.files)})
+    alone = replace(folder, files=[], unnamed=[], chosen=chosen, only_chosen=True)
+    for name in sorted(wanted):
+        with suppress(OSError):  # gone since it was found
+            status = os.stat(os.path.join(folder.text, name))
+            alone.files.append(WalkedFile(name, status.st_mtime, (status.st_dev, status.st_ino)))
+    return JobFolder(alone, group_files(alone), find_layout(alone.parts))
+
+
+def _list_unnamed(walk: Walk) -> Iterator[UnnamedFiles]:
+    """Yield the files of this machine that may be logs although they are not called so."""
+    alone = defaultdict(list)
+    for path, why in walk.ignored:
+        if why == ERROR_ALONE or (why == NOT_READ and names.may_be_log(path.name) and not RENAMED.fullmatch(path.name)):
+            alone[str(path.parent)].append(path.name)
+    for folder in walk.folders:
+        found = (*folder.unnamed, *alone.get(folder.text, ()))
+        if found and os.path.isabs(folder.text) and walk.stores.find_archive(folder.path) is None:
+            yield UnnamedFiles(folder.path, found, folder.given_path)
+
+
+def _find_named_runs(walk: Walk) -> Discovery:
     emptied = _drop_doubles(walk)
     job_folders = find_job_folders(walk.folders)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
@@ -76,7 +139,8 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     marks = tuple(walk.marks.list_problems())
     dated = ((path, _convert_time(modified), what) for path, modified, what in walk.hidden)
     hidden = tuple((path, modified, what) for path, modified, what in dated if modified is not None)
-    return Discovery(runs, beside_logs, tuple(walk.ignored), tuple(walk.unreadable), hidden, marks)
+    unnamed = tuple(_list_unnamed(walk))
+    return Discovery(runs, unnamed, beside_logs, tuple(walk.ignored), tuple(walk.unreadable), hidden, marks)
 
 
 def _mark_twin(run: RunFiles, place: JobFolder, folders: Collection[str]) -> RunFiles:

@@ -30,6 +30,7 @@ _SKIPPED = {
 _SKIPPED_LOG = re.compile(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTALL)
 _TRAINING = re.compile(rf"\.(?:{names.TYPE})_")
 _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
+NOT_READ = "not read, by its name; give the file itself to read it as a log"
 ERROR_ALONE = "standard error without a log beside it"
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 
@@ -143,7 +144,7 @@ def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
     if name.endswith((".yaml", ".yml", ".err", VARIANT_MARK)) or is_metrics(name):
         return ""
     if not names.is_called_log(name):
-        return "not read, by its name; give the file itself to read it as a log"
+        return NOT_READ
     match = _SKIPPED_LOG.match(name)
     if match and (match.start(1) == 0 or not _TRAINING.search(name)):
         return _SKIPPED[match[1]]
@@ -196,6 +197,9 @@ def _draft_job(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Jo
         return JobDraft(parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem), 0
     if slurm := _SLURM.fullmatch(file):
         return JobDraft(slurm[1], stem), 0
+    output, output_job = names.read_output_job(file)
+    if output_job:
+        return JobDraft(output_job, output, names.read_log_name(output).pairs, launched=False), 0
     name = names.read_log_name(stem, folder.name)
     job = name.job or next(
         (other_job for other_job in metadata if re.search(rf"(?:^|[-_.]){re.escape(other_job)}$", stem)), ""
@@ -213,7 +217,7 @@ def _map_names(files: Iterable[str]) -> dict[str, str]:
 
 
 def _name_second_stream(file: str) -> str:
-    return "stderr.log" if file == "stdout.log" else ""
+    return names.name_other_stream(file, "stderr")
 
 
 def _add_slurm(

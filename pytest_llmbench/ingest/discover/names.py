@@ -65,6 +65,21 @@ _NUMBERS = re.compile(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
 # How the name of a log ends; the last one is what GPT-NeoX writes.
 _LOG_ENDS = (".out", ".log", "_stdout.txt")
 _RESULT = re.compile(r"result_\d{1,4}\.txt")  # what MLPerf's rules call a log
+# What batch systems, launchers and shells call the output of a job: `x.o1234` of PBS and Grid Engine, `workerlog.0` of
+# Paddle.
+_OUTPUT = re.compile(
+    r".+\.(?P<stream>[oe])(?P<job>\d+(?:[.-]\d+)?)|workerlog\.\d+|.*(?<![a-z])(?:stdout|stderr|nohup)(?![a-z]).*",
+    _IGNORE,
+)
+# A name that ends so has a suffix. Other names may be those of logs: without a suffix, or with a number or a date.
+_SUFFIX = re.compile(r"[a-z]{1,12}\d?")
+_OUTPUT_SUFFIXES = ("stdout", "stderr", "output", "console", "error", "errors", "logs", "ou", "er", "err")
+_LOG_WORD = re.compile(r"(?<![a-z])(?:logs?|out|output|err|error|console|stdout|stderr|nohup)(?![a-z])")
+_DOCUMENT = re.compile(
+    r"(?:read[-_]?me|notes?|todo|licen[cs]e|copying|change(?:s|log)|authors|contributing|makefile|dockerfile|manifest|"
+    r"version|requirements|core)(?![a-z])"
+)
+_RANK = re.compile(r"(.*(?<![a-z])(?:workerlog|rank|worker|proc|process|node|host|device)[-_.]?)(\d{1,6})(.*)", _IGNORE)
 _PACKED = (".gz", ".zst", ".xz", ".bz2")
 _PROFILED = re.compile(r"_nsys(?:_\d+)*$", re.IGNORECASE)
 _TRACED = re.compile(r"nccl[-_]?trace", re.IGNORECASE)
@@ -192,6 +207,50 @@ def read_log_name(stem: str, folder: str = "") -> LogName:
 def is_called_log(name: str) -> bool:
     """Whether a name in small letters ends as that of a log does."""
     return name.endswith(_LOG_ENDS) or bool(_RESULT.fullmatch(name))
+
+
+def may_be_log(name: str) -> bool:
+    """Whether a file that is not called as a log may be one: it is not called as a document or data either."""
+    known_as = name.lower()
+    if name.startswith(".") or _DOCUMENT.match(known_as):
+        return False
+    suffix = known_as.rpartition(".")[2] if "." in known_as else ""
+    if suffix == "txt":
+        return _LOG_WORD.search(known_as) is not None
+    return suffix in _OUTPUT_SUFFIXES or not _SUFFIX.fullmatch(suffix) or is_job_output(name)
+
+
+def is_job_output(name: str) -> bool:
+    """Whether a file is called as batch systems, launchers and shells call what a job printed."""
+    return _OUTPUT.fullmatch(name) is not None
+
+
+def is_like_log(name: str) -> bool:
+    """Whether a name that is not called as a log holds a word for one: `train.log.2026-03-02`, `train_log`."""
+    return is_job_output(name) or _LOG_WORD.search(name.lower()) is not None
+
+
+def read_output_job(name: str) -> tuple[str, str]:
+    """Return the name and the id of the job whose output is called so by PBS or Grid Engine; nothing for others."""
+    match = _OUTPUT.fullmatch(name)
+    return (name[: match.start("stream") - 1], match["job"]) if match and match["job"] else ("", "")
+
+
+def name_other_stream(name: str, stream: str) -> str:
+    """Return the name of standard output or standard error (`stdout`, `stderr`) beside a file; empty if it has none."""
+    other = "stderr" if stream == "stdout" else "stdout"
+    match = _OUTPUT.fullmatch(name)
+    if match and match["stream"]:
+        place = match.start("stream")
+        letters = {"stdout": "o", "stderr": "e"}
+        return f"{name[:place]}{letters[stream]}{name[place + 1 :]}" if match["stream"] == letters[other] else ""
+    return name.replace(other, stream) if other in name else ""
+
+
+def read_rank(name: str) -> tuple[str, int] | None:
+    """Return what the files of all processes of a run share in their names, and the number of the process."""
+    match = _RANK.fullmatch(name)
+    return (f"{match[1]}#{match[3]}", int(match[2])) if match else None
 
 
 @lru_cache(_KNOWN)

@@ -30,6 +30,8 @@ _ROUND = (64, 1000)
 _DIGITS = re.compile(r"\d+")
 # What a tracker adds behind a time, at random.
 _RANDOM = re.compile(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9])")
+# The number of the job in what PBS and Grid Engine call its output.
+_OUTPUT = re.compile(r"(?<=\.[oe])\d+(?:[.-]\d+)?\Z")
 _EVENTS = "events.out.tfevents."
 # torchrun's `--log-dir` holds a folder of each launch, whose name ends at random, with `attempt_0/<rank>/` in it.
 _LAUNCH = re.compile(r"(.*_)[a-z0-9_]{8}", re.DOTALL)
@@ -39,7 +41,7 @@ _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 def generalise(text: str, job_id: str = "") -> str:
     """Return a name with `#` and `*` for what another run of the same configuration may have in its place."""
-    text = _UUID.sub("*", text)
+    text = _OUTPUT.sub("#", _UUID.sub("*", text))
     if job_id:
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])", "#", text)
     text = _MONTH.sub(lambda match: "*" + _DIGITS.sub("#", match[1]), _DATE.sub(_open_numbers, text))

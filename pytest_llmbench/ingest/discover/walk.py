@@ -83,6 +83,7 @@ class Folder:
     parts: tuple[str, ...]
     given_path: Path  # the path among those given that led to it
     files: list[WalkedFile] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)  # files that may be logs although they are not called so
     chosen: frozenset[str] = frozenset()  # the files that were given by name
     only_chosen: bool = False  # nothing else in it was asked for
 
@@ -280,6 +281,8 @@ class Walk:
             self.reports[entry.path] = _read_modified(entry)
             return
         chosen, mentioned, link = name in folder.chosen, _is_mentioned(name), entry.is_symlink()
+        if not mentioned and not folder.only_chosen and names.may_be_log(name):
+            folder.unnamed.append(name)
         if not (chosen or mentioned or link):
             return
         status = entry.stat()

@@ -147,6 +147,17 @@ class File:
         raise LogError(f"{self.path}: {_CHANGED.format(what=missing)}")
 
 
+def read_samples(path: Path, size: int) -> tuple[bytes, ...]:
+    """Return the beginning, the middle and the end of a file, each of at most `size` bytes, as far as they differ.
+
+    LogError if it cannot be read.
+    """
+    with File(path) as file:
+        last = max(0, file.size - size)
+        begins = sorted({0, last // 2, last})
+        return tuple(file.read(begin, min(begin + size, file.size)) for begin in begins)
+
+
 def read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the bytes that a file had when it was opened, which is when the first block is asked for.
 
