@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,9 @@ OUTDONE = 2
 SAME_LAUNCH = timedelta(days=1)
 
 LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
+
+# A log that was last written so long after metrics may be of a later launch.
+WRITTEN_ALONG = timedelta(hours=1)
 
 # Medians of the steps of one run in two files are no further apart: one of them holds means over more steps.
 SAME_RUN = 0.02
@@ -177,6 +180,32 @@ def outdoes(metrics: ReadRun, run: ReadRun) -> bool:
     written = metrics.files.modified, run.files.modified
     together = None in written or abs(written[0] - written[1]) <= SAME_LAUNCH  # type: ignore[operator]
     return together and count_times(metrics.logs) >= OUTDONE * count_times(run.logs)
+
+
+def add_later_endings(metrics: Sequence[ReadRun], silent: Iterable[ReadRun]) -> list[ReadRun]:
+    """Return metrics, the newest beside each log without a step with its ending if that log was written much later.
+
+    A launch that died before it wrote metrics leaves those of the launch before: they must not be judged in its place.
+    """
+    from pytest_llmbench.ingest.parse.endings import add_error_ending, name_file
+
+    by_id = {run.files.id: run for run in metrics}
+    neighbours = Neighbours(run.files for run in metrics)
+    for console in silent:
+        written = console.files.modified
+        ending = next((log.ending for log in reversed(console.logs) if log.ending), None)
+        dated = [files for files in neighbours.find(console.files) if files.modified] if ending and written else []
+        newest = max(dated, key=_get_modified, default=None)
+        if ending and written and newest and written - _get_modified(newest) > WRITTEN_ALONG:
+            run = by_id[newest.id]
+            ended = name_file(ending, console.files.attempts[-1].log.name)
+            attempts = (*run.attempts[:-1], replace(run.attempts[-1], log=add_error_ending(run.logs[-1], ended)))
+            by_id[newest.id] = replace(run, attempts=attempts)
+    return list(by_id.values())
+
+
+def _get_modified(files: RunFiles) -> datetime:
+    return files.modified or datetime.min.replace(tzinfo=UTC)
 
 
 def find_unlike(metrics: Sequence[ReadRun], runs: Sequence[ReadRun]) -> Iterator[ReadRun]:

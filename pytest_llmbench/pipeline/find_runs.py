@@ -49,6 +49,7 @@ from pytest_llmbench.ingest.log_choice import (
     Neighbours,
     ReadRun,
     Surroundings,
+    add_later_endings,
     can_be_outdone,
     choose_streams,
     count_times,
@@ -267,7 +268,7 @@ def _choose_metrics(
     left_out = (attempt.log for files in metrics if files.id not in names for attempt in files.attempts)
     ignored += [IgnoredFile(log.name, LEFT_OUT) for log in left_out]
     ignored += [IgnoredFile(name, _describe_displaced(logged[name], winner)) for name, winner in displaced.items()]
-    return _Choice(tuple(with_steps), frozenset(displaced), tuple(ignored))
+    return _Choice(tuple(add_later_endings(with_steps, lone)), frozenset(displaced), tuple(ignored))
 
 
 def _choose_unnamed(search: RunSearch, runs: Sequence[Run], catalog: Catalog, read_all: ReadAll) -> _Choice:

@@ -118,6 +118,25 @@ def test_metrics_of_another_launch_displace_no_log(tmp_path: Path) -> None:
     assert list(logs(ingested, tmp_path)) == ["run/train.log"]
 
 
+CRASH = 'Traceback (most recent call last):\n  File "fit.py", line 1, in <module>\nValueError: no data\n'
+
+
+@pytest.mark.parametrize(
+    ("hours", "printed", "ended"), [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)]
+)
+def test_launch_that_died_later_ends_the_metrics_beside_it(
+    tmp_path: Path, hours: int, printed: str, *, ended: bool
+) -> None:
+    """The newest run died before it wrote metrics; those of the last one are not judged as if nothing had happened."""
+    versions = [f"logs/version_{number}/metrics.csv" for number in (0, 1)]
+    read(tmp_path, {"train.log": printed, versions[0]: csv(), versions[1]: csv(seconds=2.1)})
+    for path, hour in ((versions[0], 0), (versions[1], 24), ("train.log", 24 + hours)):
+        os.utime(tmp_path / path, (DAY + 3600.0 * hour, DAY + 3600.0 * hour))
+    runs = ingest(Settings(logs=(tmp_path,)), Catalog((), {}), NOW).runs
+    endings = {run.found.folder.name: run.attempts[0].log.ending for run in runs}
+    assert {name: ending is not None for name, ending in endings.items()} == {"version_0": False, "version_1": ended}
+
+
 @pytest.mark.parametrize(
     ("seconds", "console", "runs"),
     [
