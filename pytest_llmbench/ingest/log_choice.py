@@ -182,26 +182,20 @@ def outdoes(metrics: ReadRun, run: ReadRun) -> bool:
     return together and count_times(metrics.logs) >= OUTDONE * count_times(run.logs)
 
 
-def add_later_endings(metrics: Sequence[ReadRun], silent: Iterable[ReadRun]) -> list[ReadRun]:
-    """Return metrics, the newest beside each log without a step with its ending if that log was written much later.
+def find_died(metrics: Sequence[ReadRun], silent: Iterable[ReadRun]) -> Iterator[tuple[ReadRun, str]]:
+    """Yield logs without a step of launches that died, each with the id of the metrics that the launch before it left.
 
-    A launch that died before it wrote metrics leaves those of the launch before: they must not be judged in its place.
+    That is a log that prints a failure and was written much later than the newest metrics beside or below it: they
+    must not be judged in its place.
     """
-    from pytest_llmbench.ingest.parse.endings import add_error_ending, name_file
-
-    by_id = {run.files.id: run for run in metrics}
     neighbours = Neighbours(run.files for run in metrics)
     for console in silent:
         written = console.files.modified
-        ending = next((log.ending for log in reversed(console.logs) if log.ending), None)
-        dated = [files for files in neighbours.find(console.files) if files.modified] if ending and written else []
-        newest = max(dated, key=_get_modified, default=None)
-        if ending and written and newest and written - _get_modified(newest) > WRITTEN_ALONG:
-            run = by_id[newest.id]
-            ended = name_file(ending, console.files.attempts[-1].log.name)
-            attempts = (*run.attempts[:-1], replace(run.attempts[-1], log=add_error_ending(run.logs[-1], ended)))
-            by_id[newest.id] = replace(run, attempts=attempts)
-    return list(by_id.values())
+        if written is None or not any(log.ending for log in console.logs):
+            continue
+        newest = max(neighbours.find(console.files), key=_get_modified, default=None)
+        if newest and newest.modified and written - newest.modified > WRITTEN_ALONG:
+            yield console, newest.id
 
 
 def _get_modified(files: RunFiles) -> datetime:

@@ -49,11 +49,11 @@ from pytest_llmbench.ingest.log_choice import (
     Neighbours,
     ReadRun,
     Surroundings,
-    add_later_endings,
     can_be_outdone,
     choose_streams,
     count_times,
     count_trained_steps,
+    find_died,
     find_unlike,
     outdoes,
     swap_silent_streams,
@@ -146,6 +146,7 @@ def ingest(
     choice = _choose_metrics(discovery.metrics, runs, lone, catalog, read_all)
     runs = [run for run in runs if run.id not in choice.displaced] + [identify_run(run) for run in choice.runs]
     ignored += choice.ignored
+    runs += _identify_died(choice.died, runs, identify_run)
     choice = _choose_unnamed(search, runs, catalog, read_all)
     unnamed = {run.files.id for run in choice.runs}
     runs += [identify_run(run) for run in choice.runs]
@@ -231,6 +232,7 @@ class _Choice:
     runs: tuple[ReadRun, ...] = ()
     displaced: frozenset[str] = frozenset()
     ignored: tuple[IgnoredFile, ...] = ()
+    died: tuple[tuple[ReadRun, str], ...] = ()  # later launches without a step, each with the run of the one before
 
 
 def _choose_metrics(
@@ -268,7 +270,7 @@ def _choose_metrics(
     left_out = (attempt.log for files in metrics if files.id not in names for attempt in files.attempts)
     ignored += [IgnoredFile(log.name, LEFT_OUT) for log in left_out]
     ignored += [IgnoredFile(name, _describe_displaced(logged[name], winner)) for name, winner in displaced.items()]
-    return _Choice(tuple(add_later_endings(with_steps, lone)), frozenset(displaced), tuple(ignored))
+    return _Choice(tuple(with_steps), frozenset(displaced), tuple(ignored), tuple(find_died(with_steps, lone)))
 
 
 def _choose_unnamed(search: RunSearch, runs: Sequence[Run], catalog: Catalog, read_all: ReadAll) -> _Choice:
@@ -306,6 +308,18 @@ def _choose_unnamed(search: RunSearch, runs: Sequence[Run], catalog: Catalog, re
             continue
         ignored.append(IgnoredFile(run.files.id, why))
     return _Choice(tuple(kept), frozenset(path.name for path in accepted), tuple(ignored))
+
+
+def _identify_died(
+    died: Sequence[tuple[ReadRun, str]], runs: Sequence[Run], identify_run: Callable[[ReadRun], Run]
+) -> list[Run]:
+    """Return launches that died as runs of the configuration of the metrics that the launch before left."""
+    by_id = {run.id: run for run in runs}
+    return [
+        dataclasses.replace(identify_run(console), identity=by_id[name].identity)
+        for console, name in died
+        if by_id[name].identity.key is not None
+    ]
 
 
 def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:

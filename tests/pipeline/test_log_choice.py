@@ -122,19 +122,22 @@ CRASH = 'Traceback (most recent call last):\n  File "fit.py", line 1, in <module
 
 
 @pytest.mark.parametrize(
-    ("hours", "printed", "ended"), [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)]
+    ("hours", "printed", "died"), [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)]
 )
-def test_launch_that_died_later_ends_the_metrics_beside_it(
-    tmp_path: Path, hours: int, printed: str, *, ended: bool
+def test_launch_that_died_is_a_run_after_the_metrics_beside_it(
+    tmp_path: Path, hours: int, printed: str, *, died: bool
 ) -> None:
     """The newest run died before it wrote metrics; those of the last one are not judged as if nothing had happened."""
+    own = replace(BASELINE, match=RunMatch("logs/version_#/metrics.csv", (("steps", "20"),)))
+    own = replace(own, dialect="metrics")
+    catalog = Catalog((own_recipe(own),), {})
     versions = [f"logs/version_{number}/metrics.csv" for number in (0, 1)]
     read(tmp_path, {"train.log": printed, versions[0]: csv(), versions[1]: csv(seconds=2.1)})
     for path, hour in ((versions[0], 0), (versions[1], 24), ("train.log", 24 + hours)):
         os.utime(tmp_path / path, (DAY + 3600.0 * hour, DAY + 3600.0 * hour))
-    runs = ingest(Settings(logs=(tmp_path,)), Catalog((), {}), NOW).runs
-    endings = {run.found.folder.name: run.attempts[0].log.ending for run in runs}
-    assert {name: ending is not None for name, ending in endings.items()} == {"version_0": False, "version_1": ended}
+    runs = ingest(Settings(logs=(tmp_path,)), catalog, NOW).runs
+    assert [run.attempts[0].files.log.name for run in runs][: 1 + died] == ["train.log", "metrics.csv"][1 - died :]
+    assert {run.identity.key for run in runs} == {own.key}
 
 
 @pytest.mark.parametrize(
