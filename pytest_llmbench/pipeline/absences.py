@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution, CautionCode, Measurement, Reason, Verdict
+from pytest_llmbench.core.models import Caution, CautionCode, Measurement, Verdict
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
 
 NAMED = 3
@@ -61,7 +61,7 @@ def _list_newer(result: ConfigurationResult, results: SessionResults) -> Iterato
     """Yield the runs of a configuration that are newer than the judged one; all if none is judged."""
     judged = result.judgement.measurement
     for run in results.measurements.get(result.case.key, ()):
-        if judged is not None and run.run is judged.run:
+        if judged is not None and run.run is judged.run and judged.excluded is None:
             return
         yield run
 
@@ -74,7 +74,7 @@ def _list_retried(results: SessionResults, selected: Sequence[ConfigurationResul
             night = [judged, *_list_night(judged, judged.started, results.measurements.get(result.case.key, ()))]
             bad = [run.run.id for run in night if _is_bad(run, result.judgement.bound_seconds)]
             if len(bad) > len(night) / 2:
-                text = f"{result.case.id}: {len(bad)} of {len(night)} runs of a night are bad, and the last is good"
+                text = f"{result.case.id}: {len(bad)} of {len(night)} runs of a night are not good, and the last is"
                 yield Caution(CautionCode.RETRIED, formatting.escape(f"{text}: {formatting.join_first(bad, NAMED)}"))
 
 
@@ -86,10 +86,7 @@ def _list_night(judged: Measurement, started: datetime, runs: Collection[Measure
 
 
 def _is_bad(run: Measurement, bound: float) -> bool:
-    """Whether a run failed, or was slower than its bound; one that still runs is neither."""
+    """Whether a run cannot be judged, or was slower than its bound."""
     from pytest_llmbench.judge.run_selection import find_unusable
 
-    problem = find_unusable(run)
-    if problem is not None:
-        return problem.reason is not Reason.STILL_RUNNING
-    return (run.statistic_seconds or 0.0) > bound
+    return find_unusable(run) is not None or (run.statistic_seconds or 0.0) > bound

@@ -78,6 +78,10 @@ LONGEST_WAIT = timedelta(days=1)
 long, and each night after it would be out of judgement."""
 
 
+ZONES_DIFFER = timedelta(hours=14)
+"""A log may print its times in the zone of another place."""
+
+
 @dataclass(frozen=True, slots=True)
 class IngestedRuns:
     """The runs under the given paths, newest first, what could not be read, and what is no run, with the reason."""
@@ -121,9 +125,8 @@ def ingest(
 
     def identify_run(run: ReadRun) -> Run:
         identified = _identify(run.files, run.attempts, settings, catalog, now, find=find, tables=tables)
-        pending = run.files.trial_pending_since
-        late = identified.started and pending and identified.started - pending > LONGEST_WAIT
-        return _read_as_known(_drop_pending_mark(identified) if late else identified, catalog, tables)
+        shown = identified if _may_be_trial(identified) else _drop_pending_mark(identified)
+        return _read_as_known(shown, catalog, tables)
 
     runs: list[Run] = []
     lone: list[ReadRun] = []
@@ -192,6 +195,12 @@ def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
         counts[entry.id] += 1
         number = counts[entry.id]
         yield dataclasses.replace(entry, id=f"{entry.id}~{number}") if number > 1 else entry
+
+
+def _may_be_trial(run: Run) -> bool:
+    """Whether a run may be the one of the unknown job of an A/B: it started around the time of its submission."""
+    since = run.found.trial_pending_since
+    return run.started is None or since is None or -ZONES_DIFFER < run.started - since <= LONGEST_WAIT
 
 
 def _drop_pending_mark(run: Run) -> Run:

@@ -56,6 +56,25 @@ def test_a_red_check_is_shown_where_all_else_is_quiet() -> None:
     assert lines[:2] == ["weak-scaling: 1 REGRESSION", "  family: 93.1 % of the throughput"]
 
 
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+def test_documented_configurations_without_a_run_are_one_line(verbosity: int) -> None:
+    """The user's own one stands out by its name."""
+    documented = [{**missing(f"absent-{number}"), "own": False} for number in range(9)]
+    own = [{**told(), "own": True}, {**missing("mine"), "own": True}]
+    text = " ".join(" ".join(render_summary([*documented, *own], [], verbosity)).split())
+    assert ("MISSING 1 without a run: mine MISSING 9 documented configurations have no run" in text) is (verbosity >= 0)
+    assert ("absent-8" in text) is (verbosity > 0)
+    assert ("next: mine without a run: pytest -k mine --llmb-launch" in text) is (verbosity >= 0)
+    assert text.endswith("1 green: 1 PASS; 10 skipped: 10 MISSING")
+
+
+def test_required_documented_configuration_is_named() -> None:
+    described = [{**missing("needed", "failed"), "own": False}, {**missing("absent"), "own": False}, told()]
+    text = " ".join(render_summary([*described, {**told(identifier="mine"), "own": True}], []))
+    assert "MISSING        1 without a run: needed" in text
+    assert "MISSING        1 documented configuration has no run" in text
+
+
 def test_everything_without_a_run_is_named_where_more_was_asked_for() -> None:
     absent = [missing(f"absent-{number}") for number in range(9)]
     assert "absent-8" not in " ".join(render_summary(absent, []))

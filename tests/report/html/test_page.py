@@ -14,7 +14,7 @@ import pytest
 from builders import NOW
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import told
+from outcomes import missing, told
 
 from pytest_llmbench.core.models import Reason, UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
@@ -86,6 +86,17 @@ def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
     named = [attributes["aria-labelledby"] for attributes in parsed.of("svg")]
     assert len(named) > 200
     assert set(named) <= set(ids)
+
+
+def test_documented_configurations_without_a_run_are_one_line() -> None:
+    documented = [{**missing(f"absent-{number}"), "own": False} for number in range(9)]
+    parsed = Parsed(render([*documented, {**told(), "own": True}, {**missing("mine"), "own": True}], NOW))
+    assert parsed.inside == []
+    assert "9 documented configurations have no run" in parsed.words
+    ids = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
+    assert "mine" in ids
+    assert not [name for name in ids if str(name).startswith("absent")]
+    assert {str(attributes["href"])[1:] for attributes in parsed.of("a")} <= ids
 
 
 @pytest.mark.slow
