@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import CheckKind
+from pytest_llmbench.core.models import CheckKind, Reason
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.stop_signals import StopSignals
 
@@ -312,9 +312,12 @@ class Session:
 
     @property
     def failing_unmatched(self) -> tuple[UnmatchedRun, ...]:
-        """The unmatched runs that have an item of their own: none where they are only listed, or nothing is judged."""
-        judging = self.settings.unmatched == "fail" and self.settings.record is None
-        return self.results.unmatched if judging else ()
+        """The unmatched runs that have an item of their own: none where they are only listed. A recording has those of
+        unreadable marks: what it records may be a run of an A/B."""
+        if self.settings.unmatched != "fail":
+            return ()
+        recording = self.settings.record is not None
+        return tuple(run for run in self.results.unmatched if not recording or run.reason is Reason.MARK_UNREADABLE)
 
     def pack_for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""

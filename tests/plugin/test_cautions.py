@@ -309,3 +309,19 @@ def test_change_too_large_to_accept_asks_for_recording(
         "it is more than the 10 % that an entry may accept; record what is slower than that: --llmb-record=DIR "
         "--llmb-accept-drift=REASON"
     ]
+
+
+# --- marks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [["-k", GROK], ["--llmb-record=own"]])
+def test_unreadable_mark_is_red(judged: Judge, generated: Write, more: list[str]) -> None:
+    """Also of a recording, which may be one of a run of an A/B."""
+    folder = generated(GROK)
+    place = next(folder.rglob("log-*.out")).parent.parent
+    (place / ".llmbench-ab").write_text("abc")
+    ended = judged(f"--llmb-logs={folder}", *more)
+    assert ended.ret == pytest.ExitCode.TESTS_FAILED
+    assert ended.verdicts[f"unreadable-{place.name}/.llmbench-ab"] == "mark-unreadable"
+    assert ended.verdicts[GROK] in ("PASS", "RECORDED")

@@ -31,13 +31,11 @@ def find_unfinished(names: Iterable[str]) -> Iterator[str]:
 
 def find_final_name(name: str) -> str:
     """Return the name that a log has before or after it bears this one; "" for a file of another kind."""
-    if _is_log(name):
-        return ""
     bare = final = name.lstrip(".")
     while (shorter := _strip(final, random=bare != name)) != final:
         final = shorter
         if _is_log(final):
-            return final
+            return "" if _is_log(name) else final  # the name of an event file may end with anything
     return ""
 
 
