@@ -191,7 +191,7 @@ APART = ("testing", "saving")
 GROUPS = (
     *("step", *(name for row in TIMED for name in row)),
     *APART,
-    *("unit", "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes"),
+    *("unit", "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes", "throughput"),
 )
 """The groups of a pattern: what a line says of a step."""
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from pytest_llmbench.core.models import (
     Checkpoints,
     Measurement,
     Metric,
+    Note,
     Problem,
     Reason,
     Run,
     Window,
 )
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.measure import attempts, configuration, metrics, notes, training, validity
+from pytest_llmbench.measure import attempts, configuration, metrics, notes, outside, training, validity, wall_clock
 from pytest_llmbench.measure.attempts import Choice, choose_segment
 from pytest_llmbench.measure.moving_mean import detect_moving_mean
 from pytest_llmbench.measure.window import Timing, compute_statistic, compute_timing, find_gaps
@@ -30,13 +31,26 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
 
-def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool = False) -> Measurement:
+DEFAULT_TOLERANCE = 0.05
+"""How much slower than its baseline a run may be, where nobody says otherwise."""
+
+
+def measure(
+    run: Run,
+    baseline: Baseline,
+    now: datetime,
+    *,
+    step_time_only: bool = False,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> Measurement:
     """Return what `run` measured over the baseline's window, or why it cannot be judged.
 
     Steps that are faster than 100 % MFU, or only dispatched when their time was taken, are set aside and noted; in the
     window they make the run invalid. A time that the log does not print follows from its tokens/s where it can.
 
-    With `step_time_only` metrics and notes, which take as long as all the rest, are left out: older runs need none.
+    With `step_time_only` metrics and notes, which take as long as all the rest, are left out: older runs need none. So
+    is what its log shows besides the step times of the window: that clocks contradict each other, or steps outside the
+    window are slower by more than `tolerance`.
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)
@@ -78,10 +92,12 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
     )
     if step_time_only:
         return measurement
+    beside = check_besides(timed, baseline, width, tolerance)
     observed = (*training.observe(run, choice, timed, baseline), *configuration.observe(timed))
     return dataclasses.replace(
         measurement,
-        observed=tuple((name.value, value) for name, value in observed),
+        problems=(*problems, *(() if excluded else beside.problems)),
+        observed=(*beside.observed, *((name.value, value) for name, value in observed)),
         metrics=(*_list_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints)),
         expected=metrics.expect_metrics(baseline),
         notes=(
@@ -89,8 +105,38 @@ def measure(run: Run, baseline: Baseline, now: datetime, *, step_time_only: bool
             *attempts.note_slowest(rivals, baseline.window.statistic),
             *notes.list_notes(run, choice, timed, baseline),
             *notes.find_leaks(choice.segment.steps, baseline.window, width),
+            *beside.notes,
             *notes.note_run(run, checkpoints),
         ),
+    )
+
+
+class Beside(NamedTuple):
+    """What a run shows besides the step times of its window."""
+
+    problems: tuple[Problem, ...]
+    notes: tuple[Note, ...]
+    observed: tuple[tuple[str, float], ...]
+
+
+def check_besides(timed: Timing, baseline: Baseline, width: int, tolerance: float) -> Beside:
+    """Compare the steps with their stamps, and those outside the window with those in it.
+
+    `width` is of how many steps each time is a moving mean.
+    """
+    recorded = dict(baseline.recording.observed) if baseline.recording else {}
+    clocks = wall_clock.compare_clocks(timed, baseline.window)
+    slow = outside.check_outside(timed, baseline.window, width)
+    return Beside(
+        (
+            *wall_clock.find_problems(clocks, timed, baseline, recorded, tolerance),
+            *outside.find_problems(slow, baseline, recorded, tolerance),
+        ),
+        (
+            *wall_clock.list_notes(clocks, timed, baseline.window, recorded),
+            *outside.list_notes(slow, baseline, recorded, tolerance),
+        ),
+        tuple((name.value, value) for name, value in (*wall_clock.observe(clocks), *outside.observe(slow))),
     )
 
 

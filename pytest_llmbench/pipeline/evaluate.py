@@ -58,7 +58,7 @@ from pytest_llmbench.pipeline.outcomes import (
     judge_case,
 )
 from pytest_llmbench.pipeline.session_checks import check_anything_judged, make_checks
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.pipeline.slow_ranks import with_slow_ranks
 from pytest_llmbench.pipeline.unmatched import find_unmatched
 
@@ -131,7 +131,7 @@ def evaluate_runs(
     current = [run for run in runs if not _is_before(run, settings)]
     # A recording keeps what each of its runs shows besides its step time.
     judged_runs = settings.runs if settings.record is None else "each"
-    measured = measure_runs(runs, catalog, now, judged_runs)
+    measured = measure_runs(runs, catalog, now, judged_runs, settings)
     judged = judge_measured(measured, settings, catalog, now, past)
     judged = apply_requirements(judged, catalog.required_runs)
     judged, checks = add_fleet_findings(judged, settings, catalog, now, past)
@@ -186,26 +186,32 @@ def _select_current(measurements: Sequence[Measurement], settings: Settings) -> 
     return tuple(measurement for measurement in measurements if not _is_before(measurement.run, settings))
 
 
-def measure_runs(runs: Sequence[Run], catalog: Catalog, now: datetime, judged: str = "newest") -> Measured:
+def measure_runs(
+    runs: Sequence[Run], catalog: Catalog, now: datetime, judged: str = "newest", settings: Settings | None = None
+) -> Measured:
     """Return what runs, newest first, measured against the baselines of their configurations.
 
-    Of the older ones it is the step time only, unless `judged` says that each is judged in an item of its own.
+    Of the older ones it is the step time only, unless `judged` says that each is judged in an item of its own. The
+    tolerance of a baseline is that of `settings`, if they are given.
     """
     by_key: dict[Key, list[Run]] = defaultdict(list)
     for run in runs:
         if run.identity.key is not None:
             by_key[run.identity.key].append(run)
     measured = {
-        key: tuple(tuple(_measure_each(by_key[key], baseline, now, judged)) for baseline in baselines)
+        key: tuple(tuple(_measure_each(by_key[key], baseline, now, judged, settings)) for baseline in baselines)
         for key, baselines in catalog.baselines.items()
     }
     return _with_scaling(measured, catalog)
 
 
-def _measure_each(runs: Sequence[Run], baseline: Baseline, now: datetime, judged: str) -> Iterator[Measurement]:
+def _measure_each(
+    runs: Sequence[Run], baseline: Baseline, now: datetime, judged: str, settings: Settings | None
+) -> Iterator[Measurement]:
+    tolerance = DEFAULT_TOLERANCE.fraction if settings is None else select_tolerance(settings, baseline).factor - 1
     newest = True  # no comparable run was met: it may be this one that is judged
     for run in runs:
-        measurement = measure(run, baseline, now, step_time_only=not newest)
+        measurement = measure(run, baseline, now, step_time_only=not newest, tolerance=tolerance)
         newest = newest and (judged != "newest" or measurement.excluded is not None)
         yield measurement
 

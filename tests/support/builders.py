@@ -97,6 +97,10 @@ def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: A
         "skipped_steps": absent,
         "step_tokens": absent,
         "samples_per_second": absent,
+        "stamp": absent,
+        "since": absent,
+        "paused": np.zeros(count, dtype=bool),
+        "throughput": absent,
     }
     return Steps(**{**made, **columns})
 

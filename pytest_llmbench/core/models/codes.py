@@ -107,7 +107,10 @@ class Observed(StrEnum):
     """What a recorded baseline keeps of its runs beside their step time, so that later runs are compared with it."""
 
     WALL_CLOCK_RATIO = "wall_clock_ratio"  # wall-clock time of the window over the sum of its step times
-    OUTSIDE_LOSS = "outside_loss"  # time lost outside the window, as a fraction of the run's step time
+    RUN_CLOCK_RATIO = "run_clock_ratio"  # the same after the warm-up, without the longest gaps
+    OUTSIDE_GAPS = "outside_gaps"  # gaps between steps outside the window, as a fraction of the run's step time
+    OUTSIDE_LOSS = "outside_loss"  # time lost by slow steps outside the window, as a fraction of the run's step time
+    WORK_PER_STEP = "work_per_step"  # the printed rate times the time between the stamps of lines
     FIRST_LOSS = "first_loss"  # the median of the first losses of the run
     LAST_LOSS = "last_loss"  # the median of the last losses of the window
     GRADIENT_NORM = "gradient_norm"  # the median over the window
@@ -133,6 +136,7 @@ class NoteCode(StrEnum):
     CHECKPOINT_MISSING = "checkpoint-missing"
     CHECKPOINT_SAVED = "checkpoint-saved"
     CLOCK_RESTARTED = "clock-restarted"
+    CLOCK_SET = "clock-set"
     COARSE_BASELINE = "coarse-baseline"
     DRIFT = "drift"
     FEW_RECORDED = "few-recorded"
@@ -166,6 +170,7 @@ class NoteCode(StrEnum):
     PADDED = "padded"
     PARTLY_TIMED = "partly-timed"
     PATH_MASKED = "path-masked"
+    PAUSES = "pauses"
     PROFILER_REPORT = "profiler-report"
     RAMPED_UP = "ramped-up"
     RATE_OF_SAMPLES = "rate-of-samples"
@@ -189,6 +194,7 @@ class NoteCode(StrEnum):
     SEGMENTS = "segments"
     SKIPPED_STEPS = "skipped-steps"
     SLOW_RANK = "slow-rank"
+    SLOW_OUTSIDE_WINDOW = "slow-outside-window"
     SLOWER_THAN_BASELINE = "slower-than-baseline"
     SLOWEST_ATTEMPT = "slowest-attempt"
     STEPS = "steps"
@@ -203,4 +209,5 @@ class NoteCode(StrEnum):
     UNTIMED_STEPS = "untimed-steps"
     UNVERIFIED_BATCH = "unverified-batch"
     UNVERIFIED_LOSS = "unverified-loss"
+    WALL_CLOCK = "wall-clock"
     WARM_UP = "warm-up"

@@ -61,6 +61,11 @@ class Steps:
     skipped_steps: Floats  # how many of the steps since the line before moved no weight
     step_tokens: Floats  # the tokens of a step, as the log counts them
     samples_per_second: Floats  # of all GPUs
+    stamp: Floats  # the clock of the line: seconds since any moment that is one for the segment
+    since: Floats  # from when on the clock of the line counts, where that is not the stamp of the line before
+    # an evaluation or a save is printed between the line before and this one, and more time passed than the steps took
+    paused: Flags
+    throughput: Floats  # work per second by a timer of the log's own, in any unit, beside times that follow from stamps
 
     def __len__(self) -> int:
         return len(self.index)

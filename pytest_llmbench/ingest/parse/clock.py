@@ -13,6 +13,10 @@ from pytest_llmbench.ingest.parse.records import NAN, StepRecord, Tally
 # How much faster than others the steps behind a restart of the clock may be.
 FASTER = 0.9
 
+HOUR = 3600.0
+# By how many seconds a jump of the clock may differ from an hour, beside the time of a step.
+SLACK = 2.0
+
 
 def mark_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
     """Yield the training steps of one rank; the time of one after an evaluation (mean_of 0) counts from that one's end
@@ -74,6 +78,7 @@ def time_steps(records: Sequence[StepRecord], *, first_step: int | None = None) 
     gaps = sorted(record.step - before.step for before, record in pairwise(records))
     if not gaps:
         return [record._replace(resolution=0.0) for record in records]
+    place, jump = find_set_clock(records) if first_step is None else (0, 0.0)
     usual = gaps[len(gaps) // 2]
     first = records[0]._replace(mean_of=min(records[0].step, usual) or 1)
     if first_step is not None and first.since is not None and first.since[1] == 0:  # its clock began anew there
@@ -82,7 +87,50 @@ def time_steps(records: Sequence[StepRecord], *, first_step: int | None = None) 
         first = _time_step(first, first_step - 1, 0.0, 0.0)
     else:
         first = first._replace(resolution=0.0)
-    return [first, *(_time_after(record, before) for before, record in pairwise(records))]
+    timed = [first, *(_time_after(record, before) for before, record in pairwise(records))]
+    if jump:
+        before, after = records[place - 1], records[place]
+        timed[place] = _time_after(after._replace(stamp=after.stamp - jump), before)._replace(stamp=after.stamp)
+    return timed
+
+
+def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
+    """Return the place of the record before which the clock was set by an hour, and by how many seconds; 0 and 0 where
+    it was not.
+
+    One single jump of an hour, give or take the time of its steps, is a clock that was set if time cannot have passed:
+    it goes back, or the rate of its line is as ever. Any other jump, and a second one, is none.
+    """
+    stamps = [record.stamp for record in records]
+    if all(0 <= after - before < HOUR - SLACK for before, after in pairwise(stamps)):
+        return 0, 0.0
+    passed = [record.stamp - _get_begin(record, before)[1] for before, record in pairwise(records)]
+    jumps = [number for number, seconds in enumerate(passed, 1) if not 0 <= seconds < HOUR - SLACK]
+    jumps = [number for number in jumps if not math.isnan(passed[number - 1])]
+    if len(jumps) != 1:
+        return 0, 0.0
+    place = jumps[0]
+    jump = math.copysign(HOUR, passed[place - 1])
+    usual = _estimate_gap([seconds for number, seconds in enumerate(passed, 1) if number != place], records, place)
+    likely = abs(passed[place - 1] - jump - usual) <= SLACK + usual < HOUR / 3
+    if not likely or (jump > 0 and not _is_as_fast(records, place)):
+        return 0, 0.0
+    return place, jump
+
+
+def _estimate_gap(passed: Sequence[float], records: Sequence[StepRecord], place: int) -> float:
+    """Return how long the steps before a record take by the other gaps, infinite without any."""
+    known = sorted(seconds for seconds in passed if math.isfinite(seconds))
+    steps = [record.step - before.step for before, record in pairwise(records)]
+    typical = sorted(steps)[len(steps) // 2]
+    return known[len(known) // 2] * steps[place - 1] / typical if known else math.inf
+
+
+def _is_as_fast(records: Sequence[StepRecord], place: int) -> bool:
+    """Tell whether the rate that a record prints is at least half of what the others print."""
+    rates = [record.throughput if math.isnan(record.tokens) else record.tokens for record in records]
+    known = sorted(rate for rate in rates if math.isfinite(rate))
+    return bool(known) and rates[place] >= 0.5 * known[len(known) // 2]
 
 
 def count_usual_gap(records: Sequence[StepRecord]) -> int:
@@ -92,9 +140,16 @@ def count_usual_gap(records: Sequence[StepRecord]) -> int:
 
 
 def _time_after(record: StepRecord, before: StepRecord) -> StepRecord:
+    if record.since is None:
+        return _time_step(record, before.step, before.stamp, before.resolution)
+    return _time_step(record, *_get_begin(record, before), before.resolution)
+
+
+def _get_begin(record: StepRecord, before: StepRecord) -> tuple[int, float]:
+    """Return the step and the clock from which on the time of a record counts."""
     if record.since and before.step <= record.since[0] < record.step:
-        return _time_step(record, *record.since, before.resolution)
-    return _time_step(record, before.step, before.stamp, before.resolution)
+        return record.since
+    return before.step, before.stamp
 
 
 def _time_step(record: StepRecord, step: int, stamp: float, other_unit: float) -> StepRecord:

@@ -22,6 +22,7 @@ from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, load_read
 from pytest_llmbench.ingest.parse.dialects.regex import RegexReader
 from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.ingest.parse.endings import Endings, find_decisive_lines
+from pytest_llmbench.ingest.parse.line_clock import LineClocks
 from pytest_llmbench.ingest.parse.records import StepRecord, Tally, Unmatched, make_printable, read_rank
 from pytest_llmbench.ingest.parse.scan import ByteChunk, Hit, MarkerSearch, build_search, locate_hits
 from pytest_llmbench.ingest.parse.segments import MarkPlaces, divide_segments, divide_uniform
@@ -78,6 +79,14 @@ class DialectRecords:
         self.bad_validations: list[int] = []
         self.parts: dialect_reader.UniformParts = ()
         self.segments: tuple[Segment, ...] = ()
+        self._clocks = LineClocks()
+        self._clocked = 0
+
+    def read_clocks(self, chunk: ByteChunk) -> None:
+        """Read the clocks of the lines of the records that were read in this chunk."""
+        if self.records:
+            self._clocks.add(chunk, self.records[self._clocked :])
+            self._clocked = len(self.records)
 
     def add(self, hit: Hit, rank: str) -> bool:
         """Read what belongs to a marker; tell whether that is a record, if only a torn one."""
@@ -120,7 +129,7 @@ class DialectRecords:
         records = self.records
         if begun and dialect.prints_late:
             records = sorted([*records, *begun], key=lambda record: record.origin.offset)
-        self.segments = divide_segments(records, places, self.reader, self.tally)
+        self.segments = divide_segments(records, places, self.reader, self.tally, self._clocks)
         return sum(len(segment.steps) for segment in self.segments)
 
 
@@ -213,13 +222,19 @@ class LogCollector:
                 marks.append(hit)
             if hit.marker in ENDING_MARKERS:
                 ends.append(hit)
+        self._read_clocks(chunk)
         self._endings.take(chunk, ends)
         self._stated.add_settings(chunk, self._preamble.finish(chunk))
         if marks:
             self._add_marks(marks)
 
+    def _read_clocks(self, chunk: ByteChunk) -> None:
+        """Read the clocks of the lines with steps."""
+        for records in self._by_dialect.values():
+            records.read_clocks(chunk)
+
     def _add_marks(self, marks: Sequence[Hit]) -> None:
-        """Keep the marks that can count."""
+        """Keep the marks of processes that can count."""
         counting = self._list_counting_markers()
         self._marks += (
             ProcessMark(hit.marker, hit.offset, hit.line, read_total(hit, DIALECTS.values()))

@@ -16,6 +16,7 @@ import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS, Dialect
 from pytest_llmbench.core.models import Steps
+from pytest_llmbench.ingest.parse.line_clock import announces_pause, is_long
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
     RecordOrigin,
@@ -122,6 +123,7 @@ class StepColumns(NamedTuple):
     rate: Numbers | None = None
     consumed: Numbers | None = None
     targets: Numbers | None = None
+    stamp: Numbers | None = None
     loss_digits: int = 0
     asynchronous: tuple[int, int] = (0, 0)  # the first place, and the one behind the last
     kept: Sequence[int] | None = None  # of which records these are the steps, None where they are of all
@@ -178,9 +180,21 @@ def _read_part(reader: ColumnReader, text: bytes, places: Sequence[int], ends: S
     if any(places[first] < end < places[new] for end in ends):
         return None
     again = columns.repeated and columns.repeated._replace(first=lines[columns.repeated.first])
-    steps = _build_steps(columns, lines if columns.kept is None else [lines[row] for row in kept])
+    paused = _find_pauses(columns, text, [places[row] for row in kept], [stops[row] for row in kept])
+    steps = _build_steps(columns, lines if columns.kept is None else [lines[row] for row in kept], paused)
     begin, end = ((places[row], lines[row]) for row in (first, last))
     return UniformPart(steps, rank, columns.total, begin, end, again, columns.loss_digits)
+
+
+def _find_pauses(columns: StepColumns, text: bytes, places: Sequence[int], stops: Sequence[int]) -> Flags:
+    """Return a mask: the steps before which an evaluation or a save is announced that took its time."""
+    if columns.stamp is None:
+        return _get_flags(len(columns.step), 0, 0)
+    paused = np.zeros(len(columns.step), dtype=np.bool_)
+    took = np.diff(columns.step) * np.array(columns.seconds[1:])
+    for row in np.flatnonzero(is_long(np.diff(columns.stamp), took)).tolist():
+        paused[row + 1] = announces_pause(text, stops[row], places[row + 1])
+    return paused
 
 
 def _number_lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
@@ -231,7 +245,7 @@ def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
     return read_rank(Hit(b"", text, places[0], len(text), places[0], 0))
 
 
-def _build_steps(columns: StepColumns, lines: Sequence[int]) -> Steps:
+def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Flags) -> Steps:
     count = len(columns.step)
     numbers = {name: getattr(columns, field, None) for name, field in COLUMNS.items()}
     return Steps(
@@ -243,6 +257,9 @@ def _build_steps(columns: StepColumns, lines: Sequence[int]) -> Steps:
         asynchronous=_get_flags(count, *columns.asynchronous),
         has_loss=_get_flags(count, 0, count if columns.loss is not None else 0),
         has_grad_norm=_get_flags(count, 0, count if columns.grad_norm is not None else 0),
+        stamp=_get_absent(count) if columns.stamp is None else np.array(columns.stamp),
+        since=_get_absent(count),
+        paused=paused,
         **{name: _get_absent(count) if each is None else np.array(each) for name, each in numbers.items()},
     )
 

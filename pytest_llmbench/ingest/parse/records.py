@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from pytest_llmbench.core.models import NO_QUOTE, DroppedRecords, DropReason, ProgressRecord, Quote
@@ -74,6 +76,9 @@ class StepRecord(NamedTuple):
     samples: float = NAN  # samples per second, of all GPUs
     bad_validation: bool = False  # whether it prints a validation loss that is NaN or infinite
     progress: tuple[ProgressRecord, ...] = ()  # of a record of a whole run
+    clock: float = NAN  # the time stamp before the record, like `stamp`, where its dialect reads none
+    paused: bool = False  # as in `models.Steps`
+    throughput: float = NAN  # as in `models.Steps`
     layout: tuple[bytes, ...] = ()
     """The names of its fields, with an empty one behind them where it cannot end in a number that was cut."""
     doubt: str = ""  # what else in the log contradicts its time, in words
@@ -89,6 +94,9 @@ class StepRecord(NamedTuple):
         return not all(map(math.isnan, (self.seconds, self.stamp, self.tokens)))
 
 
+GET_FIELD = {field: itemgetter(place) for place, field in enumerate(StepRecord._fields)}
+"""What takes a field out of a record, in a fifth of the time of its name: for all records of a log."""
+
 # Which column of `models.Steps` holds which numbers of the records.
 COLUMNS = {
     "loss": "loss",
@@ -103,6 +111,7 @@ COLUMNS = {
     "skipped_steps": "skipped",
     "step_tokens": "step_tokens",
     "samples_per_second": "samples",
+    "throughput": "throughput",
 }
 
 
@@ -154,7 +163,7 @@ def get_significant_unit(value: float, digits: int) -> float:
     """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0 where there is none."""
     if value == 0 or not math.isfinite(value):
         return 0.0
-    return float(f"1e{math.floor(math.log10(abs(value))) - digits + 1}")
+    return _get_power_of_ten(math.floor(math.log10(abs(value))) - digits + 1)
 
 
 def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
@@ -170,7 +179,13 @@ def get_printed_unit(text: bytes) -> float:
     """Return one unit in the last printed place of a number: 0.01 for `12.39`, 1 for `1.249e+03`."""
     mantissa, _, exponent = text.partition(b"e")
     decimals = len(mantissa.partition(b".")[2])
-    return float(f"1e{int(exponent or 0) - decimals}")
+    return _get_power_of_ten(int(exponent or 0) - decimals)
+
+
+@lru_cache(maxsize=256)
+def _get_power_of_ten(exponent: int) -> float:
+    """Return the float that is nearest to a power of ten, which no product of tens need be."""
+    return float(f"1e{exponent}")
 
 
 def count_digits(printed: bytes) -> int:

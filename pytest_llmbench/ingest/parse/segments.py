@@ -5,16 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pytest_llmbench.core.models import DropReason, Quote, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
+from pytest_llmbench.ingest.parse.line_clock import LineClocks
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
     FEWEST_REPEATS,
+    GET_FIELD,
     NAN,
     RecordOrigin,
     StepRecord,
@@ -29,11 +31,21 @@ from pytest_llmbench.ingest.parse.records import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from numpy.typing import NDArray
+
+    from pytest_llmbench.core.models import Flags, Floats
 
 # How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
 # where two lines were exchanged.
 LATE_STEPS = 2
+
+GET_LINE = itemgetter(RecordOrigin._fields.index("line"))
+
+# Seconds: a larger number is a time of day, since 1970 or so, and not the time since a run began.
+LONGEST_RUN = 1e8
+
+# The columns whose value a record may lack; the others are NaN then.
+MAY_LACK = ("loss", "grad_norm")
 
 
 class MarkPlaces(NamedTuple):
@@ -75,7 +87,11 @@ class SegmentDraft:
 
 
 def divide_segments(
-    records: Sequence[StepRecord], marks: MarkPlaces, reader: DialectReader, tally: Tally
+    records: Sequence[StepRecord],
+    marks: MarkPlaces,
+    reader: DialectReader,
+    tally: Tally,
+    clocks: LineClocks | None = None,
 ) -> tuple[Segment, ...]:
     """Return the attempts in a log, in its order; what is left out is counted in `tally`.
 
@@ -87,8 +103,9 @@ def divide_segments(
     attempts = keep_one_rank((_add_times(attempt, reader) for attempt in parts), tally)
     limits = [attempt.begin for attempt in attempts[1:]]
     pairs = zip(attempts, [*limits, None], strict=False)
+    clocks, first_step = clocks or LineClocks(), reader.dialect.first_step
     return tuple(
-        _build_segment(attempt, build_steps(attempt.kept.values()), marks, limit, reader.dialect.first_step)
+        _build_segment(attempt, build_steps(attempt.kept.values(), clocks), marks, limit, first_step)
         for attempt, limit in pairs
     )
 
@@ -281,21 +298,69 @@ def _has_end(attempt: SegmentDraft, marks: MarkPlaces, limit: int | None) -> boo
     )
 
 
-def build_steps(records: Iterable[StepRecord]) -> Steps:
+def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
     """Return the columns of a segment, ordered by step; every step may stand in `records` once."""
-    rows = sorted(records, key=lambda record: record.step)
+    rows = sorted(records, key=GET_FIELD["step"])
+    (loss, has_loss), (grad_norm, has_grad_norm) = (_collect_printed(rows, field) for field in MAY_LACK)
     return Steps(
-        index=np.array([row.step for row in rows], dtype=np.int64),
-        seconds=np.fromiter((row.seconds for row in rows), np.float64),
-        resolution_seconds=np.fromiter((row.resolution for row in rows), np.float64),
-        line=np.array([row.origin.line for row in rows], dtype=np.int64),
-        mean_of=np.array([row.mean_of for row in rows], dtype=np.int64),
-        asynchronous=np.array([row.asynchronous for row in rows], dtype=np.bool_),
-        has_loss=np.array([row.loss is not None for row in rows], dtype=np.bool_),
-        has_grad_norm=np.array([row.grad_norm is not None for row in rows], dtype=np.bool_),
-        **{name: _to_floats(map(attrgetter(field), rows)) for name, field in COLUMNS.items()},
+        index=_collect(rows, "step", np.int64),
+        seconds=_collect(rows, "seconds"),
+        resolution_seconds=_collect(rows, "resolution"),
+        line=np.fromiter(map(GET_LINE, map(GET_FIELD["origin"], rows)), np.int64, len(rows)),
+        mean_of=_collect(rows, "mean_of", np.int64),
+        asynchronous=_collect(rows, "asynchronous", np.bool_),
+        has_loss=has_loss,
+        has_grad_norm=has_grad_norm,
+        stamp=_keep_one_clock(_read_stamps(rows, clocks)),
+        since=_collect_since(rows),
+        paused=_mark_pauses(rows, clocks),
+        loss=loss,
+        grad_norm=grad_norm,
+        **{name: _collect(rows, field) for name, field in COLUMNS.items() if name not in MAY_LACK},
     )
 
 
-def _to_floats(values: Iterable[float | None]) -> Floats:
-    return np.fromiter((NAN if value is None else value for value in values), dtype=np.float64)
+def _collect(rows: Sequence[StepRecord], field: str, kind: Any = np.float64) -> NDArray[Any]:
+    """Return a field of records as a column."""
+    return np.fromiter(map(GET_FIELD[field], rows), kind, len(rows))
+
+
+def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Flags]:
+    """Return a field that records may lack as a column, NaN for those, and a mask of the others."""
+    values = list(map(GET_FIELD[field], rows))
+    if None not in values:
+        return np.array(values), np.ones(len(rows), dtype=np.bool_)
+    if values.count(None) == len(rows):
+        return np.full(len(rows), NAN), np.zeros(len(rows), dtype=np.bool_)
+    printed = [value is not None for value in values]
+    return np.array([NAN if value is None else value for value in values]), np.array(printed, dtype=np.bool_)
+
+
+def _collect_since(rows: Sequence[StepRecord]) -> Floats:
+    since = list(map(GET_FIELD["since"], rows))
+    if not any(since):
+        return np.full(len(rows), NAN)
+    return np.array([NAN if each is None else each[1] for each in since])
+
+
+def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
+    stamps = _collect(rows, "stamp")
+    if clocks.stamps:
+        others = np.array([clocks.stamps.get(row.origin.offset, NAN) for row in rows])
+        stamps = np.where(np.isnan(stamps), others, stamps)
+    return stamps
+
+
+def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Flags:
+    if not clocks.paused:
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.array([row.origin.offset in clocks.paused for row in rows], dtype=np.bool_)
+
+
+def _keep_one_clock(stamps: Floats) -> Floats:
+    """Return stamps without those of the rarer clock: a bar has the time so far, a record beside it the time of day."""
+    of_day = stamps > LONGEST_RUN
+    if not of_day.any() or np.count_nonzero(of_day) == np.count_nonzero(np.isfinite(stamps)):
+        return stamps
+    rarer = of_day if 2 * np.count_nonzero(of_day) < np.count_nonzero(np.isfinite(stamps)) else ~of_day
+    return np.where(rarer, NAN, stamps)

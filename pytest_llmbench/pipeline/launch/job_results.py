@@ -156,11 +156,14 @@ class LaunchedRuns:
         now = self.now()
         return tuple(
             (
-                *(measure(run, baseline, now) for run in runs),
+                *(measure(run, baseline, now, tolerance=self._get_tolerance(baseline)) for run in runs),
                 *(measurement for measurement in older if measurement.run.same_run_keys.isdisjoint(self._own)),
             )
             for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
         )
+
+    def _get_tolerance(self, baseline: Baseline) -> float:
+        return select_tolerance(self.settings, baseline).factor - 1
 
     def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""

@@ -337,6 +337,7 @@ def _number_blocks(run: Sequence[StepRecord], batch: float, tally: Tally) -> Ite
             consumed=end,
             targets=NAN,
             mean_of=int(steps),
+            since=_find_beginning(run, place),
         )
         done = end
         losses.clear()
@@ -354,6 +355,16 @@ def _fits_clock(run: Sequence[StepRecord], place: int, seconds: float) -> bool:
         return True
     # Where nothing says when it began, as behind the end of a run, it may be the rate of that whole run, of tokens.
     return passed <= 0 or passed / LOOSE < seconds < passed * LOOSE
+
+
+def _find_beginning(run: Sequence[StepRecord], place: int) -> tuple[int, float] | None:
+    """Return the clock of the mark that begins a block, behind the block before it; None without such a mark."""
+    for each in reversed(run[:place]):
+        if each.step in (BLOCK_BEGINS, RUN_BEGINS):
+            return each.since
+        if each.step in (BLOCK, BLOCK_FROM, BLOCK_TO):
+            break
+    return None
 
 
 def _find_bounds(run: Sequence[StepRecord], place: int, done: float, batch: float) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from pytest_llmbench.ingest.parse.dialect_reader import (
     match_rows,
     parse_numbers,
 )
+from pytest_llmbench.ingest.parse.line_times import read_stamp
 from pytest_llmbench.ingest.parse.records import (
     HOLE,
     NAN,
@@ -35,6 +36,10 @@ from pytest_llmbench.ingest.parse.records import (
     strip_codes,
 )
 
+# What stands before the time so far of a bar; its minutes and seconds. (A regular expression takes ten times as long.)
+BRACKET = b" ["
+SIXTY = {b"%02d" % number: number for number in range(60)}
+
 MARKERS = (b"Epoch ", b"DLL ")
 # Of a bar: `24.00` means 23.95 to 24.05.
 DIGITS = 3
@@ -42,7 +47,7 @@ DIGITS = 3
 BAR_BEGIN = rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
 BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
-DLL = re.compile(rb"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? - (\d{1,15}) ")
+DLL = re.compile(rb"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{1,3}+)?"
 NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
@@ -114,6 +119,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         grad_norm=parse_numbers(value[NORM]) if NORM in value else None,
         batch=list(map(_get_batch, value[SAMPLES], value[STEP], steps)) if SAMPLES in value else None,
         consumed=list(map(_parse_consumed, value[SAMPLES])) if SAMPLES in value else None,
+        stamp=[_read_time_so_far(text, text.find(BRACKET, places[row]) + len(BRACKET)) for row in kept],
         loss_digits=count_most_digits(value.get(LOSS)),
         kept=kept,
         repeated=_describe_repeated(again, dict(zip(read, rest[again[0]], strict=True))) if again else None,
@@ -215,11 +221,22 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         grad_norm=_parse_number(values, NORM),
         batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         consumed=_parse_consumed(values.get(SAMPLES, b"e")),
+        stamp=_read_time_so_far(text, bar.start(4)),
         loss_digits=count_digits(values.get(LOSS, b"")),
         bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         bar=(epoch, count),
         rounded=rounded,
     )
+
+
+def _read_time_so_far(text: bytes, begin: int) -> float:
+    """Return the time since a bar began, as it stands there (`1:03:17<`, `23:22<`), in seconds; NaN without one."""
+    stop = text.find(b"<", begin, begin + 12)
+    try:
+        seconds = 60 * SIXTY[text[stop - 5 : stop - 3]] + SIXTY[text[stop - 2 : stop]]
+        return seconds + 3600.0 * int(text[begin : stop - 6]) if stop > begin + 5 else float(seconds)
+    except (KeyError, ValueError):
+        return NAN
 
 
 def _read_torn(rest: bytes, origin: RecordOrigin) -> Torn | None:
@@ -239,9 +256,10 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
     elif not any(part.startswith((TIME, LOSS)) for part in parts):
         return None  # a record of something else, such as a validation
     values = _read_values(parts, b" : ")
-    if values is None or float(values[STEP]) != int(head[1]):
+    if values is None or float(values[STEP]) != int(head[2]):
         return Torn(origin, text[start:stop])
-    seconds, step = float(values[TIME]), int(head[1])
+    seconds, step = float(values[TIME]), int(head[2])
+    time = read_stamp(head[1])
     return StepRecord(
         origin,
         step,
@@ -253,6 +271,7 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
         rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
         consumed=_parse_consumed(values.get(SAMPLES, b"e")),
         loss_digits=count_digits(values.get(LOSS, b"")),
+        stamp=time.stamp if time else NAN,
         precise=True,  # in full, where the bar beside it has three digits
         layout=_share(tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)),
     )

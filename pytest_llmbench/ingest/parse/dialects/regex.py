@@ -47,6 +47,8 @@ SECONDS, ELAPSED = ("seconds",), ("elapsed",)
 PRINTED = (SECONDS, ELAPSED)
 COUNTS = ("step", "total")
 TEXTS = ("stamp", "unit")
+# A line without it is whole: it is only compared with others.
+BESIDE = "throughput"
 # What frameworks print where they have no value; a `nan` is one.
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
 
@@ -248,6 +250,8 @@ class RegexReader(DialectReader):
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
         texts = {name: values.pop(name) for name in TEXTS if name in values}
+        if BESIDE in values and not self._is_whole(line, BESIDE, spans[BESIDE][0], values[BESIDE]):
+            del values[BESIDE]
         scales = {name: self._get_scale(line, name, spans[name][0], value) for name, value in values.items()}
         numbers = {name: _strip_letters(value) for name, value in values.items()}
         wrong = [
@@ -349,4 +353,5 @@ def _build_step(
         batch=number.get("batch", NAN),
         memory=number.get("memory_bytes", NAN),
         stamp=time.stamp,
+        throughput=number.get(BESIDE, NAN),
     )

@@ -1,0 +1,144 @@
+"""Slow steps outside the window: a level, a ramp or a stall that the step time of the window does not contain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.core.formatting import format_seconds
+from pytest_llmbench.core.models import Baseline, Note, NoteCode, Observed, Problem, Reason, Window
+from pytest_llmbench.measure.run_share import RunShare, measure_share
+from pytest_llmbench.measure.window import Timing, begins
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Floats
+
+LONG_SHARE = 1 / 3  # of a run's steps: so many that are slow are a level, and no stall
+STALL_SECONDS = 10.0  # a shorter stall is none
+WORTH_A_NOTE = 1 / 3  # of the tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPart:
+    """The steps outside the window that cost most in a row, the window left out."""
+
+    first: int
+    last: int
+    line: int
+    steps: int  # how many of them lie outside the window
+    step_seconds: float
+    lost_seconds: float  # more than as many steps of the window take
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideCheck:
+    """What the steps outside the window cost."""
+
+    share: RunShare
+    part: SlowPart | None  # None if no step is slower than those of the window
+
+    @property
+    def lost_seconds(self) -> float:
+        """The seconds that the slow part costs."""
+        return self.part.lost_seconds if self.part else 0.0
+
+
+def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck | None:
+    """Find the slow part outside the window; None without a step there, or in the window.
+
+    `width` is of how many steps each time is a moving mean: so much longer is the warm-up in its times.
+    """
+    share = measure_share(timed, window, width - 1)
+    if not share.outside or not share.step_seconds > 0:
+        return None
+    steps = timed.steps
+    first = begins(steps)
+    beside = (steps.index < window.first) | (first > window.last)
+    rows = np.flatnonzero(timed.usable & beside & (first >= share.first))
+    if not len(rows):
+        return None
+    several = steps.mean_of[rows]
+    lost = (steps.seconds[rows] - share.step_seconds) * several
+    begin, end = find_largest_sum(lost)
+    if end <= begin:
+        return OutsideCheck(share, None)
+    count = int(several[begin:end].sum())
+    seconds = float(lost[begin:end].sum())
+    part = SlowPart(
+        int(first[rows[begin]]),
+        int(steps.index[rows[end - 1]]),
+        int(steps.line[rows[begin]]),
+        count,
+        share.step_seconds + seconds / count,
+        seconds,
+    )
+    return OutsideCheck(share, part)
+
+
+def find_largest_sum(values: Floats) -> tuple[int, int]:
+    """Return where the values begin and end that have the largest sum in a row; the same place for none above 0."""
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    rises = sums - np.minimum.accumulate(sums)
+    end = int(np.argmax(rises))
+    return int(np.argmin(sums[: end + 1])), end
+
+
+def observe(check: OutsideCheck | None) -> Iterator[tuple[Observed, float]]:
+    """Yield what a recording keeps of the steps outside the window, by a name of `Observed`."""
+    if check is not None:
+        yield Observed.OUTSIDE_LOSS, check.share.to_fraction(check.lost_seconds)
+
+
+def find_problems(
+    check: OutsideCheck | None, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+) -> Iterator[Problem]:
+    """Yield slow steps outside the window that recorded runs did not have; nothing if their recording lacks it."""
+    known = recorded.get(Observed.OUTSIDE_LOSS)
+    if known is None or check is None or check.part is None:
+        return
+    beyond = check.lost_seconds - check.share.allow_seconds(known, baseline)
+    if is_slow(check, check.part, beyond, tolerance):
+        text = f"{_describe(check, check.part, baseline.window)}; recorded runs lost {known * 100:.3g} %"
+        yield Problem(Reason.SLOW_OUTSIDE_WINDOW, text, check.part.line)
+
+
+def is_slow(check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float) -> bool:
+    """Tell whether a part is slower than the tolerance over a third of the run, or costs more than it of the run.
+
+    `beyond` are the seconds that it costs more than recorded runs lost.
+    """
+    allowed = check.share.to_seconds(tolerance)
+    all_steps = check.share.steps
+    level = part.step_seconds > check.share.step_seconds * (1 + tolerance)
+    if level and part.steps >= LONG_SHARE * all_steps:
+        return beyond > allowed * LONG_SHARE
+    return beyond > max(allowed, STALL_SECONDS)
+
+
+def list_notes(
+    check: OutsideCheck | None, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+) -> Iterator[Note]:
+    """Yield slow steps outside the window that are worth a word, and no problem."""
+    if check is None or check.part is None:
+        return
+    known = recorded.get(Observed.OUTSIDE_LOSS)
+    allowed = 0.0 if known is None else check.share.allow_seconds(known, baseline)
+    beyond = check.lost_seconds - allowed
+    if known is not None and is_slow(check, check.part, beyond, tolerance):
+        return
+    if beyond > check.share.to_seconds(tolerance) * WORTH_A_NOTE:
+        yield Note(NoteCode.SLOW_OUTSIDE_WINDOW, _describe(check, check.part, baseline.window), check.part.line)
+
+
+def _describe(check: OutsideCheck, part: SlowPart, window: Window) -> str:
+    change = part.step_seconds / check.share.step_seconds - 1
+    one = part.first == part.last
+    steps = f"step {part.first}" if one else f"steps {part.first} to {part.last}"
+    took = f"took {format_seconds(part.step_seconds)}" + ("" if one else " each")
+    return (
+        f"{steps} outside the window ({window.first} to {window.last}) {took}, {change * 100:.3g} % more than in "
+        f"it: {format_seconds(part.lost_seconds)}, {check.share.to_fraction(part.lost_seconds) * 100:.3g} % of the run"
+    )

@@ -1,0 +1,343 @@
+"""Step times against the clock of the lines: time that passes between steps, and clocks that were set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_llmbench.core.formatting import count_noun, format_seconds
+from pytest_llmbench.core.models import Baseline, Note, NoteCode, Observed, Problem, Reason, Window
+from pytest_llmbench.measure.run_share import RunShare, measure_share
+from pytest_llmbench.measure.window import Timing
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Flags, Floats, Integers
+
+FEWEST_LINES = 3  # fewer stamps show no course of time
+
+# Lines whose stamps lie nearer than this share of the steps between them were written together, some of them late
+BURST = 0.1
+
+HOUR = 3600.0
+SLACK = 2.0  # by how many seconds a clock that was set may differ from an hour, beside the time of a step
+
+# A gap is longer than its steps by more than this share of them, and these seconds
+GAP, GAP_SECONDS = 0.2, 2.0
+
+RISE = 0.1  # the ratio of wall clock to step times may rise by this much
+RISE_SECONDS = 30.0  # and by these seconds, in whatever few gaps
+SPREAD_SECONDS = 10.0  # or by these, if they are spread over many steps
+LARGEST_GAPS = 0.1  # the share of the intervals, the longest, without which a rise is spread
+
+OUTSIDE_SECONDS = 300.0  # gaps outside the window may take this long
+
+# The share of the steps whose times have to be those between the stamps, for a log that prints no other times
+FROM_STAMPS = 0.9
+ROUNDING = 2e-6  # the seconds that computing leaves of a difference between equal times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """The time between lines with stamps, arrays of shape (n,): one interval ends at each row of `row`."""
+
+    row: Integers  # of the steps
+    first: Integers  # the steps that it is of
+    last: Integers
+    passed: Floats  # seconds by the clock of the lines
+    took: Floats  # by the step times
+    paused: Flags  # an evaluation or a save is announced in it
+    set_clock: int = -1  # the interval in which the clock was set by an hour, which `passed` does not contain
+
+    @property
+    def lost(self) -> Floats:
+        """The seconds that no step took."""
+        return self.passed - self.took
+
+    @property
+    def is_gap(self) -> Flags:
+        """The intervals that are much longer than their steps."""
+        gaps: Flags = self.lost > GAP * self.took + GAP_SECONDS
+        return gaps
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRatio:
+    """Wall clock over step times in some steps, whole and without the longest gaps."""
+
+    passed: float
+    took: float
+    spread_passed: float
+    spread_took: float
+
+    @property
+    def ratio(self) -> float:
+        """Wall clock over step times."""
+        return self.passed / self.took
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClockCheck:
+    """What the stamps of a run show beside its step times."""
+
+    intervals: Intervals
+    window: ClockRatio | None  # None without an interval in the window
+    run: ClockRatio | None  # after the warm-up
+    share: RunShare
+    outside_seconds: float  # lost in gaps outside the window that nothing explains
+    outside_row: int  # of the longest of them, -1 without any
+    from_stamps: bool  # the step times are those between the stamps
+    work_per_step: float  # the printed rate x the step time over the window, NaN without either
+
+
+def compare_clocks(timed: Timing, window: Window) -> ClockCheck | None:
+    """Compare the step times of a segment with its stamps; None without stamps."""
+    intervals = find_intervals(timed)
+    if intervals is None:
+        return None
+    share = measure_share(timed, window)
+    free = ~intervals.paused
+    inside = free & (intervals.first >= window.first) & (intervals.last <= window.last)
+    late = free & (intervals.first >= share.first)
+    outside = late & ((intervals.last < window.first) | (intervals.first > window.last)) & intervals.is_gap
+    lost = np.where(outside, intervals.lost, 0.0)
+    from_stamps = bool(np.mean(np.abs(intervals.lost) <= ROUNDING * (1 + intervals.took)) >= FROM_STAMPS)
+    return ClockCheck(
+        intervals=intervals,
+        window=_compute_ratio(intervals, inside),
+        run=_compute_ratio(intervals, late),
+        share=share,
+        outside_seconds=float(lost.sum()),
+        outside_row=int(intervals.row[int(np.argmax(lost))]) if outside.any() else -1,
+        from_stamps=from_stamps,
+        work_per_step=_compute_work(timed) if from_stamps else float("nan"),
+    )
+
+
+def find_intervals(timed: Timing) -> Intervals | None:
+    """Return the time between the lines that have a stamp; None for fewer than FEWEST_LINES.
+
+    Of lines that were written together the last one counts. An hour by which the clock was set is taken out.
+    """
+    steps = timed.steps
+    stamped = np.flatnonzero(np.isfinite(steps.stamp))
+    if len(stamped) < FEWEST_LINES:
+        return None
+    seconds = np.where(timed.usable, steps.seconds, np.nan)
+    took = np.append(0.0, np.diff(steps.index) * seconds[1:])
+    known = np.cumsum(np.nan_to_num(took))
+    unknown = np.cumsum(np.isnan(took))
+    row = _keep_last_of_bursts(stamped, steps.stamp, known)
+    first, passed, expected = steps.index[row[:-1]] + 1, np.diff(steps.stamp[row]), np.diff(known[row])
+    paused = np.diff(np.cumsum(steps.paused)[row]) > 0
+    since = steps.since[row[1:]]
+    own = np.isfinite(since) & (steps.stamp[row[:-1]] <= since) & (since <= steps.stamp[row[1:]])
+    if own.any():  # the line itself says from when on its steps are timed
+        passed = np.where(own, steps.stamp[row[1:]] - since, passed)
+        expected = np.where(own, seconds[row[1:]] * steps.mean_of[row[1:]], expected)
+        paused &= ~own
+    valid = np.isfinite(expected) & (expected > 0) & ((np.diff(unknown[row]) == 0) | own)
+    intervals = Intervals(
+        row[1:][valid], first[valid], steps.index[row[1:]][valid], passed[valid], expected[valid], paused[valid]
+    )
+    return _take_hour_out(intervals) if valid.any() else None
+
+
+def _keep_last_of_bursts(rows: Integers, stamp: Floats, known: Floats) -> Integers:
+    """Return the rows without those whose next line has nearly the same stamp, though its steps take longer."""
+    passed, took = np.diff(stamp[rows]), np.diff(known[rows])
+    late = (passed >= 0) & (passed < BURST * took)
+    kept: Integers = rows[np.append(~late, True)]
+    return kept
+
+
+def _take_hour_out(intervals: Intervals) -> Intervals:
+    """Return the intervals without an hour by which the clock was set, once, in one of them."""
+    jumps = np.flatnonzero((np.abs(intervals.lost) >= HOUR - SLACK) | (intervals.passed < -SLACK))
+    if len(jumps) != 1:
+        return intervals
+    place = int(jumps[0])
+    lost = float(intervals.lost[place])
+    if abs(abs(lost) - HOUR) > SLACK + float(intervals.took[place]):
+        return intervals
+    passed = intervals.passed.copy()
+    passed[place] -= HOUR if lost > 0 else -HOUR
+    return Intervals(
+        intervals.row, intervals.first, intervals.last, passed, intervals.took, intervals.paused, set_clock=place
+    )
+
+
+def _compute_ratio(intervals: Intervals, which: Flags) -> ClockRatio | None:
+    if not which.any():
+        return None
+    passed, took, lost = intervals.passed[which], intervals.took[which], intervals.lost[which]
+    rest = np.argsort(lost)[: len(lost) - max(1, int(LARGEST_GAPS * len(lost)))]
+    return ClockRatio(float(passed.sum()), float(took.sum()), float(passed[rest].sum()), float(took[rest].sum()))
+
+
+def _compute_work(timed: Timing) -> float:
+    """Return the printed rate x the step time over the window: the work of a step in the rate's unit."""
+    window = timed.window
+    rate = window.throughput if np.isfinite(window.throughput).any() else window.tokens_per_second_per_gpu
+    rated = np.isfinite(rate) & (rate > 0)
+    if not rated.any():
+        return float("nan")
+    return float(np.average((window.seconds * rate)[rated], weights=window.mean_of[rated]))
+
+
+# --- what a recording keeps, and what is said of a run beside it --------------------------------------------
+
+
+def observe(check: ClockCheck | None) -> Iterator[tuple[Observed, float]]:
+    """Yield what a recording keeps of a run's clock, by a name of `Observed`."""
+    if check is None:
+        return
+    if check.window is not None:
+        yield Observed.WALL_CLOCK_RATIO, check.window.ratio
+    if check.run is not None and check.run.spread_took > 0:
+        yield Observed.RUN_CLOCK_RATIO, check.run.spread_passed / check.run.spread_took
+        yield Observed.OUTSIDE_GAPS, check.share.to_fraction(check.outside_seconds)
+    if np.isfinite(check.work_per_step):
+        yield Observed.WORK_PER_STEP, check.work_per_step
+
+
+def find_problems(
+    check: ClockCheck | None, timed: Timing, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+) -> Iterator[Problem]:
+    """Yield where the clock of the lines contradicts the step times more than it did when the baseline was recorded.
+
+    `recorded` are the values of its recording by their names in `Observed`; what it lacks is not compared.
+    """
+    if check is None:
+        return
+    yield from _find_risen(check, timed, baseline, recorded)
+    yield from _find_outside(check, timed, recorded, baseline, tolerance)
+    yield from _find_hidden(check, timed, baseline, recorded, tolerance)
+
+
+def _find_risen(
+    check: ClockCheck, timed: Timing, baseline: Baseline, recorded: Mapping[str, float]
+) -> Iterator[Problem]:
+    window, run = recorded.get(Observed.WALL_CLOCK_RATIO), recorded.get(Observed.RUN_CLOCK_RATIO)
+    if window is not None and check.window is not None and has_risen(check.window, window):
+        text = (
+            f"the clock of its lines advances {_describe(check.window)} in the window, recorded was x{window:.3f}: "
+            "time passes between the steps that no step time contains"
+        )
+        yield Problem(Reason.WALL_CLOCK, text, _find_longest_line(check, timed, baseline.window))
+    elif run is not None and check.run is not None and has_spread(check.run, run, RISE_SECONDS):
+        text = (
+            f"the clock of its lines advances {_describe(check.run)} after the warm-up, recorded was x{run:.3f}: "
+            "time passes between the steps that no step time contains"
+        )
+        yield Problem(Reason.WALL_CLOCK, text, _find_longest_line(check, timed, None))
+
+
+def _find_outside(
+    check: ClockCheck, timed: Timing, recorded: Mapping[str, float], baseline: Baseline, tolerance: float
+) -> Iterator[Problem]:
+    """Yield gaps outside the window that take more than the tolerance of the run, beyond those of recorded runs."""
+    known = recorded.get(Observed.OUTSIDE_GAPS)
+    if known is None:
+        return
+    beyond = check.outside_seconds - check.share.allow_seconds(known, baseline)
+    if beyond > max(OUTSIDE_SECONDS, check.share.to_seconds(tolerance)):
+        steps = timed.steps
+        row = check.outside_row
+        text = (
+            f"gaps between steps outside the window take {format_seconds(check.outside_seconds)} "
+            f"({check.share.to_fraction(check.outside_seconds) * 100:.3g} % of the run's step time, recorded were "
+            f"{known * 100:.3g} %) and no step time contains them; the longest is before step {steps.index[row]}"
+        )
+        yield Problem(Reason.WALL_CLOCK, text, int(steps.line[row]))
+
+
+def _find_hidden(
+    check: ClockCheck, timed: Timing, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+) -> Iterator[Problem]:
+    """Yield a step time by the clock that is shorter than the printed rate allows: the clock was set back."""
+    work = recorded.get(Observed.WORK_PER_STEP)
+    if work is None or not check.work_per_step > 0 or not len(timed.window):
+        return
+    hidden = work / check.work_per_step
+    seconds = float(np.average(timed.window.seconds, weights=timed.window.mean_of))
+    by_rate = seconds * hidden
+    if hidden - 1 > tolerance + _get_rate_unit(timed) and by_rate > baseline.step_seconds * (1 + tolerance):
+        text = (
+            f"a step takes {format_seconds(seconds)} by the stamps of its lines and {format_seconds(by_rate)} by the "
+            f"rate that they print, with {work:.6g} samples or tokens a step as recorded: the clock was set back, or "
+            "a step does less"
+        )
+        yield Problem(Reason.TIMES_DISAGREE, text, int(timed.window.line[0]))
+
+
+def _get_rate_unit(timed: Timing) -> float:
+    """Return how much of a printed rate one unit in its last place is, as far as whole numbers show it."""
+    window = timed.window
+    rate = window.throughput if np.isfinite(window.throughput).any() else window.tokens_per_second_per_gpu
+    rate = rate[np.isfinite(rate) & (rate > 0)]
+    return float(1 / np.median(rate)) if len(rate) and (rate == np.floor(rate)).all() else 0.0
+
+
+def has_risen(ratio: ClockRatio, usual: float) -> bool:
+    """Tell whether the clock advances more than usual: by long gaps, or by less that is spread over many steps."""
+    excess = ratio.passed - usual * ratio.took
+    if excess >= RISE_SECONDS and excess >= RISE * usual * ratio.took:
+        return True
+    return has_spread(ratio, usual, SPREAD_SECONDS)
+
+
+def has_spread(ratio: ClockRatio, usual: float, seconds: float) -> bool:
+    """Tell whether it advances more than usual, by these seconds, without the longest gaps."""
+    excess = ratio.spread_passed - usual * ratio.spread_took
+    return excess >= seconds and excess >= RISE * usual * ratio.spread_took
+
+
+def _describe(ratio: ClockRatio) -> str:
+    passed, took = format_seconds(ratio.passed), format_seconds(ratio.took)
+    return f"{passed} while the step times add up to {took} (x{ratio.ratio:.3f})"
+
+
+def _find_longest_line(check: ClockCheck, timed: Timing, window: Window | None) -> int:
+    """Return the line behind the longest gap, in a window or after the warm-up."""
+    intervals = check.intervals
+    first, last = (window.first, window.last) if window else (check.share.first, int(timed.steps.index[-1]))
+    inside = ~intervals.paused & (intervals.first >= first) & (intervals.last <= last)
+    row = int(intervals.row[int(np.argmax(np.where(inside, intervals.lost, -np.inf)))])
+    return int(timed.steps.line[row])
+
+
+def list_notes(
+    check: ClockCheck | None, timed: Timing, window: Window, recorded: Mapping[str, float]
+) -> Iterator[Note]:
+    """Yield what the clock shows that makes a run no worse, or that nothing recorded can be compared with."""
+    if check is None:
+        return
+    intervals, steps = check.intervals, timed.steps
+    if intervals.set_clock >= 0:
+        row = int(intervals.row[intervals.set_clock])
+        text = f"the clock was set by an hour before step {steps.index[row]}: the hour is taken out"
+        yield Note(NoteCode.CLOCK_SET, text, int(steps.line[row]))
+    pauses = intervals.paused & intervals.is_gap
+    if pauses.any():
+        row = int(intervals.row[int(np.argmax(pauses))])
+        seconds = format_seconds(float(intervals.lost[pauses].sum()))
+        text = (
+            f"{count_noun(int(pauses.sum()), 'gap')} of {seconds} in all around evaluations or saves, not part of any "
+            f"step time; the first is before step {steps.index[row]}"
+        )
+        yield Note(NoteCode.PAUSES, text, int(steps.line[row]))
+    if Observed.WALL_CLOCK_RATIO not in recorded and check.window is not None and has_risen(check.window, 1.0):
+        text = (
+            f"the clock of its lines advances {_describe(check.window)} in the window; no recording to compare it with"
+        )
+        yield Note(NoteCode.WALL_CLOCK, text, _find_longest_line(check, timed, window))
+    if check.outside_seconds > OUTSIDE_SECONDS:
+        row = check.outside_row
+        text = (
+            f"gaps between steps outside the window take {format_seconds(check.outside_seconds)}; the longest is "
+            f"before step {steps.index[row]}"
+        )
+        yield Note(NoteCode.WALL_CLOCK, text, int(steps.line[row]))

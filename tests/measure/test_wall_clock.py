@@ -1,0 +1,168 @@
+"""Step times beside the clock of their lines: data loading, stalls, set clocks, and the ordinary nights beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import BASELINE, NOW, log, means_of, run, segment, steps
+
+from pytest_llmbench.core.models import (
+    Baseline,
+    BaselineKind,
+    Measurement,
+    NoteCode,
+    Observed,
+    Reason,
+    Recording,
+    Steps,
+)
+from pytest_llmbench.measure import measure
+
+SECONDS = 2.0
+QUIET = {
+    Observed.WALL_CLOCK_RATIO: 1.0,
+    Observed.RUN_CLOCK_RATIO: 1.0,
+    Observed.OUTSIDE_GAPS: 0.0,
+    Observed.OUTSIDE_LOSS: 0.0,
+}
+
+
+def recorded(observed: dict[Observed, float] | None = None) -> Baseline:
+    """Return a baseline of 2 s that was recorded from runs that showed this."""
+    values = tuple((str(name), value) for name, value in (QUIET if observed is None else observed).items())
+    recording = Recording("2026-11-01", 1, SECONDS, SECONDS, 0.0, (SECONDS,), (), observed=values)
+    kind = BaselineKind.RECORDED
+    return replace(BASELINE, kind=kind, step_seconds=SECONDS, recording=recording, peak_tflops=math.nan)
+
+
+def clocked(lost: dict[int, float] | Sequence[float] = (), unit: float = 0.0, count: int = 50, **columns: Any) -> Steps:
+    """Return 2 s steps, before some of which the clock advances by more; `unit` is what stamps are rounded to."""
+    extra = np.zeros(count)
+    for step, seconds in lost.items() if isinstance(lost, dict) else enumerate(lost):
+        extra[step] = seconds
+    stamp = 1.7e9 + np.cumsum(np.full(count, SECONDS) + extra)
+    made = steps([SECONDS] * count, stamp=np.floor(stamp / unit) * unit if unit else stamp, **columns)
+    return replace(made, resolution_seconds=np.full(count, 0.0001))
+
+
+def judge(columns: Steps, baseline: Baseline | None = None) -> Measurement:
+    many = len(columns)
+    return measure(run(log(segment(columns, total=many))), baseline or recorded(), NOW)
+
+
+def reasons(measured: Measurement) -> list[Reason]:
+    return [problem.reason for problem in measured.problems]
+
+
+def each(first: int, last: int, seconds: float) -> dict[int, float]:
+    return dict.fromkeys(range(first, last + 1), seconds)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        each(0, 49, 0.6),
+        each(11, 44, 0.4),
+        each(20, 40, 1.0),
+        {31: 2400.0},
+        {30: 40.0},
+        {47: 2400.0},
+        {6: 0.0, 47: 200.0, 48: 200.0},
+        {13: 3600.0, 40: 3600.0},
+    ],
+)
+@pytest.mark.parametrize("unit", [0.0, 1.0])
+def test_time_between_the_steps_is_red(lost: dict[int, float], unit: float) -> None:
+    measured = judge(clocked(lost, unit))
+    assert reasons(measured) == [Reason.WALL_CLOCK]
+    assert measured.problems[0].line
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        clocked(),
+        clocked(unit=1.0),
+        clocked(each(0, 49, 0.04)),
+        clocked({0: 300.0, 1: 60.0}),  # compilation
+        clocked({20: 12.0}),  # a short stall
+        clocked({47: 200.0}),
+        clocked(dict.fromkeys((10, 20, 30, 40), 60.0), paused=np.isin(np.arange(50), (10, 20, 30, 40))),
+        clocked({31: 3600.0}),
+        clocked({31: -3600.0}),
+        clocked({48: 3600.0}, unit=1.0),
+        replace(clocked(), stamp=clocked().stamp[np.minimum(np.arange(50) // 6 * 6 + 5, 49)]),  # written in bursts
+        steps([SECONDS] * 50),  # without stamps
+    ],
+)
+def test_ordinary_run_stays_valid(columns: Steps) -> None:
+    assert judge(columns).problems == ()
+
+
+def test_set_clock_is_noted() -> None:
+    notes = {note.code: note for note in judge(clocked({31: 3600.0})).notes}
+    assert notes[NoteCode.CLOCK_SET].text.startswith("the clock was set by an hour before step 31")
+
+
+def test_pauses_are_counted() -> None:
+    columns = clocked({20: 60.0, 40: 60.0}, paused=np.isin(np.arange(50), (20, 40)))
+    notes = {note.code: note for note in judge(columns).notes}
+    assert notes[NoteCode.PAUSES].text.startswith("2 gaps of 120.0 s in all")
+
+
+@pytest.mark.parametrize("observed", [{}, {**QUIET, Observed.WALL_CLOCK_RATIO: 1.3, Observed.RUN_CLOCK_RATIO: 1.3}])
+def test_ratio_is_compared_with_what_was_recorded(observed: dict[Observed, float]) -> None:
+    measured = judge(clocked(each(0, 49, 0.62)), recorded(observed))
+    assert measured.problems == ()
+    assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is not bool(observed)
+
+
+def test_run_agrees_with_its_own_recording() -> None:
+    columns = clocked(each(0, 49, 0.7) | {47: 900.0}, unit=1.0)
+    observed = {Observed(name): value for name, value in judge(columns, recorded({})).observed}
+    assert observed[Observed.WALL_CLOCK_RATIO] == pytest.approx(1.35, abs=0.03)
+    assert judge(columns, recorded(observed)).problems == ()
+
+
+def test_means_of_ten_steps_are_compared_like_single_ones() -> None:
+    def make(factor: float) -> Steps:
+        return means_of(10, [SECONDS] * 5, stamp=1.7e9 + np.arange(1, 6) * 20 * factor)
+
+    baseline = replace(recorded(), window=BASELINE.window._replace(first=11, last=40))
+    assert judge(make(1.0), baseline).problems == ()
+    assert reasons(judge(make(1.6), baseline)) == [Reason.WALL_CLOCK]
+
+
+def test_clock_of_a_line_may_begin_behind_an_evaluation() -> None:
+    columns = clocked({20: 60.0})
+    since = np.where(np.arange(50) == 20, columns.stamp - SECONDS, np.nan)
+    assert judge(replace(columns, since=since)).problems == ()
+
+
+def test_older_runs_are_measured_without_their_clocks() -> None:
+    columns = segment(clocked(each(0, 49, 0.6)))
+    measured = measure(run(log(columns)), recorded(), NOW, step_time_only=True)
+    assert (measured.problems, measured.observed) == ((), ())
+
+
+def by_stamps(seconds: float, rate_seconds: float, batch: float = 64.0) -> Steps:
+    """Return steps whose times follow from their stamps, beside a rate by another timer."""
+    stamp = 1.7e9 + np.cumsum(np.full(50, seconds))
+    return steps([seconds] * 50, stamp=stamp, throughput=np.full(50, batch / rate_seconds))
+
+
+def test_clock_that_is_set_back_is_found_by_the_rate() -> None:
+    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    assert judge(by_stamps(2.0, 2.0), baseline).problems == ()
+    assert reasons(judge(by_stamps(2.0, 2.24), baseline)) == [Reason.TIMES_DISAGREE]
+    assert judge(by_stamps(2.0, 1.8), baseline).problems == ()  # data loading, in the step time
+
+
+def test_rate_may_rise_when_steps_load_data_faster() -> None:
+    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0 * 1.1})
+    assert judge(by_stamps(1.8, 1.8), baseline).problems == ()
