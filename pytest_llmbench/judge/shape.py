@@ -161,6 +161,8 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
 SMALLEST_CHANGE = 0.01
 LEVEL = 0.01
 
+FLOAT_ERROR = 1e-12  # of a value
+
 FEWEST_TO_SETTLE = 9  # a first third of less than three steps cannot tell a warm-up from a straggler
 MOST = 100  # longer windows are looked at in this many blocks: pairs of steps grow with the square
 
@@ -226,6 +228,8 @@ def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
     if not abs(change) > SMALLEST_CHANGE:
         return None
     residuals = _subtract_centre(winsorise(points - slope * np.arange(len(points))))
+    # On an exact line they are errors of floating point, which are correlated.
+    residuals[np.abs(residuals) < FLOAT_ERROR * points.max()] = 0.0
     inflation = max(_inflate(residuals), moving_mean / block)
     score, variance = compute_kendall(points)
     p = math.erfc(abs(score) / math.sqrt(2 * variance * inflation))

@@ -157,7 +157,7 @@ def test_wrong_input_is_one_message(
     assert message in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize(("growth", "drift"), [(0.005, ": drift: +15."), (0.0, "")])
+@pytest.mark.parametrize(("growth", "drift"), [(0.005, ": drift: +14."), (0.0, "")])
 def test_drift_of_a_window_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, growth: float, drift: str
 ) -> None:

@@ -204,3 +204,10 @@ def test_unnumbered_steps_are_counted_from_the_window_start() -> None:
     shape = find_shape(window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=()))
     assert shape.words == "one spike: step 23 took 3 x the median"
     assert noted(shape)["stragglers"].line == 0
+
+
+@pytest.mark.parametrize("digits", [1, 3, 6])
+def test_exact_line_is_a_drift(digits: int) -> None:
+    """Its residuals are errors of floating point, whose correlation says nothing."""
+    printed = [round(1000 * (1 + 0.005 * step), digits) / 1000 for step in range(11, 45)]
+    assert find_shape(window(printed)).kind is ShapeKind.DRIFT

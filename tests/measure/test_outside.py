@@ -19,7 +19,7 @@ def slow(factors: dict[range, float], count: int = COUNT) -> Steps:
     seconds = np.full(count, SECONDS) * (1 + 0.003 * np.sin(np.arange(count) * 7.0))
     for part, factor in factors.items():
         seconds[list(part)] *= factor
-    return steps(seconds)
+    return steps(seconds.tolist())
 
 
 @pytest.mark.parametrize(
