@@ -65,12 +65,9 @@ _NUMBERS = re.compile(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
 # How the name of a log ends; the last one is what GPT-NeoX writes.
 _LOG_ENDS = (".out", ".log", "_stdout.txt")
 _RESULT = re.compile(r"result_\d{1,4}\.txt")  # what MLPerf's rules call a log
-# What batch systems, launchers and shells call the output of a job: `x.o1234` of PBS and Grid Engine, `workerlog.0` of
-# Paddle.
-_OUTPUT = re.compile(
-    r".+\.(?P<stream>[oe])(?P<job>\d+(?:[.-]\d+)?)|workerlog\.\d+|.*(?<![a-z])(?:stdout|stderr|nohup)(?![a-z]).*",
-    _IGNORE,
-)
+# What PBS and Grid Engine call the two streams of a job, and what launchers and shells call the output of a process.
+_BATCH_OUTPUT = re.compile(r".+\.(?P<stream>[oe])(?P<job>\d+(?:[.-]\d+)?)", _IGNORE)
+_OUTPUT_WORD = re.compile(r"(?<![a-z])(?:stdout|stderr|nohup|workerlog\.\d+\Z)(?![a-z])", re.IGNORECASE)
 # A name that ends so has a suffix. Other names may be those of logs: without a suffix, or with a number or a date.
 _SUFFIX = re.compile(r"[a-z]{1,12}\d?")
 _OUTPUT_SUFFIXES = ("stdout", "stderr", "output", "console", "error", "errors", "logs", "ou", "er", "err")
@@ -222,7 +219,11 @@ def may_be_log(name: str) -> bool:
 
 def is_job_output(name: str) -> bool:
     """Whether a file is called as batch systems, launchers and shells call what a job printed."""
-    return _OUTPUT.fullmatch(name) is not None
+    return _match_batch_output(name) is not None or _OUTPUT_WORD.search(name) is not None
+
+
+def _match_batch_output(name: str) -> re.Match[str] | None:
+    return _BATCH_OUTPUT.fullmatch(name) if name[-1:].isdecimal() else None  # as no log is that every run has
 
 
 def is_like_log(name: str) -> bool:
@@ -232,19 +233,19 @@ def is_like_log(name: str) -> bool:
 
 def read_output_job(name: str) -> tuple[str, str]:
     """Return the name and the id of the job whose output is called so by PBS or Grid Engine; nothing for others."""
-    match = _OUTPUT.fullmatch(name)
-    return (name[: match.start("stream") - 1], match["job"]) if match and match["job"] else ("", "")
+    match = _match_batch_output(name)
+    return (name[: match.start("stream") - 1], match["job"]) if match else ("", "")
 
 
 def name_other_stream(name: str, stream: str) -> str:
     """Return the name of standard output or standard error (`stdout`, `stderr`) beside a file; empty if it has none."""
     other = "stderr" if stream == "stdout" else "stdout"
-    match = _OUTPUT.fullmatch(name)
-    if match and match["stream"]:
-        place = match.start("stream")
-        letters = {"stdout": "o", "stderr": "e"}
-        return f"{name[:place]}{letters[stream]}{name[place + 1 :]}" if match["stream"] == letters[other] else ""
-    return name.replace(other, stream) if other in name else ""
+    match = _match_batch_output(name)
+    if match is None:
+        return name.replace(other, stream) if other in name else ""
+    place = match.start("stream")
+    letters = {"stdout": "o", "stderr": "e"}
+    return f"{name[:place]}{letters[stream]}{name[place + 1 :]}" if match["stream"] == letters[other] else ""
 
 
 def read_rank(name: str) -> tuple[str, int] | None:
