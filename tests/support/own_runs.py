@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
 Text = Callable[["OwnRun"], str]
 
@@ -191,18 +189,6 @@ def trainer(run: OwnRun) -> str:
     return "".join([*text, f"{end}\n", run.tail])
 
 
-def factory(run: OwnRun) -> str:
-    """Return LLaMA-Factory's trainer_log.jsonl."""
-    text: list[str] = []
-    for step, _, now in run.times():
-        if step % 10 == 0:
-            elapsed = str(timedelta(seconds=int((now - run.start).total_seconds())))
-            record: dict[str, Any] = {"current_steps": step, "total_steps": run.steps, "loss": round(run.loss(step), 4)}
-            record |= {"lr": run.rate(step), "epoch": round(step / run.steps, 4), "elapsed_time": elapsed}
-            text.append(json.dumps(record | {"percentage": round(100 * step / run.steps, 2)}) + "\n")
-    return "".join(text)
-
-
 def nanotron(run: OwnRun) -> str:
     """Return a log of nanotron, whose numbers have three digits and no zeros at their end."""
 
@@ -252,7 +238,6 @@ FILES: Mapping[Text, str] = {
     trainer: "slurm-{job}.out",
     nanotron: "slurm-{job}.out",
     deepspeed: "slurm-{job}.out",
-    factory: "trainer_log.jsonl",
 }
 """The name of the log that each framework's launcher writes."""
 

@@ -1,0 +1,209 @@
+"""Recorded configurations on their next night: ordinary nights stay green, however odd, and bad ones are red."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from own_runs import ARGUMENTS, OwnRun, Text, changed, deepspeed, maxtext, megatron, nanotron, titan, trainer
+from own_runs import write as write_run
+from sessions import Judge, Judged
+
+Change = Callable[[OwnRun], OwnRun]
+
+
+class Night(NamedTuple):
+    """The run that was recorded, and what is different tonight."""
+
+    framework: Text
+    change: Change
+    recorded: OwnRun = OwnRun()
+
+
+def at(run: OwnRun, **fields: object) -> OwnRun:
+    return replace(run, **fields)  # type: ignore[arg-type]
+
+
+def alter(**fields: object) -> Change:
+    """Return the change of these fields."""
+    return lambda run: at(run, **fields)
+
+
+def argue(**arguments: object) -> Change:
+    """Return the change of these arguments."""
+    return lambda run: changed(run, **arguments)
+
+
+def slow_from(first: int, factor: float, last: int = 10**6) -> Change:
+    return alter(slower=lambda step: factor if first <= step <= last else 1.0)
+
+
+LONG = OwnRun(steps=200)
+SHORT = OwnRun(steps=50)
+
+
+# --- ordinary nights --------------------------------------------------------------------------------------
+
+EVALUATIONS = {
+    step: f" validation loss at iteration {step} on validation set | lm loss value: 5.1E+00 | lm loss PPL: 1.6E+02 | \n"
+    for step in range(21, 200, 20)
+}
+SAVES = {
+    step: f"saving checkpoint at iteration {step - 1:7d} to /scratch/ckpt in torch_dist format\n"
+    f"  successfully saved checkpoint from iteration {step - 1:7d} to /scratch/ckpt [ t 1/4, p 1/1 ]\n"
+    for step in range(51, 200, 50)
+}
+PAUSES = dict.fromkeys(EVALUATIONS, 40.0)
+SAVE_PAUSES = dict.fromkeys(SAVES, 30.0)
+MORE_ARGUMENTS = {f"new_option_{number}": None for number in range(60)}
+
+
+def restarted(run: OwnRun) -> str:
+    """Return a log whose job was restarted by torchrun at step 20 and began anew."""
+    first = megatron(at(run, steps=run.steps)).splitlines(keepends=True)
+    cut = next(place for place, line in enumerate(first) if f"iteration {20:8d}/" in line)
+    again = at(run, start=run.start + timedelta(minutes=30))
+    return "".join(first[:cut]) + "[torchrun] worker group failed, restarting 1/3\n" + megatron(again)
+
+
+def resumed(run: OwnRun) -> str:
+    """Return the log of the second job of a run, which goes on from step 100."""
+    return megatron(at(run, first=101))
+
+
+ORDINARY: Mapping[str, Night] = {
+    "same": Night(megatron, alter()),
+    "three-percent": Night(megatron, alter(seconds=2.06)),
+    "faster": Night(megatron, alter(seconds=1.94)),
+    "no-dump": Night(megatron, alter(dump=False)),
+    "more-arguments": Night(megatron, argue(**MORE_ARGUMENTS)),
+    "fewer-arguments": Night(
+        megatron,
+        alter(arguments={name: ARGUMENTS[name] for name in list(ARGUMENTS)[:12]}),
+    ),
+    "order-of-arguments": Night(megatron, alter(arguments=dict(sorted(ARGUMENTS.items(), reverse=True)))),
+    "seed-and-interval": Night(megatron, argue(seed=99, log_interval=1)),
+    "evaluations": Night(megatron, alter(lines=EVALUATIONS, gaps=PAUSES), OwnRun(steps=200)),
+    "evaluations-recorded": Night(megatron, alter(), OwnRun(steps=200, lines=EVALUATIONS, gaps=PAUSES)),
+    "saves": Night(megatron, alter(lines=SAVES, gaps=SAVE_PAUSES), LONG),
+    "saves-recorded": Night(megatron, alter(), at(LONG, lines=SAVES, gaps=SAVE_PAUSES)),
+    "midnight": Night(megatron, alter(start=datetime(2026, 3, 2, 23, 59, 20, tzinfo=UTC))),
+    "stamps-of-another-zone": Night(megatron, alter(start=datetime(2026, 3, 2, 11, 0, tzinfo=UTC))),
+    "loss-spike-recovers": Night(
+        megatron, alter(loss=lambda step: 30.0 if step == 30 else 4 + 6 * math.exp(-step / 40))
+    ),
+    "decay-to-zero": Night(megatron, alter(rate=lambda step: 3e-4 * max(0.0, 1 - step / 58))),
+    "warm-up-from-zero": Night(megatron, alter(rate=lambda step: 3e-4 * (step - 1) / 60)),
+    "scale-search": Night(megatron, alter(skipped=lambda step: int(step <= 8))),
+    "norm-spike": Night(megatron, alter(norm=lambda step: 80.0 if step == 25 else 1.2)),
+    "stall-of-one-step": Night(megatron, slow_from(30, 4.0, 30)),
+    "two-stalls": Night(megatron, alter(slower=lambda step: 3.0 if step in (20, 40) else 1.0), LONG),
+    "stall-before-window": Night(megatron, slow_from(6, 8.0, 6)),
+    "srun-labels": Night(megatron, alter(head="0: starting\n")),
+    "warnings": Night(megatron, alter(head="WARNING: something is deprecated\n" * 40)),
+    "every-tenth": Night(megatron, alter(), OwnRun(steps=400, every=10)),
+    "small-model": Night(megatron, alter(), OwnRun(seconds=0.21, steps=400)),
+    "slow-model": Night(megatron, alter(seconds=41.0), OwnRun(seconds=40.0)),
+    "titan": Night(titan, alter(seconds=2.02)),
+    "titan-every-tenth": Night(titan, alter(), OwnRun(steps=200, every=10)),
+    "titan-summer-time": Night(titan, alter(gaps={25: 3600.0})),
+    "titan-winter-time": Night(titan, alter(gaps={25: -3600.0})),
+    "titan-less-verbose": Night(titan, alter(), OwnRun(dump=True)),
+    "maxtext": Night(maxtext, alter()),
+    "maxtext-quarter-slower-warm-up": Night(maxtext, slow_from(1, 1.5, 4)),
+    "trainer": Night(trainer, alter(seconds=2.03), OwnRun(steps=300)),
+    "trainer-fine-tuning": Night(trainer, alter(loss=lambda step: 0.5 + 0.2 * math.exp(-step / 50)), OwnRun(steps=300)),
+    "nanotron": Night(nanotron, alter(seconds=2.0), OwnRun(seconds=1.99)),
+    "nanotron-other-digits": Night(nanotron, alter(seconds=0.61), OwnRun(seconds=0.6)),
+    "deepspeed": Night(deepspeed, alter(), OwnRun(steps=400)),
+    "deepspeed-scale-search": Night(deepspeed, alter(skipped=lambda step: int(step <= 10)), OwnRun(steps=400)),
+    "other-node-names": Night(megatron, alter(head="nodes: node017,node018\n")),
+    "restarted": Night(restarted, alter()),
+    "longer-run": Night(megatron, alter(), OwnRun(steps=100)),
+}
+"""Nights on which nothing is wrong."""
+
+
+# --- bad nights -------------------------------------------------------------------------------------------
+
+UNTIMED = dict.fromkeys(range(1, 400), 0.8)
+
+BAD: Mapping[str, Night] = {
+    "twelve-percent": Night(megatron, alter(seconds=2.24)),
+    "data-loading": Night(megatron, alter(gaps=UNTIMED), LONG),
+    "hang-between-steps": Night(megatron, alter(gaps={30: 2400.0})),
+    "hang-behind-window": Night(megatron, alter(gaps={55: 2400.0})),
+    "nanotron-data-loading": Night(nanotron, alter(gaps=UNTIMED), LONG),
+    "slow-tail": Night(megatron, slow_from(45, 1.3), OwnRun(steps=100)),
+    "slow-first-half": Night(megatron, slow_from(20, 1.4, 480), OwnRun(steps=1000)),
+    "ramp-behind-window": Night(megatron, alter(slower=lambda step: 1 + max(0, step - 45) / 100), OwnRun(steps=100)),
+    "stalled-step-behind-window": Night(megatron, slow_from(48, 600.0, 48)),
+    "maxtext-slow-tail": Night(maxtext, slow_from(50, 1.3), OwnRun(steps=100)),
+    "every-twentieth-step": Night(
+        megatron, alter(slower=lambda step: 5.0 if step % 20 == 0 else 1.0), OwnRun(steps=1000)
+    ),
+    "diverged-behind-window": Night(megatron, alter(loss=lambda step: 3000.0 if step > 45 else 9 - step / 40)),
+    "diverged-slowly": Night(megatron, alter(loss=lambda step: 11 + step * 1.2)),
+    "rate-zero": Night(megatron, alter(rate=lambda step: 0.0 if step >= 20 else 3e-4)),
+    "skipped": Night(megatron, alter(skipped=lambda step: int(step > 20 and step % 3 == 0))),
+    "validation-nan": Night(
+        megatron,
+        alter(
+            lines={
+                31: " validation loss at iteration 30 on validation set | lm loss value: NAN | lm loss PPL: NAN | \n"
+            }
+        ),
+    ),
+    "exploding-norm": Night(megatron, alter(norm=lambda step: 10 ** (step / 7), loss=lambda step: 8 * 1.025**step)),
+    "deepspeed-skipped": Night(deepspeed, alter(skipped=lambda step: 1), OwnRun(steps=400)),
+    "trainer-zero-loss": Night(trainer, alter(loss=lambda step: 3.5 if step <= 10 else 0.0), OwnRun(steps=300)),
+    "trainer-half-batch": Night(trainer, alter(batch=128), OwnRun(steps=300)),
+    "top-k": Night(megatron, argue(moe_router_topk=1)),
+    "ffn": Night(megatron, argue(ffn_hidden_size=12288)),
+    "vocabulary": Night(megatron, argue(padded_vocab_size=32000)),
+    "forced-balance": Night(megatron, argue(moe_router_force_load_balancing=True)),
+    "multi-token": Night(megatron, argue(mtp_num_layers=1)),
+    "experts": Night(megatron, argue(num_experts=4)),
+    "query-groups": Night(megatron, argue(num_query_groups=2)),
+}
+"""Nights that nobody would sign, although most print the recorded step time."""
+
+
+def judge_nights(judged: Judge, folder: Path, nights: Mapping[str, Night]) -> Judged:
+    """Record an earlier night of each configuration, and judge tonight's runs."""
+    for number, (name, night) in enumerate(nights.items()):
+        earlier = at(night.recorded, seed=number)
+        framework = megatron if night.framework is restarted else night.framework
+        write_run(folder / "rec", f"{name}-model", framework, earlier, 1000 + number)
+        tonight = night.change(at(earlier, seed=500 + number, start=earlier.start + timedelta(days=1)))
+        path = write_run(folder / "tonight", f"{name}-model", framework, tonight, 2000 + number)
+        if night.framework is restarted:
+            path.write_text(restarted(tonight), encoding="utf-8")
+    assert judged(f"--llmb-logs={folder / 'rec'}", f"--llmb-record={folder / 'own'}", "-q").ret == 0
+    return judged(f"--llmb-logs={folder / 'tonight'}", f"--llmb-baselines={folder / 'own'}", "-q")
+
+
+def find_wrong(session: Judged, nights: Mapping[str, Night], status: str) -> dict[str, str]:
+    """Return what became of each configuration whose item has another status."""
+    found = {}
+    for described in session.reports:
+        name = described["id"].replace("_", "-").partition("-model-8b")[0]
+        found[name] = (described["status"], f"{described.get('verdict')} {described.get('reason')}")
+    statuses = {name: found.get(name, ("no item", "")) for name in nights}
+    return {name: " ".join(seen) for name, seen in statuses.items() if seen[0] != status}
+
+
+@pytest.mark.slow
+def test_ordinary_nights_stay_green(judged: Judge, tmp_path: Path) -> None:
+    assert len(ORDINARY) >= 40
+    assert find_wrong(judge_nights(judged, tmp_path, ORDINARY), ORDINARY, "passed") == {}
+
+
+@pytest.mark.slow
+def test_bad_nights_are_red(judged: Judge, tmp_path: Path) -> None:
+    assert find_wrong(judge_nights(judged, tmp_path, BAD), BAD, "failed") == {}
