@@ -288,7 +288,7 @@ def _make_run(
         modified=_convert_time(draft.modified),
         excluded=excluded,
         excluded_because=because,
-        trial_pending_since=_convert_time((mark and mark.pending_since) or 0.0),
+        trial_pending_since=_convert_time(mark.pending_since) if mark and mark.pending_since else None,
         build=_describe_build(record, hints),
         launcher=find_launcher(record.launcher if record else "", logs, folder.name, where),
         saves=record.saves if record else "",

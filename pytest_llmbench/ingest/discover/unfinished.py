@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from pytest_llmbench.ingest.discover.metrics_files import is_metrics
 from pytest_llmbench.ingest.discover.names import is_called_log, strip_compression
@@ -21,12 +21,11 @@ RSYNC = 6  # random characters that rsync appends to a name with a dot before it
 LONGEST = 12  # characters of what others append: `aws s3 cp` eight
 
 
-def find_unfinished(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names of files of one folder that are a log under another name, which is not there."""
+def find_unfinished(names: Iterable[str], there: Iterable[str]) -> list[str]:
+    """Return those of the names of files that are a log under another name, which is not among all that are there."""
     unfinished = {name: final for name in names if (final := find_final_name(name))}
-    if unfinished:
-        there = {strip_compression(name) for name in names}
-        yield from (name for name, final in unfinished.items() if strip_compression(final) not in there)
+    plain = set(map(strip_compression, there)) if unfinished else set()
+    return [name for name, final in unfinished.items() if strip_compression(final) not in plain]
 
 
 def find_final_name(name: str) -> str:

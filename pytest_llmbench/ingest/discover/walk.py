@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from errno import EFBIG, ELOOP, ENOENT
 from functools import cached_property
@@ -54,6 +54,9 @@ KEPT = (
     ".tbz",
     ".tbz2",
 )
+
+# How nearly all files end that are read: they are no logs under other names.
+READ_ENDS = (".out", ".log", ".err", ".yaml", ".yml", ".txt", ".gz")
 
 # Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told.
 RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
@@ -123,6 +126,7 @@ class Walk:
     _inside_runs: set[str] = field(default_factory=set)
     _archives: dict[Path, Path] = field(default_factory=dict)
     _opened: set[FileId] = field(default_factory=set)
+    _passed_over: list[FolderEntry] = field(default_factory=list)  # files that may be logs under another name
     _full: bool = False  # not all folders were read
 
     def __post_init__(self) -> None:
@@ -219,7 +223,8 @@ class Walk:
             return [], []
         self.folders.append(folder)
         self.marks.note(folder.text, (entry.path for entry in entries if is_mark(entry.name)))
-        if self._is_inside_run(folder, [entry.name for entry in entries]):
+        folder_names = [entry.name for entry in entries]
+        if self._is_inside_run(folder, folder_names):
             self._inside_runs.add(folder.text)
         for entry in entries:
             try:
@@ -236,19 +241,17 @@ class Walk:
                 dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
                 (self.ignored if dead else self.unreadable).append((Path(entry.path), _explain(error)))
                 self.hidden += [(Path(entry.path), _read_link_time(entry.path), "a link that leads nowhere")] * dead
-        self._note_unfinished(folder, entries)
+        self._note_unfinished(folder, folder_names)
         return below, links
 
-    def _note_unfinished(self, folder: Folder, entries: Sequence[FolderEntry]) -> None:
+    def _note_unfinished(self, folder: Folder, folder_names: Collection[str]) -> None:
         """Remember the logs of a folder whose transfer has not ended, or that are put away."""
-        if folder.only_chosen:
-            return
-        unfinished = set(find_unfinished([entry.name for entry in entries if not is_mark(entry.name)]))
-        self.hidden += [
-            (Path(entry.path), _read_modified(entry), "a log by its name, but for its end")
-            for entry in entries
-            if entry.name in unfinished
-        ]
+        entries = {entry.name: entry for entry in self._passed_over if not is_mark(entry.name)}
+        self._passed_over.clear()
+        if entries and not folder.only_chosen:
+            for name in find_unfinished(entries, folder_names):
+                entry = entries[name]
+                self.hidden.append((Path(entry.path), _read_modified(entry), "a log by its name, but for its end"))
 
     def _unpack(self, path: Path, given_path: Path) -> None:
         """Read an archive and all folders in it as if they stood at its path."""
@@ -284,7 +287,10 @@ class Walk:
         if not mentioned and not folder.only_chosen and names.may_be_log(name):
             folder.unnamed.append(name)
         if not (chosen or mentioned or link):
+            self._passed_over.append(entry)
             return
+        if not (chosen or name.endswith(READ_ENDS)):
+            self._passed_over.append(entry)
         status = entry.stat()
         if not S_ISREG(status.st_mode):
             if chosen or not folder.only_chosen:

@@ -60,8 +60,8 @@ def test_log_that_is_there_hides_its_copies() -> None:
         "slurm-2.out.gz",
         "slurm-2.out.part",
     ]
-    assert list(find_unfinished(names)) == []
-    assert list(find_unfinished(names[1:3])) == names[1:3]
+    assert find_unfinished(names, names) == []
+    assert find_unfinished(names, names[1:4]) == [*names[1:4], names[5]]
 
 
 def test_hidden_files_are_dated(tmp_path: Path) -> None:
