@@ -117,7 +117,7 @@ DIALECTS = {
             b"initial global_step=",
             b"Starting training loop",
             b"step_i: ",
-            b"Elapsed time for <_main>",
+            b"Elapsed time ",  # for <_main>; as short as an ending needs it, too
         ),
         starts=(b"initial global_step=", b"Starting training loop"),
         ends=(b"E2E time: Elapsed time for <_main>",),

@@ -182,7 +182,7 @@ MARKERS = (
     b"collective operation timeout",
     b"Segmentation fault",
     b"[exiting program after ",
-    b"Time limit reached. Elapsed time ",
+    b"Elapsed time ",
     b"stopping_early: ",
     HEAD,
 )
