@@ -214,7 +214,8 @@ def _compare(baseline: Baseline, stated: Values, versions: Mapping[str, str]) ->
     weighty = [key for key in differing if key.name not in light]
     if not any(key.name != STEPS for key in agreed) and any(key.name != STEPS for key in recorded):
         weighty += [key for key in missing if key not in weighty]  # nothing identifies the run any more
-    changed = [key for key in differing if key not in weighty]
+    # the number of steps has a note of its own
+    changed = [key for key in differing if key not in weighty and key.name != STEPS]
     return Comparison(
         baseline,
         tuple(_describe(key, recorded, stated) for key in weighty),
@@ -266,7 +267,9 @@ def _describe(key: FactKey, recorded: Mapping[FactKey, Collection[str]], stated:
     before = LISTED.join(sorted(recorded.get(key, ())))
     if key not in stated:
         return f"{key} is not stated ({before} in the baseline)"
-    value, source = LISTED.join(sorted(stated[key])), list(stated[key].values())[-1]
+    sources = stated[key]
+    others = [source for text, source in sources.items() if text not in recorded.get(key, ())]
+    value, source = LISTED.join(sorted(sources)), (others or list(sources.values()))[-1]
     if key not in recorded:
         return f"{key} {value} ({source}), which the baseline does not state"
     return f"{key} {value} ({source}), not {before}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 from pytest_llmbench.core.models import StatedField, Statement
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
     names: tuple[str, ...]
     form: Form = "number"
     optional: bool = False  # None, False and 0 turn it off, and mean the same
-    before: re.Pattern[bytes] | None = None  # what its line has to contain before the name
+    before: bytes = b""  # a pattern that its line has to match before the name
 
 
 class Phrase(NamedTuple):
@@ -48,7 +48,7 @@ class Phrase(NamedTuple):
 
     field: StatedField
     marker: bytes
-    pattern: re.Pattern[bytes]
+    pattern: bytes
     read: Callable[[str], str]
 
 
@@ -99,7 +99,7 @@ SETTINGS = (
     Setting(
         StatedField.MODEL_SIZES,
         ("dim", "embed_dim", "hidden_size", "num_attention_heads"),
-        before=re.compile(rb"(?:Args|Config)\([^\r\n]*\Z|['\"]\Z"),
+        before=rb"(?:Args|Config)\([^\r\n]*\Z|['\"]\Z",
     ),
     Setting(StatedField.FFN, ("ffn_hidden_size", "intermediate_size", "mlp_dim", "base_mlp_dim", "inter_dim")),
     Setting(
@@ -158,7 +158,7 @@ SETTINGS = (
         optional=True,
     ),
     # of a sampler, too
-    Setting(StatedField.TOP_K, ("top_k",), optional=True, before=re.compile(rb"(?i:moe\w*\(|experts?)[^\r\n]*\Z")),
+    Setting(StatedField.TOP_K, ("top_k",), optional=True, before=rb"(?i:moe\w*\(|experts?)[^\r\n]*\Z"),
     Setting(
         StatedField.BALANCING,
         (
@@ -236,7 +236,7 @@ SETTINGS = (
         StatedField.ATTENTION_BACKEND,
         ("attention",),
         form="any",
-        before=re.compile(rb"Config param \Z"),
+        before=rb"Config param \Z",
     ),
     Setting(
         StatedField.SHARDING,
@@ -248,11 +248,10 @@ SETTINGS = (
     ),
 )
 
-_COLOUR = rb"(?:\x1b\[[\d;]{0,12}m)?"
 _NUMBER = rb"[\d,]{1,24}(?:\.\d{1,6})?"
 
 PHRASES = tuple(
-    Phrase(field, marker, re.compile(pattern), read)
+    Phrase(field, marker, pattern, read)
     for field, marker, pattern, read in (
         # the ranks of other stages print numbers of their own, in any order
         (
@@ -325,11 +324,17 @@ PHRASES = tuple(
             _read_memory,
         ),
         (StatedField.GPU_MEMORY, b"MiB |", rb"\| {1,9}\d{1,7}MiB */ *(\d{3,7})MiB \|", _read_mebibytes),
-        (StatedField.POWER_LIMIT, b"MiB |", rb"\d{1,5}W */ *(\d{2,5})W \| {1,9}\d{1,7}MiB */", _read_watts),
+        (
+            StatedField.POWER_LIMIT,
+            b"MiB |",
+            rb"\d{1,5}W */ *(\d{2,5})W \| {1,9}\d{1,7}MiB */ *\d{3,7}MiB \|",
+            _read_watts,
+        ),
         (StatedField.LISTING, b"Non-default values (vs", rb"(Non-default values) \(vs", _read_word),
     )
 )
 
+_compile = cache(re.compile)  # most logs need few of them
 _VALUE = re.compile(
     rb"['\"]?(?: {0,2}\.{3,60} ?|[ \t]{0,20}[:=] {0,3})['\"]?"
     rb"(-?\d{1,12}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,3})?|[A-Za-z_]\w{0,60}(?:[.-]\w{1,60}){0,4}"
@@ -384,7 +389,7 @@ def read_values(head: bytes, marker: bytes, tail: bytes) -> tuple[tuple[StatedFi
     values = []
     for phrase in _PHRASES_BY_MARKER.get(marker, ()):
         line = b"".join((head, marker, tail))
-        match = next((each for each in phrase.pattern.finditer(line) if each.end() > len(head)), None)
+        match = next((each for each in _compile(phrase.pattern).finditer(line) if each.end() > len(head)), None)
         if match:
             values.append((phrase.field, phrase.read(match[1].decode("ascii", "replace"))))
     settings = _SETTINGS_BY_NAME.get(marker)
@@ -393,8 +398,7 @@ def read_values(head: bytes, marker: bytes, tail: bytes) -> tuple[tuple[StatedFi
         values += (
             (setting.field, value)
             for setting in settings
-            if (setting.before is None or setting.before.search(head))
-            and (value := _read_value(setting, marker.decode(), text))
+            if _compile(setting.before).search(head) and (value := _read_value(setting, marker.decode(), text))
         )
     return tuple(values)
 

@@ -66,6 +66,7 @@ NEMO = (
     "8.0 B     Trainable params\n0         Non-trainable params\n8.0 B     Total params\n"
 )
 TITAN = (
+    "| N/A   32C    P0             118W /  700W |       1MiB /  81559MiB |      0%      Default |\n"
     "[titan] 2026-05-01 10:00:00,000 - root - INFO - CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory\n"
     "[titan] 2026-05-01 10:00:00,000 - root - INFO - Building llama4 17bx16e with TransformerModelArgs(dim=5120, "
     "n_layers=48, n_heads=40, n_kv_heads=8, vocab_size=202048, moe_args=MoEArgs(num_experts=16, top_k=1))\n"
@@ -181,7 +182,7 @@ HEAVY = [
     ("torchtitan", "n_kv_heads=8", "40", "query groups n_kv_heads 40 ("),
     ("torchtitan", "n_layers=48", "24", "model sizes n_layers 24 ("),
     ("torchtitan", "vocab_size=202048", "32000", "vocabulary vocab_size 32000 ("),
-    ("torchtitan", "with 79.10GiB", "139.81GiB", "gpu memory 141 GB (line 1), not 80 GB"),
+    ("torchtitan", "with 79.10GiB", "139.81GiB", "gpu memory 141 GB, 80 GB (line 2), not 80 GB"),
     ("torchtitan", "size: 108,000,000,000", "90,000,000,000", "parameters 90000000000 ("),
     ("torchtitan", "Applied selective", "full", "recompute applied full ("),
     ("maxtext", "num_experts_per_tok: 2", "1", "router top-k num_experts_per_tok 1 ("),
@@ -227,6 +228,7 @@ LIGHT = [
     ("maxtext", "attention: flash", "dot_product", "attention backend attention dot_product"),
     ("huggingface", '"attn_implementation": "sdpa"', '"eager"', "attn_implementation eager"),
     ("deepspeed", "zero_optimization_stage ...... 3", "2", "sharding zero_optimization_stage 2"),
+    ("torchtitan", "118W /  700W", "400W", "power limit 400 W (line 1), not 700 W"),
 ]
 
 
@@ -264,7 +266,7 @@ HONEST: list[tuple[str, Callable[[str], str]]] = [
     *((name, add_arguments) for name in DUMPS),
     *((name, change_run) for name in DUMPS),
     *((name, reverse_dump) for name in ("megatron", "maxtext")),
-    ("torchtitan", lambda text: text.replace("79.10GiB", "79.19GiB")),
+    ("torchtitan", lambda text: text.replace("79.10GiB", "79.19GiB").replace("81559MiB", "81079MiB")),
     ("nemo", lambda text: text.replace("    num_query_groups: 8\n", "")),
 ]
 
@@ -284,6 +286,12 @@ def test_facts_of_one_side_are_listed() -> None:
     assert missing.startswith("the run no longer states attention backend, attention heads, ")
     (added,) = identify_run(MEGATRON, record(WORLD)).one_sided
     assert added.startswith("the baseline does not state attention backend, ")
+
+
+def test_other_number_of_steps_is_no_change_of_the_configuration() -> None:
+    baseline = replace(record(""), match=RunMatch("oak/slurm-#.out", (("steps", "999"),)))
+    identity = identify_run("", baseline)
+    assert (identity.key, identity.changes) == (baseline.key, ())
 
 
 def test_run_that_states_nothing_of_its_baseline_is_unmatched() -> None:
