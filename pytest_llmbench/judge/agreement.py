@@ -90,7 +90,8 @@ def _explain_slow_mean(current: Sequence[Measurement], evidence: Evidence, margi
 
 def _explain_wide_interval(current: Sequence[Measurement], estimate: Estimate) -> str:
     """Return that the steps of the runs do not fix their statistic, "" if they do or are too few to show it."""
-    if estimate.threshold_only:
+    # The interval of the verdict is at least as wide.
+    if estimate.threshold_only or estimate.high - estimate.low <= WIDEST * estimate.margin:
         return ""
     inside = [estimate_within(run) for run in current]
     count = len(inside)

@@ -85,7 +85,9 @@ def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Me
         noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
     ]
     together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
-    few = None if together.measured else noise.estimate_from_few_days(_list_logarithms(older))
+    few = None
+    if not together.measured and len(older) < noise.FEWEST_DAYS:
+        few = noise.estimate_from_few_days(_list_logarithms(older))
     if few is not None and noise.is_noisier(few, together):
         return few
     # Runs of one day differ by less than days: only more of it counts.

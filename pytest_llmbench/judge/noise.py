@@ -66,7 +66,7 @@ def estimate_from_few_days(logarithms: Sequence[float] | Floats) -> Noise | None
 def is_noisier(measured: Noise, assumed: Noise) -> bool:
     """Return True if an estimate is larger than an assumption by more than chance makes (5 %)."""
     ratio = (measured.sigma / assumed.sigma) ** 2
-    return compute_f_probability(ratio, measured.degrees_of_freedom, CERTAIN) < 0.05
+    return ratio > 1 and compute_f_probability(ratio, measured.degrees_of_freedom, CERTAIN) < 0.05
 
 
 def estimate_from_repeats(seconds: Sequence[float], what: str) -> Noise | None:
