@@ -216,6 +216,7 @@ def _compare(baseline: Baseline, stated: Values, versions: Mapping[str, str]) ->
         weighty += [key for key in missing if key not in weighty]  # nothing identifies the run any more
     # the number of steps has a note of its own
     changed = [key for key in differing if key not in weighty and key.name != STEPS]
+    changed += [key for key in added if key not in telling and _is_used(key, stated[key])]
     return Comparison(
         baseline,
         tuple(_describe(key, recorded, stated) for key in weighty),

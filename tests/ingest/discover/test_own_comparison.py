@@ -315,6 +315,13 @@ def test_what_is_printed_only_if_used_counts(before: str, now: str, matches: boo
     assert (identify_run(TITAN + now, record(TITAN + before)).key is not None) is matches
 
 
+def test_adapter_that_an_older_baseline_cannot_state_is_reported() -> None:
+    lora = "trainable params: 4,194,304 || all params: 6,742,609,920 || trainable%: 0.0622\n"
+    identity = identify_run(WORLD + lora, record(WORLD))
+    assert identity.key is not None
+    assert identity.changes == ("trained weights adapter (line 2), which the baseline does not state",)
+
+
 def test_value_missing_among_non_default_values_counts() -> None:
     listed = "[model] Non-default values (vs Mcore TransformerConfig):\n  num_layers: 80\n  hidden_size: 8192\n"
     identity = identify_run(listed, record(f"{listed}  moe_router_topk: 8\n"))
