@@ -13,7 +13,7 @@ from speed.counting import Count
 TOLERANCE_PERCENT = 3.0
 """A job may take so many more instructions than its value without an accepted slowdown."""
 
-ACCEPTED_LIMIT_PERCENT = 5.0
+ACCEPTED_LIMIT_PERCENT = 45.0
 """The percentages of all accepted slowdowns may add up to so much."""
 
 

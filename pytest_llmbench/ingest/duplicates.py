@@ -210,11 +210,24 @@ def _is_part(run: Run, other: Run) -> bool:
     """Whether a run is a copy of what another one of its configuration and job was when it was taken."""
     if not run.found.job_id or run.found.folder == other.found.folder:
         return False
-    near = run.started and other.started and abs(run.started - other.started) <= LONGEST_QUEUE
     if not count_steps(run):  # without an attempt only its metadata stands here, and its log elsewhere
-        return bool(not run.attempts and near and count_steps(other))
+        return bool(not run.attempts and count_steps(other) and _started_near(run, other))
     part, whole = _list_timings(run), _list_timings(other)
     return _share_start(run, other) and part == whole[: len(part)]
+
+
+def _started_near(run: Run, other: Run) -> bool:
+    """Whether two runs may be one job, by every clock of the submission that both have, else by their starts."""
+    submitted = (Clock.METADATA, Clock.FOLDER_NAME)
+    both = [
+        abs(mine.moment - theirs.moment)
+        for mine in run.datings
+        for theirs in other.datings
+        if mine.clock is theirs.clock in submitted
+    ]
+    if both:
+        return max(both) <= LONGEST_QUEUE
+    return bool(run.started and other.started and abs(run.started - other.started) <= LONGEST_QUEUE)
 
 
 def _share_start(run: Run, other: Run) -> bool:

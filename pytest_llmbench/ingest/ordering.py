@@ -164,6 +164,8 @@ def _place_run(run: Run, dated: Sequence[Run], datings: Mapping[str, Mapping[Clo
     starts = [other.started for other in (earlier or dated) if other.started is not None]
     started, name = (max(starts), "later") if earlier else (min(starts) - FRESH, "earlier")
     near = next(other for other in dated if other.started in (started, started + FRESH))
+    if earlier:
+        started += timedelta(microseconds=1)  # a job of the same id and start would be a copy
     return dataclasses.replace(
         run, started=started, started_from=f"{name} than {near.id}, by what both say", order_source=clock
     )

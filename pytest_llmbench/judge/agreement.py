@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Statistic = Callable[[Floats, Sequence[int]], float]
 
+NOISIER = 1.5  # how much more than those of the recorded runs the steps of a run differ that is noisier
+
 WIDEST = 4  # tolerances: a statistic that the steps fix to no better than this passes nothing
 
 STALLS = 1.25  # what slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup
@@ -102,7 +104,7 @@ def _explain_wide_interval(current: Sequence[Measurement], estimate: Estimate) -
     below = min(half, sum(within.reach for within in inside) / count)
     above = min(half, sum(map(_reach_up, current)) / count)
     width = below + above
-    if width <= WIDEST * estimate.margin + EQUAL:
+    if width <= WIDEST * estimate.margin + EQUAL or all(map(_varies_as_usual, current)):
         return ""
     low, high = (formatting.format_difference(math.exp(bound)) for bound in (-below, above))
     return f"the steps fix the step time to between {low} and {high} only, wider than {WIDEST} tolerances"
@@ -126,6 +128,18 @@ def _find_slowest(run: Measurement, evidence: Evidence) -> float:
     seconds = run.statistic_seconds or math.nan
     half = bound_run_rounding(run)
     return seconds * (1 + half) if 2 * half > evidence.tolerance.factor - 1 else math.nan
+
+
+def _varies_as_usual(run: Measurement) -> bool:
+    """Return True if the steps of a run differ hardly more than those of the recorded runs did.
+
+    How much those of a document differ is unknown: ten records or more may be as noisy as they are.
+    """
+    recording, window = run.baseline.recording, np.array(run.window_seconds)
+    if recording is None:
+        return len(window) >= REACHING
+    recorded = recording.standard_deviation_seconds / recording.mean_seconds
+    return float(np.std(window, ddof=1)) / compute_mean(window, run.mean_of) <= NOISIER * recorded
 
 
 def _reach_up(run: Measurement) -> float:

@@ -15,7 +15,7 @@ from shared_data import shared
 
 from pytest_llmbench.baseline.write import make_recorded_baseline
 from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Segment, Verdict, Window
+from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.ingest.parse.read import read_log
 from pytest_llmbench.judge.agreement import STALLS
@@ -142,8 +142,12 @@ def middle(values: Floats) -> float:
 
 
 def measured(segment: Segment, baseline: Baseline) -> Measurement:
-    """Return what the run measured, which has to be valid."""
+    """Return what the run measured in its window, which has to be valid."""
     found = measure(run(log(segment)), baseline, NOW)
+    # Steps outside the window are no part of these tests.
+    found = replace(
+        found, problems=tuple(each for each in found.problems if each.reason is not Reason.SLOW_OUTSIDE_WINDOW)
+    )
     assert found.valid, found.problems
     return found
 

