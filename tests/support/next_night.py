@@ -22,6 +22,7 @@ JITTER = (0.001, -0.002, 0.002, -0.001, 0.0)
 # Lines whose steps have no time but that of their stamps, and those that say the time so far.
 STAMPED = ("[titan]", "CurrSamplesPerSec")
 CLOCKS = ("global_step/max_steps", "current_steps")
+MILLISECONDS = re.compile(r"(\"time_ms\": )(\d+)")
 SPEED = re.compile(r"(\"train_speed\(iter/s\)\": )([\d.]+)")
 ELAPSED = re.compile(r"(\"elapsed_time\": \")(?:(\d+)h )?(?:(\d+)m )?(\d+)s")
 CLOCK = re.compile(r"(\"elapsed_time\": \")(\d+):(\d\d):(\d\d)(?=\")")
@@ -42,6 +43,7 @@ def rename(name: str, days: int = 1) -> str:
 
 def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
     first = next((_read(match) for match in STAMP.finditer(text)), None)
+    began = next((int(match[2]) for match in MILLISECONDS.finditer(text)), 0)
     for place, line in enumerate(text.splitlines(keepends=True)):
         factor = slower * (1 + JITTER[place % len(JITTER)])
         changed = TIMES.sub(partial(_scale, factor=factor), line)
@@ -52,6 +54,7 @@ def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
             changed = SPEED.sub(partial(_scale, factor=1 / slower), changed)
         if first is not None and any(name in line for name in STAMPED):
             changed = STAMP.sub(partial(_stretch, first=first, slower=slower), changed)
+        changed = MILLISECONDS.sub(partial(_stretch_milliseconds, began=began, slower=slower), changed)
         yield DAY.sub(partial(_shift_day, days=days), changed)
 
 
@@ -75,6 +78,10 @@ def _stretch_clock(match: re.Match[str], slower: float) -> str:
 def _scale_seconds(match: re.Match[str], slower: float) -> int:
     hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
     return int((3600 * hours + 60 * minutes + seconds + 0.5) * slower)
+
+
+def _stretch_milliseconds(match: re.Match[str], began: int, slower: float) -> str:
+    return f"{match[1]}{round(began + (int(match[2]) - began) * slower)}"
 
 
 def _read(match: re.Match[str]) -> datetime:
