@@ -37,8 +37,11 @@ FEWEST = 3  # fewer runs before it say nothing of that level: the baseline stand
 
 def select_covering(configuration: str, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
     """Return the acknowledged changes of a configuration (its id), by their id or pattern."""
-    covering = (entry for entry in entries if fnmatchcase(configuration, entry.configuration))
-    return tuple(entry for entry in covering if entry.accepts is None)
+    return tuple(entry for entry in _select_named(configuration, entries) if entry.accepts is None)
+
+
+def _select_named(configuration: str, entries: Sequence[Acknowledgement]) -> list[Acknowledgement]:
+    return [entry for entry in entries if fnmatchcase(configuration, entry.configuration)]
 
 
 def describe_acknowledgement(entry: Acknowledgement) -> str:
@@ -55,8 +58,7 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement], *, ce
     The entries in force stay in `Evidence.accepted`: verdicts consult them with `find_accepted`. An entry counts for
     runs that started on its first day or later, until it expires; it never counts for a certificate.
     """
-    name = evidence.baseline.key.id
-    named = [entry for entry in entries if entry.accepts is not None and fnmatchcase(name, entry.configuration)]
+    named = [entry for entry in _select_named(evidence.baseline.key.id, entries) if entry.accepts is not None]
     if not named:
         return evidence
     unusable = [note for entry in named if (note := _find_idle_reason(entry, evidence, certify=certify)) is not None]
