@@ -41,6 +41,7 @@ class Shape:
     kind: ShapeKind
     notes: tuple[Note, ...] = ()  # which change no verdict
     warming_up: Note | None = None  # not among the notes: there if the first third is slower than the rest
+    warm_up: float = 0.0  # how much slower that third is, as a fraction; 0 if it is not shown to be
     drift: float | None = None  # the change from the first to the last step as a fraction, None if there is none
 
 
@@ -55,7 +56,8 @@ def find_shape(measurement: Measurement) -> Shape:
     resolution = measurement.resolution_seconds
     pattern = find_pattern(window, resolution)
     drifting = find_slope(window.seconds, window.moving_mean)
-    warming = _note_warm_up(window, find_warm_up(window.seconds, window.moving_mean, resolution))
+    warm_up = find_warm_up(window.seconds, window.moving_mean, resolution)
+    warming = _note_warm_up(window, warm_up)
     notes = (
         _note_stragglers(window, pattern),
         _note_levels(window, pattern),
@@ -66,7 +68,8 @@ def find_shape(measurement: Measurement) -> Shape:
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
     words = "; ".join(filter(None, (words, describe_saves(measurement, slow))))
     change = drifting.change if drifting else None
-    return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming, change)
+    excess = warm_up.excess if warm_up else 0.0
+    return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming, excess, change)
 
 
 def _make_columns(measurement: Measurement) -> WindowColumns:

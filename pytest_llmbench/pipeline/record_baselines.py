@@ -232,20 +232,13 @@ def _find_unsettled(runs: Sequence[Measurement], settings: Settings) -> Refusal 
     # Steps that are slow by turns are so in each third of the window, more or less of them.
     found = ((run, find_shape(run)) for run in runs)
     shapes = [(run, shape) for run, shape in found if shape.kind is not ShapeKind.PERIODIC]
-    warming = [(run, shape.warming_up.text) for run, shape in shapes if shape.warming_up and _warm_up(run) > limit]
+    warming = [(run, shape.warming_up.text) for run, shape in shapes if shape.warming_up and shape.warm_up > limit]
     drifting = [(run, shape.words) for run, shape in shapes if shape.drift is not None and abs(shape.drift) > limit]
     for reason, unsettled in ((Reason.WARMING_UP, warming), (Reason.CANNOT_TELL, drifting)):
         if unsettled and 2 * len(unsettled) >= len(runs):
             run, text = unsettled[0]
             return Verdict.INVALID, reason, UNSETTLED.format(run.run.id, text)
     return None
-
-
-def _warm_up(run: Measurement) -> float:
-    """Return how much slower the first third of a window is than the rest, as a fraction."""
-    window = np.array(run.window_seconds)
-    third = max(1, len(window) // 3)
-    return float(np.median(window[:third]) / np.median(window[third:])) - 1
 
 
 def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
