@@ -17,6 +17,8 @@ from pytest_llmbench.core.formatting import format_difference, format_seconds
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.models import AcceptedValue, Recording, Tolerance
 
+DEFAULT_FRACTION = 0.05  # how much slower a run may be, where neither an option nor a file says another
+
 LARGEST = 0.5  # a gate that lets a run take twice as long is a typing error: `5` for `5%`
 
 TIME = "time"

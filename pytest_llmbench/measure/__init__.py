@@ -22,6 +22,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.robust import compute_median
+from pytest_llmbench.core.tolerance import DEFAULT_FRACTION
 from pytest_llmbench.measure import attempts, configuration, metrics, notes, outside, training, validity, wall_clock
 from pytest_llmbench.measure.attempts import Choice, choose_segment
 from pytest_llmbench.measure.moving_mean import detect_moving_mean
@@ -31,17 +32,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
 
 
-DEFAULT_TOLERANCE = 0.05
-"""How much slower than its baseline a run may be, where nobody says otherwise."""
-
-
 def measure(
     run: Run,
     baseline: Baseline,
     now: datetime,
     *,
     step_time_only: bool = False,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = DEFAULT_FRACTION,
 ) -> Measurement:
     """Return what `run` measured over the baseline's window, or why it cannot be judged.
 
@@ -93,7 +90,8 @@ def measure(
     if step_time_only:
         return measurement
     beside = check_besides(timed, baseline, width, tolerance)
-    observed = (*training.observe(run, choice, timed, baseline), *configuration.observe(timed))
+    observed_work = dict(configuration.observe(timed))
+    observed = (*training.observe(run, choice, timed, baseline), *observed_work.items())
     return dataclasses.replace(
         measurement,
         problems=(*problems, *(() if excluded else beside.problems)),
@@ -103,7 +101,7 @@ def measure(
         notes=(
             *attempts.note_attempts(all_attempts),
             *attempts.note_slowest(rivals, baseline.window.statistic),
-            *notes.list_notes(run, choice, timed, baseline),
+            *notes.list_notes(run, choice, timed, baseline, observed_work),
             *notes.find_leaks(choice.segment.steps, baseline.window, width),
             *beside.notes,
             *notes.note_run(run, checkpoints),
@@ -124,7 +122,7 @@ def check_besides(timed: Timing, baseline: Baseline, width: int, tolerance: floa
 
     `width` is of how many steps each time is a moving mean.
     """
-    recorded = dict(baseline.recording.observed) if baseline.recording else {}
+    recorded = baseline.observed
     clocks = wall_clock.compare_clocks(timed, baseline.window)
     slow = outside.check_outside(timed, baseline.window, width)
     return Beside(

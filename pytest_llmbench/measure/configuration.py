@@ -118,15 +118,18 @@ def _find_misstated(choice: Choice, timed: Timing, baseline: Baseline) -> Iterat
         yield Problem(Reason.WRONG_CONFIGURATION, text, line)
 
 
-def list_notes(timed: Timing, baseline: Baseline) -> Iterator[Note]:
-    """Yield that padding takes much of a batch whose shapes are those of the baseline."""
+def list_notes(timed: Timing, baseline: Baseline, observed_work: Mapping[Observed, float]) -> Iterator[Note]:
+    """Yield that padding takes much of a batch, and that a step holds more work than those of the recorded runs.
+
+    `observed_work` is what `observe` yields.
+    """
     share = _compute_target_share(timed.window, baseline)
     if share < FULL and not any(_check_target_tokens(timed, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
         yield Note(NoteCode.PADDED, text, int(timed.window.line[0]))
-    for name, work in _list_work(timed).items():
-        recorded = _get_recorded_work(baseline).get(name, math.inf)
-        if _take_median(work) > recorded * (1 + LESS_THAN_RECORDED):
+    for name, work in observed_work.items():
+        recorded = baseline.observed.get(name, math.inf)
+        if work > recorded * (1 + LESS_THAN_RECORDED):
             yield Note(NoteCode.MORE_WORK, _compare_work(name, work, recorded), int(timed.window.line[0]))
 
 
@@ -372,14 +375,15 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
 
 def _find_less_work(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield steps that hold less work than those of the recorded runs, or than the first ones of the window."""
-    recorded = _get_recorded_work(baseline)
+    recorded = baseline.observed
     for name, work in _list_work(timed).items():
-        share = compute_median(work) / recorded[name] if recorded.get(name) else 1.0
+        median = compute_median(work)
+        share = median / recorded[name] if recorded.get(name) else 1.0
         line = int(timed.window.line[0])
         rates = timed.steps.tokens_per_second_per_gpu
         coarse = _compute_rounding(timed.steps, rates, timed.counted) if name is Observed.TOKENS_BY_RATE else 0.0
         if share < 1 - max(LESS_THAN_RECORDED, DEVIATIONS * _estimate_error(work), 2 * coarse):
-            yield Problem(Reason.LESS_WORK, _compare_work(name, work, recorded[name]), line)
+            yield Problem(Reason.LESS_WORK, _compare_work(name, median, recorded[name]), line)
         elif text := _describe_drop(work, WORK[name]):
             yield Problem(Reason.LESS_WORK, text, line)
 
@@ -401,14 +405,8 @@ def _list_work(timed: Timing) -> Mapping[Observed, Floats]:
     return {name: present[0] for name, of in finite.items() if (present := [values for values in of if len(values)])}
 
 
-def _compare_work(name: Observed, work: Floats, recorded: float) -> str:
-    return f"a step holds {compute_median(work):.6g} {WORK[name]}, one of the recorded runs {recorded:.6g}"
-
-
-def _get_recorded_work(baseline: Baseline) -> Mapping[Observed, float]:
-    """Return the work of a step of the recorded runs, as far as their recording states it."""
-    observed = dict(baseline.recording.observed) if baseline.recording else {}
-    return {name: observed[name] for name in WORK if name in observed}
+def _compare_work(name: Observed, work: float, recorded: float) -> str:
+    return f"a step holds {work:.6g} {WORK[name]}, one of the recorded runs {recorded:.6g}"
 
 
 def _estimate_error(work: Floats) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Note, NoteCode, Run, Steps, Window
+from pytest_llmbench.core.models import Baseline, Checkpoints, CopyOf, Note, NoteCode, Observed, Run, Steps, Window
 from pytest_llmbench.measure import configuration, dropped_records, training
 from pytest_llmbench.measure.attempts import Choice
 from pytest_llmbench.measure.validity import is_begun_again
@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags
 
 
-def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Note]:
-    """Yield what the judged segment and the log around it are worth a word for."""
+def list_notes(
+    run: Run, choice: Choice, timed: Timing, baseline: Baseline, observed_work: Mapping[Observed, float]
+) -> Iterator[Note]:
+    """Yield what the judged segment and the log around it are worth a word for.
+
+    `observed_work` is what `configuration.observe` yields.
+    """
     yield from _note_times(timed, baseline.window)
     if is_begun_again(run, choice):
         line = choice.attempt.log.begun_again_line
@@ -31,7 +36,7 @@ def list_notes(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -> I
     elif not timed.steps.has_loss.all():
         yield Note(NoteCode.UNVERIFIED_LOSS, "the log prints no loss: it would not show that the run diverged")
     yield from training.list_notes(run, choice, timed, baseline)
-    yield from configuration.list_notes(timed, baseline)
+    yield from configuration.list_notes(timed, baseline, observed_work)
     yield from configuration.compare_power(run, choice, baseline)
     total = choice.segment.total_steps
     if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):

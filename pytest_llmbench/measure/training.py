@@ -96,7 +96,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
     window = timed.window
     if not len(window):
         return
-    curve, recorded = _make_curve(choice, timed.steps), _get_recorded(baseline)
+    curve, recorded = _make_curve(choice, timed.steps), baseline.observed
     texts = [
         *_find_no_update(choice, timed, curve, recorded),
         *_find_bad_loss(run, choice, window, baseline),
@@ -161,7 +161,7 @@ def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
 # --- steps that move no weight ------------------------------------------------------------------------------
 
 
-def _find_no_update(choice: Choice, timed: Timing, curve: Curve, recorded: Mapping[Observed, float]) -> Iterator[str]:
+def _find_no_update(choice: Choice, timed: Timing, curve: Curve, recorded: Mapping[str, float]) -> Iterator[str]:
     """Yield the evidence that most steps of the run or of the window moved no weight."""
     yield from _find_zero_norm(choice, timed, curve, recorded)
     yield from _find_zero_rate(timed.window, curve)
@@ -172,7 +172,7 @@ def _find_no_update(choice: Choice, timed: Timing, curve: Curve, recorded: Mappi
         yield from _find_skipped(timed.steps)
 
 
-def _find_zero_norm(choice: Choice, timed: Timing, curve: Curve, recorded: Mapping[Observed, float]) -> Iterator[str]:
+def _find_zero_norm(choice: Choice, timed: Timing, curve: Curve, recorded: Mapping[str, float]) -> Iterator[str]:
     """Yield a gradient norm of 0 in most steps, if the loss does not move either and recorded runs had a norm."""
     zeros = curve.grad_norm == 0
     if not zeros.any() or _is_stated(choice, StatedField.ENGINE) or recorded.get(Observed.GRADIENT_NORM) == 0:
@@ -274,7 +274,7 @@ def _find_lost_loss(choice: Choice, steps: Steps) -> Iterator[str]:
 
 
 def _find_divergence(
-    run: Run, choice: Choice, curve: Curve, baseline: Baseline, recorded: Mapping[Observed, float]
+    run: Run, choice: Choice, curve: Curve, baseline: Baseline, recorded: Mapping[str, float]
 ) -> Iterator[Problem]:
     """Yield last losses far above the run's first ones or the recorded ones, and a validation loss without a number."""
     if choice.segment.bad_validation_line:
@@ -288,7 +288,7 @@ def _find_divergence(
         yield Problem(Reason.DIVERGED, text, ends.line)
 
 
-def _describe_divergence(ends: Ends, recorded: Mapping[Observed, float]) -> str:
+def _describe_divergence(ends: Ends, recorded: Mapping[str, float]) -> str:
     """Return how the last losses exceed those that they are compared with, empty if they do not."""
     if ends.exceed(ends.first):
         return f"the loss grows from {ends.first:.4g} at the beginning of the run to {ends.last:.4g} at its end"
@@ -343,13 +343,6 @@ def _make_curve(choice: Choice, steps: Steps) -> Curve:
     rows = ((each.loss, each.grad_norm, each.learning_rate) for each in progress)
     loss, norm, rate = np.array(list(rows), dtype=float).T
     return Curve(loss, norm, rate, np.array([each.line for each in progress], dtype=np.int64))
-
-
-def _get_recorded(baseline: Baseline) -> Mapping[Observed, float]:
-    """Return what the recorded runs observed, empty for a baseline that was not recorded."""
-    observed = baseline.recording.observed if baseline.recording else ()
-    names = {str(name): name for name in Observed} if observed else {}
-    return {names[name]: value for name, value in observed if name in names}
 
 
 def _select_losses(choice: Choice, window: Steps) -> WindowValues:

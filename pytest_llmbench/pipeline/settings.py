@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.models import TimedBy, Tolerance, ToleranceSource
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origins
-from pytest_llmbench.core.tolerance import merge_tolerances
+from pytest_llmbench.core.tolerance import DEFAULT_FRACTION, merge_tolerances
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.pipeline.launch_settings import LaunchSettings, resolve_launch
 from pytest_llmbench.pipeline.option_values import (
@@ -32,7 +32,7 @@ from pytest_llmbench.report.files import REPORTS, find_obstacle, is_stream
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
 
-DEFAULT_TOLERANCE = Tolerance(0.05, source=ToleranceSource.DEFAULT)
+DEFAULT_TOLERANCE = Tolerance(DEFAULT_FRACTION, source=ToleranceSource.DEFAULT)
 # A certified cluster has at least 95 % of the published performance, so 5.26 % more time: 1 / 0.95.
 CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source=ToleranceSource.CERTIFICATE)
 

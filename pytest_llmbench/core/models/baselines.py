@@ -277,6 +277,11 @@ class Baseline:
         return self.configuration.key
 
     @property
+    def observed(self) -> dict[str, float]:
+        """What its recorded runs showed beside their step time, by a name of `Observed`; empty if nothing was kept."""
+        return dict(self.recording.observed) if self.recording else {}
+
+    @property
     def required(self) -> Baseline:
         """The baseline by which it is decided whether a run counts."""
         return self if self.required_window is None else replace(self, window=self.required_window)
