@@ -45,6 +45,8 @@ CONFIGURATIONS = 40
 NIGHTS = 30
 RECORDED = 3
 RARE = 0.05
+STALL = 0.02
+"""The share of the whole run that a stalled step costs at most: more than the tolerance is no ordinary night."""
 BETWEEN = 0.007
 """How much the logarithm of a run's step time differs from run to run."""
 
@@ -103,7 +105,7 @@ def draw_night(configuration: Configuration, start: datetime, random: Random) ->
         run = replace(run, arguments={**ARGUMENTS, **{f"option_{number}": number for number in range(40)}})
     if random.random() < RARE:
         stalled = random.randrange(2, run.steps)
-        factor = random.uniform(2.0, 8.0)
+        factor = 1 + random.uniform(0.2, 1.0) * STALL * run.steps
         run = replace(run, slower=lambda step: factor if step == stalled else 1.0)
     return run
 

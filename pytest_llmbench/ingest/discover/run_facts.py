@@ -22,7 +22,8 @@ _DIGITS = re.compile(r"\d+")
 
 STEPS = "steps"
 BATCH_OF_STEPS = "batch of the steps"
-"""Facts that the steps themselves say."""
+_OF_STEPS = (STEPS, BATCH_OF_STEPS)
+"""Facts that come from the records of the steps."""
 
 LISTED = ", "
 """Between the values of a fact of which a log states several."""
@@ -212,7 +213,8 @@ def _compare(baseline: Baseline, stated: Values, versions: Mapping[str, str]) ->
     telling = set(_select_telling(recorded, stated, has_same_defaults=not is_other_version))
     differing = [*contrary, *(key for key in (*missing, *added) if key in telling)]
     weighty = [key for key in differing if key.name not in light]
-    if not any(key.name != STEPS for key in agreed) and any(key.name != STEPS for key in recorded):
+    is_silent = all(key.name in _OF_STEPS for key in stated)  # a log without its head, or of another log level
+    if not is_silent and all(key.name == STEPS for key in agreed):
         weighty += [key for key in missing if key not in weighty]  # nothing identifies the run any more
     # the number of steps has a note of its own
     changed = [key for key in differing if key not in weighty and key.name != STEPS]
@@ -242,7 +244,7 @@ def _select_telling(
     """
     listing = FactKey(StatedField.LISTING, "")
     common = recorded.keys() & stated.keys()
-    plain = [key for key in recorded if key.name not in _ONLY_IF_USED and key.name not in (STEPS, BATCH_OF_STEPS)]
+    plain = [key for key in recorded if key.name not in _ONLY_IF_USED and key.name not in _OF_STEPS]
     prints_all = 2 * len(common.intersection(plain)) >= len(plain)
     for key in recorded.keys() ^ stated.keys():
         is_known = prints_all if key in recorded else _was_read(key, recorded)

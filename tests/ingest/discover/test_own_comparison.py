@@ -294,12 +294,17 @@ def test_other_number_of_steps_is_no_change_of_the_configuration() -> None:
     assert (identity.key, identity.changes) == (baseline.key, ())
 
 
-def test_run_that_states_nothing_of_its_baseline_is_unmatched() -> None:
+def test_run_that_agrees_in_nothing_is_unmatched() -> None:
     gpus = replace(record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50"))))
-    steps_alone = replace(record(""), match=RunMatch("oak/slurm-#.out", (("steps", "50"),)))
-    assert identify_run("", gpus).key is None
-    assert identify_run("", steps_alone).key is not None
-    assert identify_run("", record("")).key is not None
+    assert identify_run(TITAN, gpus).key is None
+    assert identify_run(TITAN, replace(record(""), match=RunMatch("oak/slurm-#.out", ()))).key is not None
+
+
+def test_run_that_states_nothing_is_matched_by_place() -> None:
+    gpus = replace(record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50"))))
+    identity = identify_run("", gpus)
+    assert identity.key == gpus.key
+    assert identity.one_sided[0].startswith("the run no longer states gpus")
 
 
 @pytest.mark.parametrize(
