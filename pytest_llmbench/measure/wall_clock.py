@@ -178,13 +178,16 @@ def _compute_ratio(intervals: Intervals, which: Flags) -> ClockRatio | None:
 
 
 def _compute_work(timed: Timing) -> float:
-    """Return the printed rate x the step time over the window: the work of a step in the rate's unit."""
+    """Return the printed rate x the step time over the window: the work of a step in the rate's unit.
+
+    The rate is the median: some logs print that of one step only, which may be the stalled one.
+    """
     window = timed.window
     rate = window.throughput if np.isfinite(window.throughput).any() else window.tokens_per_second_per_gpu
     rated = np.isfinite(rate) & (rate > 0)
     if not rated.any():
         return float("nan")
-    return float(np.average((window.seconds * rate)[rated], weights=window.mean_of[rated]))
+    return float(np.median(rate[rated]) * np.average(window.seconds[rated], weights=window.mean_of[rated]))
 
 
 # --- what a recording keeps, and what is said of a run beside it --------------------------------------------

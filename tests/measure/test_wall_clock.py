@@ -163,6 +163,13 @@ def test_clock_that_is_set_back_is_found_by_the_rate() -> None:
     assert judge(by_stamps(2.0, 1.8), baseline).problems == ()  # data loading, in the step time
 
 
+def test_rate_of_one_stalled_step_is_no_contradiction() -> None:
+    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    every_tenth = by_stamps(2.0, 2.0)
+    rate = np.where(np.arange(50) % 10 == 2, 8.0, 32.0)
+    assert judge(replace(every_tenth, throughput=rate), baseline).problems == ()
+
+
 def test_rate_may_rise_when_steps_load_data_faster() -> None:
     baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0 * 1.1})
     assert judge(by_stamps(1.8, 1.8), baseline).problems == ()
