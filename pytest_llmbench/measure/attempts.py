@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Attempt, AttemptSummary, Note, NoteCode, Run, Segment, StatedField, Window
-from pytest_llmbench.measure.window import begins, find_missing_steps
+from pytest_llmbench.core.models import (
+    Attempt,
+    AttemptSummary,
+    Note,
+    NoteCode,
+    Run,
+    Segment,
+    StatedField,
+    Steps,
+    Window,
+)
+from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 METRICS = "metrics"  # the dialect of files of which each process begins a new one
+
+WARM_UP = 10  # the steps of a resumed attempt that are left out, as those before the usual window are
 
 SHOWN = 3  # how many attempts that failed a note tells of; reports tell of all
 
@@ -37,27 +52,82 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     that one has no steps.
     """
     choices = [
-        (attempt, number, segment)
+        Part(attempt, number, segment)
         for attempt in attempts
         for number, segment in enumerate(attempt.log.segments, start=1)
         if len(segment.steps)
     ]
     if not choices or (len(choices) == 1 and len(attempts) == 1):  # there is nothing to choose
         return Choice(*choices[0], others=0) if choices else None
-    unprofiled = [part for part in choices if not is_profiled(part[2])]
-    untraced = [part for part in unprofiled if not is_traced(part[0], part[1])]
-    whole = [part for part in untraced if is_finished(part[2], steps) and not find_missing_steps(part[2].steps, window)]
+    unprofiled = [part for part in choices if not is_profiled(part.segment)]
+    untraced = [part for part in unprofiled if not is_traced(part.attempt, part.number)]
+    whole = [part for part in untraced if is_finished(part.segment, steps) and _covers(part.segment, window)]
     # A requeued job is judged on the attempt that finished.
     chosen = whole[-1] if whole else (unprofiled or choices)[-1]
     after = untraced[untraced.index(chosen) + 1 :] if whole else []
     # What is newer must not be hidden by what went well before it.
-    if any(begins(segment.steps)[0] <= window.last for _, _, segment in after):
+    if any(begins(part.segment.steps)[0] <= window.last for part in after):
         chosen, whole = after[-1], []
-    if is_finished(chosen[2], steps) and _has_died_since(attempts, chosen[0]):
+    if not whole and is_finished(chosen.segment, steps) and chosen is choices[-1]:
+        chosen = join_resumed(untraced, window, steps) or chosen
+    if is_finished(chosen.segment, steps) and _has_died_since(attempts, chosen.attempt):
         return None
     others = len(choices) - 1
     rivals = tuple(Choice(*part, others=others) for part in whole if part is not chosen)
     return Choice(*chosen, others=others, rivals=rivals)
+
+
+class Part(NamedTuple):
+    """A segment with steps, and where it stands."""
+
+    attempt: Attempt
+    number: int
+    segment: Segment
+
+
+def _covers(segment: Segment, window: Window) -> bool:
+    return not find_missing_steps(segment.steps, window)
+
+
+def join_resumed(parts: Sequence[Part], window: Window, steps: int) -> Part | None:
+    """Join the last part with those of its log that it resumed, if only together they cover the window.
+
+    The joined part has the number of the one that covers most of the window. A step that was made twice counts as the
+    first time; the first steps after a resume do not count.
+    """
+    chain = [parts[-1]]
+    for part in reversed(parts[:-1]):
+        is_resumed = part.attempt is chain[0].attempt and not is_finished(part.segment, steps)
+        if not is_resumed or not _goes_on(part.segment.steps, chain[0].segment.steps):
+            break
+        chain.insert(0, part)
+    joined = chain[0].segment.steps
+    for part in chain[1:]:
+        joined = _append(joined, part.segment.steps)
+    stated = tuple(statement for part in chain for statement in part.segment.stated)
+    segment = replace(chain[-1].segment, steps=joined, stated=stated, first_line=chain[0].segment.first_line)
+    if len(chain) == 1 or not _covers(segment, window):
+        return None
+    most = max(chain, key=lambda part: np.count_nonzero(mask_window(part.segment.steps, window)))
+    return Part(most.attempt, most.number, segment)
+
+
+def _goes_on(before: Steps, after: Steps) -> bool:
+    """Whether steps begin at a checkpoint of those before them."""
+    return int(begins(before)[0]) < int(begins(after)[0]) <= int(before.index[-1]) + 1
+
+
+def _append(before: Steps, after: Steps) -> Steps:
+    """Append the steps behind those before, without the first ones after the resume."""
+    first = max(int(before.index[-1]), int(begins(after)[0]) - 1 + WARM_UP)
+    rows = np.flatnonzero(begins(after) > first)
+    columns = {
+        column.name: np.append(getattr(before, column.name), getattr(after, column.name)[rows])
+        for column in fields(Steps)
+    }
+    if len(rows) and rows[0] > 0:  # the time until the resume is that of no step
+        columns["since"][len(before)] = after.stamp[rows[0] - 1]
+    return Steps(**columns)
 
 
 def _has_died_since(attempts: Sequence[Attempt], finished: Attempt) -> bool:
@@ -92,12 +162,13 @@ def list_attempts(run: Run, choice: Choice | None, steps: int) -> tuple[AttemptS
     attempts: list[AttemptSummary] = []
     before: Segment | None = None
     for attempt in run.attempts:
-        parts = [segment for segment in attempt.log.segments if len(segment.steps)]
-        if not parts:
+        if not any(len(segment.steps) for segment in attempt.log.segments):
             attempts.append(_make_empty_summary(len(attempts) + 1, attempt))
             before = None
-        for segment in parts:
-            judged = choice is not None and segment is choice.segment
+        for number, segment in enumerate(attempt.log.segments, start=1):
+            if not len(segment.steps):
+                continue
+            judged = choice is not None and attempt is choice.attempt and number == choice.number
             over = before is not None and _starts_over(before, segment, steps)
             attempts.append(_make_summary(len(attempts) + 1, attempt, segment, steps, starts_over=over, judged=judged))
             before = segment
@@ -119,6 +190,8 @@ def note_attempts(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
     several = "the log" if len(files) == 1 else f"{len(files)} files"
     runs = all(attempt.starts_over for attempt in attempts[1:])
     head = f"{len(attempts)} runs in {several}" if runs else f"restarted: {len(attempts)} attempts in {several}"
+    if not judged.finished and attempts[-1].finished:
+        which, failures = f"{which} one", f" with those that resumed it; it {judged.ended}{failures}"
     yield Note(
         NoteCode.SEGMENTS if runs else NoteCode.ATTEMPTS, f"{head}; the {which}, from {where}, is judged{failures}"
     )

@@ -12,7 +12,7 @@ from builders import BASELINE, NOW, at, log, means_of, run, segment, steps, with
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Baseline, Measurement, Reason, RunMatch, Steps, Window
+from pytest_llmbench.core.models import Baseline, Measurement, Reason, RunMatch, Segment, Steps, Window
 from pytest_llmbench.measure import measure
 from pytest_llmbench.measure.attempts import choose_segment, is_finished, is_traced
 from pytest_llmbench.measure.window import (
@@ -68,6 +68,31 @@ def test_the_last_complete_segment_is_judged_unless_a_later_one_started_over() -
         assert choice is not None
         assert choice.segment is expected
         assert choice.others == 1
+
+
+def test_resumed_parts_are_judged_together_if_none_covers_the_window() -> None:
+    died = segment(steps([2.0] * 40), finished=False)
+    resumed = segment(steps([3.0] * 30, first=21))
+    choice = choose_segment(run(log(died, resumed)).attempts, WINDOW, 50)
+    assert choice is not None
+    assert (choice.number, choice.segment.finished) == (1, True)
+    assert choice.segment.steps.index.tolist() == list(range(51))
+    assert choice.segment.steps.seconds.tolist() == [2.0] * 40 + [3.0] * 11
+
+
+@pytest.mark.parametrize(
+    ("died", "resumed"),
+    [
+        (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 9, first=42))),  # a step is lost
+        (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 15, first=36))),  # no time to warm up
+        (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 20, first=21), finished=False)),
+        (segment(steps([2.0] * 40), total=40), segment(steps([3.0] * 30, first=21))),  # another run
+    ],
+)
+def test_other_parts_are_not_judged_together(died: Segment, resumed: Segment) -> None:
+    choice = choose_segment(run(log(died, resumed)).attempts, WINDOW, 50)
+    assert choice is not None
+    assert choice.segment is resumed
 
 
 def test_a_traced_part_that_was_appended_does_not_stand_for_the_run_before_it() -> None:

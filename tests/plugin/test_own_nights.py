@@ -23,6 +23,7 @@ class Night(NamedTuple):
     framework: Text
     change: Change
     recorded: OwnRun = OwnRun()
+    tonight: Text | None = None  # how tonight's log looks, if the framework alone does not print it
 
 
 def at(run: OwnRun, **fields: object) -> OwnRun:
@@ -63,17 +64,17 @@ SAVE_PAUSES = dict.fromkeys(SAVES, 30.0)
 MORE_ARGUMENTS = {f"new_option_{number}": None for number in range(60)}
 
 
-def restarted(run: OwnRun) -> str:
-    """Return a log whose job was restarted by torchrun at step 20 and began anew."""
-    first = megatron(at(run, steps=run.steps)).splitlines(keepends=True)
-    cut = next(place for place, line in enumerate(first) if f"iteration {20:8d}/" in line)
-    again = at(run, start=run.start + timedelta(minutes=30))
-    return "".join(first[:cut]) + "[torchrun] worker group failed, restarting 1/3\n" + megatron(again)
+def restart(died: int, checkpoint: int, factor: float = 1.0) -> Text:
+    """Return how a log looks whose job died behind a step and was restarted by torchrun from a checkpoint."""
 
+    def print_run(run: OwnRun) -> str:
+        first = megatron(run).splitlines(keepends=True)
+        cut = next(place for place, line in enumerate(first) if f"iteration {died + 1:8d}/" in line)
+        start = run.start + timedelta(seconds=run.seconds * died, minutes=20)
+        again = at(run, first=checkpoint + 1, start=start, seconds=run.seconds * factor)
+        return "".join(first[:cut]) + "[torchrun] worker group failed, restarting 1/3\n" + megatron(again)
 
-def resumed(run: OwnRun) -> str:
-    """Return the log of the second job of a run, which goes on from step 100."""
-    return megatron(at(run, first=101))
+    return print_run
 
 
 ORDINARY: Mapping[str, Night] = {
@@ -123,7 +124,11 @@ ORDINARY: Mapping[str, Night] = {
     "deepspeed": Night(deepspeed, alter(), OwnRun(steps=400)),
     "deepspeed-scale-search": Night(deepspeed, alter(skipped=lambda step: int(step <= 10)), OwnRun(steps=400)),
     "other-node-names": Night(megatron, alter(head="nodes: node017,node018\n")),
-    "restarted": Night(restarted, alter()),
+    "restarted": Night(megatron, alter(), tonight=restart(19, 0)),
+    "resumed-behind-window": Night(megatron, alter(), OwnRun(steps=100), restart(70, 60)),
+    "resumed-without-overlap": Night(megatron, alter(), OwnRun(steps=100), restart(70, 70)),
+    "resumed-in-window": Night(megatron, alter(), OwnRun(steps=100), restart(40, 25)),
+    "resumed-in-last-half": Night(megatron, alter(), LONG, restart(180, 160)),
     "longer-run": Night(megatron, alter(), OwnRun(steps=100)),
 }
 """Nights on which nothing is wrong."""
@@ -135,6 +140,8 @@ UNTIMED = dict.fromkeys(range(1, 400), 0.8)
 
 BAD: Mapping[str, Night] = {
     "twelve-percent": Night(megatron, alter(seconds=2.24)),
+    "slow-since-resumed": Night(megatron, alter(), LONG, restart(120, 110, 1.3)),
+    "slow-since-resumed-behind-window": Night(megatron, alter(), OwnRun(steps=100), restart(60, 50, 1.3)),
     "data-loading": Night(megatron, alter(gaps=UNTIMED), LONG),
     "hang-between-steps": Night(megatron, alter(gaps={30: 2400.0})),
     "hang-behind-window": Night(megatron, alter(gaps={55: 2400.0})),
@@ -178,12 +185,11 @@ def judge_nights(judged: Judge, folder: Path, nights: Mapping[str, Night]) -> Ju
     """Record an earlier night of each configuration, and judge tonight's runs."""
     for number, (name, night) in enumerate(nights.items()):
         earlier = at(night.recorded, seed=number)
-        framework = megatron if night.framework is restarted else night.framework
-        write_run(folder / "rec", f"{name}-model", framework, earlier, 1000 + number)
+        write_run(folder / "rec", f"{name}-model", night.framework, earlier, 1000 + number)
         tonight = night.change(at(earlier, seed=500 + number, start=earlier.start + timedelta(days=1)))
-        path = write_run(folder / "tonight", f"{name}-model", framework, tonight, 2000 + number)
-        if night.framework is restarted:
-            path.write_text(restarted(tonight), encoding="utf-8")
+        path = write_run(folder / "tonight", f"{name}-model", night.framework, tonight, 2000 + number)
+        if night.tonight is not None:
+            path.write_text(night.tonight(tonight), encoding="utf-8")
     assert judged(f"--llmb-logs={folder / 'rec'}", f"--llmb-record={folder / 'own'}", "-q").ret == 0
     return judged(f"--llmb-logs={folder / 'tonight'}", f"--llmb-baselines={folder / 'own'}", "-q")
 
