@@ -48,6 +48,9 @@ class Dialect:
     """Whether significant digits, or all, are printed: a 0 is one then. The `0.000` of others may be a small one,
     rounded."""
 
+    announces_pauses: bool = True
+    """Whether lines between the steps tell of evaluations and saves."""
+
     averages: int = 1
     """The printed times are means over so many steps, which neighbours share."""
 
@@ -151,6 +154,7 @@ DIALECTS = {
         first_step=1,
         markers=(b"llmb scalar: ",),
         prints_loss=False,  # not at every step
+        announces_pauses=False,
         exact_zero=True,
     ),
     "mlperf": Dialect(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.core.dialects import get_dialect
 from pytest_llmbench.core.models import (
     Baseline,
     Checkpoints,
@@ -89,7 +90,8 @@ def measure(
     )
     if step_time_only:
         return measurement
-    beside = check_besides(timed, baseline, width, tolerance)
+    announced = get_dialect(choice.attempt.log.dialect).announces_pauses
+    beside = check_besides(timed, baseline, width, tolerance, checkpoints, announced=announced)
     observed_work = dict(configuration.observe(timed))
     observed = (*training.observe(run, choice, timed, baseline), *observed_work.items())
     return dataclasses.replace(
@@ -117,13 +119,21 @@ class Beside(NamedTuple):
     observed: tuple[tuple[str, float], ...]
 
 
-def check_besides(timed: Timing, baseline: Baseline, width: int, tolerance: float) -> Beside:
+def check_besides(
+    timed: Timing,
+    baseline: Baseline,
+    width: int,
+    tolerance: float,
+    checkpoints: Checkpoints,
+    *,
+    announced: bool,
+) -> Beside:
     """Compare the steps with their stamps, and those outside the window with those in it.
 
-    `width` is of how many steps each time is a moving mean.
+    `width` is of how many steps each time is a moving mean; `announced` as in `compare_clocks`.
     """
     recorded = baseline.observed
-    clocks = wall_clock.compare_clocks(timed, baseline.window)
+    clocks = wall_clock.compare_clocks(timed, baseline.window, checkpoints, announced=announced)
     slow = outside.check_outside(timed, baseline.window, width)
     return Beside(
         (
@@ -131,7 +141,7 @@ def check_besides(timed: Timing, baseline: Baseline, width: int, tolerance: floa
             *outside.find_problems(slow, baseline, recorded, tolerance),
         ),
         (
-            *wall_clock.list_notes(clocks, timed, baseline.window, recorded),
+            *wall_clock.list_notes(clocks, timed, baseline.window, recorded, tolerance),
             *outside.list_notes(slow, baseline, recorded, tolerance),
         ),
         tuple((name.value, value) for name, value in (*wall_clock.observe(clocks), *outside.observe(slow))),

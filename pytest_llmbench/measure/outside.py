@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LONG_SHARE = 1 / 3  # of a run's steps: so many that are slow are a level, and no stall
 STALL_SECONDS = 10.0  # a shorter stall is none
+ONE_STEP = 0.9  # a step that costs so much of what a part costs is named alone
+WARM_UP_SECONDS = 300.0  # so much more may the warm-up take than in recorded runs,
+WARM_UP_FACTOR = 2.0  # and so many times as much: compilers find other caches
 WORTH_A_NOTE = 1 / 3  # of the tolerance
 
 
@@ -38,6 +41,8 @@ class OutsideCheck:
     """What the steps outside the window cost."""
 
     share: RunShare
+    level: float  # by how much the median step outside the window is slower than the window
+    warm_up_seconds: float  # lost in the warm-up behind its first step
     part: SlowPart | None  # None if no step is slower than those of the window
 
     @property
@@ -62,9 +67,16 @@ def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck
         return None
     several = steps.mean_of[rows]
     lost = (steps.seconds[rows] - share.step_seconds) * several
+    warm_up = timed.usable & (first < share.first) & (first > int(first[0]))
+    in_warm_up = (steps.seconds[warm_up] - share.step_seconds) * steps.mean_of[warm_up]
+    warm_up_seconds = float(np.maximum(in_warm_up, 0.0).sum())
+    level = float(np.median(steps.seconds[rows])) / share.step_seconds - 1
     begin, end = find_largest_sum(lost)
+    longest = int(np.argmax(lost))
+    if lost[longest] > ONE_STEP * lost[begin:end].sum() > 0:
+        begin, end = longest, longest + 1
     if end <= begin:
-        return OutsideCheck(share, None)
+        return OutsideCheck(share, level, warm_up_seconds, None)
     count = int(several[begin:end].sum())
     seconds = float(lost[begin:end].sum())
     part = SlowPart(
@@ -75,7 +87,7 @@ def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck
         share.step_seconds + seconds / count,
         seconds,
     )
-    return OutsideCheck(share, part)
+    return OutsideCheck(share, level, warm_up_seconds, part)
 
 
 def find_largest_sum(values: Floats) -> tuple[int, int]:
@@ -90,6 +102,8 @@ def observe(check: OutsideCheck | None) -> Iterator[tuple[Observed, float]]:
     """Yield what a recording keeps of the steps outside the window, by a name of `Observed`."""
     if check is not None:
         yield Observed.OUTSIDE_LOSS, check.share.to_fraction(check.lost_seconds)
+        yield Observed.OUTSIDE_LEVEL, max(0.0, check.level)
+        yield Observed.WARM_UP_LOSS, check.warm_up_seconds
 
 
 def find_problems(
@@ -99,10 +113,18 @@ def find_problems(
     known = recorded.get(Observed.OUTSIDE_LOSS)
     if known is None or check is None or check.part is None:
         return
-    beyond = check.lost_seconds - check.share.allow_seconds(known, baseline)
-    if is_slow(check, check.part, beyond, tolerance):
+    beyond = check.lost_seconds - _allow_seconds(check, known, baseline)
+    if is_slow(check, check.part, beyond, tolerance) or has_risen(check, recorded, tolerance):
         text = f"{_describe(check, check.part, baseline.window)}; recorded runs lost {known * 100:.3g} %"
         yield Problem(Reason.SLOW_OUTSIDE_WINDOW, text, check.part.line)
+
+
+def _allow_seconds(check: OutsideCheck, recorded: float, baseline: Baseline) -> float:
+    """Return the seconds that the run may lose outside the window if recorded runs lost this fraction."""
+    usual, recording = baseline.observed.get(Observed.OUTSIDE_LEVEL, 0.0), baseline.recording
+    if recording is not None:  # stalls in the window, as those outside it
+        usual = max(usual, recording.mean_seconds / recording.trimmed_mean_seconds - 1)
+    return check.share.allow_seconds(recorded, baseline, usual)
 
 
 def is_slow(check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float) -> bool:
@@ -118,19 +140,46 @@ def is_slow(check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float
     return beyond > max(allowed, STALL_SECONDS)
 
 
+def has_risen(check: OutsideCheck, recorded: Mapping[str, float], tolerance: float) -> bool:
+    """Tell whether most steps outside the window are slower than in recorded runs, which a stall of those hides."""
+    known = recorded.get(Observed.OUTSIDE_LEVEL)
+    if known is None or check.share.outside < LONG_SHARE * check.share.steps:
+        return False
+    return check.level - known > tolerance
+
+
 def list_notes(
     check: OutsideCheck | None, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
 ) -> Iterator[Note]:
     """Yield slow steps outside the window that are worth a word, and no problem."""
-    if check is None or check.part is None:
+    if check is None:
+        return
+    yield from _note_warm_up(check, recorded, tolerance)
+    if check.part is None:
         return
     known = recorded.get(Observed.OUTSIDE_LOSS)
-    allowed = 0.0 if known is None else check.share.allow_seconds(known, baseline)
+    allowed = 0.0 if known is None else _allow_seconds(check, known, baseline)
     beyond = check.lost_seconds - allowed
-    if known is not None and is_slow(check, check.part, beyond, tolerance):
-        return
-    if beyond > check.share.to_seconds(tolerance) * WORTH_A_NOTE:
+    if is_slow(check, check.part, beyond, tolerance) or has_risen(check, recorded, tolerance):
+        if known is None:
+            text = f"{_describe(check, check.part, baseline.window)}; no recording to compare it with"
+            yield Note(NoteCode.SLOW_OUTSIDE_UNCOMPARED, text, check.part.line)
+    elif beyond > check.share.to_seconds(tolerance) * WORTH_A_NOTE:
         yield Note(NoteCode.SLOW_OUTSIDE_WINDOW, _describe(check, check.part, baseline.window), check.part.line)
+
+
+def _note_warm_up(check: OutsideCheck, recorded: Mapping[str, float], tolerance: float) -> Iterator[Note]:
+    """Yield a warm-up that takes much longer than it did in recorded runs."""
+    known = recorded.get(Observed.WARM_UP_LOSS)
+    if known is None:
+        return
+    beyond = check.warm_up_seconds - WARM_UP_FACTOR * known
+    if beyond > max(WARM_UP_SECONDS, check.share.to_seconds(tolerance)):
+        text = (
+            f"the steps of the warm-up, before step {check.share.first}, take {format_seconds(check.warm_up_seconds)} "
+            f"more than as many of the window, in recorded runs {format_seconds(known)}"
+        )
+        yield Note(NoteCode.SLOW_WARM_UP, text)
 
 
 def _describe(check: OutsideCheck, part: SlowPart, window: Window) -> str:

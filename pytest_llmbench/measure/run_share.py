@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.core.models import Baseline, Window
-from pytest_llmbench.measure.window import Timing, begins, compute_statistic
+from pytest_llmbench.core.robust import compute_trimmed_mean
+from pytest_llmbench.measure.window import Timing, begins
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
 """The first steps of a run, at least so many and this share of all, are its warm-up."""
 
-# No run is allowed to lose more than this share of the time outside the window, however much a shorter one lost there
-MOST_OUTSIDE = 0.25
+# No step of a longer run is allowed to lose more than this share of its time, however much those of recorded runs lost
+MOST_OUTSIDE = 0.5
+MOST_STALLED = 0.05  # if most of their steps lost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class RunShare:
     first: int  # the first step after the warm-up
     steps: int
     outside: int
-    step_seconds: float  # the step time of the window, NaN without one
+    step_seconds: float  # the 20 % trimmed mean of the window, NaN without one
 
     def to_fraction(self, seconds: float) -> float:
         """Return seconds as a fraction of the run's step time, if all steps were like those of the window."""
@@ -35,21 +37,23 @@ class RunShare:
         """Return a fraction of the run's step time as seconds."""
         return fraction * self.steps * self.step_seconds
 
-    def allow_seconds(self, recorded: float, baseline: Baseline) -> float:
-        """Return the seconds that this run may lose outside the window where recorded runs lost this fraction.
+    def allow_seconds(self, recorded: float, baseline: Baseline, usual: float = 0.0) -> float:
+        """Return the seconds that this run may lose outside the window if recorded runs lost this fraction.
 
-        A longer run has more steps outside the window: it may lose as much of each of them, up to MOST_OUTSIDE.
+        A longer run has more steps outside the window, and may lose of each what those of recorded runs usually lost
+        (`usual`, a fraction), up to MOST_OUTSIDE. A stall of a short run is no level of a long one: it may come back,
+        up to MOST_STALLED.
         """
         of_run = self.to_seconds(recorded)
         if baseline.steps == sys.maxsize:
             return of_run
         window = baseline.window
         steps = baseline.steps - count_warm_up(baseline.steps)
-        outside = steps - (window.last - window.first + 1)
-        if outside <= 0:
+        if self.steps <= steps:
             return of_run
-        level = min(recorded * steps / outside, MOST_OUTSIDE)
-        return max(of_run, level * self.outside * self.step_seconds)
+        outside = max(0, steps - (window.last - window.first + 1))
+        level = max(min(usual, MOST_OUTSIDE), min(recorded, MOST_STALLED)) if recorded > 0 else 0.0
+        return (recorded * steps + level * max(0, self.outside - outside)) * self.step_seconds
 
 
 def measure_share(timed: Timing, window: Window, extra: int = 0) -> RunShare:
@@ -59,7 +63,7 @@ def measure_share(timed: Timing, window: Window, extra: int = 0) -> RunShare:
     late = first + count_warm_up(last - first + 1) + extra
     inside = max(0, min(last, window.last) - max(late, window.first) + 1)
     count = max(0, last - late + 1)
-    return RunShare(late, count, count - inside, _compute_level(timed, window))
+    return RunShare(late, count, count - inside, _compute_level(timed))
 
 
 def count_warm_up(steps: int) -> int:
@@ -67,10 +71,14 @@ def count_warm_up(steps: int) -> int:
     return max(WARM_UP_STEPS, int(np.ceil(WARM_UP_SHARE * steps)))
 
 
-def _compute_level(timed: Timing, window: Window) -> float:
+def _compute_level(timed: Timing) -> float:
+    """Return the trimmed mean of the window, NaN without a step.
+
+    Whatever the statistic of the baseline is: while recording it is not known yet, and stalls are no level.
+    """
     seconds = timed.window.seconds
     if not len(seconds):
         return float("nan")
     mean_of = timed.window.mean_of
     several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
-    return compute_statistic(seconds, window.statistic, several)
+    return compute_trimmed_mean(seconds, several)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_llmbench.core.formatting import count_noun, format_seconds
-from pytest_llmbench.core.models import Baseline, Note, NoteCode, Observed, Problem, Reason, Window
+from pytest_llmbench.core.models import (
+    Baseline,
+    Checkpoints,
+    Note,
+    NoteCode,
+    Observed,
+    PauseKind,
+    Problem,
+    Reason,
+    Window,
+)
+from pytest_llmbench.measure import pauses
+from pytest_llmbench.measure.pauses import Pauses
 from pytest_llmbench.measure.run_share import RunShare, measure_share
 from pytest_llmbench.measure.window import Timing
 
@@ -26,6 +38,7 @@ SLACK = 2.0  # by how many seconds a clock that was set may differ from an hour,
 
 # A gap is longer than its steps by more than this share of them, and these seconds
 GAP, GAP_SECONDS = 0.2, 2.0
+LIKELY = 0.5  # by this share of that where a regular gap is due
 
 RISE = 0.1  # the ratio of wall clock to step times may rise by this much
 RISE_SECONDS = 30.0  # and by these seconds, in whatever few gaps
@@ -48,7 +61,7 @@ class Intervals:
     last: Integers
     passed: Floats  # seconds by the clock of the lines
     took: Floats  # by the step times
-    paused: Flags  # an evaluation or a save is announced in it
+    pause: Integers  # the kinds of evaluations and saves in it (`PauseKind`), 0 for none
     set_clock: int = -1  # the interval in which the clock was set by an hour, which `passed` does not contain
 
     @property
@@ -57,9 +70,14 @@ class Intervals:
         return self.passed - self.took
 
     @property
-    def is_gap(self) -> Flags:
-        """The intervals that are much longer than their steps."""
-        gaps: Flags = self.lost > GAP * self.took + GAP_SECONDS
+    def paused(self) -> Flags:
+        """The intervals with an evaluation or a save."""
+        paused: Flags = self.pause > 0
+        return paused
+
+    def find_gaps(self, share: float = 1.0) -> Flags:
+        """Return the intervals that are much longer than their steps, or by this share of that."""
+        gaps: Flags = self.lost > share * (GAP * self.took + GAP_SECONDS)
         return gaps
 
 
@@ -88,20 +106,29 @@ class ClockCheck:
     share: RunShare
     outside_seconds: float  # lost in gaps outside the window that nothing explains
     outside_row: int  # of the longest of them, -1 without any
+    pauses: Pauses
     from_stamps: bool  # the step times are those between the stamps
     work_per_step: float  # the printed rate x the step time over the window, NaN without either
 
 
-def compare_clocks(timed: Timing, window: Window) -> ClockCheck | None:
-    """Compare the step times of a segment with its stamps; None without stamps."""
+def compare_clocks(timed: Timing, window: Window, checkpoints: Checkpoints, *, announced: bool) -> ClockCheck | None:
+    """Compare the step times of a segment with its stamps; None without stamps.
+
+    Unless evaluations and saves are `announced` in its log, gaps that come back after every so many steps are them.
+    """
     intervals = find_intervals(timed)
     if intervals is None:
         return None
+    if not announced:
+        intervals = _mark_regular(intervals)
     share = measure_share(timed, window)
+    gaps = intervals.find_gaps()
     free = ~intervals.paused
     inside = free & (intervals.first >= window.first) & (intervals.last <= window.last)
     late = free & (intervals.first >= share.first)
-    outside = late & ((intervals.last < window.first) | (intervals.first > window.last)) & intervals.is_gap
+    # Also in the warm-up: a step is slow there, but no time passes that no step takes.
+    outside = free & ((intervals.first < window.first) | (intervals.last > window.last)) & gaps
+    paused = np.flatnonzero(gaps & intervals.paused)
     lost = np.where(outside, intervals.lost, 0.0)
     from_stamps = bool(np.mean(np.abs(intervals.lost) <= ROUNDING * (1 + intervals.took)) >= FROM_STAMPS)
     return ClockCheck(
@@ -111,6 +138,9 @@ def compare_clocks(timed: Timing, window: Window) -> ClockCheck | None:
         share=share,
         outside_seconds=float(lost.sum()),
         outside_row=int(intervals.row[int(np.argmax(lost))]) if outside.any() else -1,
+        pauses=pauses.make_pauses(
+            intervals.row[paused], intervals.pause[paused], intervals.lost[paused], timed.steps.line, checkpoints
+        ),
         from_stamps=from_stamps,
         work_per_step=_compute_work(timed) if from_stamps else float("nan"),
     )
@@ -131,16 +161,18 @@ def find_intervals(timed: Timing) -> Intervals | None:
     unknown = np.cumsum(np.isnan(took))
     row = _keep_last_of_bursts(stamped, steps.stamp, known)
     first, passed, expected = steps.index[row[:-1]] + 1, np.diff(steps.stamp[row]), np.diff(known[row])
-    paused = np.diff(np.cumsum(steps.paused)[row]) > 0
+    pause = _merge_pauses(steps.paused, row)
     since = steps.since[row[1:]]
     own = np.isfinite(since) & (steps.stamp[row[:-1]] <= since) & (since <= steps.stamp[row[1:]])
     if own.any():  # the line itself says from when on its steps are timed
         passed = np.where(own, steps.stamp[row[1:]] - since, passed)
         expected = np.where(own, seconds[row[1:]] * steps.mean_of[row[1:]], expected)
-        paused &= ~own
+        pause = np.where(own, 0, pause)
     valid = np.isfinite(expected) & (expected > 0) & ((np.diff(unknown[row]) == 0) | own)
+    if pauses.is_usual_work(first, pause):
+        pause = np.zeros_like(pause)
     intervals = Intervals(
-        row[1:][valid], first[valid], steps.index[row[1:]][valid], passed[valid], expected[valid], paused[valid]
+        row[1:][valid], first[valid], steps.index[row[1:]][valid], passed[valid], expected[valid], pause[valid]
     )
     return _take_hour_out(intervals) if valid.any() else None
 
@@ -151,6 +183,22 @@ def _keep_last_of_bursts(rows: Integers, stamp: Floats, known: Floats) -> Intege
     late = (passed >= 0) & (passed < BURST * took)
     kept: Integers = rows[np.append(~late, True)]
     return kept
+
+
+def _merge_pauses(paused: Integers, rows: Integers) -> Integers:
+    """Return the kinds of pauses between each two of these rows."""
+    merged = np.zeros(len(rows) - 1, dtype=np.int64)
+    if paused.any():
+        for kind in PauseKind:
+            merged += kind * (np.diff(np.cumsum(paused & kind > 0)[rows]) > 0)
+    return merged
+
+
+def _mark_regular(intervals: Intervals) -> Intervals:
+    """Return the intervals with the gaps marked that come back after every so many steps."""
+    gaps = intervals.find_gaps() & ~intervals.paused
+    regular = pauses.find_regular(intervals.first, intervals.last, gaps, intervals.find_gaps(LIKELY))
+    return replace(intervals, pause=np.where(regular, PauseKind.REGULAR, intervals.pause))
 
 
 def _take_hour_out(intervals: Intervals) -> Intervals:
@@ -165,7 +213,7 @@ def _take_hour_out(intervals: Intervals) -> Intervals:
     passed = intervals.passed.copy()
     passed[place] -= HOUR if lost > 0 else -HOUR
     return Intervals(
-        intervals.row, intervals.first, intervals.last, passed, intervals.took, intervals.paused, set_clock=place
+        intervals.row, intervals.first, intervals.last, passed, intervals.took, intervals.pause, set_clock=place
     )
 
 
@@ -202,6 +250,7 @@ def observe(check: ClockCheck | None) -> Iterator[tuple[Observed, float]]:
     if check.run is not None and check.run.spread_took > 0:
         yield Observed.RUN_CLOCK_RATIO, check.run.spread_passed / check.run.spread_took
         yield Observed.OUTSIDE_GAPS, check.share.to_fraction(check.outside_seconds)
+    yield from pauses.observe(check.pauses)
     if np.isfinite(check.work_per_step):
         yield Observed.WORK_PER_STEP, check.work_per_step
 
@@ -241,20 +290,55 @@ def _find_risen(
 def _find_outside(
     check: ClockCheck, timed: Timing, recorded: Mapping[str, float], baseline: Baseline, tolerance: float
 ) -> Iterator[Problem]:
-    """Yield gaps outside the window that take more than the tolerance of the run, beyond those of recorded runs."""
+    """Yield gaps that take more than the tolerance of the run, beyond those of recorded runs.
+
+    Outside the window those that nothing explains, and anywhere what evaluations and saves take beyond others.
+    """
     known = recorded.get(Observed.OUTSIDE_GAPS)
     if known is None:
         return
-    beyond = check.outside_seconds - check.share.allow_seconds(known, baseline)
-    if beyond > max(OUTSIDE_SECONDS, check.share.to_seconds(tolerance)):
-        steps = timed.steps
-        row = check.outside_row
-        text = (
-            f"gaps between steps outside the window take {format_seconds(check.outside_seconds)} "
-            f"({check.share.to_fraction(check.outside_seconds) * 100:.3g} % of the run's step time, recorded were "
-            f"{known * 100:.3g} %) and no step time contains them; the longest is before step {steps.index[row]}"
-        )
-        yield Problem(Reason.WALL_CLOCK, text, int(steps.line[row]))
+    usual = recorded.get(Observed.WALL_CLOCK_RATIO, 1.0) - 1
+    gaps = max(0.0, check.outside_seconds - check.share.allow_seconds(known, baseline, usual))
+    if is_long(check, gaps, tolerance):
+        text = f"{_describe_gaps(check, timed)}; recorded were {known * 100:.3g} %, and no step time contains them"
+        yield Problem(Reason.WALL_CLOCK, text, int(timed.steps.line[check.outside_row]))
+        return
+    excess = pauses.compute_excess(check.pauses, recorded)
+    longer = float(np.nansum(excess))
+    if longer > 0 and is_long(check, gaps + longer, tolerance):
+        yield Problem(Reason.WALL_CLOCK, *_describe_pauses(check, timed, excess))
+
+
+def is_long(check: ClockCheck, seconds: float, tolerance: float) -> bool:
+    """Tell whether gaps take longer than the tolerance of the run, and OUTSIDE_SECONDS."""
+    return seconds > max(OUTSIDE_SECONDS, check.share.to_seconds(tolerance))
+
+
+def _describe_gaps(check: ClockCheck, timed: Timing) -> str:
+    seconds = check.outside_seconds
+    return (
+        f"gaps between steps outside the window take {format_seconds(seconds)}, "
+        f"{check.share.to_fraction(seconds) * 100:.3g} % of the run's step time; the longest is before step "
+        f"{timed.steps.index[check.outside_row]}"
+    )
+
+
+def _describe_pauses(check: ClockCheck, timed: Timing, excess: Floats) -> tuple[str, int]:
+    """Return what is said of pauses that are longer than others, and the line behind the longest."""
+    longest = int(np.argmax(np.nan_to_num(excess)))
+    row, kind = int(check.pauses.row[longest]), PauseKind(int(check.pauses.kind[longest]))
+    text = (
+        f"the {name_pause(kind)} before step {timed.steps.index[row]} takes "
+        f"{format_seconds(float(check.pauses.seconds[longest]))}, longer than others of this run or recorded ones "
+        f"allow: {format_seconds(float(np.nansum(excess)))} in all, which no step time contains"
+    )
+    return text, int(timed.steps.line[row])
+
+
+def name_pause(kind: PauseKind) -> str:
+    """Return what a pause is called."""
+    names = {PauseKind.EVALUATION: "evaluation", PauseKind.SAVE: "save", PauseKind.REGULAR: "regular gap"}
+    return " and ".join(name for each, name in names.items() if kind & each)
 
 
 def _find_hidden(
@@ -313,7 +397,7 @@ def _find_longest_line(check: ClockCheck, timed: Timing, window: Window | None) 
 
 
 def list_notes(
-    check: ClockCheck | None, timed: Timing, window: Window, recorded: Mapping[str, float]
+    check: ClockCheck | None, timed: Timing, window: Window, recorded: Mapping[str, float], tolerance: float
 ) -> Iterator[Note]:
     """Yield what the clock shows that makes a run no worse, or that nothing recorded can be compared with."""
     if check is None:
@@ -323,24 +407,52 @@ def list_notes(
         row = int(intervals.row[intervals.set_clock])
         text = f"the clock was set by an hour before step {steps.index[row]}: the hour is taken out"
         yield Note(NoteCode.CLOCK_SET, text, int(steps.line[row]))
-    pauses = intervals.paused & intervals.is_gap
-    if pauses.any():
-        row = int(intervals.row[int(np.argmax(pauses))])
-        seconds = format_seconds(float(intervals.lost[pauses].sum()))
-        text = (
-            f"{count_noun(int(pauses.sum()), 'gap')} of {seconds} in all around evaluations or saves, not part of any "
-            f"step time; the first is before step {steps.index[row]}"
-        )
-        yield Note(NoteCode.PAUSES, text, int(steps.line[row]))
+    if len(check.pauses.row):
+        yield from _note_pauses(check, timed)
+    yield from _note_uncompared(check, timed, window, recorded, tolerance)
+
+
+def _note_pauses(check: ClockCheck, timed: Timing) -> Iterator[Note]:
+    row = int(check.pauses.row[0])
+    count, seconds = count_noun(len(check.pauses.row), "gap"), format_seconds(float(check.pauses.seconds.sum()))
+    regular = bool((check.pauses.kind == PauseKind.REGULAR).all())
+    where = "at regular distances, as of evaluations or saves" if regular else "around evaluations or saves"
+    text = f"{count} of {seconds} in all {where}, not part of any step time; the first is before step"
+    yield Note(NoteCode.PAUSES, f"{text} {timed.steps.index[row]}", int(timed.steps.line[row]))
+
+
+def _note_uncompared(
+    check: ClockCheck, timed: Timing, window: Window, recorded: Mapping[str, float], tolerance: float
+) -> Iterator[Note]:
+    """Yield the time outside the steps that no recording can be compared with, and that would be red beside one."""
+    steps = timed.steps
     if Observed.WALL_CLOCK_RATIO not in recorded and check.window is not None and has_risen(check.window, 1.0):
         text = (
             f"the clock of its lines advances {_describe(check.window)} in the window; no recording to compare it with"
         )
         yield Note(NoteCode.WALL_CLOCK, text, _find_longest_line(check, timed, window))
-    if check.outside_seconds > OUTSIDE_SECONDS:
-        row = check.outside_row
-        text = (
-            f"gaps between steps outside the window take {format_seconds(check.outside_seconds)}; the longest is "
-            f"before step {steps.index[row]}"
-        )
-        yield Note(NoteCode.WALL_CLOCK, text, int(steps.line[row]))
+    excess = pauses.compute_excess(check.pauses, recorded)
+    if Observed.OUTSIDE_GAPS not in recorded:
+        if is_long(check, check.outside_seconds, tolerance):
+            line = int(steps.line[check.outside_row])
+            yield Note(NoteCode.WALL_CLOCK, f"{_describe_gaps(check, timed)}; no recording to compare them with", line)
+        if is_long(check, float(np.nansum(excess)), tolerance):
+            yield Note(NoteCode.WALL_CLOCK, *_describe_pauses(check, timed, excess))
+    yield from _note_new_pauses(check, timed, recorded, tolerance)
+
+
+def _note_new_pauses(
+    check: ClockCheck, timed: Timing, recorded: Mapping[str, float], tolerance: float
+) -> Iterator[Note]:
+    """Yield long pauses that recorded runs did not have, and that are too few to show how long they usually are."""
+    new = pauses.find_new(check.pauses, recorded)
+    seconds = np.where(new, check.pauses.seconds, 0.0)
+    if not is_long(check, float(seconds.sum()), tolerance):
+        return
+    longest = int(np.argmax(seconds))
+    row, kind = int(check.pauses.row[longest]), PauseKind(int(check.pauses.kind[longest]))
+    text = (
+        f"{count_noun(int(new.sum()), 'gap')} of {format_seconds(float(seconds.sum()))} in all that recorded runs did "
+        f"not have; the longest is the {name_pause(kind)} before step {timed.steps.index[row]}"
+    )
+    yield Note(NoteCode.WALL_CLOCK, text, int(timed.steps.line[row]))

@@ -52,6 +52,9 @@ Subject = tuple[str, str]
 TEST = "test_performance"
 """The built-in test of the configurations."""
 
+LOST_TIME = (NoteCode.WALL_CLOCK, NoteCode.SLOW_OUTSIDE_UNCOMPARED, NoteCode.SLOW_WARM_UP)
+"""The notes of time outside the step time that would be red beside a recording, or is more than recorded runs lost."""
+
 NAMED = 3
 """Red items that a line names."""
 
@@ -143,6 +146,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
         yield from _list_baseline_cautions(judged)
         yield from _list_settings_cautions(judged)
         yield from _list_changed_settings(judged)
+        yield from _list_lost_time(judged)
     yield from list_absence_cautions(session.results, selected)
     yield from _list_outcome_cautions(outcomes, session)
 
@@ -224,6 +228,22 @@ def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
         yield Caution(
             CautionCode.SETTING_CHANGED, f"{formatting.join_first(list(dict.fromkeys(names)), NAMED)}: {text}"
         )
+
+
+def _list_lost_time(judged: JudgedVerdicts) -> Iterator[Caution]:
+    """Yield the runs that lost time outside their step time without being red for it."""
+    texts = dict.fromkeys(
+        f"{judgement.baseline.key.id}: {note.text}"
+        for judgement in judged.judgements
+        if judgement.verdict is not Verdict.INVALID
+        for note in judgement.notes
+        if note.code in LOST_TIME
+    )
+    for text in list(texts)[:NAMED]:
+        yield Caution(CautionCode.TIME_LOST, text)
+    if len(texts) > NAMED:
+        text = f"{len(texts) - NAMED} more losses of time outside the step time"
+        yield Caution(CautionCode.TIME_LOST, text)
 
 
 def _select_in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import means_of, steps
-from measure.test_wall_clock import SECONDS, judge, reasons, recorded
+from measure.test_wall_clock import QUIET, SECONDS, judge, reasons, recorded
 
 from pytest_llmbench.core.models import NoteCode, Observed, Reason, Steps, Window
 from pytest_llmbench.measure.outside import find_largest_sum
@@ -68,7 +68,7 @@ def test_what_recorded_runs_lost_is_no_change() -> None:
     columns = slow({range(45, 100): 1.2})
     measured = judge(columns, recorded({}))
     assert measured.problems == ()
-    assert NoteCode.SLOW_OUTSIDE_WINDOW in {note.code for note in measured.notes}
+    assert NoteCode.SLOW_OUTSIDE_UNCOMPARED in {note.code for note in measured.notes}
     observed = {Observed(name): value for name, value in measured.observed}
     assert judge(columns, recorded(observed)).problems == ()
 
@@ -78,7 +78,37 @@ def test_run_of_twice_the_steps_may_lose_the_same_share() -> None:
     assert judge(slow({range(45, 100): 1.1}), recorded(observed)).problems == ()
     saves = {range(step, step + 1): 4.0 for step in range(9, 50, 10)}
     observed = {Observed(name): value for name, value in judge(slow(saves, 50), recorded({})).observed}
-    assert judge(slow({range(step, step + 1): 4.0 for step in range(9, 100, 10)}), recorded(observed)).problems == ()
+    baseline = recorded(observed, mean_seconds=SECONDS * 1.3)
+    assert judge(slow({range(step, step + 1): 4.0 for step in range(9, 100, 10)}), baseline).problems == ()
+
+
+def test_stall_of_a_short_run_excuses_no_level() -> None:
+    stalled = slow({range(46, 47): 20.0}, 50)
+    observed = {Observed(name): value for name, value in judge(stalled, recorded({})).observed}
+    assert judge(slow({range(46, 47): 20.0}), recorded(observed)).problems == ()
+    assert judge(slow({range(46, 47): 20.0, range(80, 81): 4.0}), recorded(observed)).problems == ()
+    assert reasons(judge(slow({range(50, 100): 1.24}), recorded(observed))) == [Reason.SLOW_OUTSIDE_WINDOW]
+    assert reasons(judge(slow({range(200, 1000): 1.15}, 1000), recorded(observed))) == [Reason.SLOW_OUTSIDE_WINDOW]
+
+
+def test_stalls_in_the_window_do_not_hide_those_outside_it() -> None:
+    stalls = {range(step, step + 1): 3.0 for step in range(20, 200, 20)}
+    baseline = replace(recorded(), window=Window(101, 199, "mean"), steps=200)
+    observed = {Observed(name): value for name, value in judge(slow(stalls, 200), baseline).observed}
+    trimmed = replace(recorded(observed), window=Window(101, 199, "trimmed_mean"), steps=200)
+    assert judge(slow(stalls, 200), trimmed).problems == ()
+
+
+@pytest.mark.parametrize(("known", "noted"), [(60.0, True), (200.0, False)])
+def test_slow_warm_up_is_compared_with_recorded_one(known: float, noted: bool) -> None:
+    measured = judge(slow({range(5, 6): 300.0}), recorded({**QUIET, Observed.WARM_UP_LOSS: known}))
+    assert measured.problems == ()
+    assert (NoteCode.SLOW_WARM_UP in {note.code for note in measured.notes}) is noted
+
+
+def test_step_that_costs_all_is_named_alone() -> None:
+    problem = judge(slow({range(80, 81): 60.0})).problems[0]
+    assert problem.text.startswith("step 80 outside the window")
 
 
 def test_tolerance_of_the_session_counts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,11 +17,15 @@ from pytest_llmbench.core.models import (
     Measurement,
     NoteCode,
     Observed,
+    PauseKind,
     Reason,
     Recording,
     Steps,
 )
 from pytest_llmbench.measure import measure
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.models import Integers
 
 SECONDS = 2.0
 QUIET = {
@@ -32,10 +36,10 @@ QUIET = {
 }
 
 
-def recorded(observed: dict[Observed, float] | None = None) -> Baseline:
+def recorded(observed: dict[Observed, float] | None = None, mean_seconds: float = SECONDS) -> Baseline:
     """Return a baseline of 2 s that was recorded from runs that showed this."""
     values = tuple((str(name), value) for name, value in (QUIET if observed is None else observed).items())
-    recording = Recording("2026-11-01", 1, SECONDS, SECONDS, 0.0, (SECONDS,), (), observed=values)
+    recording = Recording("2026-11-01", 1, mean_seconds, SECONDS, 0.0, (SECONDS,), (), observed=values)
     kind = BaselineKind.RECORDED
     return replace(BASELINE, kind=kind, step_seconds=SECONDS, recording=recording, peak_tflops=math.nan)
 
@@ -63,6 +67,11 @@ def each(first: int, last: int, seconds: float) -> dict[int, float]:
     return dict.fromkeys(range(first, last + 1), seconds)
 
 
+def pauses_at(*steps: int, kind: PauseKind = PauseKind.EVALUATION) -> Integers:
+    """Return the kinds of pauses before each of 50 steps."""
+    return np.where(np.isin(np.arange(50), steps), int(kind), 0)
+
+
 @pytest.mark.parametrize(
     "lost",
     [
@@ -74,6 +83,8 @@ def each(first: int, last: int, seconds: float) -> dict[int, float]:
         {47: 2400.0},
         {6: 0.0, 47: 200.0, 48: 200.0},
         {13: 3600.0, 40: 3600.0},
+        {5: 2400.0},  # in the warm-up
+        {48: 1200.0, 8: 200.0},
     ],
 )
 @pytest.mark.parametrize("unit", [0.0, 1.0])
@@ -92,7 +103,8 @@ def test_time_between_the_steps_is_red(lost: dict[int, float], unit: float) -> N
         clocked({0: 300.0, 1: 60.0}),  # compilation
         clocked({20: 12.0}),  # a short stall
         clocked({47: 200.0}),
-        clocked(dict.fromkeys((10, 20, 30, 40), 60.0), paused=np.isin(np.arange(50), (10, 20, 30, 40))),
+        clocked(dict.fromkeys((10, 20, 30, 40), 60.0), paused=pauses_at(10, 20, 30, 40)),
+        clocked({10: 60.0, 20: 75.0, 30: 50.0, 40: 80.0}, paused=pauses_at(10, 20, 30, 40)),
         clocked({31: 3600.0}),
         clocked({31: -3600.0}),
         clocked({48: 3600.0}, unit=1.0),
@@ -110,9 +122,66 @@ def test_set_clock_is_noted() -> None:
 
 
 def test_pauses_are_counted() -> None:
-    columns = clocked({20: 60.0, 40: 60.0}, paused=np.isin(np.arange(50), (20, 40)))
+    columns = clocked({20: 60.0, 40: 60.0}, paused=pauses_at(20, 40))
     notes = {note.code: note for note in judge(columns).notes}
     assert notes[NoteCode.PAUSES].text.startswith("2 gaps of 120.0 s in all")
+
+
+HUNG: dict[int, float] = {10: 40.0, 20: 40.0, 30: 2400.0, 40: 40.0}
+RECORDED_SAVES = {**QUIET, Observed.LONGEST_SAVE: 60.0}
+
+
+@pytest.mark.parametrize(
+    ("lost", "kind", "observed", "red"),
+    [
+        (HUNG, PauseKind.EVALUATION, QUIET, True),
+        (HUNG, PauseKind.SAVE, QUIET, True),
+        (HUNG, PauseKind.SAVE, RECORDED_SAVES, True),
+        ({20: 1500.0, 40: 1500.0}, PauseKind.SAVE, RECORDED_SAVES, True),  # both hung
+        ({20: 1500.0}, PauseKind.SAVE, RECORDED_SAVES, True),
+        ({20: 1500.0}, PauseKind.SAVE, QUIET, False),  # nothing to compare it with
+        ({20: 1500.0, 40: 1500.0}, PauseKind.SAVE, QUIET, False),
+        ({20: 150.0, 40: 160.0}, PauseKind.SAVE, RECORDED_SAVES, False),  # another file system
+        ({10: 40.0, 20: 40.0, 30: 300.0, 40: 40.0}, PauseKind.EVALUATION, QUIET, False),
+        ({20: 600.0, 40: 650.0}, PauseKind.SAVE | PauseKind.EVALUATION, RECORDED_SAVES, True),
+    ],
+)
+def test_pause_is_compared_with_others(
+    lost: dict[int, float], kind: PauseKind, observed: dict[Observed, float], red: bool
+) -> None:
+    measured = judge(clocked(lost, paused=pauses_at(*lost, kind=kind)), recorded(observed))
+    assert reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
+
+
+@pytest.mark.parametrize("observed", [QUIET, {}])
+@pytest.mark.parametrize("lost", [{20: 1500.0}, {20: 1500.0, 40: 1500.0}])
+def test_long_pause_without_others_is_noted(lost: dict[int, float], observed: dict[Observed, float]) -> None:
+    measured = judge(clocked(lost, paused=pauses_at(*lost)), recorded(observed))
+    assert NoteCode.WALL_CLOCK in {note.code for note in measured.notes}
+
+
+def test_what_is_announced_at_each_step_is_no_pause() -> None:
+    columns = clocked(each(1, 49, 3.0), paused=pauses_at(*range(1, 50)))
+    assert reasons(judge(columns)) == [Reason.WALL_CLOCK]
+
+
+@pytest.mark.parametrize(
+    ("lost", "red"),
+    [
+        (dict.fromkeys((10, 20, 30, 40), 60.0), False),
+        ({15: 60.0, 30: 60.0, 45: 60.0}, False),
+        ({20: 60.0, 40: 60.0}, False),
+        ({20: 1500.0, 33: 40.0}, True),
+        ({10: 60.0, 20: 60.0, 30: 60.0, 40: 1500.0}, True),
+        ({10: 60.0, 20: 60.0, 27: 400.0, 30: 60.0, 40: 60.0}, True),
+        (dict.fromkeys(range(0, 50, 4), 20.0), True),  # too often for an evaluation
+        (each(0, 49, 5.0), True),
+    ],
+)
+def test_regular_gaps_of_an_event_file_are_pauses(lost: dict[int, float], red: bool) -> None:
+    part = segment(clocked(lost), total=50)
+    measured = measure(run(replace(log(part), dialect="metrics")), recorded(), NOW)
+    assert reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
 
 
 @pytest.mark.parametrize("observed", [{}, {**QUIET, Observed.WALL_CLOCK_RATIO: 1.3, Observed.RUN_CLOCK_RATIO: 1.3}])

@@ -93,6 +93,17 @@ ORDINARY: Mapping[str, Night] = {
     "evaluations-recorded": Night(megatron, alter(), OwnRun(steps=200, lines=EVALUATIONS, gaps=PAUSES)),
     "saves": Night(megatron, alter(lines=SAVES, gaps=SAVE_PAUSES), LONG),
     "saves-recorded": Night(megatron, alter(), at(LONG, lines=SAVES, gaps=SAVE_PAUSES)),
+    "saves-on-slower-disk": Night(
+        megatron, alter(gaps=dict.fromkeys(SAVES, 90.0)), at(LONG, lines=SAVES, gaps=SAVE_PAUSES)
+    ),
+    "long-evaluation-recorded": Night(megatron, alter(), at(LONG, lines=EVALUATIONS, gaps={**PAUSES, 101: 400.0})),
+    "slow-first-step-after-evaluation": Night(
+        megatron, alter(), at(LONG, lines=EVALUATIONS, gaps=PAUSES, slower=lambda step: 3.0 if step % 20 == 1 else 1.0)
+    ),
+    "compilation-without-timer": Night(megatron, alter(gaps={2: 600.0}), at(LONG, gaps={2: 400.0})),
+    "slower-level-recorded-in-a-short-run": Night(
+        maxtext, alter(steps=500), at(SHORT, slower=lambda step: 1.1 if step > 44 else 1.0)
+    ),
     "midnight": Night(megatron, alter(start=datetime(2026, 3, 2, 23, 59, 20, tzinfo=UTC))),
     "stamps-of-another-zone": Night(megatron, alter(start=datetime(2026, 3, 2, 11, 0, tzinfo=UTC))),
     "loss-spike-recovers": Night(
@@ -145,6 +156,29 @@ BAD: Mapping[str, Night] = {
     "data-loading": Night(megatron, alter(gaps=UNTIMED), LONG),
     "hang-between-steps": Night(megatron, alter(gaps={30: 2400.0})),
     "hang-behind-window": Night(megatron, alter(gaps={55: 2400.0})),
+    "hang-in-warm-up": Night(megatron, alter(gaps={8: 2400.0}), LONG),
+    "hang-before-second-step": Night(megatron, alter(gaps={2: 2400.0}), LONG),
+    "hang-across-the-end-of-the-window": Night(megatron, alter(gaps={45: 2400.0}), OwnRun(steps=50, every=10)),
+    "hang-in-evaluation": Night(
+        megatron, alter(gaps={**PAUSES, 101: 2400.0}), at(LONG, lines=EVALUATIONS, gaps=PAUSES)
+    ),
+    "hang-in-new-evaluation": Night(megatron, alter(lines=EVALUATIONS, gaps={**PAUSES, 61: 1500.0, 141: 1500.0}), LONG),
+    "hang-in-two-saves": Night(
+        megatron, alter(gaps={**SAVE_PAUSES, 51: 1500.0, 101: 1500.0}), at(LONG, lines=SAVES, gaps=SAVE_PAUSES)
+    ),
+    "saves-that-take-ten-times-as-long": Night(
+        megatron, alter(gaps=dict.fromkeys(SAVES, 600.0)), at(LONG, lines=SAVES, gaps=SAVE_PAUSES)
+    ),
+    "evaluation-announced-at-each-step": Night(
+        megatron,
+        alter(lines=dict.fromkeys(range(2, 201), "evaluating the queue\n"), gaps=dict.fromkeys(range(2, 201), 6.0)),
+        LONG,
+    ),
+    "slower-level-beside-a-recorded-stall": Night(
+        megatron,
+        alter(steps=1000, slower=lambda step: 1.24 if step >= 46 else 1.0),
+        at(SHORT, slower=lambda step: 10.0 if step == 47 else 1.0),
+    ),
     "nanotron-data-loading": Night(nanotron, alter(gaps=UNTIMED), LONG),
     "slow-tail": Night(megatron, slow_from(45, 1.3), OwnRun(steps=100)),
     "slow-first-half": Night(megatron, slow_from(20, 1.4, 480), OwnRun(steps=1000)),

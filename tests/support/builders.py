@@ -99,7 +99,7 @@ def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: A
         "samples_per_second": absent,
         "stamp": absent,
         "since": absent,
-        "paused": np.zeros(count, dtype=bool),
+        "paused": np.zeros(count, dtype=np.int64),
         "throughput": absent,
     }
     return Steps(**{**made, **columns})

@@ -110,6 +110,11 @@ class Observed(StrEnum):
     RUN_CLOCK_RATIO = "run_clock_ratio"  # the same after the warm-up, without the longest gaps
     OUTSIDE_GAPS = "outside_gaps"  # gaps between steps outside the window, as a fraction of the run's step time
     OUTSIDE_LOSS = "outside_loss"  # time lost by slow steps outside the window, as a fraction of the run's step time
+    OUTSIDE_LEVEL = "outside_level"  # by how much the median step outside the window is slower than the window
+    WARM_UP_LOSS = "warm_up_loss"  # seconds that the warm-up takes more than as many steps of the window
+    LONGEST_EVALUATION = "longest_evaluation"  # seconds between two steps, beyond those of the steps
+    LONGEST_SAVE = "longest_save"
+    LONGEST_REGULAR_PAUSE = "longest_regular_pause"  # unannounced, after every so many steps
     WORK_PER_STEP = "work_per_step"  # the printed rate times the time between the stamps of lines
     FIRST_LOSS = "first_loss"  # the median of the first losses of the run
     LAST_LOSS = "last_loss"  # the median of the last losses of the window
@@ -194,7 +199,9 @@ class NoteCode(StrEnum):
     SEGMENTS = "segments"
     SKIPPED_STEPS = "skipped-steps"
     SLOW_RANK = "slow-rank"
+    SLOW_OUTSIDE_UNCOMPARED = "slow-outside-uncompared"  # it would be red beside a recording that shows it
     SLOW_OUTSIDE_WINDOW = "slow-outside-window"
+    SLOW_WARM_UP = "slow-warm-up"
     SLOWER_THAN_BASELINE = "slower-than-baseline"
     SLOWEST_ATTEMPT = "slowest-attempt"
     STEPS = "steps"

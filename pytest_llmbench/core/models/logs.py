@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
 if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
@@ -35,6 +35,14 @@ then `TOKEN TIME JOB` with its id, or NO_JOB where none came of it."""
 NO_JOB = "-"
 
 
+class PauseKind(IntFlag):
+    """What the time between two steps went into."""
+
+    EVALUATION = 1
+    SAVE = 2
+    REGULAR = 4  # unannounced, but after every so many steps: event files announce nothing
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
     """The steps of one segment as columns of equal length n, ordered by step; NaN where a log prints no value."""
@@ -63,8 +71,9 @@ class Steps:
     samples_per_second: Floats  # of all GPUs
     stamp: Floats  # the clock of the line: seconds since any moment that is one for the segment
     since: Floats  # from when on the clock of the line counts, where that is not the stamp of the line before
-    # an evaluation or a save is printed between the line before and this one, and more time passed than the steps took
-    paused: Flags
+    # the evaluations and saves (`PauseKind`) that are printed between the line before and this one, if more time passed
+    # than the steps took; 0 for none
+    paused: Integers
     throughput: Floats  # work per second by a timer of the log's own, in any unit, beside times that follow from stamps
 
     def __len__(self) -> int:

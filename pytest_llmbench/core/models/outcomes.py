@@ -201,6 +201,7 @@ class CautionCode(StrEnum):
     REPEAT_WINDOW = "repeat-window"
     DRIFT_BUDGET = "drift-budget"
     SETTING_CHANGED = "setting-changed"  # a run states a setting otherwise that makes it no other configuration
+    TIME_LOST = "time-lost"  # a run lost time outside its step time, and nothing recorded shows how much is usual
     PREFLIGHT = "preflight-overruled"  # a launch went on although a check before it had found something
     OVERRIDDEN = "overridden"  # a stricter value of the ini file does not count, because another was given elsewhere
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_llmbench.core.dialects import DIALECTS, Dialect
 from pytest_llmbench.core.models import Steps
-from pytest_llmbench.ingest.parse.line_clock import announces_pause, is_long
+from pytest_llmbench.ingest.parse.line_clock import find_pauses, is_long
 from pytest_llmbench.ingest.parse.records import (
     COLUMNS,
     RecordOrigin,
@@ -186,14 +186,14 @@ def _read_part(reader: ColumnReader, text: bytes, places: Sequence[int], ends: S
     return UniformPart(steps, rank, columns.total, begin, end, again, columns.loss_digits)
 
 
-def _find_pauses(columns: StepColumns, text: bytes, places: Sequence[int], stops: Sequence[int]) -> Flags:
-    """Return a mask: the steps before which an evaluation or a save is announced that took its time."""
+def _find_pauses(columns: StepColumns, text: bytes, places: Sequence[int], stops: Sequence[int]) -> Integers:
+    """Return the kinds of the pauses that are announced before each step and took their time, 0 for none."""
     if columns.stamp is None:
-        return _get_flags(len(columns.step), 0, 0)
-    paused = np.zeros(len(columns.step), dtype=np.bool_)
+        return _get_zeros(len(columns.step))
+    paused = np.zeros(len(columns.step), dtype=np.int64)
     took = np.diff(columns.step) * np.array(columns.seconds[1:])
     for row in np.flatnonzero(is_long(np.diff(columns.stamp), took)).tolist():
-        paused[row + 1] = announces_pause(text, stops[row], places[row + 1])
+        paused[row + 1] = find_pauses(text, stops[row], places[row + 1])
     return paused
 
 
@@ -245,7 +245,7 @@ def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
     return read_rank(Hit(b"", text, places[0], len(text), places[0], 0))
 
 
-def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Flags) -> Steps:
+def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -> Steps:
     count = len(columns.step)
     numbers = {name: getattr(columns, field, None) for name, field in COLUMNS.items()}
     return Steps(
@@ -278,6 +278,11 @@ def _get_absent(count: int) -> Floats:
 @cache
 def _get_ones(count: int) -> Integers:
     return _make_read_only(np.ones(count, dtype=np.int64))
+
+
+@cache
+def _get_zeros(count: int) -> Integers:
+    return _make_read_only(np.zeros(count, dtype=np.int64))
 
 
 @cache

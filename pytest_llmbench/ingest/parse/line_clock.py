@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.core.models.logs import PauseKind
 from pytest_llmbench.ingest.parse.records import GET_FIELD, NAN, RecordOrigin, StepRecord, find_line_stop
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, ByteChunk, find_line_begin
 
@@ -41,7 +42,10 @@ _LEAP_YEAR = 2000
 _PERIODS = (0.0, 0.0, 366 * _DAY, 366 * _DAY, 366 * _DAY, _DAY)
 """After how many seconds each kind of stamp begins again, 0 for one that never does."""
 
-PAUSES = (b"alidat", b"valuat", b"eval", b"Eval", b"heckpoint", b"sav", b"Sav")
+PAUSES = {
+    PauseKind.EVALUATION: (b"alidat", b"valuat", b"eval", b"Eval"),
+    PauseKind.SAVE: (b"heckpoint", b"sav", b"Sav"),
+}
 """Parts of the words in lines about evaluations and saves."""
 
 # A gap between two lines that is longer than its steps by more than this factor, and these seconds, is looked into.
@@ -107,9 +111,9 @@ def _count_days(year: bytes | None, month: bytes | None, day: bytes | None) -> f
         return NAN
 
 
-def announces_pause(text: bytes, begin: int, end: int) -> bool:
-    """Tell whether an evaluation or a save is spoken of in a part of a text."""
-    return any(text.find(word, begin, end) >= 0 for word in PAUSES)
+def find_pauses(text: bytes, begin: int, end: int) -> int:
+    """Return the kinds of pauses (`PauseKind`) that a part of a text announces, 0 for none."""
+    return sum(kind for kind, words in PAUSES.items() if any(text.find(word, begin, end) >= 0 for word in words))
 
 
 def is_long(passed: Floats, seconds: Floats) -> Flags:
@@ -125,12 +129,12 @@ class LineClocks:
         """Begin before the first chunk."""
         self.stamps: dict[int, float] = {}
         """The stamps of records that have none of their own, by the place of the record in the log."""
-        self.paused: set[int] = set()
-        """The places of the records before which an evaluation or a save is announced that took its time."""
+        self.paused: dict[int, int] = {}
+        """The kinds of the pauses that are announced before records and took their time, by the place of the record."""
         self._last: dict[str, _Clocked] = {}  # of each rank
         self._kind: int | None = None
         self._counted = NAN
-        self._pause_ahead = False
+        self._pause_ahead = 0  # the kinds that are announced after the last step
 
     def add(self, chunk: ByteChunk, records: Sequence[StepRecord]) -> None:
         """Take the records that a chunk holds."""
@@ -177,12 +181,13 @@ class LineClocks:
             place = record.origin.offset - chunk.offset
             if gap == 0 and before:
                 begin = max(0, before.stop - chunk.offset)
-                announced = self._pause_ahead and before.stop < chunk.offset + chunk.start
+                announced = self._pause_ahead if before.stop < chunk.offset + chunk.start else 0
             else:
                 begin = _find_stop(chunk, records[gap + late - 1])
-                announced = False
-            if announced or announces_pause(chunk.text, begin, find_line_begin(chunk.text, begin, place)):
-                self.paused.add(record.origin.offset)
+                announced = 0
+            kinds = announced | find_pauses(chunk.text, begin, find_line_begin(chunk.text, begin, place))
+            if kinds:
+                self.paused[record.origin.offset] = kinds
         self._last[rank] = _Clocked(int(steps[-1]), float(stamps[-1]), chunk.offset + _find_stop(chunk, records[-1]))
 
     def _look_behind(self, chunk: ByteChunk) -> None:
@@ -190,9 +195,9 @@ class LineClocks:
         if chunk.whole or not self._last:
             return
         last = max(clocked.stop for clocked in self._last.values()) - chunk.offset
-        goes_on = self._pause_ahead and last < chunk.start  # the chunk has no step
+        goes_on = self._pause_ahead if last < chunk.start else 0  # the chunk has no step
         begin = max(last, chunk.stop - TAIL, chunk.start)
-        self._pause_ahead = goes_on or announces_pause(chunk.text, begin, chunk.stop)
+        self._pause_ahead = goes_on | find_pauses(chunk.text, begin, chunk.stop)
 
 
 class _Clocked(NamedTuple):

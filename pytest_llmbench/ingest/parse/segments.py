@@ -33,7 +33,7 @@ from pytest_llmbench.ingest.parse.records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pytest_llmbench.core.models import Flags, Floats
+    from pytest_llmbench.core.models import Flags, Floats, Integers
 
 # How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
 # where two lines were exchanged.
@@ -351,10 +351,10 @@ def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
     return stamps
 
 
-def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Flags:
+def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Integers:
     if not clocks.paused:
-        return np.zeros(len(rows), dtype=np.bool_)
-    return np.array([row.origin.offset in clocks.paused for row in rows], dtype=np.bool_)
+        return np.zeros(len(rows), dtype=np.int64)
+    return np.array([clocks.paused.get(row.origin.offset, 0) for row in rows], dtype=np.int64)
 
 
 def _keep_one_clock(stamps: Floats) -> Floats:
