@@ -100,12 +100,16 @@ def _sum_recorded(kind: int, recorded: Mapping[str, float]) -> float:
 
 
 def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
-    """Return the pauses of kinds that recorded runs did not have, if they are few, or nothing announces them."""
+    """Return the pauses of kinds that recorded runs did not have.
+
+    Without a recording those of kinds that are rare, or that nothing announces.
+    """
     kinds, counts = np.unique(pauses.kind, return_counts=True)
+    is_recorded = Observed.LONGEST_SAVE in recorded
     new = [
         int(kind)
         for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
-        if not _sum_recorded(kind, recorded) and (count <= FEW or kind == PauseKind.REGULAR)
+        if not _sum_recorded(kind, recorded) and (is_recorded or count <= FEW or kind == PauseKind.REGULAR)
     ]
     return np.isin(pauses.kind, new)
 

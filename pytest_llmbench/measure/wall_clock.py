@@ -41,6 +41,7 @@ GAP, GAP_SECONDS = 0.2, 2.0
 LIKELY = 0.5  # by this share of that where a regular gap is due
 
 RISE = 0.1  # the ratio of wall clock to step times may rise by this much
+NOTABLE = 0.05  # half as much is worth a caution
 RISE_SECONDS = 30.0  # and by these seconds, in whatever few gaps
 SPREAD_SECONDS = 10.0  # or by these, if they are spread over many steps
 LARGEST_GAPS = 0.1  # the share of the intervals, the longest, without which a rise is spread
@@ -74,6 +75,12 @@ class Intervals:
         """The intervals with an evaluation or a save."""
         paused: Flags = self.pause > 0
         return paused
+
+    @property
+    def set_back(self) -> Flags:
+        """The intervals in which the clock was set back, so that no time of theirs is known."""
+        set_back: Flags = self.passed < -SLACK
+        return set_back
 
     def find_gaps(self, share: float = 1.0) -> Flags:
         """Return the intervals that are much longer than their steps, or by this share of that."""
@@ -123,7 +130,7 @@ def compare_clocks(timed: Timing, window: Window, checkpoints: Checkpoints, *, a
         intervals = _mark_regular(intervals)
     share = measure_share(timed, window)
     gaps = intervals.find_gaps()
-    free = ~intervals.paused
+    free = ~intervals.paused & ~intervals.set_back
     inside = free & (intervals.first >= window.first) & (intervals.last <= window.last)
     late = free & (intervals.first >= share.first)
     # Also in the warm-up: a step is slow there, but no time passes that no step takes.
@@ -376,6 +383,15 @@ def has_risen(ratio: ClockRatio, usual: float) -> bool:
     return has_spread(ratio, usual, SPREAD_SECONDS)
 
 
+def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
+    """Tell whether the clock advances so much more than usual that it is worth a caution, and is not red."""
+    if usual is None:
+        return has_risen(ratio, 1.0)
+    excess = ratio.passed - usual * ratio.took
+    notable = excess >= RISE_SECONDS and excess >= NOTABLE * usual * ratio.took
+    return notable and not has_risen(ratio, usual)
+
+
 def has_spread(ratio: ClockRatio, usual: float, seconds: float) -> bool:
     """Tell whether it advances more than usual, by these seconds, without the longest gaps."""
     excess = ratio.spread_passed - usual * ratio.spread_took
@@ -407,6 +423,11 @@ def list_notes(
         row = int(intervals.row[intervals.set_clock])
         text = f"the clock was set by an hour before step {steps.index[row]}: the hour is taken out"
         yield Note(NoteCode.CLOCK_SET, text, int(steps.line[row]))
+    if intervals.set_back.any():
+        place = int(np.argmax(intervals.set_back))
+        row, seconds = int(intervals.row[place]), format_seconds(-float(intervals.lost[place]))
+        text = f"the clock was set back by {seconds} before step {steps.index[row]}: what passed there is unknown"
+        yield Note(NoteCode.CLOCK_SET, text, int(steps.line[row]))
     if len(check.pauses.row):
         yield from _note_pauses(check, timed)
     yield from _note_uncompared(check, timed, window, recorded, tolerance)
@@ -426,10 +447,10 @@ def _note_uncompared(
 ) -> Iterator[Note]:
     """Yield the time outside the steps that no recording can be compared with, and that would be red beside one."""
     steps = timed.steps
-    if Observed.WALL_CLOCK_RATIO not in recorded and check.window is not None and has_risen(check.window, 1.0):
-        text = (
-            f"the clock of its lines advances {_describe(check.window)} in the window; no recording to compare it with"
-        )
+    usual = recorded.get(Observed.WALL_CLOCK_RATIO)
+    if check.window is not None and is_notable(check.window, usual):
+        beside = "no recording to compare it with" if usual is None else f"recorded was x{usual:.3f}"
+        text = f"the clock of its lines advances {_describe(check.window)} in the window; {beside}"
         yield Note(NoteCode.WALL_CLOCK, text, _find_longest_line(check, timed, window))
     excess = pauses.compute_excess(check.pauses, recorded)
     if Observed.OUTSIDE_GAPS not in recorded:

@@ -91,7 +91,7 @@ def test_stall_of_a_short_run_excuses_no_level() -> None:
     assert reasons(judge(slow({range(200, 1000): 1.15}, 1000), recorded(observed))) == [Reason.SLOW_OUTSIDE_WINDOW]
 
 
-def test_stalls_in_the_window_do_not_hide_those_outside_it() -> None:
+def test_stalls_in_window_do_not_hide_those_outside() -> None:
     stalls = {range(step, step + 1): 3.0 for step in range(20, 200, 20)}
     baseline = replace(recorded(), window=Window(101, 199, "mean"), steps=200)
     observed = {Observed(name): value for name, value in judge(slow(stalls, 200), baseline).observed}

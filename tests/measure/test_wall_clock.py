@@ -32,6 +32,8 @@ QUIET = {
     Observed.WALL_CLOCK_RATIO: 1.0,
     Observed.RUN_CLOCK_RATIO: 1.0,
     Observed.OUTSIDE_GAPS: 0.0,
+    Observed.LONGEST_EVALUATION: 0.0,
+    Observed.LONGEST_SAVE: 0.0,
     Observed.OUTSIDE_LOSS: 0.0,
 }
 
@@ -160,6 +162,16 @@ def test_long_pause_without_others_is_noted(lost: dict[int, float], observed: di
     assert NoteCode.WALL_CLOCK in {note.code for note in measured.notes}
 
 
+def test_new_evaluations_are_noted_if_they_take_long() -> None:
+    steps_before = (10, 20, 30, 40)
+    for seconds, noted in ((60.0, False), (120.0, True)):
+        columns = clocked(dict.fromkeys(steps_before, seconds), paused=pauses_at(*steps_before))
+        measured = judge(columns)
+        assert measured.problems == ()
+        assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is noted
+        assert NoteCode.WALL_CLOCK not in {note.code for note in judge(columns, recorded({})).notes}
+
+
 def test_what_is_announced_at_each_step_is_no_pause() -> None:
     columns = clocked(each(1, 49, 3.0), paused=pauses_at(*range(1, 50)))
     assert reasons(judge(columns)) == [Reason.WALL_CLOCK]
@@ -182,6 +194,22 @@ def test_regular_gaps_of_an_event_file_are_pauses(lost: dict[int, float], red: b
     part = segment(clocked(lost), total=50)
     measured = measure(run(replace(log(part), dialect="metrics")), recorded(), NOW)
     assert reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
+
+
+def test_clock_that_is_set_back_hides_no_gap() -> None:
+    measured = judge(clocked({20: -1800.0, 30: 1800.0}))
+    assert reasons(measured) == [Reason.WALL_CLOCK]
+    notes = {note.code: note for note in judge(clocked({20: -1800.0})).notes}
+    assert notes[NoteCode.CLOCK_SET].text.startswith("the clock was set back by 1800.0 s before step 20")
+
+
+@pytest.mark.parametrize(("seconds", "noted"), [(0.08, False), (0.17, True)])
+def test_smaller_rise_of_the_clock_is_noted(seconds: float, noted: bool) -> None:
+    columns = clocked([seconds] * 400, count=400)
+    baseline = replace(recorded(), window=BASELINE.window._replace(first=201, last=399), steps=400)
+    measured = judge(columns, baseline)
+    assert measured.problems == ()
+    assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is noted
 
 
 @pytest.mark.parametrize("observed", [{}, {**QUIET, Observed.WALL_CLOCK_RATIO: 1.3, Observed.RUN_CLOCK_RATIO: 1.3}])
