@@ -26,6 +26,7 @@ KINDS = {
 
 SHORTEST_DISTANCE = 5  # steps: what is announced more often than that is data loading, or whatever runs at each step
 SHORTEST_PERIOD = 10  # steps: a gap that comes back sooner is data loading, and no pause
+USUALLY = 0.75  # the share of distances that are short if steps are near to each other
 ON_PERIOD = 0.9  # the share of its places at which a regular pause is
 MOST_TRIED = 12  # periods for one gap, and gaps without a period
 
@@ -92,7 +93,7 @@ def is_usual_work(first: Integers, kinds: Integers) -> bool:
 
 def _are_dense(steps: Integers, distance: int) -> bool:
     """Tell whether steps are usually nearer to each other than a distance."""
-    return len(steps) > FEW and float(np.median(np.diff(steps))) < distance
+    return len(steps) > FEW and float(np.quantile(np.diff(steps), USUALLY)) < distance
 
 
 def _sum_recorded(kind: int, recorded: Mapping[str, float]) -> float:
