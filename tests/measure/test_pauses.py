@@ -17,7 +17,7 @@ def measure_excess(
     rows = np.array(list(seconds))
     kinds = np.full(len(rows), int(kind))
     made = make_pauses(rows, kinds, np.array(list(seconds.values())), LINES, Checkpoints(records))
-    return [float(each) for each in compute_excess(made, dict(recorded))]
+    return [float(each) for each in compute_excess(made, {str(name): value for name, value in recorded.items()})]
 
 
 @pytest.mark.parametrize(
