@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution, CautionCode, Measurement, Verdict
+from pytest_llmbench.core.models import Caution, CautionCode, Measurement, Reason, Verdict
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
 
 NAMED = 3
@@ -47,7 +47,8 @@ def _list_hidden(results: SessionResults, selected: Sequence[ConfigurationResult
     by_mark: dict[str, list[str]] = {}
     for result in selected:
         for run in _list_newer(result, results):
-            if run.run.found.trial_pending_since is not None and run.excluded is not None:
+            # any job may write a mark, and name the job of a night in it
+            if run.excluded is not None and run.excluded.reason is Reason.VARIANT and not run.run.found.launch:
                 by_mark.setdefault(run.excluded.text, []).append(run.run.id)
     for text, names in by_mark.items():
         named = formatting.join_first(names, NAMED)

@@ -57,7 +57,7 @@ def list_texts(*measurements: Measurement, **fields: Any) -> list[str]:
         (at(1), at(2), at(3, problems=(CUT,))),
         (at(1, 9.0), at(2, 9.0), at(3, 9.0)),
         (at(1), pending(2)),
-        (at(1, excluded=Problem(Reason.VARIANT, "names its job")), at(2)),
+        (at(1), at(2, excluded=Problem(Reason.VARIANT, "names its job"))),
         (at(1, excluded=Problem(Reason.PROFILED, "profiled")), at(2)),
     ],
 )
@@ -76,6 +76,15 @@ def test_night_with_a_good_last_run_names_the_bad_ones(bad: dict[str, Any]) -> N
 def test_pending_mark_names_the_newer_runs() -> None:
     assert list_texts(pending(1), pending(2), at(30)) == [f"not judged, and newer: job_1, job_2: {MARK.text}"]
     assert list_texts(pending(1)) == [f"not judged, and newer: job_1: {MARK.text}"]
+
+
+def test_mark_that_names_a_newer_run_is_named() -> None:
+    """A mark of any job may name the run of a night."""
+    named = at(1, excluded=Problem(Reason.VARIANT, "logs/.llmbench-ab names its job: a run of an A/B"))
+    text = f"not judged, and newer: job_1: {named.excluded.text}"  # type: ignore[union-attr]
+    assert list_texts(named, at(30)) == [text]
+    launched = replace(named, run=replace(named.run, found=replace(named.run.found, launch="abc")))
+    assert list_texts(launched, at(30)) == []
 
 
 def test_unread_file_is_named() -> None:
