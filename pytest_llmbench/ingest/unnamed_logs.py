@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import RegexDialect, UnnamedFiles
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.group import NOT_READ
-from pytest_llmbench.ingest.sources.files import read_samples
+from pytest_llmbench.ingest.sources.stores import Stores
 
 # With fewer steps such a file is an excerpt, or of a run that died at once: it is listed.
 FEWEST_STEPS = 10
@@ -25,9 +25,6 @@ NO_STEP = "not called as a log, and no step in its beginning, middle and end; gi
 
 # Files of these names are listed whatever they hold.
 LISTED = (".txt", ".err")
-
-# Bytes of each of the three samples of a file.
-SAMPLE = 1 << 15
 
 # Of more files whose names differ in numbers alone so many are looked into, and the rest if one of them holds steps.
 MANY, FEW = 64, 8
@@ -49,8 +46,9 @@ class UnnamedChoice:
 class Looker:
     """Looks into files for what the records of steps begin with."""
 
-    def __init__(self, definitions: Iterable[RegexDialect]) -> None:
+    def __init__(self, definitions: Iterable[RegexDialect], stores: Stores) -> None:
         """Look for the markers of all dialects, also of those that baseline files define."""
+        self._stores = stores
         markers = {marker for dialect in DIALECTS.values() for marker in dialect.markers}
         markers |= {definition.find.encode() for definition in definitions}
         self._markers = tuple(sorted(markers))
@@ -92,7 +90,7 @@ class Looker:
     def holds_steps(self, files: UnnamedFiles, name: str) -> bool:
         """True if a sample of a text holds what the records of steps begin with; False if it cannot be read."""
         try:
-            samples = read_samples(files.folder / name, SAMPLE)
+            samples = self._stores.read_samples(files.folder / name)
         except LogError:
             return False
         if b"\0" in samples[0]:

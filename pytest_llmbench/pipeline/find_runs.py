@@ -150,7 +150,7 @@ def ingest(
     runs = [run for run in runs if run.id not in choice.displaced] + [identify_run(run) for run in choice.runs]
     ignored += choice.ignored
     runs += _identify_died(choice.died, runs, identify_run)
-    choice = _choose_unnamed(search, runs, catalog, read_all)
+    choice = _choose_unnamed(search, runs, catalog, read_all, stores)
     unnamed = {run.files.id for run in choice.runs}
     runs += [identify_run(run) for run in choice.runs]
     ignored = [file for file in ignored if file.name not in choice.displaced] + list(choice.ignored)
@@ -282,7 +282,9 @@ def _choose_metrics(
     return _Choice(tuple(with_steps), frozenset(displaced), tuple(ignored), tuple(find_died(with_steps, lone)))
 
 
-def _choose_unnamed(search: RunSearch, runs: Sequence[Run], catalog: Catalog, read_all: ReadAll) -> _Choice:
+def _choose_unnamed(
+    search: RunSearch, runs: Sequence[Run], catalog: Catalog, read_all: ReadAll, stores: Stores
+) -> _Choice:
     """Return which files are runs although they are not called logs: they hold steps that no other log of them does."""
     from pytest_llmbench.ingest.discover.path_patterns import matches
     from pytest_llmbench.ingest.discover.run_facts import list_own_places
@@ -290,7 +292,7 @@ def _choose_unnamed(search: RunSearch, runs: Sequence[Run], catalog: Catalog, re
     if not search.discovery.unnamed:
         return _Choice()
     own = list_own_places(catalog.recipes)
-    look = Looker(catalog.definitions)
+    look = Looker(catalog.definitions, stores)
     logged = Neighbours(run.found for run in runs if count_times(ReadRun(run.found, run.attempts).logs))
     accepted: list[Path] = []
     ignored: list[IgnoredFile] = []

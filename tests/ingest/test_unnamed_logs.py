@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from pytest_llmbench.core.models import BaselineKind, Recipe, RunMatch, UnnamedF
 from pytest_llmbench.ingest import unnamed_logs
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.path_patterns import generalise
+from pytest_llmbench.ingest.sources.stores import Stores
 from pytest_llmbench.ingest.unnamed_logs import Looker
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.find_runs import IngestedRuns, ingest
@@ -48,6 +51,28 @@ def logs(ingested: IngestedRuns, root: Path) -> list[str]:
 )
 def test_file_with_steps_is_a_run_whatever_its_name(tmp_path: Path, name: str) -> None:
     assert logs(read(tmp_path, {f"exp/{name}": LOG}), tmp_path) == [f"exp/{name}"]
+
+
+@pytest.mark.parametrize("name", ["stdout", "x.o1234567", "titan_4811.err", "train.log.2026-03-02", "job.4811.e"])
+@pytest.mark.parametrize("beside", [{}, {"exp/hostfile": b"node1\n", "exp/core.77": b"\0" * 100}])
+def test_file_in_an_archive_is_read_as_in_its_folder(tmp_path: Path, name: str, beside: dict[str, bytes]) -> None:
+    archive = tmp_path / "night.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        for member, text in {f"exp/{name}": LOG.encode(), **beside}.items():
+            header = tarfile.TarInfo(member)
+            header.size = len(text)
+            packed.addfile(header, io.BytesIO(text))
+    assert logs(read(tmp_path, {}), archive) == [f"exp/{name}"]
+
+
+def test_steps_are_found_in_the_middle_and_at_the_end_of_a_packed_file(tmp_path: Path) -> None:
+    archive, noise = tmp_path / "night.tar", (NOISE * 9000).encode()
+    with tarfile.open(archive, "w") as packed:
+        for member, text in {"a/stdout": noise + LOG.encode() + noise, "b/stdout": noise + OTHER.encode()}.items():
+            header = tarfile.TarInfo(member)
+            header.size = len(text)
+            packed.addfile(header, io.BytesIO(text))
+    assert logs(read(tmp_path, {}), archive) == ["a/stdout", "b/stdout"]
 
 
 STREAMS = [("x.o12", "x.e12"), ("stdout", "stderr"), ("x.stdout", "x.stderr"), ("7.stdout.txt", "7.stderr.txt")]
@@ -119,7 +144,7 @@ def test_number_of_a_job_in_its_output_is_left_open() -> None:
     assert [generalise(name) for name in ("x.o1234567", "x.e12", "x.o12.3", "x.o8b")] == [
         "x.o#",
         "x.e#",
-        "x.o#",
+        "x.o#.#",
         "x.o8b",
     ]
 
@@ -136,7 +161,7 @@ def test_many_files_of_data_are_not_opened(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(unnamed_logs, "MOST_LOOKS", 100)
     shards = tuple(f"part-{number:05d}" for number in range(50_000))
     words = tuple(f"part{'x' * (number + 1)}" for number in range(2000))
-    choice = Looker(()).choose(UnnamedFiles(tmp_path, shards + words, tmp_path))
+    choice = Looker((), Stores()).choose(UnnamedFiles(tmp_path, shards + words, tmp_path))
     assert len(looks) <= 110
     assert [why for _, why in choice.ignored if "nor" in why]
 
@@ -147,9 +172,9 @@ def test_long_text_is_read_at_three_places_alone(tmp_path: Path) -> None:
         noise = [b"x\n" * 100_000] * 4
         noise.insert(2 * place, LOG.encode())
         path.write_bytes(b"".join(noise))
-        assert Looker(()).holds_steps(UnnamedFiles(tmp_path, (), tmp_path), path.name)
+        assert Looker((), Stores()).holds_steps(UnnamedFiles(tmp_path, (), tmp_path), path.name)
     os.truncate(path, 0)
-    assert not Looker(()).holds_steps(UnnamedFiles(tmp_path, (), tmp_path), path.name)
+    assert not Looker((), Stores()).holds_steps(UnnamedFiles(tmp_path, (), tmp_path), path.name)
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "b.pt", "c.py", "d.json", "README.en", "events.idx", "e.mp4"])

@@ -87,33 +87,35 @@ class RunSearch:
         owned: list[OwnedRun] = []
         for folder in (folder for folder in self._walk.folders if folder.text in by_folder):
             chosen = frozenset(by_folder[folder.text])
-            place = _make_unnamed_folder(folder, chosen)
+            place = _make_unnamed_folder(folder, chosen, self._walk.stores)
             owned += [(run, place.where.inside) for run in _make_runs(place, {}, self._walk)]
         return _make_ids_unique(add_reports(owned, self._walk.reports, ()), taken)
 
 
-def _make_unnamed_folder(folder: Folder, chosen: frozenset[str]) -> JobFolder:
+def _make_unnamed_folder(folder: Folder, chosen: frozenset[str], stores: Stores) -> JobFolder:
     """Return a folder with the chosen files and the other streams of their jobs alone."""
     streams = {names.name_other_stream(name, "stderr") for name in chosen}
     wanted = chosen | (streams & {*folder.unnamed, *(file.name for file in folder.files)})
     alone = replace(folder, files=[], unnamed=[], chosen=chosen, only_chosen=True)
     for name in sorted(wanted):
         with suppress(OSError):  # gone since it was found
-            status = os.stat(os.path.join(folder.text, name))
+            status = stores.stat(os.path.join(folder.text, name))
             alone.files.append(WalkedFile(name, status.st_mtime, (status.st_dev, status.st_ino)))
     return JobFolder(alone, group_files(alone), find_layout(alone.parts))
 
 
 def _list_unnamed(walk: Walk) -> Iterator[UnnamedFiles]:
-    """Yield the files of this machine that may be logs although they are not called so."""
+    """Yield the files on this machine and in archives that may be logs although they are not called so."""
     alone = defaultdict(list)
     for path, why in walk.ignored:
         if why == ERROR_ALONE or (why == NOT_READ and names.may_be_log(path.name) and not RENAMED.fullmatch(path.name)):
             alone[str(path.parent)].append(path.name)
     for folder in walk.folders:
         found = (*folder.unnamed, *alone.get(folder.text, ()))
-        if found and os.path.isabs(folder.text) and walk.stores.find_archive(folder.path) is None:
+        if found and (os.path.isabs(folder.text) or walk.stores.find_archive(folder.path) is not None):
             yield UnnamedFiles(folder.path, found, folder.given_path)
+        elif found:  # elsewhere each file would have to be fetched
+            walk.ignored += [(folder.path / name, NOT_READ) for name in folder.unnamed if names.is_like_log(name)]
 
 
 def _find_named_runs(walk: Walk) -> Discovery:

@@ -179,7 +179,8 @@ def _draft_jobs(
         if number in same_job.attempts:  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
             same_job = by_name[draft.job, file.name] = draft
         err = beside.get(f"{names.strip_suffix(plain)}.err") or beside.get(_name_second_stream(plain))
-        same_job.attempts[number] = AttemptFiles(number, folder.path / file.name, folder.path / err if err else None)
+        other = folder.path / err if err and err != file.name else None  # standard error may be the log itself
+        same_job.attempts[number] = AttemptFiles(number, folder.path / file.name, other)
         same_job.modified = max(same_job.modified, file.modified)
     drafts = list(by_name.values())
     beside_launched = any(draft.launched for draft in drafts)

@@ -214,6 +214,8 @@ def may_be_log(name: str) -> bool:
     suffix = known_as.rpartition(".")[2] if "." in known_as else ""
     if suffix == "txt":
         return _LOG_WORD.search(known_as) is not None
+    if suffix in ("o", "e"):  # as `job.1234.e`, and not as an object file
+        return known_as[-3:-2].isdecimal()
     return suffix in _OUTPUT_SUFFIXES or not _SUFFIX.fullmatch(suffix) or is_job_output(name)
 
 

@@ -27,6 +27,23 @@ _LONG = re.compile(r"(?<![A-Za-z\d])\d{6,}(?![A-Za-z\d])")
 _ROUND = (64, 1000)
 """What sizes are multiples of: a vocabulary, a sequence length, a number of steps. Of eight digits on it is no size."""
 
+# A shorter number of a job, in names of files and folders. Sizes of that length are round, too, or have a word beside
+# them; 72 GPUs are a rack.
+_SHORT = re.compile(r"(?<![A-Za-z\d])(?<!\d\.)\d{4,5}(?![A-Za-z\d])")
+_SHORT_ROUND = (64, 72, 100)
+_SIZE_WORDS = frozenset(
+    (
+        *("gpu", "gpus", "node", "nodes", "rank", "world", "tp", "pp", "cp", "ep", "dp", "vp", "fsdp", "top", "topk"),
+        *("bs", "bsz", "gbs", "mbs", "ga", "batch", "batchsize", "seq", "seqlen", "sequence", "ctx", "context", "len"),
+        *("length", "token", "tokens", "vocab", "hidden", "dim", "ffn", "embd", "layer", "layers", "head", "heads"),
+        *("expert", "experts", "step", "steps", "iter", "iters", "epoch", "epochs", "sample", "samples", "warmup"),
+        *("seed", "trial", "lr", "port", "hz", "mhz", "watt", "b", "m", "k", "param", "params"),
+    )
+)
+"""Words beside a number that is one of a configuration."""
+
+_WORD_BEFORE = re.compile(r"([A-Za-z]+)[-_.=]*\Z")
+_WORD_AFTER = re.compile(r"[-_.]*([A-Za-z]+)")
 _DIGITS = re.compile(r"\d+")
 # What a tracker adds behind a time, at random.
 _RANDOM = re.compile(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9])")
@@ -41,9 +58,9 @@ _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 def generalise(text: str, job_id: str = "") -> str:
     """Return a name with `#` and `*` for what another run of the same configuration may have in its place."""
-    text = _OUTPUT.sub("#", _UUID.sub("*", text))
+    text = _OUTPUT.sub(_open_numbers, _UUID.sub("*", text))
     if job_id:
-        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])", "#", text)
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])", _open_numbers, text)
     text = _MONTH.sub(lambda match: "*" + _DIGITS.sub("#", match[1]), _DATE.sub(_open_numbers, text))
     text = _OF_RUN.sub(_open_numbers, _OF_JOB.sub(_open_numbers, text))
     return _RANDOM.sub(r"\1*", _LONG.sub(_open_unless_round, text))
@@ -52,6 +69,18 @@ def generalise(text: str, job_id: str = "") -> str:
 def _open_unless_round(match: re.Match[str]) -> str:
     number = match[0]
     return number if len(number) < 8 and any(int(number) % unit == 0 for unit in _ROUND) else "#"
+
+
+def _generalise_name(name: str, job_id: str) -> str:
+    """Return the name of a file or folder generalised, with `#` for a short number of a job, too."""
+    return _SHORT.sub(_open_unless_size, generalise(name, job_id))
+
+
+def _open_unless_size(match: re.Match[str]) -> str:
+    before, after = _WORD_BEFORE.search(match.string, 0, match.start()), _WORD_AFTER.match(match.string, match.end())
+    beside = {word[1].lower() for word in (before, after) if word}
+    is_size = any(int(match[0]) % unit == 0 for unit in _SHORT_ROUND) or not beside.isdisjoint(_SIZE_WORDS)
+    return match[0] if is_size else "#"
 
 
 def _open_numbers(match: re.Match[str]) -> str:
@@ -65,12 +94,12 @@ def make_pattern(parts: Sequence[str], job_id: str = "") -> str:
     of_folders = job_id if len(job_id) >= CERTAIN_DIGITS else ""
     launches = [_ATTEMPT.fullmatch(below) and _LAUNCH.fullmatch(part) for part, below in pairwise((*folders, ""))]
     opened = [
-        generalise(launch[1], of_folders) + "*" if launch else generalise(part, of_folders)
+        _generalise_name(launch[1], of_folders) + "*" if launch else _generalise_name(part, of_folders)
         for part, launch in zip(folders, launches, strict=True)
     ]
     plain = strip_compression(log)
     # Behind the time stand the node and the process.
-    name = f"{_EVENTS}*" if plain.startswith(_EVENTS) else generalise(plain, job_id)
+    name = f"{_EVENTS}*" if plain.startswith(_EVENTS) else _generalise_name(plain, job_id)
     return "/".join((*opened, name))
 
 

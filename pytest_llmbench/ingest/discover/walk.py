@@ -264,7 +264,7 @@ class Walk:
             self.ignored.append((path, "another name of an archive that is read already"))
             return
         self._opened.add(identity)
-        archive, top = self.stores.open_archive(path, _is_listed)
+        archive, top = self.stores.open_archive(path, _is_listed, names.may_be_log)
         self.ignored += archive.ignored
         self.unreadable += archive.unreadable
         self._read_tree(_make_folder(top, top if given_path == path else given_path))

@@ -24,6 +24,9 @@ SMALL = 1 << 20
 # Bytes of all metadata files that are kept.
 ALL_SMALL = 1 << 28
 
+# Bytes of the beginning, the middle and the end of a file that may be a log under another name, and of all of them.
+SAMPLE, ALL_SAMPLES = 1 << 15, 1 << 26
+
 # Folders with logs or metadata that an archive may have.
 FOLDERS = 200_000
 
@@ -50,12 +53,16 @@ class Archive:
     open_blocks: Callable[[], Iterable[bytes]]  # called once for the list, and once for all texts that are wanted
     listing: Listing
     wanted: Callable[[str], bool]  # by the name of a file: whether it is listed
+    sampled: Callable[[str], bool] = lambda _: False  # by the name: whether its text shows whether it is a log
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
     _numbers: dict[Path, int] = field(default_factory=dict)
     _launches: list[Path] = field(default_factory=list)
     _small: dict[Path, bytes] = field(default_factory=dict)
     _small_size: int = 0
+    _samples: dict[Path, tuple[bytes, ...]] = field(default_factory=dict)
+    _samples_size: int = 0
+    _unnamed: dict[Path, ArchiveMember] = field(default_factory=dict)  # those that `sampled` alone names
 
     def list(self) -> Path:
         """Take stock of all members, and return the folder that stands for the archive: its own path, or the one folder
@@ -82,7 +89,10 @@ class Archive:
         for path, count in counts.items():
             if count > 1:
                 self.ignored.append((path, f"stands {count} times in {self.path.name}: the last one counts"))
+        if not self._numbers:  # what has no known name makes the top only if nothing else is there
+            self._list_unnamed()
         top = self.listing.find_top()
+        self._list_unnamed()
         for folder in self._launches:  # behind the top: what holds no file does not make it
             self.listing.add_folder(folder)
         return top
@@ -92,6 +102,12 @@ class Archive:
         if path not in self._small:
             raise LogError(f"cannot be read: larger than {SMALL} bytes, or too many of its kind in the archive")
         return self._small[path][:limit]
+
+    def read_samples(self, path: Path) -> tuple[bytes, ...]:
+        """Return the beginning, the middle and the end of a file that may be a log; LogError if they were not kept."""
+        if path not in self._samples:
+            raise LogError(f"cannot be read: more than {ALL_SAMPLES} bytes of samples in the archive")
+        return self._samples[path]
 
     def read(self, wanted: Collection[Path]) -> Iterator[tuple[Path, Stream]]:
         """Yield the texts of the wanted files in the order of the archive, each to be read before the next.
@@ -113,14 +129,39 @@ class Archive:
                 return
 
     def _keep(self, member: ArchiveMember, reel: Reel) -> None:
-        """Keep the text of a metadata file: it is asked for before the logs are known."""
+        """Keep the text of a metadata file, and samples of other names: they are needed before the logs are known."""
         place = _place_below(self.path, member)
-        if place is None or not (member.is_file and member.name.lower().endswith(_METADATA)):
+        if place is None or not member.is_file:
+            return
+        if self.sampled(place.name):
+            self._keep_samples(place, member.size, reel)
+            return
+        if not member.name.lower().endswith(_METADATA):
             return
         self._small.pop(place, None)
         self._small_size += member.size
         if member.size <= SMALL and self._small_size <= ALL_SMALL:
             self._small[place] = b"".join(reel.read_data())
+
+    def _keep_samples(self, place: Path, size: int, reel: Reel) -> None:
+        last = max(0, size - SAMPLE)
+        samples = dict.fromkeys(sorted({0, last // 2, last}), b"")
+        self._samples_size += min(size, len(samples) * SAMPLE)
+        if self._samples_size > ALL_SAMPLES:
+            return
+        position = 0
+        for block in reel.read_data():
+            for begin, kept in samples.items():
+                samples[begin] += block[max(0, begin + len(kept) - position) : max(0, begin + SAMPLE - position)]
+            position += len(block)
+        self._samples[place] = tuple(samples.values())
+
+    def _list_unnamed(self) -> None:
+        """List the files that may be logs under another name."""
+        for place, member in self._unnamed.items():
+            if len(self.listing) <= FOLDERS and self.listing.add(place, max(member.modified, 0.0)):
+                self._numbers[place] = member.number
+        self._unnamed.clear()
 
     def _take(self, member: ArchiveMember | None, counts: Counter[Path]) -> None:
         """List a member that was read to its end, or note why it is not."""
@@ -143,7 +184,8 @@ class Archive:
             )
             self._leave(place, member, reason, ignored=link and not again)
         elif not self.wanted(place.name):
-            return
+            if self.sampled(place.name):
+                self._unnamed[place] = member
         elif len(self.listing) > FOLDERS:
             raise LogError(
                 f"a newer run may lie beyond {FOLDERS:,} folders with files: give --llmb-logs a part of them"

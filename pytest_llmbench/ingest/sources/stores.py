@@ -20,7 +20,7 @@ from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.listing import FolderEntry, Listing
-from pytest_llmbench.ingest.sources.packed import NAME, Archive
+from pytest_llmbench.ingest.sources.packed import NAME, SAMPLE, Archive
 from pytest_llmbench.ingest.sources.remote import Remote
 from pytest_llmbench.ingest.sources.tar import BLOCK, is_archive
 
@@ -147,10 +147,13 @@ class Stores:
         except LogError:
             return False  # reading it as a log says why it cannot be read
 
-    def open_archive(self, path: Path, wanted: Callable[[str], bool]) -> tuple[Archive, Path]:
-        """List the files of a `wanted` name in an archive; return it and the folder that stands for it."""
+    def open_archive(
+        self, path: Path, wanted: Callable[[str], bool], sampled: Callable[[str], bool] = lambda _: False
+    ) -> tuple[Archive, Path]:
+        """List the files of a `wanted` name in an archive, and those of a `sampled` name with samples of their text;
+        return it and the folder that stands for it."""
         listing = Listing(path, device=-3 - len(self._archives))
-        archive = Archive(path, lambda: self._blocks(path), listing, wanted)
+        archive = Archive(path, lambda: self._blocks(path), listing, wanted, sampled)
         top = archive.list()
         self._archives[path] = archive
         return archive, top
@@ -163,6 +166,12 @@ class Stores:
         """Return the first bytes of a file, at most `limit`; LogError says why it cannot be read."""
         archive = self.find_archive(path)
         return archive.read_small(path, limit) if archive else _read_head(self._blocks(path), limit)
+
+    def read_samples(self, path: Path) -> tuple[bytes, ...]:
+        """Return the beginning, the middle and the end of a file on this machine or in an archive, each of at most
+        SAMPLE bytes; LogError if it cannot be read."""
+        archive = self.find_archive(path)
+        return archive.read_samples(path) if archive else files.read_samples(path, SAMPLE)
 
     def read_packed(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Stream | LogError]]:
         """Yield the texts of those of the paths that lie in archives, each archive in one pass and in its own order.

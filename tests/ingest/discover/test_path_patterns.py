@@ -55,6 +55,43 @@ def test_the_job_of_a_run_is_left_open_however_short_it_is() -> None:
     assert make_pattern(("llama3_8b", "log-x_12_0.out.gz"), "12") == "llama3_8b/log-x_#_0.out"
 
 
+SHORT_JOBS = {
+    "titan_4811.err": "titan_#.err",
+    "train-47113.out": "train-#.out",
+    "4811_0_log.err": "#_0_log.err",
+    "train-4811-worker-1.log": "train-#-worker-1.log",
+    "lsf.4811.err": "lsf.#.err",
+    "4811.pbs01.OU": "#.pbs01.OU",
+    "output.4811": "output.#",
+    "train_seed_1234.log": "train_seed_1234.log",
+    "seq_32769.log": "seq_32769.log",
+    "llama_1152_gpus.out": "llama_1152_gpus.out",
+    "llama_1250_gpus.out": "llama_1250_gpus.out",
+    "llama_4096.out": "llama_4096.out",
+    "lr_0.0003.log": "lr_0.0003.log",
+    "d4811.log": "d4811.log",
+    "titan_812.err": "titan_812.err",
+}
+
+
+@pytest.mark.parametrize("name", SHORT_JOBS)
+def test_short_number_of_a_job_is_open_unless_it_may_be_a_size(name: str) -> None:
+    assert make_pattern(("x", name)) == f"x/{SHORT_JOBS[name]}"
+
+
+def test_folder_of_a_short_job_is_open_unless_it_may_be_a_size() -> None:
+    assert make_pattern(("llama", "4811", "rank_3.log")) == "llama/#/rank_3.log"
+    assert make_pattern(("llama", "4608", "rank_3.log")) == "llama/4608/rank_3.log"
+    assert make_pattern(("llama", "812", "rank_3.log")) == "llama/812/rank_3.log"
+
+
+@pytest.mark.parametrize(("name", "job"), [("slurm-4811_3.out", "4811_3"), ("x.o4811.3", "4811.3"), ("x.o4811-3", "")])
+def test_job_of_an_array_matches_its_own_place(name: str, job: str) -> None:
+    pattern = make_pattern(("x", name), job)
+    assert matches(pattern, ("x", name))
+    assert matches(pattern, ("x", name.replace("4811", "4977")))
+
+
 @pytest.mark.parametrize("launch", ["none_ab12_d9z", "ad1460d7-4986-4a2c-825c-39c744d58182__1pvzz1k"])
 def test_random_name_of_a_torchrun_launch_is_left_open(launch: str) -> None:
     pattern = make_pattern(("elog", launch, "attempt_0", "0", "stderr.log"))
