@@ -11,7 +11,17 @@ from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-from pytest_llmbench.core.models import Clock, CopyOf, Dating, Key, Run, Steps, StoredRun, join_fingerprints
+from pytest_llmbench.core.models import (
+    LONGEST_QUEUE,
+    Clock,
+    CopyOf,
+    Dating,
+    Key,
+    Run,
+    Steps,
+    StoredRun,
+    join_fingerprints,
+)
 from pytest_llmbench.ingest.coincidence import (
     CERTAIN,
     WITNESSES,
@@ -23,9 +33,6 @@ from pytest_llmbench.ingest.coincidence import (
 )
 
 FILE_TIME = "the time of the file"
-
-# A job of which only metadata is left waits in the queue for no longer: its log was pruned, or it died long ago.
-LONGEST_QUEUE = timedelta(days=7)
 
 # A start that lies further ahead than this is not believed, or an old run would be the newest for ever.
 CLOCK_SKEW = timedelta(days=1)

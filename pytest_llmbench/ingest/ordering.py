@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from pytest_llmbench.core.models import Clock, Dating, IgnoredFile, Key, Remains, Run
+from pytest_llmbench.core.models import LONGEST_QUEUE, Clock, Dating, IgnoredFile, Key, Remains, Run
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.ingest.duplicates import CLOCK_SKEW, LONGEST_QUEUE, WRITTEN_TOGETHER, count_steps
+from pytest_llmbench.ingest.duplicates import CLOCK_SKEW, WRITTEN_TOGETHER, count_steps
 
 # A moment of a stated zone that lies further ahead than this is not believed: clocks differ by seconds.
 EXACT_SKEW = timedelta(minutes=10)

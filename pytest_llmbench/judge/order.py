@@ -17,6 +17,7 @@ import numpy as np
 
 from pytest_llmbench.core.models import (
     JUDGED,
+    LONGEST_QUEUE,
     Clock,
     Dating,
     Evidence,
@@ -41,10 +42,6 @@ ZONES = timedelta(hours=14)
 
 # A file that was written later than this after the last step was copied, or changed by hand.
 WRITTEN_AFTER = timedelta(days=2)
-
-# No job waits longer between its submission and its first step.
-LONGEST_QUEUE = timedelta(days=7)
-
 # Files of one copy lie nearer to each other than this part of the time between their runs, and than a copy takes.
 COPIED = 0.5
 LONGEST_COPY = timedelta(hours=2)
@@ -321,10 +318,8 @@ def _sum_steps(run: Run) -> timedelta:
     logs = [attempt.log for attempt in run.attempts if attempt.log.segments]
     if not logs:
         return timedelta(0)
-    seconds = sum(
-        float(np.nansum(np.where(np.isfinite(steps.seconds), steps.seconds, 0.0) * np.maximum(steps.mean_of, 1)))
-        for steps in (segment.steps for segment in logs[-1].segments)
-    )
+    steps = logs[-1].segments[-1].steps
+    seconds = float(np.nansum(np.where(np.isfinite(steps.seconds), steps.seconds, 0.0) * np.maximum(steps.mean_of, 1)))
     return timedelta(seconds=min(max(seconds, 0.0), LONGEST_QUEUE.total_seconds()))
 
 

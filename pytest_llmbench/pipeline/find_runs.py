@@ -30,6 +30,8 @@ from pytest_llmbench.core.models import (
     Recipe,
     Run,
     RunFiles,
+    Segment,
+    Steps,
     UnmatchedRun,
 )
 from pytest_llmbench.core.userfile import is_there
@@ -76,6 +78,10 @@ if TYPE_CHECKING:
 LONGEST_WAIT = timedelta(days=1)
 """A run that starts so long after the submission of a job of an A/B is taken for another: the job hardly waited so
 long, and each night after it would be out of judgement."""
+
+
+FIRST_DATE = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
+"""Clocks of lines that show less are no dates: they begin anew with each attempt."""
 
 
 ZONES_DIFFER = timedelta(hours=14)
@@ -521,4 +527,22 @@ def _date_by_log(logs: Sequence[ParsedLog]) -> Dating | None:
     if logged is None or logged.started is None:
         return None
     zoned = logged.started.tzinfo is not None
-    return Dating(Clock.LOG, logged.started.astimezone(UTC), "the log's first time stamp", zoned)
+    began = logged.started.astimezone(UTC) + _measure_restart(logged.segments)
+    return Dating(Clock.LOG, began, "the log's first time stamp", zoned)
+
+
+def _measure_restart(segments: Sequence[Segment]) -> timedelta:
+    """Return how long after the first attempt in a log the last began; 0 unless their stamps have dates."""
+    if len(segments) < 2:
+        return timedelta(0)
+    first, last = (_read_first_stamp(segment.steps) for segment in (segments[0], segments[-1]))
+    passed = last - first if min(first, last) > FIRST_DATE else 0.0
+    return timedelta(seconds=max(0.0, passed))
+
+
+def _read_first_stamp(steps: Steps) -> float:
+    """Return the first clock of a line, 0 without any."""
+    import numpy as np
+
+    stamps = steps.stamp[np.isfinite(steps.stamp)]
+    return float(stamps[0]) if len(stamps) else 0.0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
+from own_runs import OwnRun, Text, maxtext, megatron, titan
 from shared_data import shared
 
 from pytest_llmbench.core.models import Reason
@@ -135,3 +136,34 @@ def test_unreadable_marks_are_items_of_their_own(catalog: Catalog, tmp_path: Pat
         "unreadable-logs/.llmbench-ab": Reason.MARK_UNREADABLE,
         "unreadable-logs/.llmbench-ab~2": Reason.MARK_UNREADABLE,
     }
+
+
+# --- a job that was queued again writes on in its log ------------------------------------------------------------
+
+FIRST, AGAIN = datetime(2026, 11, 2, 2, tzinfo=UTC), datetime(2026, 11, 5, 2, tzinfo=UTC)
+
+
+def cut(text: str, share: float) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[: int(len(lines) * share)]) + "slurmstepd: error: *** JOB 7 CANCELLED DUE TO PREEMPTION ***\n"
+
+
+@pytest.mark.parametrize(
+    ("framework", "share", "first"), [(megatron, 0.7, 1), (megatron, 1.0, 1), (megatron, 0.7, 25), (titan, 0.7, 1)]
+)
+def test_log_of_a_requeued_job_is_dated_by_its_last_attempt(
+    tmp_path: Path, framework: Text, share: float, first: int
+) -> None:
+    again = OwnRun(start=AGAIN, seed=2, first=first)
+    log = tmp_path / "slurm-7.out"
+    log.write_text(cut(framework(OwnRun(start=FIRST)), share) + framework(again))
+    (run,) = found(tmp_path, Catalog((), {})).runs
+    assert run.started is not None
+    assert abs(run.started - AGAIN) < timedelta(minutes=1)
+
+
+def test_log_without_dates_keeps_its_first_time(tmp_path: Path) -> None:
+    text = cut(maxtext(OwnRun(start=FIRST)), 0.7) + maxtext(OwnRun(start=AGAIN, seed=2))
+    (tmp_path / "slurm-7.out").write_text(f"2026-11-02 02:00:00 INFO start\n{text}")
+    (run,) = found(tmp_path, Catalog((), {})).runs
+    assert run.started == FIRST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,6 +70,11 @@ class Dating:
     # it names its zone, or counts seconds; else it is taken as local time of this machine, which another cluster need
     # not have
     zoned: bool
+
+
+# No job waits longer between its submission and its first step. A job of which only metadata is left after that had a
+# log that was pruned, or died long ago.
+LONGEST_QUEUE = timedelta(days=7)
 
 
 class Remains(StrEnum):
