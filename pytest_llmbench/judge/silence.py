@@ -12,7 +12,9 @@ from pytest_llmbench.core.models import Key, Silence
 TURN = timedelta(hours=12)  # runs that start within it after another belong to the same night
 LAST = 5  # turns that show the rhythm
 FEWEST = 3  # of two turns nobody can tell whether they are regular
-SINCE = 0.75  # gaps after its last run from which on a run of another configuration shows that its turn was due
+# From so many gaps after its last run on a run of another configuration shows that its turn was due, and not earlier
+# than a TURN before its own.
+SINCE = 0.75
 MOST = 14  # gaps without a run from which on a configuration is no longer run
 
 
@@ -48,6 +50,7 @@ def find_silences(starts: Mapping[Key, Iterable[datetime]], now: datetime) -> tu
     for key, rhythm in rhythms.items():
         others = [other.last for other in rhythms.values() if other.gap <= 2 * rhythm.gap]
         since = max(others) - rhythm.last
-        if now - rhythm.last >= rhythm.gap and SINCE * rhythm.gap <= since <= MOST * rhythm.gap:
+        due = max(SINCE * rhythm.gap, rhythm.gap - TURN)
+        if now - rhythm.last >= rhythm.gap and due <= since <= MOST * rhythm.gap:
             silences.append(Silence(key, rhythm.last, max(others)))
     return tuple(silences)

@@ -6,11 +6,14 @@ import string
 from collections.abc import Collection, Iterable
 
 from pytest_llmbench.ingest.discover.metrics_files import is_metrics
-from pytest_llmbench.ingest.discover.names import is_called_log, strip_compression
+from pytest_llmbench.ingest.discover.names import is_called_log, is_launched, strip_compression
 from pytest_llmbench.ingest.sources.stores import is_called_archive
 
 UNFINISHED = frozenset(
-    ("part", "partial", "filepart", "crdownload", "opdownload", "download", "tmp", "temp", "incomplete", "gstmp")
+    (
+        *("part", "partial", "filepart", "crdownload", "opdownload", "download", "tmp", "temp", "incomplete", "gstmp"),
+        *("inprogress", "in-progress", "copying", "_copying_", "uploading", "writing", "aria2"),
+    )
 )
 """What programs append to the name of a file while they transfer it."""
 
@@ -31,6 +34,8 @@ def find_unfinished(names: Iterable[str], there: Iterable[str]) -> list[str]:
 def find_final_name(name: str) -> str:
     """Return the name that a log has before or after it bears this one; "" for a file of another kind."""
     bare = final = name.lstrip(".")
+    if bare != name and is_launched(bare):  # hidden until it is whole
+        return bare
     while (shorter := _strip(final, random=bare != name)) != final:
         final = shorter
         if _is_log(final):

@@ -30,6 +30,9 @@ from pytest_llmbench.ingest.discover.unfinished import find_final_name, find_unf
         ("night.tar.gz.part", "night.tar.gz"),
         (".trainer_log.jsonl.Q9w8E7", "trainer_log.jsonl"),
         (".events.out.tfevents.1793900000.node12.1.0.X1y2Z3", "events.out.tfevents.1793900000.node12.1.0"),
+        ("slurm-1051.out.inprogress", "slurm-1051.out"),
+        ("slurm-1051.out._COPYING_", "slurm-1051.out"),
+        (".slurm-1051.out", "slurm-1051.out"),
         ("slurm-1051.out.lz4", "slurm-1051.out"),
         ("slurm-1051.out.1", "slurm-1051.out"),
         ("slurm-1051.out.bak", "slurm-1051.out"),
@@ -44,6 +47,7 @@ def test_final_name_is_that_of_the_log(name: str, final: str) -> None:
     [
         *("slurm-1051.out", "slurm-1051.out.gz", "train.log", "events.out.tfevents.1793900000.node1.1.0"),
         *("metrics.csv", "night.tar.gz", "slurm-1051.err", "train.log.json", "config.yaml", "config.yaml.bak"),
+        *("._slurm-1051.out", "slurm-1051.out.md5"),
         *("model.pt.tmp", "__0_0.distcp", "core.12345", "notes.txt~", ".bashrc", ".train.log", "a", ".", "~", ""),
     ],
 )
