@@ -31,6 +31,7 @@ from pytest_llmbench.ingest.coincidence import (
     list_parts,
     read_times,
 )
+from pytest_llmbench.ingest.discover import names
 
 FILE_TIME = "the time of the file"
 
@@ -54,6 +55,13 @@ TRACKED = re.compile(r"/(?:wandb|swanlog)/[^/]+/(?:.*/)?[^/]+\Z|/attempt_\d+/\d+
 FIRST_STEPS = 10
 SAME_ELAPSED = 1e-6
 WRITTEN_ALONG = timedelta(hours=1)
+
+# Processes of one run begin within this, and their steps take as long, but for what each waits for the others.
+BEGUN_TOGETHER = timedelta(minutes=10)
+SAME_PACE = 0.005
+
+# Logs of nodes may be of tests of each node.
+_OF_PROCESS = re.compile(r"(?:rank|worker|workerlog|proc|process)[-_.]?#", re.IGNORECASE)
 
 
 def drop_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
@@ -155,6 +163,46 @@ def _measure_elapsed(steps: Steps) -> float:
     """Return the seconds that all steps took together, 0 if one has no time."""
     elapsed = float((steps.seconds * steps.mean_of).sum())
     return elapsed if math.isfinite(elapsed) else 0.0
+
+
+def drop_ranks(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """Return runs without the logs of further processes of one run, and these with the log of its first process.
+
+    Each process writes the same steps at the same pace into a file beside the others that its rank distinguishes. One
+    of another pace stays: it is of a run of its own.
+    """
+    groups: dict[tuple[Path, str], list[tuple[int, Run]]] = defaultdict(list)
+    for run in runs:
+        rank = names.read_rank(_get_log_name(run))
+        if rank and _OF_PROCESS.search(rank[0]) and count_steps(run):
+            groups[run.found.folder, rank[0]].append((rank[1], run))
+    further: dict[str, tuple[Run, Run]] = {}
+    for group in groups.values():
+        (_, first), *others = sorted(group, key=lambda ranked: ranked[0])
+        further |= {run.id: (run, first) for _, run in others if _is_same_pace(run, first)}
+    return [run for run in runs if run.id not in further], list(further.values())
+
+
+def _get_log_name(run: Run) -> str:
+    return run.attempts[0].files.log.name if len(run.attempts) == 1 else ""
+
+
+def _is_same_pace(run: Run, other: Run) -> bool:
+    """True if two runs have the same parts, with the same steps in about the same time, and began together."""
+    parts, others = ([part.steps for part in list_parts(side)] for side in (run, other))
+    if run.started and other.started and abs(run.started - other.started) > BEGUN_TOGETHER:
+        return False
+    return [len(steps) for steps in parts] == [len(steps) for steps in others] and all(
+        math.isclose(_sum_times(steps), _sum_times(whole), rel_tol=SAME_PACE)
+        for steps, whole in zip(parts, others, strict=True)
+    )
+
+
+def _sum_times(steps: Steps) -> float:
+    """Return the seconds that the steps with a time took; NaN, which is like no other, without any."""
+    elapsed = steps.seconds * steps.mean_of
+    finite = elapsed[elapsed < math.inf]
+    return float(finite.sum()) if len(finite) else math.nan
 
 
 def drop_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:

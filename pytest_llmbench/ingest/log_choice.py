@@ -158,17 +158,25 @@ class Surroundings:
     silent: Neighbours  # logs without a step
     outdone: frozenset[str] = field(default_factory=frozenset)  # the ids of the runs that metrics may displace
 
-    def classify(self, metrics: RunFiles, *, is_own: bool) -> Claim:
-        """Return what metrics may be. `is_own`: at the place of a baseline."""
+    def classify(self, metrics: RunFiles, *, is_own: bool, is_recorded: bool = False) -> Claim:
+        """Return what metrics may be. `is_own`: at the place of a baseline; `is_recorded`: no baseline is there yet."""
         near = self.runs.find(metrics)
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
             return Claim.CONTESTED if contested else Claim.HIDDEN
         if is_own or not self.runs.find_searched(metrics):
             return Claim.RUN
+        if is_recorded:
+            return Claim.DOUBTFUL
         consoles = (log.folder for log in self.silent.find_above(metrics))
         has_console = any(not self.runs.has_below(folder) for folder in consoles)
         return Claim.DOUBTFUL if has_console else Claim.HIDDEN
+
+    def is_later(self, metrics: RunFiles) -> bool:
+        """True if metrics were written so long after all logs beside them that they may be of a later run."""
+        logs = self.runs.find(metrics) or self.runs.find_searched(metrics)
+        newest = max(map(_get_modified, logs), default=None)
+        return bool(metrics.modified and newest and metrics.modified - newest > WRITTEN_ALONG)
 
     def find_rival(self, metrics: RunFiles) -> RunFiles:
         """Return the run beside contested metrics."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,6 @@ from pytest_llmbench.core.models import (
     AttemptFiles,
     Clock,
     Dating,
-    Discovery,
     Ending,
     EndingCode,
     Identity,
@@ -42,6 +41,7 @@ from pytest_llmbench.ingest.duplicates import (
     count_steps,
     drop_attached,
     drop_copies,
+    drop_ranks,
     drop_tracked,
     mark_copies,
 )
@@ -152,7 +152,9 @@ def ingest(
         else:
             why = _describe_unread(run.attempts, catalog)
             ignored.append(IgnoredFile(run.files.id, NO_STEP + why))
-    choice = _choose_metrics(discovery.metrics, runs, lone, catalog, read_all)
+    records = settings.record is not None
+    choice = _choose_metrics(discovery.metrics, runs, lone, catalog, read_all, records=records)
+    later = [_hide(files) for files in choice.later]
     runs = [run for run in runs if run.id not in choice.displaced] + [identify_run(run) for run in choice.runs]
     ignored += choice.ignored
     runs += _identify_died(choice.died, runs, identify_run)
@@ -160,15 +162,8 @@ def ingest(
     unnamed = {run.files.id for run in choice.runs}
     runs += [identify_run(run) for run in choice.runs]
     ignored = [file for file in ignored if file.name not in choice.displaced] + list(choice.ignored)
-    own, attached = drop_attached(runs)
-    own, tracked = drop_tracked(own, unnamed)
-    once, copies = drop_copies(order_runs(own, now))
-    kept, superseded = drop_superseded(order_runs(once, now), now)
-    kept, repeated = mark_copies(kept)
-    ignored += superseded
-    ignored += [
-        IgnoredFile(copy.id, f"a copy of {original.id}") for copy, original in (*attached, *tracked, *copies, *repeated)
-    ]
+    kept, copies, left_out = _keep_once(runs, unnamed, now)
+    ignored += left_out
     unreadable = [_make_unreadable(path, why, settings, catalog) for path, why in discovery.unreadable]
     unreadable += [_make_unreadable_mark(path, why, settings, catalog) for path, why in discovery.unreadable_marks]
     return IngestedRuns(
@@ -176,19 +171,52 @@ def ingest(
         tuple(_make_ids_unique(unreadable)),
         tuple(ignored),
         tables.recipes,
-        (*copies, *repeated),
-        tuple(_find_hidden(discovery, kept)),
+        copies,
+        tuple(_find_hidden([*discovery.hidden, *later], kept)),
     )
 
 
-def _find_hidden(discovery: Discovery, runs: Sequence[Run]) -> Iterator[IgnoredFile]:
+def _keep_once(
+    runs: Sequence[Run], unnamed: Collection[str], now: datetime
+) -> tuple[list[Run], tuple[tuple[Run, Run], ...], list[IgnoredFile]]:
+    """Return each run once, newest first, the copies with what each is a copy of, and what is left out.
+
+    `unnamed` are the ids of runs whose logs are not called so.
+    """
+    own, attached = drop_attached(runs)
+    own, tracked = drop_tracked(own, unnamed)
+    own, ranks = drop_ranks(own)
+    once, copies = drop_copies(order_runs(own, now))
+    kept, superseded = drop_superseded(order_runs(once, now), now)
+    kept, repeated = mark_copies(kept)
+    notes = [
+        *superseded,
+        *(
+            IgnoredFile(copy.id, f"a copy of {original.id}")
+            for copy, original in (*attached, *tracked, *copies, *repeated)
+        ),
+        *(IgnoredFile(run.id, f"another process of the run that {first.id} logs") for run, first in ranks),
+    ]
+    return kept, (*copies, *repeated), notes
+
+
+HiddenFile = tuple[Path, datetime, str]
+"""A file that is not read, when it was written, and what it is."""
+
+
+def _hide(metrics: RunFiles) -> HiddenFile:
+    modified = metrics.modified or datetime.min.replace(tzinfo=UTC)
+    return metrics.attempts[-1].log, modified, "metrics, written after the logs beside them"
+
+
+def _find_hidden(hidden: Sequence[HiddenFile], runs: Sequence[Run]) -> Iterator[IgnoredFile]:
     """Yield the files that are not read, and may be of a newer run than all in the nearest folder with runs."""
     newest: dict[Path, datetime] = {}
-    for run in runs if discovery.hidden else ():
+    for run in runs if hidden else ():
         if run.started is not None:
             for folder in (run.found.folder, *run.found.folder.parents):
                 newest[folder] = max(newest.get(folder, run.started), run.started)
-    for path, modified, what in discovery.hidden:
+    for path, modified, what in hidden:
         around = next((newest[folder] for folder in path.parents if folder in newest), None)
         if around is not None and modified > around:
             yield IgnoredFile(path.name, what)
@@ -248,10 +276,17 @@ class _Choice:
     displaced: frozenset[str] = frozenset()
     ignored: tuple[IgnoredFile, ...] = ()
     died: tuple[tuple[ReadRun, str], ...] = ()  # later launches without a step, each with the run of the one before
+    later: tuple[RunFiles, ...] = ()  # what was left out, and may be of a later run than the logs beside it
 
 
 def _choose_metrics(
-    metrics: Sequence[RunFiles], runs: Sequence[Run], lone: Sequence[ReadRun], catalog: Catalog, read_all: ReadAll
+    metrics: Sequence[RunFiles],
+    runs: Sequence[Run],
+    lone: Sequence[ReadRun],
+    catalog: Catalog,
+    read_all: ReadAll,
+    *,
+    records: bool,
 ) -> _Choice:
     """Return which files of metrics are runs although logs were found under the same path."""
     from pytest_llmbench.ingest.discover.run_facts import lies_at_own_place
@@ -269,7 +304,8 @@ def _choose_metrics(
         Neighbours(run.found for run in runs), Neighbours(run.files for run in lone), frozenset(outdone)
     )
     claims = {
-        files.id: surroundings.classify(files, is_own=lies_at_own_place(files, catalog.recipes)) for files in metrics
+        files.id: surroundings.classify(files, is_own=lies_at_own_place(files, catalog.recipes), is_recorded=records)
+        for files in metrics
     }
     read = {run.files.id: run for run in read_all([files for files in metrics if claims[files.id] is not Claim.HIDDEN])}
     by_claim = {claim: [read[name] for name in read if claims[name] is claim] for claim in Claim}
@@ -285,7 +321,13 @@ def _choose_metrics(
     left_out = (attempt.log for files in metrics if files.id not in names for attempt in files.attempts)
     ignored += [IgnoredFile(log.name, LEFT_OUT) for log in left_out]
     ignored += [IgnoredFile(name, _describe_displaced(logged[name], winner)) for name, winner in displaced.items()]
-    return _Choice(tuple(with_steps), frozenset(displaced), tuple(ignored), tuple(find_died(with_steps, lone)))
+    return _Choice(
+        tuple(with_steps),
+        frozenset(displaced),
+        tuple(ignored),
+        tuple(find_died(with_steps, lone)),
+        tuple(files for files in metrics if files.id not in names and surroundings.is_later(files)),
+    )
 
 
 def _choose_unnamed(

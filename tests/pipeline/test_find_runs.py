@@ -167,3 +167,33 @@ def test_log_without_dates_keeps_its_first_time(tmp_path: Path) -> None:
     (tmp_path / "slurm-7.out").write_text(f"2026-11-02 02:00:00 INFO start\n{text}")
     (run,) = found(tmp_path, Catalog((), {})).runs
     assert run.started == FIRST
+
+
+# --- a log of each process ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "paces", "kept"),
+    [
+        ("rank{}.log", (1.0, 1.0, 1.0), ["rank0.log"]),
+        ("train_rank_{}.log", (1.0, 1.001, 0.999), ["train_rank_0.log"]),
+        ("log_77_worker-{}.out", (1.0, 1.002), ["log_77_worker-0.out"]),
+        ("rank{}.log", (1.0, 1.2), ["rank0.log", "rank1.log"]),
+        ("node{}.log", (1.0, 1.001), ["node0.log", "node1.log"]),
+    ],
+)
+def test_logs_of_all_processes_are_one_run(
+    tmp_path: Path, name: str, paces: Sequence[float], kept: Sequence[str]
+) -> None:
+    """Each prints losses of its own; a log of another pace, or of a node, is of another run."""
+    for rank, pace in enumerate(paces):
+        own = OwnRun(start=FIRST, seconds=2.0 * pace, loss=lambda step, rank=rank: 4 + (3 + rank / 50) / step)
+        (tmp_path / name.format(rank)).write_text(titan(own))
+    runs = found(tmp_path, Catalog((), {})).runs
+    assert sorted(attempt.files.log.name for run in runs for attempt in run.attempts) == kept
+
+
+def test_logs_of_one_rank_on_two_days_are_two_runs(tmp_path: Path) -> None:
+    for rank, start in enumerate((FIRST, AGAIN)):
+        (tmp_path / f"rank{rank}.log").write_text(titan(OwnRun(start=start, seed=rank)))
+    assert len(found(tmp_path, Catalog((), {})).runs) == 2

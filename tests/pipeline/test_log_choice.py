@@ -156,6 +156,37 @@ def test_metrics_beside_a_silent_log_are_a_run_unless_another_log_has_their_step
     assert sorted(logs(read(tmp_path, files), tmp_path)) == runs
 
 
+@pytest.mark.parametrize(("seconds", "runs"), [(3.0, ["a/train.log", "b/metrics.csv"]), (2.0, ["a/train.log"])])
+def test_metrics_in_a_folder_of_their_own_are_recorded_beside_other_logs(
+    tmp_path: Path, seconds: float, runs: list[str]
+) -> None:
+    """No baseline is at their place yet; those with the steps of a log are of its run."""
+    read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)})
+    ingested = ingest(Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW)
+    assert sorted(logs(ingested, tmp_path)) == runs
+
+
+@pytest.mark.parametrize(
+    ("metrics", "hours", "named"),
+    [
+        ("run/tb/metrics.csv", 24, True),
+        ("run/metrics.csv", 2, True),
+        ("other/metrics.csv", 24, True),
+        ("run/tb/metrics.csv", 0.5, False),
+        ("run/tb/metrics.csv", -24, False),
+        ("other/metrics.csv", 0, False),
+    ],
+)
+def test_metrics_that_are_later_than_all_logs_are_named(
+    tmp_path: Path, metrics: str, hours: float, *, named: bool
+) -> None:
+    read(tmp_path, {"run/train.log": maxtext(), metrics: csv(seconds=3.0)})
+    os.utime(tmp_path / "run/train.log", (1.0 * DAY, 1.0 * DAY))
+    os.utime(tmp_path / metrics, (DAY + 3600 * hours, DAY + 3600 * hours))
+    ingested = ingest(Settings(logs=(tmp_path,)), Catalog((), {}), NOW)
+    assert [file.name for file in ingested.hidden] == ["metrics.csv"] * named
+
+
 @pytest.mark.parametrize(
     ("log", "place", "runs"),
     [
