@@ -199,11 +199,11 @@ def _select_same_count(newest: Measurement, others: Sequence[Measurement]) -> li
 
 
 def _read_job_number(run: Run) -> int:
-    """Return the job id of a run as a number, 0 if it is none; else what the names of its folders call a job."""
+    """Return the job id of a run as a number, 0 if it is none; else what its names call a job, or what may be one."""
     job = run.found.job_id
     if not job:
         parts = reversed(_find_path(run).parts)
-        job = next((match[1] for part in parts if (match := _JOB.search(part)) is not None), "")
+        job = next((match[1] for part in parts if (match := _JOB.search(part)) is not None), run.found.number)
     return int(job) if job.isdecimal() and len(job) <= LONGEST_ID else 0
 
 

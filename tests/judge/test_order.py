@@ -213,3 +213,16 @@ def test_evidence_stays_as_it_was_for_the_newest() -> None:
     of_runs = evidence(night(11, HOUR), night(10, DAY))
     with_order_doubt(judge(of_runs), of_runs, lambda other: seen.append(other) or judge(other), is_red)  # type: ignore[func-returns-value]
     assert seen == []
+
+
+@pytest.mark.parametrize(("number", "rivals"), [("4712", ["run-4712"]), ("4710", []), ("", [])])
+def test_number_in_a_name_orders_runs_without_job_ids(number: str, rivals: list[str]) -> None:
+    """`train-4711.out` and `train-4712.out`: the second is stamped a day earlier."""
+
+    def name(one: Measurement, number: str) -> Measurement:
+        return replace(one, run=replace(one.run, found=replace(one.run.found, job_id="", number=number)))
+
+    newest = name(night("4711", HOUR, place="llama/train-{}.out"), "4711")
+    other = name(night("4712", DAY, place="llama/train-{}.out"), number)
+    doubts = [doubt.rival.run.id for doubt in find_order_doubts(newest, [newest, other])]
+    assert doubts == rivals

@@ -94,6 +94,7 @@ class RunFiles:
     attempts: tuple[AttemptFiles, ...]
     hints: tuple[Hint, ...]
     job_id: str = ""
+    number: str = ""  # without a job id, the number in its names that may be one
     layout: str = ""  # results, experiments, workloads or empty
     metadata: Path | None = None
     started: datetime | None = None  # what its metadata or its own folder says

@@ -51,6 +51,7 @@ from pytest_llmbench.ingest.discover.group import (
     list_nameless,
 )
 from pytest_llmbench.ingest.discover.metadata import Metadata, read_metadata
+from pytest_llmbench.ingest.discover.path_patterns import find_job_number
 from pytest_llmbench.ingest.discover.walk import RENAMED, Folder, Walk, WalkedFile
 from pytest_llmbench.ingest.sources.stores import Stores
 
@@ -278,6 +279,7 @@ def _make_run(
         attempts=attempts,
         hints=hints,
         job_id=job,
+        number="" if job or not attempts else find_job_number(attempts[-1].log.parts),
         layout=where.name if spoken_for else "",
         metadata=metadata,
         started=start.moment if start else None,

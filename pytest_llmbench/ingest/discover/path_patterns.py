@@ -42,6 +42,8 @@ _SIZE_WORDS = frozenset(
 )
 """Words beside a number that is one of a configuration."""
 
+_EPOCH_DIGITS = (10, 13, 19)  # seconds, milliseconds and nanoseconds since 1970: the time of a submission
+NEAREST = 3  # the names of a path that may hold the number of a job: that of the log, and of two folders
 _WORD_BEFORE = re.compile(r"([A-Za-z]+)[-_.=]*\Z")
 _WORD_AFTER = re.compile(r"[-_.]*([A-Za-z]+)")
 _DIGITS = re.compile(r"\d+")
@@ -85,6 +87,19 @@ def _open_unless_size(match: re.Match[str]) -> str:
 
 def _open_numbers(match: re.Match[str]) -> str:
     return _DIGITS.sub("#", match[0])
+
+
+def find_job_number(parts: Sequence[str]) -> str:
+    """Return the number that may be that of a run's job: the only one of its kind in the name of its log, else of the
+    nearest folder; "" without one."""
+    for name in reversed(parts[-NEAREST:]):
+        undated = _MONTH.sub("#", _DATE.sub("#", _UUID.sub("*", strip_compression(name))))
+        long = [match for match in _LONG.finditer(undated) if len(match[0]) not in _EPOCH_DIGITS]
+        numbers = [match[0] for match in long if _open_unless_round(match) == "#"]
+        numbers += [match[0] for match in _SHORT.finditer(undated) if _open_unless_size(match) == "#"]
+        if numbers:
+            return numbers[0] if len(numbers) == 1 else ""
+    return ""
 
 
 def make_pattern(parts: Sequence[str], job_id: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.ingest.discover.path_patterns import generalise, make_pattern, matches
+from pytest_llmbench.ingest.discover.path_patterns import find_job_number, generalise, make_pattern, matches
 
 OPEN = {
     "slurm-1234567.out": ("slurm-#.out", "slurm-7654321.out"),
@@ -111,3 +111,24 @@ def test_a_number_is_digits_and_no_other_text() -> None:
     assert not matches("run_#", ("run_fp8",))
     assert not matches("run_#", ("run_1_fp8",))
     assert matches("*_#", ("any_7",))
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("llama/train-4711.out", "4711"),
+        ("llama/train_7654711.out.gz", "7654711"),
+        ("llama/7654711/train.log", "7654711"),
+        ("llama/4711/node3/train.log", "4711"),
+        ("llama/2026-11-20/train.log", ""),
+        ("llama/train_20261120_020000.log", ""),
+        ("llama/train_1763692800.log", ""),
+        ("llama/seq_32769/train.log", ""),
+        ("llama_4096/train.log", ""),
+        ("llama/train_4711_20011.log", ""),
+        ("9123456/a/b/c/train.log", ""),
+        ("llama/run_7/train.log", ""),
+    ],
+)
+def test_number_of_a_job_is_the_only_one_in_the_nearest_name(path: str, number: str) -> None:
+    assert find_job_number(path.split("/")) == number
