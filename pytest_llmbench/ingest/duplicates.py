@@ -100,16 +100,23 @@ def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> tuple[li
 
     W&B and torchrun keep what a process prints in folders of their own: the log outside of them counts. Rank 0's file
     of torchrun may lack what the console has from standard error, as the number of steps, and so print other times.
-    `unnamed` are the ids of runs whose logs are not called so: another log counts before them, too.
+    `unnamed` are the ids of runs whose logs are not called so: another log counts before them, too. So does a log above
+    one of no known configuration and job.
     """
     consoles: dict[object, list[Run]] = defaultdict(list)
     weak = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
-    if not weak:
+    nameless = {run.id for run in runs if run.identity.key is None and not run.found.job_id} - weak
+    if not (weak or nameless):
         return list(runs), []
     copies: dict[str, tuple[Run, Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.id in weak, run.id in unnamed)):
+    for run in sorted(runs, key=lambda run: (run.id in weak, run.id in unnamed, run.id in nameless)):
         marks = [(run.found.given_path, mark) for mark in _list_console_marks(run)]
-        others = (other for mark in marks for other in consoles.get(mark, ()) if run.id in weak)
+        others = (
+            other
+            for mark in marks
+            for other in consoles.get(mark, ())
+            if run.id in weak or (run.id in nameless and other.found.folder in run.found.folder.parents)
+        )
         original = next((other for other in others if _is_console(other, run)), None)
         if original is not None:
             copies[run.id] = (run, original)

@@ -127,6 +127,10 @@ class Neighbours:
         """True if a run is in a folder."""
         return folder in self._at
 
+    def list_in(self, folder: Path) -> list[RunFiles]:
+        """Return the runs in a folder."""
+        return self._at.get(folder, [])
+
     def is_near(self, folder: Path, given_path: Path) -> bool:
         """True if a run under the same given path is in, above or below a folder."""
         above = (other for place in (folder, *folder.parents) for other in self._at.get(place, ()))

@@ -32,8 +32,10 @@ from pytest_llmbench.core.models import (
     Segment,
     Steps,
     UnmatchedRun,
+    UnnamedFiles,
 )
 from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.ingest.discover.names import is_like_log
 from pytest_llmbench.ingest.duplicates import (
     CLOCK_SKEW,
     FILE_TIME,
@@ -47,6 +49,7 @@ from pytest_llmbench.ingest.duplicates import (
 )
 from pytest_llmbench.ingest.log_choice import (
     LEFT_OUT,
+    WRITTEN_ALONG,
     Claim,
     Neighbours,
     ReadRun,
@@ -154,11 +157,12 @@ def ingest(
             ignored.append(IgnoredFile(run.files.id, NO_STEP + why))
     records = settings.record is not None
     choice = _choose_metrics(discovery.metrics, runs, lone, catalog, read_all, records=records)
-    later = [_hide(files) for files in choice.later]
+    later = list(choice.later)
     runs = [run for run in runs if run.id not in choice.displaced] + [identify_run(run) for run in choice.runs]
     ignored += choice.ignored
     runs += _identify_died(choice.died, runs, identify_run)
     choice = _choose_unnamed(search, runs, catalog, read_all, stores)
+    later += choice.later
     unnamed = {run.files.id for run in choice.runs}
     runs += [identify_run(run) for run in choice.runs]
     ignored = [file for file in ignored if file.name not in choice.displaced] + list(choice.ignored)
@@ -216,7 +220,9 @@ def _find_hidden(hidden: Sequence[HiddenFile], runs: Sequence[Run]) -> Iterator[
         if run.started is not None:
             for folder in (run.found.folder, *run.found.folder.parents):
                 newest[folder] = max(newest.get(folder, run.started), run.started)
-    for path, modified, what in hidden:
+    logs = {attempt.files.log for run in runs for attempt in run.attempts} if hidden else set()
+    by_path = {path: (modified, what) for path, modified, what in hidden if path not in logs}
+    for path, (modified, what) in by_path.items():
         around = next((newest[folder] for folder in path.parents if folder in newest), None)
         if around is not None and modified > around:
             yield IgnoredFile(path.name, what)
@@ -276,7 +282,7 @@ class _Choice:
     displaced: frozenset[str] = frozenset()
     ignored: tuple[IgnoredFile, ...] = ()
     died: tuple[tuple[ReadRun, str], ...] = ()  # later launches without a step, each with the run of the one before
-    later: tuple[RunFiles, ...] = ()  # what was left out, and may be of a later run than the logs beside it
+    later: tuple[HiddenFile, ...] = ()  # what was left out, and may be of a later run than the logs beside it
 
 
 def _choose_metrics(
@@ -319,6 +325,7 @@ def _choose_metrics(
     ignored = [IgnoredFile(run.files.id, NO_STEP) for run in chosen if run.files.id not in kept]
     names = {run.files.id for run in chosen}
     left_out = (attempt.log for files in metrics if files.id not in names for attempt in files.attempts)
+    later = [files for files in metrics if files.id not in names and surroundings.is_later(files)]
     ignored += [IgnoredFile(log.name, LEFT_OUT) for log in left_out]
     ignored += [IgnoredFile(name, _describe_displaced(logged[name], winner)) for name, winner in displaced.items()]
     return _Choice(
@@ -326,7 +333,7 @@ def _choose_metrics(
         frozenset(displaced),
         tuple(ignored),
         tuple(find_died(with_steps, lone)),
-        tuple(files for files in metrics if files.id not in names and surroundings.is_later(files)),
+        tuple(_hide(run.files) for run in read_all(later) if _is_run(run.files, run.attempts)) if later else (),
     )
 
 
@@ -344,7 +351,9 @@ def _choose_unnamed(
     logged = Neighbours(run.found for run in runs if count_times(ReadRun(run.found, run.attempts).logs))
     accepted: list[Path] = []
     ignored: list[IgnoredFile] = []
+    later: list[HiddenFile] = []
     for files in search.discovery.unnamed:
+        later += _list_later_outputs(files, logged.list_in(files.folder), look, stores)
         choice = look.choose(
             files,
             own=[name for name in files.names if any(matches(place, (*files.folder.parts, name)) for place in own)],
@@ -366,7 +375,21 @@ def _choose_unnamed(
             kept.append(run)
             continue
         ignored.append(IgnoredFile(run.files.id, why))
-    return _Choice(tuple(kept), frozenset(path.name for path in accepted), tuple(ignored))
+    return _Choice(tuple(kept), frozenset(path.name for path in accepted), tuple(ignored), later=tuple(later))
+
+
+def _list_later_outputs(
+    files: UnnamedFiles, logs: Sequence[RunFiles], look: Looker, stores: Stores
+) -> Iterator[HiddenFile]:
+    """Yield the files with steps that were written long after all logs beside them, which are read in their place."""
+    newest = max((log.modified for log in logs if log.modified), default=None)
+    for name in files.names if newest else ():
+        try:
+            modified = datetime.fromtimestamp(stores.stat(files.folder / name).st_mtime, UTC)
+        except OSError:  # gone since it was found
+            continue
+        if newest and modified - newest > WRITTEN_ALONG and is_like_log(name) and look.holds_steps(files, name):
+            yield files.folder / name, modified, "not called as the logs beside it, and written after them"
 
 
 def _identify_died(

@@ -180,3 +180,38 @@ def test_long_text_is_read_at_three_places_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.safetensors", "b.pt", "c.py", "d.json", "README.en", "events.idx", "e.mp4"])
 def test_called_as_data_or_document_is_no_log(name: str) -> None:
     assert not names.may_be_log(name) or name == "events.idx"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hours", "named"),
+    [
+        ("x.o12", OTHER, 24, True),
+        ("train.log.2026-03-02", OTHER, 24, True),
+        ("train-12.err", OTHER, 24, True),
+        ("train-12.err", "Killed\n", 24, True),
+        ("monitor.err", "Killed\n", 24, False),
+        ("x.o12", OTHER, 0, False),
+        ("x.o12", NOISE, 24, False),
+        ("data_12", OTHER, 24, False),
+        ("checkpoints/slurm-12.out", OTHER, 24, True),
+        ("checkpoints/notes.log", OTHER, 24, False),
+        (".slurm-12.out", OTHER, 24, True),
+    ],
+)
+def test_later_file_beside_logs_is_named_if_it_may_be_a_log(
+    tmp_path: Path, name: str, text: str, hours: float, *, named: bool
+) -> None:
+    folder = tmp_path / "exp"
+    read(tmp_path, {"exp/train-11.out": LOG, "exp/slurm-11.out": OTHER.replace("seconds: 3", "seconds: 5")})
+    read(tmp_path, {f"exp/{name}": text})
+    for path, begun in ((folder / "train-11.out", 0.0), (folder / "slurm-11.out", 0.0), (folder / name, hours)):
+        os.utime(path, (1.79e9 + 3600 * begun, 1.79e9 + 3600 * begun))
+    hidden = [file.name for file in read(tmp_path, {}).hidden]
+    assert hidden == [Path(name).name] * named
+
+
+@pytest.mark.parametrize("copy", [".neptune/async/stdout.log", "ray/session_1/logs/driver.log", "exp2/console.log"])
+def test_copy_below_the_folder_of_its_log_is_no_run(tmp_path: Path, copy: str) -> None:
+    """Tools keep what a process prints in folders of their own."""
+    files = {"exp/slurm-7.out": LOG, f"exp/{copy}": LOG, f"other/{copy}": OTHER}
+    assert logs(read(tmp_path, files), tmp_path) == ["exp/slurm-7.out", f"other/{copy}"]

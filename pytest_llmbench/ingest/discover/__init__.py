@@ -56,6 +56,7 @@ from pytest_llmbench.ingest.discover.walk import RENAMED, Folder, Walk, WalkedFi
 from pytest_llmbench.ingest.sources.stores import Stores
 
 _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
+_NUMBER = re.compile(r"\d+")
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
@@ -119,6 +120,22 @@ def _list_unnamed(walk: Walk) -> Iterator[UnnamedFiles]:
             walk.ignored += [(folder.path / name, NOT_READ) for name in folder.unnamed if names.is_like_log(name)]
 
 
+def _list_lone_errors(walk: Walk) -> Iterator[tuple[Path, float, str]]:
+    """Yield the standard errors without a log that are called as those of the logs beside them, but for numbers."""
+    alone = {path for path, why in walk.ignored if why == ERROR_ALONE}
+    parents = {path.parent for path in alone}
+    for folder in (folder for folder in walk.folders if parents and folder.path in parents):
+        plain = {file: names.strip_compression(file.name) for file in folder.files}
+        logs = {_mask_numbers(name) for name in plain.values() if names.is_called_log(name.lower())}
+        for file, name in plain.items():
+            if folder.path / file.name in alone and _mask_numbers(name) in logs:
+                yield folder.path / file.name, file.modified, ERROR_ALONE
+
+
+def _mask_numbers(name: str) -> str:
+    return _NUMBER.sub("#", names.strip_suffix(name))
+
+
 def _find_named_runs(walk: Walk) -> Discovery:
     emptied = _drop_doubles(walk)
     job_folders = find_job_folders(walk.folders)
@@ -140,7 +157,8 @@ def _find_named_runs(walk: Walk) -> Discovery:
     ]
     beside_logs = _make_ids_unique(add_reports(metrics, walk.reports, crowded), [run.id for run in runs])
     marks = tuple(walk.marks.list_problems())
-    dated = ((path, _convert_time(modified), what) for path, modified, what in walk.hidden)
+    hidden_files = [*walk.hidden, *_list_lone_errors(walk)]
+    dated = ((path, _convert_time(modified), what) for path, modified, what in hidden_files)
     hidden = tuple((path, modified, what) for path, modified, what in dated if modified is not None)
     unnamed = tuple(_list_unnamed(walk))
     return Discovery(runs, unnamed, beside_logs, tuple(walk.ignored), tuple(walk.unreadable), hidden, marks)

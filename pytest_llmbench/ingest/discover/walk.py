@@ -316,6 +316,8 @@ class Walk:
         silent = folder.only_chosen or all(entry.name.lower().endswith(NO_LOGS) for entry in entries)
         if closed and not silent:
             self.ignored.append((path, "by its name a run's folder without logs; to read it, give its own path"))
+            logs = (entry for entry in entries if names.is_launched(entry.name))
+            self.hidden += [(Path(log.path), _read_modified(log), "a log in a folder that is not read") for log in logs]
         return closed
 
     def _is_inside_run(self, folder: Folder, files: Sequence[str]) -> bool:
