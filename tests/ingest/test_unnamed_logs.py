@@ -213,5 +213,5 @@ def test_later_file_beside_logs_is_named_if_it_may_be_a_log(
 @pytest.mark.parametrize("copy", [".neptune/async/stdout.log", "ray/session_1/logs/driver.log", "exp2/console.log"])
 def test_copy_below_the_folder_of_its_log_is_no_run(tmp_path: Path, copy: str) -> None:
     """Tools keep what a process prints in folders of their own."""
-    files = {"exp/slurm-7.out": LOG, f"exp/{copy}": LOG, f"other/{copy}": OTHER}
+    files: dict[str, str | bytes] = {"exp/slurm-7.out": LOG, f"exp/{copy}": LOG, f"other/{copy}": OTHER}
     assert logs(read(tmp_path, files), tmp_path) == ["exp/slurm-7.out", f"other/{copy}"]

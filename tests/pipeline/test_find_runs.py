@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -187,10 +188,14 @@ def test_logs_of_all_processes_are_one_run(
 ) -> None:
     """Each prints losses of its own; a log of another pace, or of a node, is of another run."""
     for rank, pace in enumerate(paces):
-        own = OwnRun(start=FIRST, seconds=2.0 * pace, loss=lambda step, rank=rank: 4 + (3 + rank / 50) / step)
+        own = OwnRun(start=FIRST, seconds=2.0 * pace, loss=partial(_lose, 3 + rank / 50))
         (tmp_path / name.format(rank)).write_text(titan(own))
     runs = found(tmp_path, Catalog((), {})).runs
     assert sorted(attempt.files.log.name for run in runs for attempt in run.attempts) == kept
+
+
+def _lose(scale: float, step: int) -> float:
+    return 4 + scale / step
 
 
 def test_logs_of_one_rank_on_two_days_are_two_runs(tmp_path: Path) -> None:
