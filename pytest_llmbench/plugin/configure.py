@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.errors import LlmbenchError
+from pytest_llmbench.core.errors import LlmbenchError, ReportError
 from pytest_llmbench.core.models import Caution, CautionCode
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import (
@@ -34,6 +34,7 @@ from pytest_llmbench.core.option_origins import (
     refuse_unknown,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS
+from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.stop_signals import StopSignals
 from pytest_llmbench.ingest.reading.reader import ReadingProgress
 from pytest_llmbench.pipeline.option_values import OptionValues, find_output, refuse_blank
@@ -65,7 +66,11 @@ SPARE_FILES = 8
 
 def start(config: pytest.Config, stop: StopSignals) -> None:
     """Refuse misused options; with runs to judge register the hooks, and read the baselines; else let signals go."""
-    raise_usage_errors(lambda: _start(config, stop))
+    try:
+        raise_usage_errors(lambda: _start(config, stop))
+    except pytest.UsageError as error:
+        _void_old_reports(config, redact_text("\n".join(map(str, error.args))))
+        raise
 
 
 def _start(config: pytest.Config, stop: StopSignals) -> None:
@@ -78,7 +83,7 @@ def _start(config: pytest.Config, stop: StopSignals) -> None:
         _refuse_few_files()
         _start_judging(config, stop)
         stop.hold()
-        announce(config)  # not before: what cannot begin replaces nothing
+        announce(config)  # not before: what cannot begin makes old reports void, and writes no new ones
         stop.let_go()
     else:
         stop.restore()
@@ -97,15 +102,28 @@ def _start_judging(config: pytest.Config, stop: StopSignals) -> None:
 
 def announce(config: pytest.Config) -> None:
     """Let the reports say that the session has not ended, if it is to write any."""
+    if is_judging(config):
+        announce_reports(_find_reports(config))
+
+
+def _void_old_reports(config: pytest.Config, problem: str) -> None:
+    """Let the reports of an earlier session say why this one could not begin."""
+    old = {flag: path for flag, path in _find_reports(config).items() if os.path.exists(path)}
+    with suppress(ReportError):  # the session ends with 4 in any case
+        announce_reports(old, pytest.ExitCode.USAGE_ERROR, f"the session could not begin: {problem}")
+
+
+def _find_reports(config: pytest.Config) -> dict[str, Path]:
+    """Return the reports that the session is to write, by the flag."""
     silent = (*INFORMATION, "help", "markers", "llmb_dry_run", "llmb_submit_only")
-    if is_worker(config) or not is_judging(config) or any(config.getoption(name, None) for name in silent):
-        return
+    if is_worker(config) or any(config.getoption(name, None) for name in silent):
+        return {}
     paths = {flag: path for flag, path in _find_written(config).items() if flag == "--junitxml"}
     for flag in REPORTS:
         with suppress(LlmbenchError):  # it is told, where nobody interrupts
             if path := find_output(_read_values(config), flag, config.invocation_params.dir):
                 paths[flag] = path
-    announce_reports(paths)
+    return paths
 
 
 def tell_unlaunched(config: pytest.Config) -> None:

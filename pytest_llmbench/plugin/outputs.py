@@ -213,8 +213,10 @@ def write_reports(session: Session, exit_code: int) -> bool:
     return well
 
 
-def announce_reports(paths: Mapping[str, Path]) -> None:
-    """Put in the place of each report, by its flag, one that says that the session has not ended.
+def announce_reports(
+    paths: Mapping[str, Path], exit_code: int = pytest.ExitCode.INTERRUPTED, problem: str = NOT_ENDED
+) -> None:
+    """Put in the place of each report, by its flag, one that says that the session has not ended, or another problem.
 
     Whatever ends it, also what no program can handle, nobody takes the report of the night before for its own: where
     there is no room for the new one, the old one is emptied. ReportError if it can be neither emptied nor removed.
@@ -225,7 +227,7 @@ def announce_reports(paths: Mapping[str, Path]) -> None:
     from pytest_llmbench.report.document import SessionEnding, make_document, render
     from pytest_llmbench.report.files import JUNIT, REPORTS, is_stream, write_whole
 
-    ending, now = SessionEnding(int(pytest.ExitCode.INTERRUPTED), [NOT_ENDED]), datetime.now(UTC)
+    ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
     asked = {"version": __version__, "baselines": "", "tolerances": [], "header": [], "timed": str(TimedBy.WINDOW)}
     contents: dict[str, Callable[[], bytes]] = {
         "--llmb-json": lambda: render(make_document([], asked, ending, now)),

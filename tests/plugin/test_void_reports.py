@@ -84,6 +84,26 @@ def test_junitxml_is_announced_through_a_link(tmp_path: Path) -> None:
     assert "has not ended" in target.read_text()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("--llmb-logs=gone",), ("--llmb-logs=.", "--llmb-tolerance=many"), ("--llmb-logs=.", "--llmb-baselines=gone"), ()],
+)
+def test_usage_error_replaces_each_old_report(pytester: pytest.Pytester, arguments: tuple[str, ...]) -> None:
+    paths = write_old_reports(pytester.path)
+    other = pytester.path / "notes"
+    other.write_text("my notes")
+    flags = [f"{flag}={path}" for flag, path in paths.items()]
+    assert pytester.runpytest("-q", *arguments, *flags).ret == pytest.ExitCode.USAGE_ERROR
+    assert document.read(paths["--llmb-json"])["green"] is False
+    assert all("could not begin" in path.read_text() for path in paths.values())
+    assert other.read_text() == "my notes"
+
+
+def test_usage_error_writes_no_new_report(pytester: pytest.Pytester) -> None:
+    assert pytester.runpytest("-q", "--llmb-logs=gone", "--llmb-json=n.json").ret == pytest.ExitCode.USAGE_ERROR
+    assert not (pytester.path / "n.json").exists()
+
+
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_empty_document_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "night.json"
