@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.models import Baseline, ParsedLog, Recipe, RunFiles, Segment, StatedField
 from pytest_llmbench.core.redaction import redact_text
+from pytest_llmbench.ingest.discover.evidence import CERTAIN_DIGITS
 from pytest_llmbench.ingest.discover.path_patterns import generalise, matches
 
 _DIGITS = re.compile(r"\d+")
@@ -308,7 +309,7 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
                     source = f"{place}{statement.line}"
                     value = redact_text(statement.value)
                     if str(statement.field) not in _SETTINGS:  # a number of parameters looks like that of a job
-                        value = generalise(value, run.job_id)
+                        value = _generalise_value(value, run.job_id)
                     of_field.pop(value, None)
                     of_field[value] = source
             if segment.total_steps is not None:
@@ -334,11 +335,16 @@ def _is_estimated(segment: Segment) -> bool:
     return bool(steps.resolution_seconds[0] * segment.total_steps >= steps.seconds[0])
 
 
+def _generalise_value(value: str, job_id: str) -> str:
+    """Return a value without the numbers of its run; a short job id may be that of a size: `micro batch size: 1`."""
+    return generalise(value, job_id if len(job_id) >= CERTAIN_DIGITS else "")
+
+
 def _list_recorded(run: RunFiles) -> Iterator[RunFact]:
     """Yield what the metadata file beside a run says."""
     if run.metadata is None:
         return
     for hint in run.hints:
         if hint.source == run.metadata.name and hint.field not in _VERSIONS:
-            value = generalise(redact_text(hint.value), run.job_id)
+            value = _generalise_value(redact_text(hint.value), run.job_id)
             yield RunFact(f"metadata {hint.field}", (value,), hint.source, value)

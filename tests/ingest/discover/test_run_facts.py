@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from builders import log, segment, steps
 from written_logs import parse
 
-from pytest_llmbench.core.models import AttemptFiles, ParsedLog, RunFiles
+from pytest_llmbench.core.models import AttemptFiles, ParsedLog, RunFiles, StatedField, Statement
 from pytest_llmbench.ingest.discover.run_facts import collect_facts
 
 
@@ -40,3 +41,13 @@ def test_growing_batch_is_known_by_its_last_size() -> None:
     grows = segment(steps(global_batch_size=np.where(np.arange(50) < 10, 16.0, 32.0)))
     assert collect(log(grows))["batch of the steps"] == ("32", "its steps")
     assert "batch of the steps" not in collect(log(segment(steps(global_batch_size=np.full(50, np.nan)))))
+
+
+@pytest.mark.parametrize(
+    ("job_id", "size", "fact"), [("1", "1", "1"), ("256", "256", "256"), ("18734", "run of job 18734", "run of job #")]
+)
+def test_size_that_equals_the_job_id_is_kept(job_id: str, size: str, fact: str) -> None:
+    part = replace(segment(steps()), stated=(Statement(StatedField.MICRO_BATCH, size, 5),))
+    run = RunFiles("x", Path("/runs"), (AttemptFiles(0, Path("/runs/slurm.out")),), (), job_id=job_id)
+    facts = {found.name: found.text for found in collect_facts(run, [log(part)])}
+    assert facts[str(StatedField.MICRO_BATCH)] == fact
