@@ -26,6 +26,8 @@ EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
 KILLED = 128  # a shell's exit code above this is a signal: what the command had done by then, nothing tells
 
+ACCOUNTING_LAG = 60.0  # seconds after which slurmdbd has the steps of a run that ended
+
 CLOCKS_DIFFER = timedelta(hours=1)  # how far the clocks of Slurm and of the file system are trusted to differ
 
 
@@ -77,8 +79,10 @@ class SlurmJobs:
 
     at_once: int | None = None
 
-    def __init__(self, slurm: Slurm) -> None:
+    def __init__(self, slurm: Slurm, clock: Callable[[], float] = time.monotonic) -> None:
         self._slurm = slurm
+        self._clock = clock
+        self._ended: dict[int, float] = {}  # when the end of each run in an allocation was first seen, by its number
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Ask Slurm for all jobs at once; one that it does not mention is unknown."""
@@ -86,11 +90,18 @@ class SlurmJobs:
         marks = {job.number: allocation.read_marks(job) for job in jobs if job.spec.allocation}
         statuses = self._slurm.poll({job.slurm_id: estimate_submission(job) for job in jobs})
         answers = {job.number: statuses[job.slurm_id] for job in jobs if job.slurm_id in statuses}
-        return answers | {
-            job.number: allocation.describe_run(job, marks[job.number], answers[job.number], self._slurm)
-            for job in jobs
-            if job.number in marks and job.number in answers
-        }
+        held = [job for job in jobs if job.number in marks and job.number in answers]
+        return answers | {job.number: self._describe_held(job, marks[job.number], answers[job.number]) for job in held}
+
+    def _describe_held(self, job: Job, marks: allocation.RunMarks, status: JobStatus) -> JobStatus:
+        return allocation.describe_run(job, marks, status, self._slurm, settled=self._is_settled(job, marks))
+
+    def _is_settled(self, job: Job, marks: allocation.RunMarks) -> bool:
+        """Whether a run in an allocation was seen to have ended so long ago that accounting has all its steps."""
+        if marks.ended is None:
+            return False
+        now = self._clock()
+        return now - self._ended.setdefault(job.number, now) >= ACCOUNTING_LAG
 
     def cancel(self, jobs: Sequence[Job]) -> str:
         """Cancel all jobs with one scancel; a run in an allocation ends with that."""

@@ -236,15 +236,16 @@ def _read_time(seconds: list[int]) -> datetime | None:
     return datetime.fromtimestamp(seconds[0], UTC) if seconds else None
 
 
-def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm) -> JobStatus:
+def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm, *, settled: bool = True) -> JobStatus:
     """Return what is known of a run in an allocation, in Slurm's words.
 
+    `settled`: it ended so long ago that accounting has all its steps.
     Without an exit code it ended with its allocation: so does one that failed while that was ending, which may be why.
     """
     begun, ended, code = marks
     own = replace(allocation, limit_seconds=None, derived_exit_code="", exit_code="", started=begun, submitted=begun)
     if begun and ended and code is not None and (code == 0 or allocation.state == "RUNNING"):
-        failed_step = _find_failed_step(job, begun, allocation, slurm) if code == 0 else ""
+        failed_step = _find_failed_step(job, begun, allocation, slurm, settled=settled) if code == 0 else ""
         if failed_step is None:
             return replace(own, phase=Phase.RUNNING, elapsed_seconds=None)
         return replace(
@@ -268,11 +269,12 @@ def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm)
     return replace(own, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None)
 
 
-def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm) -> str | None:
-    """Return the exit code of a step of a run that failed, empty where none did; None while nobody can tell.
+def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm, *, settled: bool) -> str | None:
+    """Return the exit code of a step of a run that failed, empty if no step did; None as long as that is unknown.
 
-    That of the allocation is the worst of all its steps so far, also of earlier runs. Where accounting has no step with
-    this code, it is one of this run that accounting does not have yet.
+    That of the allocation is the worst of all its steps so far, also of earlier runs. If accounting has no step with
+    this code, it is one of this run that accounting does not have yet. A step of an earlier run with this code hides
+    such a step, until the accounting of this run is settled.
     """
     worst = allocation.derived_exit_code
     if worst in ("", SUCCESS):
@@ -284,7 +286,9 @@ def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: S
     failed = [step.exit_code for step in own if step.state != "COMPLETED" and not _was_left_behind(step)]
     if failed:
         return next((code for code in failed if code != SUCCESS), worst)
-    return "" if worst in (step.exit_code for step in steps) else worst
+    if worst not in (step.exit_code for step in steps):
+        return worst
+    return "" if settled else None
 
 
 def _was_left_behind(step: StepStatus) -> bool:

@@ -255,6 +255,27 @@ def test_failed_step_of_an_allocation_is_assigned(held: Held, steps: list[StepSt
     assert (status.derived_exit_code, status.elapsed_seconds) == (told, 90.0)
 
 
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        ([], (Phase.RUNNING, Phase.ENDED, "")),
+        ([StepStatus("COMPLETED", "0:0", BEGUN)], (Phase.RUNNING, Phase.ENDED, "")),
+        ([StepStatus("FAILED", "9:0", BEGUN)], (Phase.ENDED, Phase.ENDED, "9:0")),
+    ],
+    ids=["no step yet", "another step", "failed step"],
+)
+def test_earlier_failure_hides_no_step_of_a_run(
+    held: Held, later: list[StepStatus], told: tuple[Phase, Phase, str]
+) -> None:
+    """Until accounting has all steps of a run, one with the exit code of an earlier step may be missing."""
+    slurm, marks = cast("Slurm", FakeSlurm(BEFORE, *later)), RunMarks(BEGUN, UNTIL, 0)
+    at_once, settled = (
+        describe_run(held.job, marks, running(derived_exit_code="9:0"), slurm, settled=settled)
+        for settled in (False, True)
+    )
+    assert (at_once.phase, settled.phase, settled.derived_exit_code) == told
+
+
 def test_run_ends_after_its_steps(held: Held) -> None:
     """Accounting may lag behind: a step that failed would be missed."""
     slurm = FakeSlurm(BEFORE, StepStatus("RUNNING", "0:0", BEGUN))
