@@ -94,29 +94,39 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
 
 
 def find_contradiction(baseline: Baseline, errata: Iterable[Erratum]) -> Contradiction | None:
-    """Return the derived cell that allows the shortest step time, if that is shorter than the printed one.
+    """Return the derived cell that contradicts the printed step time: the one that allows the shortest step time.
 
-    Cells that errata list are explained; a difference within the digits of both numbers is none.
+    Cells that allow only longer step times count if no cell allows a shorter one: the longest of theirs. Cells that
+    errata list are explained; a difference within the digits of both numbers is none.
     """
     listed = {erratum.cell for erratum in errata if erratum.configuration == baseline.key.id}
     cells = [(name, text) for name, text in baseline.cells if name not in listed and _is_derived(baseline, name, text)]
-    implied = [Contradiction(name, text, _compute_implied(baseline, name, text)) for name, text in cells]
-    longest = baseline.step_seconds - baseline.resolution_seconds / 2
-    shorter = (contradiction for contradiction in implied if 0 < contradiction.seconds < longest)
-    return min(shorter, key=attrgetter("seconds"), default=None)
+    half = baseline.resolution_seconds / 2
+    shorter: list[Contradiction] = []
+    longer: list[Contradiction] = []
+    for name, text in cells:
+        shortest, longest = _compute_implied(baseline, name, text)
+        if 0 < longest < baseline.step_seconds - half:
+            shorter.append(Contradiction(name, text, longest))
+        elif baseline.step_seconds + half < shortest < math.inf:
+            longer.append(Contradiction(name, text, shortest))
+    if shorter:
+        return min(shorter, key=attrgetter("seconds"))
+    return max(longer, key=attrgetter("seconds"), default=None)
 
 
-def _compute_implied(baseline: Baseline, name: str, printed: str) -> float:
-    """Return the longest step time from which a derived cell follows, NaN if none does."""
+def _compute_implied(baseline: Baseline, name: str, printed: str) -> tuple[float, float]:
+    """Return the shortest and the longest step time from which a derived cell follows, NaN if none does."""
     value = recompute_cell(baseline, name)
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
     half = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0) / 2
-    larger = METRICS[DERIVED[name]].larger_is_better
-    limit = float(digits - half if larger else digits + half) / (100 if printed.endswith("%") else 1)
-    if value is None or not (limit > 0 and value > 0):
-        return math.nan
-    return baseline.step_seconds * (value / limit if larger else limit / value)
+    percent = 100 if printed.endswith("%") else 1
+    low, high = float(digits - half) / percent, float(digits + half) / percent
+    if value is None or not (low > 0 and value > 0):
+        return math.nan, math.nan
+    ratios = (value / high, value / low) if METRICS[DERIVED[name]].larger_is_better else (low / value, high / value)
+    return baseline.step_seconds * ratios[0], baseline.step_seconds * ratios[1]
 
 
 def _is_derived(baseline: Baseline, name: str, text: str) -> bool:

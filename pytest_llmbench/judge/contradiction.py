@@ -1,4 +1,4 @@
-"""Whether a baseline that contradicts itself made a verdict green."""
+"""Whether a green verdict rests on a baseline that contradicts itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.models import (
+    JUDGED,
     Baseline,
     Contradiction,
     Evidence,
@@ -17,34 +18,25 @@ from pytest_llmbench.core.models import (
     Reason,
     Verdict,
 )
-from pytest_llmbench.judge.acknowledged import find_accepted, move_baseline, note_accepted
+from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
-# A contradiction of less than this part of the tolerance, as a logarithm, is rounding or a spreadsheet's.
+# A contradiction of at most this part of the tolerance, as a logarithm, is rounding or a spreadsheet's.
 SMALLEST = 0.5
 
 
-def with_contradiction(
-    judgement: Judgement,
-    evidence: Evidence,
-    judge: Callable[[Evidence], Judgement],
-    is_red: Callable[[Judgement], bool],
-) -> Judgement:
-    """Return a verdict, INVALID if it is green only by the step time that another number of the baseline contradicts.
+def with_contradiction(judgement: Judgement, evidence: Evidence, is_red: Callable[[Judgement], bool]) -> Judgement:
+    """Return a verdict, INVALID if its baseline's step time is longer than another number of the baseline allows.
 
-    A contradiction that decides nothing, or is below half of the tolerance, is a note.
+    A step time that is shorter passes nothing that is too slow: such a contradiction is a note. So is one below half of
+    the tolerance, and any beside a verdict that is red by itself.
     """
     contradiction, run = evidence.contradiction, judgement.measurement
-    if contradiction is None or run is None or is_red(judgement):
+    if contradiction is None or run is None or judgement.verdict not in JUDGED:
         return judgement
-    stated = evidence.baseline.step_seconds
     text = _describe(evidence.baseline, contradiction)
-    excess = math.log(stated / contradiction.seconds)
-    if excess <= SMALLEST * math.log(evidence.tolerance.factor):
+    excess = math.log(evidence.baseline.step_seconds / contradiction.seconds)
+    if is_red(judgement) or excess <= SMALLEST * math.log(evidence.tolerance.factor):
         return _add(judgement, Note(NoteCode.BASELINE_CONTRADICTS, text))
-    other = judge(move_baseline(evidence, contradiction.seconds / stated))
-    if not is_red(other):
-        return _add(judgement, Note(NoteCode.BASELINE_CONTRADICTS, text))
-    text = f"{text}, by which the run is {other.verdict}"
     entry = find_accepted(Reason.BASELINE_CONTRADICTS, run, evidence.accepted)
     if entry is not None:
         return _add(judgement, note_accepted(entry, text))
@@ -64,5 +56,6 @@ def _describe(baseline: Baseline, contradiction: Contradiction) -> str:
     printed = dict(baseline.cells).get("step_time") or f"{baseline.step_seconds:.10g}"
     place = f"{baseline.source.file}:{baseline.source.line}: " if baseline.source.file else ""
     implied = formatting.format_seconds(contradiction.seconds)
-    beside = f"beside {contradiction.cell} {contradiction.printed}, which is {implied}"
+    change = formatting.format_difference(baseline.step_seconds / contradiction.seconds)
+    beside = f"beside {contradiction.cell} {contradiction.printed}, which is {implied}: the step time is {change}"
     return f"the baseline contradicts itself ({place}step_time {printed} {beside})"

@@ -254,7 +254,7 @@ def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Ju
         return judgement
     if not alone:
         judgement = with_order_doubt(judgement, evidence, judge_certified, is_red)
-    return with_contradiction(judgement, evidence, judge_certified, is_red)
+    return with_contradiction(judgement, evidence, is_red)
 
 
 def _certify(judgement: Judgement, settings: Settings) -> Judgement:

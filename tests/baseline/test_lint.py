@@ -340,14 +340,20 @@ errata:
         pytest.param({'"2.000"': '"2.170"'}, "tokens_per_second", 2.0, id="step time"),
         pytest.param({"524288": "624288"}, "tokens_per_second", 1.68, id="tokens"),
         pytest.param({"22.08": "20.28"}, "days_to_1t", 1.837, id="days"),
-        pytest.param({"gbs: 256": "gbs: 265", ', days_to_1t: "22.08"': ""}, None, 0, id="batch of a stricter time"),
+        pytest.param(
+            {"gbs: 256": "gbs: 265", ', days_to_1t: "22.08"': ""},
+            "tokens_per_second",
+            2.07,
+            id="batch of a longer time",
+        ),
         pytest.param({"gbs: 256": "gbs: 226", ', days_to_1t: "22.08"': ""}, "tokens_per_second", 1.766, id="batch"),
-        pytest.param({"524288": "424288"}, None, 0, id="stricter step time"),
+        pytest.param({"524288": "424288"}, "tokens_per_second", 2.471, id="longer by tokens"),
+        pytest.param({"524288": "424288", "22.08": "20.28"}, "days_to_1t", 1.837, id="a shorter one counts"),
         pytest.param({'"2.000"': '"2"', "524288": "524000", "22.08": "22.1"}, None, 0, id="digits"),
         pytest.param({"524288": "624288", "models:": f"{ERRATUM}models:"}, None, 0, id="erratum"),
     ],
 )
-def test_contradiction_is_a_shorter_step_time(
+def test_contradiction_is_another_step_time(
     edits: dict[str, str], cell: str | None, seconds: float, tmp_path: Path
 ) -> None:
     contradiction = contradicted(OWN, edits, tmp_path)
@@ -361,4 +367,4 @@ def test_shipped_files_contradict_themselves_only_in_errata() -> None:
     assert [base.key.id for base, errata in of_recipe if find_contradiction(base, errata)] == []
     unlisted = [(base, find_contradiction(base, ())) for base, _ in of_recipe]
     apart = [base.step_seconds / found.seconds - 1 for base, found in unlisted if found is not None]
-    assert 0 < max(apart) < 0.01
+    assert 0 < max(apart) < 0.01 < -min(apart)  # half of the batch

@@ -32,7 +32,7 @@ def decided(seconds: float, implied: float, baseline: Baseline = TYPED, **fields
     contradiction = Contradiction("tokens_per_second", "524288", implied)
     run = measurement(seconds, baseline=baseline)
     of_run = evidence(run, baseline=baseline, contradiction=contradiction, **fields)
-    return with_contradiction(judge(of_run), of_run, judge, is_red)
+    return with_contradiction(judge(of_run), of_run, is_red)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,10 @@ def decided(seconds: float, implied: float, baseline: Baseline = TYPED, **fields
         (2.16, 2.00, Verdict.INVALID),
         (2.20, 2.00, Verdict.INVALID),
         (2.00, 1.50, Verdict.INVALID),
-        (2.02, 2.00, Verdict.IMPROVEMENT),  # green by either number
+        (2.02, 2.00, Verdict.INVALID),  # also if it is green by either number
+        (2.16, 2.10, Verdict.INVALID),
         (2.16, 2.13, Verdict.PASS),  # below half of the tolerance
+        (2.16, 2.40, Verdict.PASS),  # a step time that is too short passes no slow run
         (2.50, 2.00, Verdict.REGRESSION),
     ],
 )
@@ -51,7 +53,7 @@ def test_contradicted_baseline_passes_nothing_beyond_its_numbers(
 ) -> None:
     judgement = decided(seconds, implied)
     noted = any(note.code is NoteCode.BASELINE_CONTRADICTS for note in judgement.notes)
-    assert (judgement.verdict, noted) == (verdict, not is_red(judgement))
+    assert (judgement.verdict, noted) == (verdict, verdict is not Verdict.INVALID)
     if verdict is Verdict.INVALID:
         assert judgement.reason is Reason.BASELINE_CONTRADICTS
         assert "step_time 2.17 beside tokens_per_second 524288" in judgement.text
