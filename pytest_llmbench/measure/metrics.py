@@ -77,10 +77,11 @@ def compute_window_metrics(baseline: Baseline, timed: Timing, seconds: float) ->
 
 def with_logged_work(measurement: Measurement) -> Baseline:
     """Return the baseline of a run with the work of a step that its log counts, where no formula does."""
-    baseline, seconds = measurement.baseline, measurement.statistic_seconds
+    baseline, window = measurement.baseline, np.array(measurement.window_seconds)
     logged = next((metric.value for metric in measurement.metrics if metric.name == "logged_tflops_per_gpu"), None)
-    if not (is_logged(baseline.configuration) and logged and logged >= PRECISE and seconds):
+    if not (is_logged(baseline.configuration) and logged and logged >= PRECISE and len(window)):
         return baseline
+    seconds = compute_trimmed_mean(window, measurement.mean_of)  # later runs are judged by it
     # Four digits, as most logs print of TFLOP/s.
     configuration = replace(baseline.configuration, logged_tflop=float(f"{logged * seconds:.4g}"))
     return replace(baseline, configuration=configuration)

@@ -72,13 +72,9 @@ def count_warm_up(steps: int) -> int:
 
 
 def _compute_level(timed: Timing) -> float:
-    """Return the trimmed mean of the window, NaN without a step.
-
-    Whatever the statistic of the baseline is: while recording it is not known yet, and stalls are no level.
-    """
+    """Return the trimmed mean of the window, whatever its statistic: runs are recorded and judged by the same level."""
     seconds = timed.window.seconds
     if not len(seconds):
         return float("nan")
     mean_of = timed.window.mean_of
-    several = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
-    return compute_trimmed_mean(seconds, several)
+    return compute_trimmed_mean(seconds, tuple(mean_of.tolist()) if (mean_of > 1).any() else ())

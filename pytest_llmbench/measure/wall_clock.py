@@ -64,6 +64,7 @@ class Intervals:
     took: Floats  # by the step times
     pause: Integers  # the kinds of evaluations and saves in it (`PauseKind`), 0 for none
     set_clock: int = -1  # the interval in which the clock was set by an hour, which `passed` does not contain
+    set_back: Flags | None = None  # the clock goes back otherwise; None if it never does
 
     @property
     def lost(self) -> Floats:
@@ -75,12 +76,6 @@ class Intervals:
         """The intervals with an evaluation or a save."""
         paused: Flags = self.pause > 0
         return paused
-
-    @property
-    def set_back(self) -> Flags:
-        """The intervals in which the clock was set back, so that no time of theirs is known."""
-        set_back: Flags = self.passed < -SLACK
-        return set_back
 
     def find_gaps(self, share: float = 1.0) -> Flags:
         """Return the intervals that are much longer than their steps, or by this share of that."""
@@ -130,7 +125,7 @@ def compare_clocks(timed: Timing, window: Window, checkpoints: Checkpoints, *, a
         intervals = _mark_regular(intervals)
     share = measure_share(timed, window)
     gaps = intervals.find_gaps()
-    free = ~intervals.paused & ~intervals.set_back
+    free = ~intervals.paused
     inside = free & (intervals.first >= window.first) & (intervals.last <= window.last)
     late = free & (intervals.first >= share.first)
     # Also in the warm-up: a step is slow there, but no time passes that no step takes.
@@ -178,10 +173,21 @@ def find_intervals(timed: Timing) -> Intervals | None:
     valid = np.isfinite(expected) & (expected > 0) & ((np.diff(unknown[row]) == 0) | own)
     if pauses.is_usual_work(first, pause):
         pause = np.zeros_like(pause)
+    back = ~own & (passed < -SLACK)
+    if back.any():
+        anew = back & np.isfinite(since)  # the clock of another process, which began with its steps
+        valid &= ~anew
+        back &= ~anew
+        untimed = back & ~valid  # steps that are timed by their stamps
+        expected = np.where(untimed, np.diff(steps.index[row]) * float(np.nanmedian(seconds)), expected)
+        valid |= untimed
     intervals = Intervals(
         row[1:][valid], first[valid], steps.index[row[1:]][valid], passed[valid], expected[valid], pause[valid]
     )
-    return _take_hour_out(intervals) if valid.any() else None
+    if not valid.any():
+        return None
+    intervals = _take_hour_out(intervals)
+    return _mirror_jumps_back(intervals, back[valid]) if back.any() else intervals
 
 
 def _keep_last_of_bursts(rows: Integers, stamp: Floats, known: Floats) -> Integers:
@@ -219,9 +225,20 @@ def _take_hour_out(intervals: Intervals) -> Intervals:
         return intervals
     passed = intervals.passed.copy()
     passed[place] -= HOUR if lost > 0 else -HOUR
-    return Intervals(
-        intervals.row, intervals.first, intervals.last, passed, intervals.took, intervals.pause, set_clock=place
-    )
+    return replace(intervals, passed=passed, set_clock=place)
+
+
+def _mirror_jumps_back(intervals: Intervals, back: Flags) -> Intervals:
+    """Return the intervals with a gap of the same size where the clock goes back, unless it was set by an hour.
+
+    What passed there is unknown: an hour that was set back hides a gap of 50 minutes.
+    """
+    if intervals.set_clock >= 0:
+        back = back.copy()
+        back[intervals.set_clock] = False
+    passed = np.where(back, intervals.took + np.abs(intervals.lost), intervals.passed)
+    pause = np.where(back, 0, intervals.pause)
+    return replace(intervals, passed=passed, pause=pause, set_back=back if back.any() else None)
 
 
 def _compute_ratio(intervals: Intervals, which: Flags) -> ClockRatio | None:
@@ -423,10 +440,11 @@ def list_notes(
         row = int(intervals.row[intervals.set_clock])
         text = f"the clock was set by an hour before step {steps.index[row]}: the hour is taken out"
         yield Note(NoteCode.CLOCK_SET, text, int(steps.line[row]))
-    if intervals.set_back.any():
+    if intervals.set_back is not None:
         place = int(np.argmax(intervals.set_back))
-        row, seconds = int(intervals.row[place]), format_seconds(-float(intervals.lost[place]))
-        text = f"the clock was set back by {seconds} before step {steps.index[row]}: what passed there is unknown"
+        seconds = format_seconds(float(intervals.lost[place]))
+        row = int(intervals.row[place])
+        text = f"the clock goes back by {seconds} before step {steps.index[row]}: how long that step took is unknown"
         yield Note(NoteCode.CLOCK_SET, text, int(steps.line[row]))
     if len(check.pauses.row):
         yield from _note_pauses(check, timed)

@@ -111,6 +111,16 @@ def test_step_that_costs_all_is_named_alone() -> None:
     assert problem.text.startswith("step 80 outside the window")
 
 
+def test_run_is_recorded_and_judged_by_one_level() -> None:
+    """Without a baseline its window has the mean, judged by its recording the trimmed mean."""
+    saves = slow({range(step, step + 1): 6.0 for step in range(18, 200, 20)}, 200)
+    window = Window(100, 199)
+    drafted = replace(recorded({}), window=window, steps=200)
+    observed = {Observed(name): value for name, value in judge(saves, drafted).observed}
+    baseline = replace(recorded(observed), window=window._replace(statistic="trimmed_mean"), steps=200)
+    assert judge(saves, baseline).problems == ()
+
+
 def test_tolerance_of_the_session_counts() -> None:
     from builders import NOW, log, run, segment
 

@@ -123,6 +123,16 @@ def test_set_clock_is_noted() -> None:
     assert notes[NoteCode.CLOCK_SET].text.startswith("the clock was set by an hour before step 31")
 
 
+@pytest.mark.parametrize(
+    ("step", "jump", "red"), [(47, -600.0, True), (30, -600.0, True), (47, -7200.0, True), (47, -8.0, False)]
+)
+def test_clock_that_goes_back_hides_a_gap(step: int, jump: float, red: bool) -> None:
+    """An hour that was set back and a gap of 50 minutes are one jump of 10 minutes."""
+    measured = judge(clocked({step: jump}))
+    assert reasons(measured) == [Reason.WALL_CLOCK] * red
+    assert NoteCode.CLOCK_SET in {note.code for note in measured.notes}
+
+
 def test_pauses_are_counted() -> None:
     columns = clocked({20: 60.0, 40: 60.0}, paused=pauses_at(20, 40))
     notes = {note.code: note for note in judge(columns).notes}
@@ -200,7 +210,7 @@ def test_clock_that_is_set_back_hides_no_gap() -> None:
     measured = judge(clocked({20: -1800.0, 30: 1800.0}))
     assert reasons(measured) == [Reason.WALL_CLOCK]
     notes = {note.code: note for note in judge(clocked({20: -1800.0})).notes}
-    assert notes[NoteCode.CLOCK_SET].text.startswith("the clock was set back by 1800.0 s before step 20")
+    assert notes[NoteCode.CLOCK_SET].text.startswith("the clock goes back by 1800.0 s before step 20")
 
 
 @pytest.mark.parametrize(("seconds", "noted"), [(0.08, False), (0.17, True)])

@@ -140,6 +140,11 @@ ORDINARY: Mapping[str, Night] = {
     "resumed-without-overlap": Night(megatron, alter(), OwnRun(steps=100), restart(70, 70)),
     "resumed-in-window": Night(megatron, alter(), OwnRun(steps=100), restart(40, 25)),
     "resumed-in-last-half": Night(megatron, alter(), LONG, restart(180, 160)),
+    "slow-save-steps-recorded": Night(megatron, alter(), at(LONG, slower=lambda step: 4.0 if step % 25 == 0 else 1.0)),
+    "slow-save-steps-recorded-titan": Night(
+        titan, alter(), at(LONG, slower=lambda step: 4.0 if step % 25 == 0 else 1.0)
+    ),
+    "clock-set-back-by-seconds": Night(megatron, alter(gaps={50: -7.0})),
     "longer-run": Night(megatron, alter(), OwnRun(steps=100)),
 }
 """Nights on which nothing is wrong."""
@@ -179,6 +184,8 @@ BAD: Mapping[str, Night] = {
         alter(steps=1000, slower=lambda step: 1.24 if step >= 46 else 1.0),
         at(SHORT, slower=lambda step: 10.0 if step == 47 else 1.0),
     ),
+    "hang-in-the-hour-set-back": Night(megatron, alter(gaps={55: 3000.0 - 3600.0})),
+    "hang-in-the-hour-set-back-stamps-only": Night(titan, alter(gaps={63: 3000.0 - 3600.0}), OwnRun(steps=100)),
     "nanotron-data-loading": Night(nanotron, alter(gaps=UNTIMED), LONG),
     "slow-tail": Night(megatron, slow_from(45, 1.3), OwnRun(steps=100)),
     "slow-first-half": Night(megatron, slow_from(20, 1.4, 480), OwnRun(steps=1000)),
