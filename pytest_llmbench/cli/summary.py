@@ -261,14 +261,16 @@ def _find_drift(measured: Steps, steps: Steps) -> float | None:
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
     from pytest_llmbench.measure.attempts import choose_segment
-    from pytest_llmbench.measure.validity import UNKNOWN_STEPS, make_stand_in
+    from pytest_llmbench.measure.validity import UNKNOWN_STEPS, count_own_steps, make_stand_in
     from pytest_llmbench.measure.window import USUAL
 
     if run.identity.key is not None:
         return catalog.baselines[run.identity.key][0]
     wanted = window or USUAL
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
-    return make_stand_in(run, _choose_window(choice.segment, None, window)[0] if choice else wanted)
+    if choice is None:
+        return make_stand_in(run, wanted, UNKNOWN_STEPS)
+    return make_stand_in(run, _choose_window(choice.segment, None, window)[0], count_own_steps(choice))
 
 
 def _choose_window(segment: Segment, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:

@@ -31,7 +31,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.measure import configuration, dropped_records, training
 from pytest_llmbench.measure.attempts import Choice, is_finished, is_traced
-from pytest_llmbench.measure.window import Timing, find_gaps
+from pytest_llmbench.measure.window import Timing, count_steps, find_gaps
 
 if TYPE_CHECKING:
     pass
@@ -227,8 +227,15 @@ def find_not_finite(steps: Steps) -> Iterator[Problem]:
             yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
 
 
-def make_stand_in(run: Run, window: Window) -> Baseline:
-    """Return a baseline that expects nothing of a run but that its window is whole; zeros are numbers nobody knows.
+def count_own_steps(choice: Choice) -> int:
+    """Return how many steps a run without a baseline has; UNKNOWN_STEPS if it died and its log prints no total."""
+    segment, ending = choice.segment, choice.attempt.log.ending
+    died = ending is not None and not ending.went_on and not segment.finished
+    return UNKNOWN_STEPS if died and segment.total_steps is None else count_steps(segment)
+
+
+def make_stand_in(run: Run, window: Window, steps: int) -> Baseline:
+    """Return a baseline that expects nothing of a run but its steps and its window; zeros are unknown numbers.
 
     Only what is wrong with the run may be asked of it: no metric follows from it (`step_time_only`).
     """
@@ -241,7 +248,7 @@ def make_stand_in(run: Run, window: Window) -> Baseline:
         cells=(),
         window=window,
         timed="mean",
-        steps=UNKNOWN_STEPS,
+        steps=steps,
         dialect=next(dialects, "any"),
         peak_tflops=math.nan,
         source=Source(""),

@@ -31,14 +31,13 @@ from pytest_llmbench.core.models import (
     Recipe,
     Run,
     RunMatch,
-    Segment,
     Source,
 )
 from pytest_llmbench.ingest.discover.path_patterns import make_pattern
 from pytest_llmbench.ingest.discover.run_facts import collect_facts, list_parts
-from pytest_llmbench.measure.attempts import choose_segment
-from pytest_llmbench.measure.validity import UNKNOWN_STEPS
-from pytest_llmbench.measure.window import USUAL, choose_own_window, count_steps
+from pytest_llmbench.measure.attempts import Choice, choose_segment
+from pytest_llmbench.measure.validity import UNKNOWN_STEPS, count_own_steps
+from pytest_llmbench.measure.window import USUAL, choose_own_window
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.described_run import UNKNOWN, DescribedRun, describe_run, name_model
 from pytest_llmbench.pipeline.settings import Settings
@@ -197,7 +196,7 @@ def _make_baseline(
     described: DescribedRun,
     peaks: Mapping[tuple[str, str], float],
 ) -> Baseline:
-    segment = _choose_segment(runs)
+    choice = _choose_segment(runs)
     recipe, size = name_model(described, match.path, dialect)
     gpu, dtype = described.get_text("gpu"), described.get_text("dtype")
     key = Key(recipe, size, OWN, gpu, dtype, described.get_number("gpus") or 0, task=described.get_text("task", ""))
@@ -213,9 +212,9 @@ def _make_baseline(
         kind=BaselineKind.RECIPE,
         step_seconds=math.nan,
         cells=(),
-        window=choose_own_window(segment),
+        window=choose_own_window(choice.segment),
         timed="mean",
-        steps=count_steps(segment),
+        steps=count_own_steps(choice),
         dialect=dialect,
         peak_tflops=float(find_peak(gpu, dtype) or peaks.get((gpu, dtype), math.nan)),
         source=Source(f"runs at {match.path}"),
@@ -223,10 +222,11 @@ def _make_baseline(
     )
 
 
-def _choose_segment(runs: Sequence[Run]) -> Segment:
-    """Return the part of the newest run that would be judged."""
-    choices = (choose_segment(run.attempts, USUAL, UNKNOWN_STEPS) for run in runs)
-    return next(choice.segment for choice in choices if choice is not None and len(choice.segment.steps))
+def _choose_segment(runs: Sequence[Run]) -> Choice:
+    """Return the part that would be judged of the newest run that did not die, else of the newest run."""
+    chosen = (choose_segment(run.attempts, USUAL, UNKNOWN_STEPS) for run in runs)
+    choices = [choice for choice in chosen if choice is not None and len(choice.segment.steps)]
+    return next((choice for choice in choices if count_own_steps(choice) != UNKNOWN_STEPS), choices[0])
 
 
 def _name_apart(baseline: Baseline, described: DescribedRun, taken: Mapping[Key, Baseline]) -> Baseline:

@@ -73,6 +73,9 @@ UNSETTLED = "not recorded: the steps of {} have no level: {}; record runs whose 
 OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
 """What judging notes of the steps, and recording too."""
 
+BESIDE = (NoteCode.WALL_CLOCK, NoteCode.SLOW_OUTSIDE_WINDOW)
+"""The same of what the recorded step time does not contain: later runs may lose as much."""
+
 GIT_SECONDS = 5  # git answers at once, or its folder hangs
 
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
@@ -154,7 +157,7 @@ def _record(
     places = (*settings.baselines, settings.record) if settings.record else settings.baselines
     return replace(
         outcome,
-        judgement=replace(outcome.judgement, notes=(*outcome.judgement.notes, *remarks)),
+        judgement=replace(outcome.judgement, notes=tuple(dict.fromkeys((*outcome.judgement.notes, *remarks)))),
         recorded=_describe(recording, remarks),
         recorded_seconds=recording.trimmed_mean_seconds,
         baselines=tuple(dict.fromkeys(places)),
@@ -246,8 +249,9 @@ def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
     notes: dict[NoteCode, Note] = {}
     for run in runs:
         shape = find_shape(run)
-        for note in (*filter(None, [shape.warming_up]), *shape.notes):
-            if note.code in OF_SHAPES and note.code not in notes:
+        beside = (note for note in run.notes if note.code in BESIDE)
+        for note in (*filter(None, [shape.warming_up]), *shape.notes, *beside):
+            if note.code in (*OF_SHAPES, *BESIDE) and note.code not in notes:
                 whose = f"{run.run.id}: " if len(runs) > 1 else ""
                 notes[note.code] = replace(note, text=f"{whose}{note.text}")
     return tuple(notes.values())

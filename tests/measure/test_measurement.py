@@ -31,7 +31,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.measure import measure, metrics, notes
-from pytest_llmbench.measure.validity import make_stand_in
+from pytest_llmbench.measure.validity import UNKNOWN_STEPS, make_stand_in
 
 KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
 
@@ -449,14 +449,16 @@ def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> 
         ),
     ):
         content = run(log(segment(columns, finished=finished, total=total)), key=None)
-        found = measure(content, make_stand_in(content, window), NOW, step_time_only=True)
+        found = measure(content, make_stand_in(content, window, UNKNOWN_STEPS), NOW, step_time_only=True)
         assert [one.reason for one in found.problems[:1]] == ([] if reason is None else [reason])
     assert found.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
 
 
 def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
     content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
-    (problem,) = measure(content, make_stand_in(content, Window(10, 19)), NOW, step_time_only=True).problems
+    (problem,) = measure(
+        content, make_stand_in(content, Window(10, 19), UNKNOWN_STEPS), NOW, step_time_only=True
+    ).problems
     assert problem.text == "stopped after step 19; the log does not say why"
 
 

@@ -245,6 +245,39 @@ def find_wrong(session: Judged, nights: Mapping[str, Night], status: str) -> dic
     return {name: " ".join(seen) for name, seen in statuses.items() if seen[0] != status}
 
 
+DIED = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
+    "slurmstepd: error: *** JOB 77 ON node01 CANCELLED AT 2026-03-02T04:00:00 DUE TO TIME LIMIT ***\n",
+)
+
+
+@pytest.mark.parametrize("tail", ["", *DIED], ids=["end", "memory", "time limit"])
+def test_dead_run_without_total_is_not_recorded(judged: Judge, tmp_path: Path, tail: str) -> None:
+    """A log of MaxText prints no number of steps, and nothing at its end."""
+    write_run(tmp_path, "died-model", maxtext, OwnRun(steps=70, tail=tail), 5)
+    session = judged(f"--llmb-logs={tmp_path}", f"--llmb-record={tmp_path / 'own'}", "-q")
+    (told,) = (one for one in session.reports if one["id"].startswith("died"))
+    assert (told["reason"], session.ret) == (("incomplete", 1) if tail else ("recorded", 0))
+
+
+@pytest.mark.parametrize(
+    ("run", "word"),
+    [
+        (at(LONG, gaps=dict.fromkeys(range(1, 201), 0.8)), "the clock of its lines advances"),
+        (at(LONG, gaps={60: 3000.0}), "gaps between steps outside the window take"),
+        (OwnRun(steps=100, slower=lambda step: 1.4 if step > 50 else 1.0), "to 100 outside the window (11 to 44) took"),
+    ],
+    ids=["data loading", "hang", "tail"],
+)
+def test_recording_reports_time_beside_the_window(judged: Judge, tmp_path: Path, run: OwnRun, word: str) -> None:
+    write_run(tmp_path, "own-model", megatron, run, 5)
+    session = judged(f"--llmb-logs={tmp_path}", f"--llmb-record={tmp_path / 'own'}", "-q")
+    (told,) = (one for one in session.reports if one["id"].startswith("own"))
+    assert told["reason"] == "recorded"
+    assert word in told["text"]
+    assert len(told["notes"]) == len({str(note) for note in told["notes"]})
+
+
 @pytest.mark.slow
 def test_ordinary_nights_stay_green(judged: Judge, tmp_path: Path) -> None:
     assert len(ORDINARY) >= 40
