@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Evidence, Judgement, Measurement, Note, NoteCode, Status, Verdict
@@ -12,10 +14,16 @@ from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations, decide_item_status
 from pytest_llmbench.pipeline.settings import Settings
 
+if TYPE_CHECKING:
+    from pytest_llmbench.ingest.parse.slow_ranks import SlowRankLine
+
 SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 
 # Bytes of a log that are searched once more: about a second.
 MOST = 1 << 30
+
+Bounds = tuple[int, float]
+"""The last line before what counts of a file, and the first line after it."""
 
 
 def with_slow_ranks(judged: JudgedConfigurations, settings: Settings) -> JudgedConfigurations:
@@ -39,28 +47,52 @@ def _add_quotes(judgement: Judgement, measurement: Measurement) -> Judgement:
 
 
 def find_slow_rank(measurement: Measurement) -> Note | None:
-    """Return the note that quotes the measured part of a log on a slow rank, None if it reports none."""
+    """Return the note that quotes what the measured part of a log, or its standard error, reports of a slow rank.
+
+    None if neither reports one.
+    """
+    if measurement.log is None:
+        return None
+    redactor = make_redactor()
+    for log, bounds in _list_places(measurement, measurement.log):
+        reports = _read_reports(log, bounds)
+        if reports:
+            own = log == measurement.log
+            quoted = ", ".join(f'"{redactor.redact(report.text)}" (line {report.line})' for report in reports)
+            text = f"{'the log' if own else log.name} reports a slow rank: {quoted}"
+            return Note(NoteCode.SLOW_RANK, text, reports[0].line if own else 0)
+    return None
+
+
+def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bounds]]:
+    """Yield the log and its standard error, each with the last line before and the first line after what counts."""
+    attempt = next((attempt for attempt in measurement.run.attempts if attempt.files.log == log), None)
+    yield log, _find_bounds(measurement)
+    if attempt is not None and attempt.files.err is not None and len(attempt.log.segments) == 1:
+        yield attempt.files.err, (0, math.inf)  # where several parts begin in it is unknown
+
+
+def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
+    """Return the reports in a file; nothing if it can no longer be read."""
     from pytest_llmbench.ingest.parse.slow_ranks import find_slow_ranks
     from pytest_llmbench.ingest.sources import files
     from pytest_llmbench.ingest.sources.compressed import Stream
-    from pytest_llmbench.ingest.sources.packed import find_archive
+    from pytest_llmbench.ingest.sources.packed import find_archive, read_unlisted
 
-    log = measurement.log
-    if log is None or find_archive(log) is not None:
-        return None
+    archive = find_archive(log)
+    found: tuple[SlowRankLine, ...] = ()
     try:
-        blocks = _read_within(Stream(files.read_blocks(log), log))
-        reports = find_slow_ranks(blocks, *_find_bounds(measurement))
+        if archive is None:
+            return find_slow_ranks(_read_within(Stream(files.read_blocks(log), log)), *bounds)
+        blocks = _read_within(Stream(files.read_blocks(archive), archive))
+        for _, data in read_unlisted(archive, blocks, [log]):
+            found = find_slow_ranks(_read_within(Stream(data, log)), *bounds)
     except LogError:
-        return None  # it was there when it was judged
-    if not reports:
-        return None
-    redactor = make_redactor()
-    quoted = ", ".join(f'"{redactor.redact(report.text)}" (line {report.line})' for report in reports)
-    return Note(NoteCode.SLOW_RANK, f"the log reports a slow rank: {quoted}", reports[0].line)
+        return found  # it was there when it was judged, or its archive is larger than what is searched
+    return found
 
 
-def _find_bounds(measurement: Measurement) -> tuple[int, float]:
+def _find_bounds(measurement: Measurement) -> Bounds:
     """Return the last line before the measured part of a log, and the first line after it."""
     logs = (attempt.log for attempt in measurement.run.attempts if attempt.files.log == measurement.log)
     parts = next((log.segments for log in logs), ())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -276,6 +278,28 @@ def test_recording_reports_time_beside_the_window(judged: Judge, tmp_path: Path,
     assert told["reason"] == "recorded"
     assert word in told["text"]
     assert len(told["notes"]) == len({str(note) for note in told["notes"]})
+
+
+REPORT = "GPU relative performance:\n Worst performing 2/8 ranks:\n  Rank=5 Node=node07 Score=0.68\n"
+
+
+@pytest.mark.parametrize("place", ["log", "stderr", "archive"])
+def test_slow_rank_is_quoted_from_each_place(judged: Judge, tmp_path: Path, place: str) -> None:
+    write_run(tmp_path / "rec", "own-model", megatron, OwnRun(), 5)
+    assert judged(f"--llmb-logs={tmp_path / 'rec'}", f"--llmb-record={tmp_path / 'own'}", "-q").ret == 0
+    lines = {} if place == "stderr" else {30: REPORT}
+    slow = OwnRun(seconds=2.4, start=OwnRun().start + timedelta(days=1), lines=lines)
+    log = write_run(tmp_path / "tonight", "own-model", megatron, slow, 6)
+    if place == "stderr":
+        log.with_suffix(".err").write_text(REPORT, encoding="utf-8")
+    elif place == "archive":
+        with tarfile.open(tmp_path / "tonight" / "logs.tar.gz", "w:gz") as archive:
+            archive.add(log.parent, arcname=log.parent.name)
+        shutil.rmtree(log.parent)
+    session = judged(f"--llmb-logs={tmp_path / 'tonight'}", f"--llmb-baselines={tmp_path / 'own'}", "-q")
+    (told,) = (one for one in session.reports if one["id"].startswith("own"))
+    source = f"{log.stem}.err" if place == "stderr" else "the log"
+    assert f'{source} reports a slow rank: "Rank=5 Node=node07 Score=0.68"' in told["text"]
 
 
 @pytest.mark.slow

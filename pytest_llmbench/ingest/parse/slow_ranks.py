@@ -1,7 +1,8 @@
 """The lines in which a log itself reports a slow rank or node.
 
 Known are the reports of nvidia-resiliency-ext (also in NeMo and Megatron-LM), of Megatron-LM's straggler detector, of
-dlrover, and sentences that name a slow rank or node. A red item quotes them: a log is read for that once more.
+dlrover, the straggler effect in the summary of DeepSpeed's communication logger, and sentences that name a slow rank or
+node. A red item quotes them: a log is read for that once more.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ _SCORE = re.compile(rb"\bRank=\d{1,7},? +Node=[\w.:-]{1,99},? +Score=(\d{1,3}(?:
 _THROUGHPUT = re.compile(
     rb"MnEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)(?:TF)?/\d{1,7}\b.{0,99}?MxEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)"
 )
+
+# The table of DeepSpeed's `log_summary(show_straggler=True)`: for each size the time of the fastest rank in all calls,
+# and how much longer this rank waited for the slowest.
+_EFFECT = re.compile(rb"Message Size +Count +Total comm lat\(ms\) +Total straggler\(ms\)")
+_EFFECT_ROW = re.compile(rb"^ +([\d.]+ [KMGT]?B) +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ *\r?$", re.MULTILINE)
+_EFFECT_SIZE = 20_000  # bytes of the table
 
 _NUMBERED = rb"(?:is|are|was|were)?\W{0,6}\d{1,7}(?![\d.]*[\w.]*[A-Za-z%])"
 _SUBJECT = (
@@ -76,6 +83,8 @@ def find_slow_ranks(blocks: Iterable[bytes], begin: int, end: float) -> tuple[Sl
 def _read_line(hit: Hit) -> SlowRankLine | None:
     begin = find_line_begin(hit.text, max(0, hit.start - LENGTH), hit.start)
     text = hit.text[begin : find_line_stop(hit.text, hit.start, hit.end)][:LONGEST]
+    if _EFFECT.search(text):
+        return _read_effect(hit)
     if match := _THROUGHPUT.search(text):
         slowest, fastest = float(match[1]), float(match[2])
         score, quoted = (slowest / fastest if fastest else 1.0), match[0]
@@ -84,6 +93,23 @@ def _read_line(hit: Hit) -> SlowRankLine | None:
     if score < SLOW or (score == 1 and _names_slow_one(text)):
         return SlowRankLine(hit.line, make_printable(quoted, LENGTH), score)
     return None
+
+
+def _read_effect(hit: Hit) -> SlowRankLine | None:
+    """Return the row of a table of straggler effects in which most time was waited."""
+    rows = list(_EFFECT_ROW.finditer(hit.text[hit.start : hit.start + _EFFECT_SIZE]))
+    if not rows:
+        return None
+    worst = max(rows, key=lambda row: float(row[4]))
+    shortest, waited = float(worst[3]), float(worst[4])
+    score = shortest / (shortest + waited) if waited > 0 else 1.0
+    if score >= SLOW:
+        return None
+    line = hit.line + hit.text.count(b"\n", hit.start, hit.start + worst.start())
+    size, count = worst[1].decode(), worst[2].decode()
+    return SlowRankLine(
+        line, Quote(f"straggler {waited:g} ms beside {shortest:g} ms in {count} calls of {size}"), score
+    )
 
 
 def _names_slow_one(text: bytes) -> bool:

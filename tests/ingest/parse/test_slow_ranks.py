@@ -64,6 +64,26 @@ def test_worst_score_of_a_report_is_quoted() -> None:
     assert find(MEGATRON.format(slowest="270.10")) == [(1, "MnEtpt/Rnk: 270.10TF/5 | MxEtpt/Rnk: 400.00")]
 
 
+EFFECT = (
+    "_______________________________\nBreakdown with straggler effect\n-------------------------------\n"
+    "Comm. Op            Message Size        Count               Total comm lat(ms)  Total straggler(ms) "
+    "Avg comm lat(ms)    Avg straggler(ms)   \n"
+    "all_reduce\n"
+    "                    2.0 KB              146                 11.12               1.02                0.08"
+    "                0.01                \n"
+    "                    1.2 GB              100                 8000.00             {waited}             80.00"
+    "               21.00               \n"
+)
+
+
+@pytest.mark.parametrize(
+    ("waited", "found"),
+    [("2100.00", [(7, "straggler 2100 ms beside 8000 ms in 100 calls of 1.2 GB")]), ("300.00", []), ("0.00", [])],
+)
+def test_straggler_effect_of_deepspeed_is_quoted(waited: str, found: list[tuple[int, str]]) -> None:
+    assert find(EFFECT.format(waited=waited)) == found
+
+
 def test_reports_of_other_parts_are_left_out() -> None:
     text = "Detected straggler on rank 1\nstep 1\nDetected straggler on rank 2\nstep 2\nDetected straggler on rank 3\n"
     assert find(text, 1, 5) == [(3, "Detected straggler on rank 2")]
