@@ -41,8 +41,8 @@ def _parse_slower(text: str) -> float:
 
 def _parse_reason(text: str) -> Reason:
     if text not in ACCEPTABLE:
-        near = did_you_mean(text, sorted(ACCEPTABLE))
-        raise ValueError(f"found {text!r}, expected one of {', '.join(sorted(ACCEPTABLE))}{near}")
+        codes = sorted(map(str, ACCEPTABLE))
+        raise ValueError(f"found {text!r}, expected one of {', '.join(codes)}{did_you_mean(text, codes)}")
     return Reason(text)
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders import KEY
 
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models import Acknowledgement, Reason
+from pytest_llmbench.core.models import ACCEPTABLE, Acknowledgement, Reason
 from pytest_llmbench.pipeline.acknowledgements import read_acknowledged, read_last_repair
 
 TODAY = date(2025, 11, 20)
@@ -84,7 +84,8 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, tex
         (
             "slower: 6%",
             "accept: wall-clok",
-            "4: found 'wall-clok', expected one of baseline-contradicts, ",
+            f"4: found 'wall-clok', expected one of {', '.join(sorted(map(str, ACCEPTABLE)))} "
+            "(did you mean 'wall-clock'?)",
         ),
         ("slower: 6%", "accept: window-incomplete", "4: found 'window-incomplete', expected one of"),
         ("2026-02-01", "2026-11-22", "6: found 2026-11-22, expected at most a year from now, 2026-11-21"),
