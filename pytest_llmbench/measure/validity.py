@@ -230,7 +230,8 @@ def find_not_finite(steps: Steps) -> Iterator[Problem]:
 def count_own_steps(choice: Choice) -> int:
     """Return how many steps a run without a baseline has; UNKNOWN_STEPS if it died and its log prints no total."""
     segment, ending = choice.segment, choice.attempt.log.ending
-    died = ending is not None and not ending.went_on and not segment.finished
+    planned = ending is None or ending.went_on or ending.code is EndingCode.EXITED
+    died = not planned and not segment.finished
     return UNKNOWN_STEPS if died and segment.total_steps is None else count_steps(segment)
 
 

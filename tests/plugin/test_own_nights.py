@@ -253,13 +253,16 @@ DIED = (
 )
 
 
-@pytest.mark.parametrize("tail", ["", *DIED], ids=["end", "memory", "time limit"])
+PLANNED = "Time limit reached. Elapsed time is 0:30:02. Signaling Trainer to stop.\n"
+
+
+@pytest.mark.parametrize("tail", ["", PLANNED, *DIED], ids=["end", "planned end", "memory", "time limit"])
 def test_dead_run_without_total_is_not_recorded(judged: Judge, tmp_path: Path, tail: str) -> None:
     """A log of MaxText prints no number of steps, and nothing at its end."""
     write_run(tmp_path, "died-model", maxtext, OwnRun(steps=70, tail=tail), 5)
     session = judged(f"--llmb-logs={tmp_path}", f"--llmb-record={tmp_path / 'own'}", "-q")
     (told,) = (one for one in session.reports if one["id"].startswith("died"))
-    assert (told["reason"], session.ret) == (("incomplete", 1) if tail else ("recorded", 0))
+    assert (told["reason"], session.ret) == (("incomplete", 1) if tail in DIED else ("recorded", 0))
 
 
 @pytest.mark.parametrize(
