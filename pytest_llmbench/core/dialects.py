@@ -195,7 +195,8 @@ APART = ("testing", "saving")
 GROUPS = (
     *("step", *(name for row in TIMED for name in row)),
     *APART,
-    *("unit", "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes", "throughput"),
+    *("unit", "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes"),
+    *("throughput", "learning_rate", "step_tokens", "target_tokens", "consumed_tokens"),
 )
 """The groups of a pattern: what a line says of a step."""
 

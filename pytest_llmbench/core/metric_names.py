@@ -20,6 +20,9 @@ class MetricKind(StrEnum):
     BATCH = "batch"  # samples of a step, of all GPUs
     LEARNING_RATE = "learning-rate"
     CONSUMED = "consumed"  # samples of the run so far
+    SAMPLES = "samples"  # samples per second of all GPUs
+    STEP_TOKENS = "step-tokens"  # tokens of a step
+    TARGETS = "targets"  # those of them whose loss counts
     VALIDATION_LOSS = "validation-loss"  # of the validation that ended after this step
 
 
@@ -45,12 +48,17 @@ METRIC_NAMES = {
     # GPT-NeoX
     "runtime/iteration_time": MetricKind.INTERVAL_SECONDS,
     "runtime/flops_per_sec_per_gpu": MetricKind.FLOPS,
+    "runtime/samples_per_sec": MetricKind.SAMPLES,
     "train/lm_loss": MetricKind.LOSS,
+    "train/learning_rate": MetricKind.LEARNING_RATE,
     "validation/lm_loss": MetricKind.VALIDATION_LOSS,
     # MaxText
     "perf/step_time_seconds": MetricKind.STEP_SECONDS,
     "perf/per_device_tflops_per_sec": MetricKind.TFLOPS,
     "perf/per_device_tokens_per_sec": MetricKind.TOKENS,
+    "perf/per_device_tokens": MetricKind.STEP_TOKENS,
+    "learning/total_weights": MetricKind.TARGETS,
+    "learning/current_learning_rate": MetricKind.LEARNING_RATE,
     "learning/loss": MetricKind.LOSS,
     "learning/grad_norm": MetricKind.GRAD_NORM,
     "eval/avg_loss": MetricKind.VALIDATION_LOSS,
@@ -61,6 +69,7 @@ METRIC_NAMES = {
     "TFLOPS_per_GPU": MetricKind.TFLOPS,
     "lr": MetricKind.LEARNING_RATE,
     "consumed_samples": MetricKind.CONSUMED,
+    "global_batch_size": MetricKind.BATCH,
 }
 
 _TIMES = (MetricKind.STEP_SECONDS, MetricKind.INTERVAL_SECONDS, MetricKind.RESTARTED_SECONDS)

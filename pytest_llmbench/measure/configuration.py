@@ -29,6 +29,7 @@ from pytest_llmbench.core.models import (
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.rounding import find_last_unit, refine_units
 from pytest_llmbench.measure.attempts import Choice
+from pytest_llmbench.measure.training import is_rewarded
 from pytest_llmbench.measure.window import Timing, begins
 
 if TYPE_CHECKING:
@@ -52,12 +53,15 @@ SHAPES_AGREE = 0.02  # how far the tokens that shapes hold may lie from those of
 # How much less work a step may hold than those of the recorded runs, and than those at the beginning of its window
 LESS_THAN_RECORDED = 0.05
 LESS_THAN_BEFORE = 0.1
+LESS_ANSWERED = 0.3  # the first of them if a model learns from rewards: its answers have other lengths in each run
 DEVIATIONS = 4  # the same in deviations of a mean, where the work changes from step to step
 FEWEST_STEPS = 9  # in a shorter window nothing shows that a level changed
 
 WORK = {
     Observed.SAMPLES_PER_STEP: "samples",
     Observed.TOKENS_PER_STEP: "tokens",
+    Observed.TARGETS_PER_STEP: "tokens whose loss counts",
+    Observed.SAMPLES_BY_RATE: "samples (samples/s x step time)",
     Observed.TOKENS_BY_RATE: "tokens of a GPU (tokens/s x step time)",
 }
 """What a recording keeps of the work of a step, in words."""
@@ -100,7 +104,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
     yield from _find_misstated(choice, timed, baseline)
     yield from _check_rates(timed, baseline)
-    yield from _find_less_work(timed, baseline)
+    yield from _find_less_work(timed, baseline, is_rewarded(run, choice, baseline))
 
 
 def _find_misstated(choice: Choice, timed: Timing, baseline: Baseline) -> Iterator[Problem]:
@@ -373,19 +377,28 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
         yield Problem(Reason.WRONG_CONFIGURATION, text)
 
 
-def _find_less_work(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
+def _find_less_work(timed: Timing, baseline: Baseline, rewarded: bool) -> Iterator[Problem]:
     """Yield steps that hold less work than those of the recorded runs, or than the first ones of the window."""
     recorded = baseline.observed
+    least = LESS_ANSWERED if rewarded else LESS_THAN_RECORDED
     for name, work in _list_work(timed).items():
         median = compute_median(work)
         share = median / recorded[name] if recorded.get(name) else 1.0
         line = int(timed.window.line[0])
-        rates = timed.steps.tokens_per_second_per_gpu
-        coarse = _compute_rounding(timed.steps, rates, timed.counted) if name is Observed.TOKENS_BY_RATE else 0.0
-        if share < 1 - max(LESS_THAN_RECORDED, DEVIATIONS * _estimate_error(work), 2 * coarse):
+        coarse = _compute_rounding_of(name, timed)
+        if share < 1 - max(least, DEVIATIONS * _estimate_error(work), 2 * coarse):
             yield Problem(Reason.LESS_WORK, _compare_work(name, median, recorded[name]), line)
-        elif text := _describe_drop(work, WORK[name]):
+        elif not rewarded and (text := _describe_drop(work, WORK[name])):
             yield Problem(Reason.LESS_WORK, text, line)
+
+
+def _compute_rounding_of(name: Observed, timed: Timing) -> float:
+    """Return how far work that follows from a printed rate may be off, as a fraction; 0 for counted work."""
+    if name is Observed.TOKENS_BY_RATE:
+        return _compute_rounding(timed.steps, timed.steps.tokens_per_second_per_gpu, timed.counted)
+    if name is Observed.SAMPLES_BY_RATE:
+        return _compute_rounding(timed.steps, timed.steps.samples_per_second, timed.counted)
+    return 0.0
 
 
 def _list_work(timed: Timing) -> Mapping[Observed, Floats]:
@@ -393,12 +406,12 @@ def _list_work(timed: Timing) -> Mapping[Observed, Floats]:
     window = timed.window
     if not len(window):
         return {}
-    counted = [_count_samples(timed.steps, timed), window.samples_per_second * window.seconds, window.global_batch_size]
-    tokens = [window.step_tokens, window.target_tokens]
     by_rate = timed.steps.tokens_per_second_per_gpu[timed.counted] * timed.steps.seconds[timed.counted]
     columns = {
-        Observed.SAMPLES_PER_STEP: counted,
-        Observed.TOKENS_PER_STEP: tokens,
+        Observed.SAMPLES_PER_STEP: [_count_samples(timed.steps, timed), window.global_batch_size],
+        Observed.TOKENS_PER_STEP: [window.step_tokens],
+        Observed.TARGETS_PER_STEP: [window.target_tokens],
+        Observed.SAMPLES_BY_RATE: [window.samples_per_second * window.seconds],
         Observed.TOKENS_BY_RATE: [by_rate[~timed.filled[timed.counted]]],
     }
     finite = {name: [values[np.isfinite(values) & (values > 0)] for values in of] for name, of in columns.items()}

@@ -46,6 +46,7 @@ FEWEST = 3  # so many losses are the first ones at least
 HALVES = 20  # from so many losses on the calmer half of the run shows the noise: the other one may diverge
 DEVIATIONS = 4  # by so many deviations of single losses medians differ by no chance
 
+STUCK = 0.1  # the share of its first value, and of the recorded fall, that a loss has to lose so as not to stand still
 COLLAPSED_FROM = 0.1  # a loss that falls from here to 0 at once does not learn; a smaller one may be rounded to 0
 SILENCE = 3  # a loss that is printed no more is missing for so many times its longest gap
 
@@ -99,7 +100,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline) -
     curve, recorded = _make_curve(choice, timed.steps), baseline.observed
     texts = [
         *_find_no_update(choice, timed, curve, recorded),
-        *_find_bad_loss(run, choice, window, baseline),
+        *_find_bad_loss(run, choice, window, baseline, recorded),
         *_find_collapse(run, choice, curve, baseline),
         *_find_lost_loss(choice, timed.steps),
     ]
@@ -219,18 +220,35 @@ def _find_skipped(steps: Steps) -> Iterator[str]:
 # --- losses that are none of a model that learns ------------------------------------------------------------
 
 
-def _find_bad_loss(run: Run, choice: Choice, window: Steps, baseline: Baseline) -> Iterator[str]:
+def _find_bad_loss(
+    run: Run, choice: Choice, window: Steps, baseline: Baseline, recorded: Mapping[str, float]
+) -> Iterator[str]:
     """Yield why the losses of the window are none of a language model that learns."""
     loss = _select_losses(choice, window)
     if not len(loss.values):
         return
     negative = bool((loss.values < 0).any())
     # Who is rewarded is asked last: it takes longer than all the rest, and few losses are odd.
-    if (negative or _is_certain(loss, choice, window)) and not is_rewarded(run, choice, baseline):
+    stuck = _describe_stuck_loss(loss, recorded)
+    if (negative or stuck or _is_certain(loss, choice, window)) and not is_rewarded(run, choice, baseline):
         if negative:
             yield f"the loss is {loss.values.min():g}: a cross-entropy is never negative"
         else:
-            yield f"the loss is {loss.values[0]:g} in every step of the window"
+            yield f"the loss is {loss.values[0]:g} in every step of the window{stuck}"
+
+
+def _describe_stuck_loss(loss: WindowValues, recorded: Mapping[str, float]) -> str:
+    """Return how a loss that stands still differs from that of the recorded runs, empty if it need not differ."""
+    first, last = recorded.get(Observed.FIRST_LOSS), recorded.get(Observed.LAST_LOSS)
+    if first is None or last is None or not loss.stand_still:
+        return ""
+    value = float(loss.values[0])
+    fell = first - last
+    if fell > STUCK * first and value - last > STUCK * fell:
+        return f", that of the recorded runs falls from {first:.4g} to {last:.4g}"
+    if value == 0 and last >= COLLAPSED_FROM:
+        return f", that of the recorded runs is {last:.4g} there"
+    return ""
 
 
 def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
@@ -346,9 +364,13 @@ def _make_curve(choice: Choice, steps: Steps) -> Curve:
 
 
 def _select_losses(choice: Choice, window: Steps) -> WindowValues:
-    """Return the losses of the window; none where the rank that prints has none."""
-    if not choice.attempt.log.prints_loss or _is_of_another_stage(choice, window):
+    """Return the losses of the window, those of some steps where a log need not print all; none where the rank that
+    prints has none."""
+    if _is_of_another_stage(choice, window):
         return WindowValues(window.loss[:0], whole=False)
+    if not choice.attempt.log.prints_loss:
+        printed = window.loss[window.has_loss]
+        return _make_values(printed, len(printed) >= FEWEST)
     return _make_values(window.loss, bool(window.has_loss.all()))
 
 

@@ -152,12 +152,24 @@ def working(observed: dict[str, float], **columns: Any) -> Measurement:
 
 
 LESS: dict[str, Judge] = {
-    "samples/s": partial(working, {"samples_per_step": 64.0}, samples_per_second=np.full(50, 32 / 7.325)),
+    "samples/s": partial(working, {"samples_by_rate": 64.0}, samples_per_second=np.full(50, 32 / 7.325)),
     "samples": partial(working, {"samples_per_step": 64.0}, consumed_samples=32.0 * (INDEX + 1)),
     "batch": partial(working, {"samples_per_step": 64.0}, global_batch_size=np.full(50, 56.0)),
     "tokens/s": partial(working, {"tokens_by_rate": 8192.0}, tokens_per_second_per_gpu=np.full(50, 4096 / 7.325)),
     "packing": partial(working, {"tokens_per_step": 8000.0}, step_tokens=4000 * VARYING),
-    "target tokens": partial(working, {"tokens_per_step": 8000.0}, target_tokens=4000 * VARYING),
+    "target tokens": partial(working, {"targets_per_step": 8000.0}, target_tokens=4000 * VARYING),
+    "labels in as many tokens": partial(
+        working,
+        {"tokens_per_step": 8000.0, "targets_per_step": 7000.0},
+        step_tokens=np.full(50, 8000.0),
+        target_tokens=np.full(50, 3500.0),
+    ),
+    "samples/s beside a count": partial(
+        working,
+        {"samples_per_step": 64.0, "samples_by_rate": 64.0},
+        consumed_samples=64.0 * (INDEX + 1),
+        samples_per_second=np.full(50, 32 / 7.325),
+    ),
     "halved in the window": partial(working, {}, step_tokens=8000 * HALVED * VARYING),
     "batch halved in the window": partial(working, {}, global_batch_size=64 * HALVED),
 }
@@ -168,8 +180,22 @@ def test_less_work_in_a_step_is_invalid(judge: Judge) -> None:
     assert {problem.reason for problem in judge().problems} == {Reason.LESS_WORK}
 
 
+def rewarded(observed: dict[str, float], **columns: Any) -> Measurement:
+    """Return the same of a run that learns from rewards."""
+    recording = Recording("2026-01-01", 1, 7.3, 7.3, 0.1, (7.3,), (), observed=tuple(observed.items()))
+    part = replace(segment(steps(loss=np.full(50, 0.01), **columns)), rewards=True)
+    return measure(run(log(part)), at(BASELINE, recording=recording), NOW)
+
+
+@pytest.mark.parametrize(("share", "reasons"), [(0.5, {Reason.LESS_WORK}), (0.85, set())])
+def test_answers_of_a_rewarded_model_may_be_shorter(share: float, reasons: set[Reason]) -> None:
+    lengths = np.linspace(9000, 7000, 50) * share  # they shorten within a run, too
+    measured = rewarded({"tokens_per_step": 8000.0}, step_tokens=lengths)
+    assert {problem.reason for problem in measured.problems} == reasons
+
+
 AS_MUCH: dict[str, Judge] = {
-    "samples/s of few digits": partial(working, {"samples_per_step": 64.0}, samples_per_second=np.full(50, 8.7)),
+    "samples/s of few digits": partial(working, {"samples_by_rate": 64.0}, samples_per_second=np.full(50, 8.7)),
     "tokens that vary": partial(working, {"tokens_per_step": 8000.0}, step_tokens=7900 * VARYING),
     "a batch that grows": partial(working, {}, global_batch_size=np.where(INDEX < 30, 32.0, 64.0)),
     "batches of very different lengths": partial(

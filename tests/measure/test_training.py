@@ -270,3 +270,26 @@ def test_recordings_keep_losses_and_gradients() -> None:
 def test_gradients_of_half_the_steps_prove_nothing() -> None:
     part = segment(steps(grad_norm=np.zeros(50), has_grad_norm=np.arange(50) % 2 == 0))
     assert measure(run(log(part)), BASELINE, NOW).valid
+
+
+@pytest.mark.parametrize(
+    ("loss", "first", "last", "valid"),
+    [
+        (9.5, 11.0, 4.0, False),  # falls in the recorded runs
+        (0.0, 11.0, 4.0, False),
+        (4.0, 11.0, 4.0, True),  # goes on from where they ended
+        (0.0, 11.0, 0.001, True),  # memorised there, too
+        (11.0, 11.0, 10.9, True),  # hardly moves in them
+    ],
+)
+def test_loss_of_few_digits_that_stands_still_is_compared(loss: float, first: float, last: float, valid: bool) -> None:
+    part = replace(segment(steps(loss=np.full(50, loss))), loss_digits=3)
+    baseline = recorded(first_loss=first, last_loss=last)
+    assert measure(run(replace(log(part), dialect="maxtext")), baseline, NOW).valid == valid
+
+
+def test_zeros_in_losses_of_some_steps_are_seen() -> None:
+    printed = np.arange(50) % 5 == 0
+    part = segment(steps(loss=np.where(printed, 0.0, np.nan), has_loss=printed))
+    measured = measure(run(replace(log(part), prints_loss=False, dialect="mlperf")), BASELINE, NOW)
+    assert reasons(measured) == {Reason.DID_NOT_TRAIN}

@@ -189,6 +189,7 @@ class RegexDialect:
     start: str = ""  # lines that hold it begin a process
     end: str = ""  # lines that hold it end its training
     shipped: bool = False  # it comes with this package, and is tried on logs in which nothing else finds a step
+    rewards: bool = False  # its runs learn from rewards: losses may be 0, and tokens of a step differ from run to run
 
 
 @dataclass(frozen=True, slots=True)

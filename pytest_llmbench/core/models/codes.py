@@ -121,6 +121,8 @@ class Observed(StrEnum):
     GRADIENT_NORM = "gradient_norm"  # the median over the window
     SAMPLES_PER_STEP = "samples_per_step"  # the samples of a step, by the log's own count
     TOKENS_PER_STEP = "tokens_per_step"  # the tokens of a step, by the log's own count
+    TARGETS_PER_STEP = "targets_per_step"  # those of its tokens whose loss counts
+    SAMPLES_BY_RATE = "samples_by_rate"  # the printed samples/s x the printed step time
     TOKENS_BY_RATE = "tokens_by_rate"  # the printed tokens/s of a GPU x the printed step time
 
 

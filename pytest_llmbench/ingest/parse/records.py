@@ -73,6 +73,7 @@ class StepRecord(NamedTuple):
     loss_digits: int = 0  # how many digits the loss is printed with
     rewards: bool = False
     step_tokens: float = NAN  # as in `models.Steps`
+    consumed_tokens: tuple[float, int] | None = None  # tokens since the run began, and how many digits they have
     samples: float = NAN  # samples per second, of all GPUs
     bad_validation: bool = False  # whether it prints a validation loss that is NaN or infinite
     progress: tuple[ProgressRecord, ...] = ()  # of a record of a whole run
@@ -272,6 +273,25 @@ def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> Quote:
     line = text.strip()[: 4 * length].decode("utf-8", "ignore")
     shown = "".join(sign for sign in line if sign.isprintable())
     return Quote(shown if len(shown) <= length else shown[: length - 1] + "…")
+
+
+# Tokens so far are rounded: those of a step follow from two records that are so many units apart.
+FEWEST_UNITS = 100
+
+
+def count_step_tokens(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the records of one attempt, each with the tokens of a step if those so far show them to one percent."""
+    printed = [record.consumed_tokens or (NAN, 0) for record in records]
+    digits = max((count for _, count in printed), default=0)
+    counted, before = [], 0
+    for row, record in enumerate(records):
+        tokens, apart = printed[row][0], FEWEST_UNITS * get_significant_unit(printed[row][0], digits)
+        while before + 1 < row and tokens - printed[before + 1][0] >= apart:
+            before += 1
+        steps, grown = record.step - records[before].step, tokens - printed[before][0]
+        known = steps > 0 and grown >= apart
+        counted.append(record._replace(step_tokens=grown / steps) if known else record)
+    return counted
 
 
 DISAGREEMENT = 0.01

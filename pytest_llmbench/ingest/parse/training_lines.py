@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,17 +38,20 @@ MARKERS = (*VALIDATIONS, OVERFLOW)
 # In the line of a step, or shortly before it, by a text that stands in it: counts since the run began of DeepSpeed and
 # InternEvo, and the single updates of MindFormers.
 BESIDE_STEPS = {
-    b"skipped=": re.compile(rb"step=\d{1,12}, skipped=(?P<count>\d{1,12}), lr="),
+    b"skipped=": re.compile(
+        rb"step=\d{1,12}, skipped=(?P<count>\d{1,12}), lr=(?:\[{1,2}(?P<rates>[\d.e, +-]{1,200})\])?"
+    ),
     b"skip_batches=": re.compile(rb"inf_nan_skip_batches=(?P<count>\d{1,12})(?!\d)"),
     b"overflow cond: True": re.compile(rb"overflow cond: True\b"),
 }
 
 
 class SkipCount(NamedTuple):
-    """How many updates were skipped up to a line."""
+    """How many updates were skipped up to a line, and the largest learning rate that it prints."""
 
     line: int
     total: int
+    rate: float = math.nan
 
 
 class TrainingLines:
@@ -79,7 +83,8 @@ class TrainingLines:
                 continue
             match = matches[-1]
             if "count" in pattern.groupindex:
-                self._counts.append(SkipCount(hit.line, int(match["count"])))
+                rates = match["rates"] if "rates" in pattern.groupindex else None
+                self._counts.append(SkipCount(hit.line, int(match["count"]), _read_largest(rates or b"")))
             elif hit.text.find(b"\n", match.start(), hit.start) < 0 and self._skips[-1:] != [hit.line]:
                 self._skips.append(hit.line)
 
@@ -101,11 +106,15 @@ class TrainingLines:
         first = segment.progress[0].line if segment.progress else segment.first_line
         bad = next((line for line in lines if line >= first and (end is None or line < end)), 0)
         steps = segment.steps
-        if len(steps) and np.isnan(steps.skipped_steps).all():
+        if len(steps) and (self._counts or self._skips):
             counts = [each for each in self._counts if begin < each.line and (end is None or each.line < end)]
             skips = [line for line in self._skips if begin < line and (end is None or line < end)]
             if counts or skips:
-                steps = replace(steps, skipped_steps=_count_skipped(steps, counts, skips))
+                # Records may count them, too: GPT-NeoX, below those of DeepSpeed.
+                skipped = np.fmax(steps.skipped_steps, _count_skipped(steps, counts, skips))
+                steps = replace(steps, skipped_steps=skipped)
+            if counts and np.isnan(steps.learning_rate).all():
+                steps = replace(steps, learning_rate=_place_rates(steps, counts))
         return replace(segment, steps=steps, bad_validation_line=bad)
 
     def _add_skip(self, line: int, match: re.Match[bytes]) -> None:
@@ -120,6 +129,22 @@ class TrainingLines:
             return  # no loss scale is reduced twice from the same value
         self._last_scale = scale
         self._skips.append(line)
+
+
+def _read_largest(rates: bytes) -> float:
+    """Return the largest of some numbers, NaN without any."""
+    try:
+        return max(map(float, rates.split(b",")))
+    except ValueError:
+        return math.nan
+
+
+def _place_rates(steps: Steps, counts: Sequence[SkipCount]) -> Floats:
+    """Return the learning rate that is printed with each step, NaN where none is."""
+    rates = np.full(len(steps), math.nan)
+    rows = np.searchsorted(steps.line, [each.line for each in counts]).clip(max=len(steps) - 1)
+    rates[rows] = [each.rate for each in counts]
+    return rates
 
 
 def _count_skipped(steps: Steps, counts: Sequence[SkipCount], skips: Sequence[int]) -> Floats:

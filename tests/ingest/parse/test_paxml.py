@@ -85,7 +85,7 @@ def test_a_diverged_loss_is_carried_by_the_step_before_it() -> None:
     columns = parse(took() * 3 + loss(3, "nan") + took()).segments[0].steps
     assert columns.has_loss.tolist() == [False, False, True, False]
     assert math.isnan(columns.loss[2])
-    assert not parse(took() * 3 + loss(3, "6.3584294")).segments[0].steps.has_loss.any()
+    assert parse(took() * 3 + loss(3, "6.3584294")).segments[0].steps.loss[2] == 6.3584294
 
 
 @pytest.mark.parametrize(

@@ -227,3 +227,81 @@ def test_a_real_log_of_nanotron() -> None:
     seconds = [float(text.rstrip("K")) * (1000 if text.endswith("K") else 1) / 1000 for text in printed]
     assert segment.steps.seconds.tolist() == pytest.approx(seconds)
     assert set(segment.steps.global_batch_size.tolist()) == {2}
+
+
+WORK: dict[str, tuple[list[str], dict[str, float]]] = {
+    "nanotron": (
+        [
+            f"iteration: {step} / 200 | consumed_tokens: {step * 2.5:.3g}M | elapsed_time_per_iteration_ms: 2K | "
+            "tokens_per_sec: 1.25M | tokens_per_sec_per_gpu: 156K | global_batch_size: 512 | lm_loss: 9.1 | lr: 0 | "
+            "model_tflops_per_gpu: 150 | hardware_tflops_per_gpu: 150 | grad_norm: nan | memory_allocated: 1GB"
+            for step in range(1, 201)
+        ],
+        {"learning_rate": 0.0, "step_tokens": 2.5e6, "grad_norm": nan},
+    ),
+    "automodel": (
+        [
+            f'{{"step": {step}, "epoch": 0, "timestamp": "2026-05-04T06:05:5{step}.392Z", "loss": 5.1, '
+            '"grad_norm": 1.5, "lr": 0.0, "mem": 1.0, "tps": 4000.0, "tps_per_gpu": 500.0, "mfu": null, '
+            '"num_tokens_per_step": 8192, "num_label_tokens": 4096}'
+            for step in range(3)
+        ],
+        {"learning_rate": 0.0, "step_tokens": 8192, "target_tokens": 4096, "grad_norm": 1.5},
+    ),
+    "verl": (
+        [
+            f"step:{step} - actor/grad_norm:np.float64(nan) - actor/lr:1e-06 - timing_s/step:40.5 - "
+            "perf/total_num_tokens:500000 - perf/throughput:1543.2"
+            for step in range(1, 4)
+        ],
+        {"learning_rate": 1e-6, "step_tokens": 500000, "grad_norm": nan},
+    ),
+    "prime_rl": (
+        [
+            f"02:40:5{step} SUCCESS Step {step} | Time: 5.13s | Loss: 0.0001 | Entropy: 0.5 | Grad. Norm: 0.25 | "
+            "LR: 1.00e-06 | Throughput: 100 tokens/s"
+            for step in range(3)
+        ],
+        {"learning_rate": 1e-6, "grad_norm": 0.25},
+    ),
+    "nanochat": (
+        [
+            f"step {step:05d}/00100 (1.00%) | loss: 9.012936 | lrm: 0.00 | dt: 500.00ms | tok/sec: 11,400 | epoch: 1"
+            for step in range(3)
+        ],
+        {"step_tokens": 5700},
+    ),
+    "llm_c": (
+        [
+            f"step    {step}/10 | loss 11.133732 (+nanz)| norm 52.9732 (+nanz)| lr 0.00e+00 | 3000.00 ms | "
+            "42.6% bf16 MFU | 343080 tok/s"
+            for step in range(1, 4)
+        ],
+        {"step_tokens": 1029240, "learning_rate": 0.0},
+    ),
+}
+"""Lines of each framework, and what their last one says of the work of a step and of its update."""
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_shipped_patterns_read_work_and_updates(name: str) -> None:
+    lines, expected = WORK[name]
+    log = parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED)
+    columns = log.segments[0].steps
+    assert (log.dialect, len(columns)) == (name, len(lines))
+    values = {column: float(getattr(columns, column)[-1]) for column in expected}
+    assert values == pytest.approx(expected, nan_ok=True, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["verl", "prime_rl"])
+def test_rewarded_frameworks_are_marked(name: str) -> None:
+    lines, _ = WORK[name]
+    assert parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED).segments[0].rewards
+
+
+def test_values_that_are_only_compared_tear_no_line() -> None:
+    lines, _ = WORK["automodel"]
+    text = "".join(f"{line}\n" for line in lines).replace('"lr": 0.0', '"lr": null')
+    log = parse_blocks([text.encode()], SHIPPED)
+    assert (len(log.segments[0].steps), log.dropped) == (3, ())
+    assert np.isnan(log.segments[0].steps.learning_rate).all()

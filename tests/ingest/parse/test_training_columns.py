@@ -80,3 +80,17 @@ def test_maxtext_steps_of_a_growing_batch_are_dropped() -> None:
     log = parse(ramp + maxtext_run(3, 5))
     assert (steps(log), dropped(log)) == ([[3, 4, 5]], {"ramped-up": 3})
     assert parse(ramp).segments == ()
+
+
+def test_work_by_rates_and_tokens_of_megatron_is_read() -> None:
+    neox = "".join(
+        f" samples/sec: 85.333 | iteration{megatron(step).partition('iteration')[2]}\n" for step in range(1, 5)
+    )
+    assert parse(neox).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
+    behind = "".join(f"{megatron(step)} samples per second: 85.333 |\n" for step in range(1, 5))
+    assert parse(behind).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
+    tokens = "".join(
+        megatron(step).replace("elapsed", f"consumed tokens: {step * 4096:12d} | elapsed") + "\n"
+        for step in range(1, 5)
+    )
+    assert parse(tokens).segments[0].steps.step_tokens.tolist() == pytest.approx([math.nan, *[4096] * 3], nan_ok=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from generator.lines import mlperf_record
 
 from pytest_llmbench.core.definitions import load_definitions
 from pytest_llmbench.core.models import RegexDialect, Segment
@@ -44,6 +45,13 @@ def maxtext(step: int) -> str:
     return f"completed step: {step}, seconds: 2.001, TFLOP/s/device: 99.123, Tokens/s/device: 512.123, loss: 9.{step}23"
 
 
+def dllogger(step: int, more: str = "") -> str:
+    return (
+        f"DLL 2026-04-30 02:27:0{step}.267331 - {step} reduced_train_loss : 11.{step}  lr : 1e-05  "
+        f"global_step : {step}.0  consumed_samples : {8 * step + 8}.0  train_step_timing in s : 2.00{step} {more}"
+    )
+
+
 def summary(loss: str) -> list[str]:
     return [
         f"{{'loss': {loss}, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.5}}",
@@ -73,6 +81,21 @@ BAD = {
         *summary("1.2")[:1],
         "{'eval_loss': 'nan', 'eval_samples_per_second': '2'}",
         summary("1.2")[1],
+    ],
+    "nemo 1": [
+        dllogger(0),
+        dllogger(1),
+        "DLL 2026-04-30 02:27:02.1 - 1 val_loss : nan  global_step : 1.0 ",
+        dllogger(2),
+    ],
+    "nemo 1 beside a step": [dllogger(0), dllogger(1, " val_loss : nan "), dllogger(2)],
+    "mlperf": [
+        mlperf_record("global_batch_size", 4),
+        *(
+            mlperf_record("tracked_stats", {"train_step_time": 2.0}, step=step, samples_count=4 * (step + 1))
+            for step in range(3)
+        ),
+        mlperf_record("eval_accuracy", float("nan"), samples_count=12),
     ],
     "event file": [
         *(f"llmb scalar: {step}/ {1774532589.0 + step} 0.5{step} iteration-time" for step in (1, 2, 3)),
@@ -162,6 +185,19 @@ def test_skipped_updates_are_counted(lines: list[str], skipped: list[int]) -> No
 def test_skipped_updates_of_a_whole_run_are_counted() -> None:
     (segment,) = read(overflow(8, 4), overflow(4, 2), *summary("1.2"), overflow(2, 1))
     assert segment.steps.skipped_steps.tolist() == [3.0]
+
+
+def test_learning_rates_of_deepspeed_are_read() -> None:
+    lines = flatten(*(deepspeed(step, 0) for step in (1, 2, 3)))
+    (segment,) = read(*lines)
+    assert segment.steps.learning_rate.tolist() == [1e-05] * 3
+    (segment,) = read(*(line.replace("lr=[1e-05]", "lr=[0.0, 0.0]") for line in lines))
+    assert segment.steps.learning_rate.tolist() == [0.0] * 3
+
+
+def test_skips_count_though_records_print_none() -> None:
+    (segment,) = read(megatron(1), overflow(8, 4), megatron(2), megatron(3), megatron(4))
+    assert segment.steps.skipped_steps.tolist() == [0, 1, 0, 0]
 
 
 def test_logs_without_skips_print_none() -> None:

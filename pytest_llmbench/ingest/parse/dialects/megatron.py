@@ -27,6 +27,7 @@ from pytest_llmbench.ingest.parse.records import (
     Tally,
     Torn,
     count_digits,
+    count_step_tokens,
     find_line_stop,
     get_printed_unit,
     show_same_time,
@@ -64,8 +65,13 @@ WITH_LETTERS = re.compile(rb"(\d{1,18}\.\d{1,9})([A-Z]{1,9})")
 TOKENS = (b"tokens per GPU (tokens/s/GPU)", b"tokens per gpu per second (tgs)")
 RATE = b"learning rate"
 CONSUMED = b"consumed samples"
+CONSUMED_TOKENS = b"consumed tokens"
+SAMPLES_RATE = b"samples per second"
 # Fields without which a record is whole.
-EXTRA = frozenset({RATE, CONSUMED})
+EXTRA = frozenset({RATE, CONSUMED, CONSUMED_TOKENS, SAMPLES_RATE})
+# GPT-NeoX prints it before the step.
+RATE_BEFORE = re.compile(rb"samples/sec: (\d{1,9}\.\d{1,9}) \| \Z")
+RATE_REACH = 40
 NUMBERS = frozenset({MILLISECONDS, SECONDS, SKIPPED, NOT_NUMBERS, NORM, BATCH, *LOSSES, *TFLOPS, *TOKENS})
 
 # The step of a record that says none.
@@ -99,6 +105,8 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     values = _read_values(body)
     if values is None or HOLE in body or int(head[1]) == UNNUMBERED:
         return Torn(origin, text[start:stop])
+    if match := RATE_BEFORE.search(text[max(0, start - RATE_REACH) : start]):
+        values.setdefault(SAMPLES_RATE, match[1])
     return _build_record(origin, int(head[1]), int(head[2]), values, _read_stamp(text, start))
 
 
@@ -113,7 +121,8 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     Of step times alone nothing shows whether every step printed one.
     """
     if not (records and records[0].rounded):
-        return _add_means(records)
+        counted = any(record.consumed_tokens for record in records)
+        return _add_means(count_step_tokens(records) if counted else records)
     before = records[0].step - 1  # of steps that were counted: they begin with the first of the attempt
     return [record._replace(step=record.step - before, rounded=False) for record in records]
 
@@ -186,6 +195,8 @@ def _build_record(origin: RecordOrigin, step: int, total: int, values: dict[byte
         rate=_parse_number(values, (RATE,)),
         consumed=_parse_number(values, (CONSUMED,)),
         skipped=_parse_number(values, (SKIPPED,)),
+        samples=_parse_number(values, (SAMPLES_RATE,)),
+        consumed_tokens=_read_consumed_tokens(values),
         loss_digits=max((count_digits(values[name]) for name in LOSSES if name in values), default=0),
         stamp=stamp,
     )
@@ -229,6 +240,11 @@ def _get_first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | No
 def _parse_number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:
     place = _get_first(values, names)
     return NAN if place is None else place
+
+
+def _read_consumed_tokens(values: dict[bytes, bytes]) -> tuple[float, int] | None:
+    printed = values.get(CONSUMED_TOKENS)
+    return None if printed is None else (float(printed), count_digits(printed))
 
 
 def _read_approximate_tflops(printed: bytes) -> float:

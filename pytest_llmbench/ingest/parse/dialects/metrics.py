@@ -26,6 +26,9 @@ FIELDS = {
     MetricKind.BATCH: "batch",
     MetricKind.LEARNING_RATE: "rate",
     MetricKind.CONSUMED: "consumed",
+    MetricKind.SAMPLES: "samples",
+    MetricKind.STEP_TOKENS: "step_tokens",
+    MetricKind.TARGETS: "targets",
 }
 TERA = 1e12
 

@@ -28,6 +28,8 @@ SINGLE = -1
 BLOCK, BLOCK_FROM, BLOCK_TO = -2, -3, -4
 # No times: the samples in a step, the tokens in a sample, where blocks, evaluations and runs begin and end, a loss.
 BATCH, SEQUENCE, BLOCK_BEGINS, BLOCK_ENDS, EVALUATION, RUN_BEGINS, RUN_ENDS, LOSS = -5, -6, -7, -8, -9, -10, -11, -12
+# The result of an evaluation, kept only if it is no number.
+BAD_RESULT = -13
 TIMED = (SINGLE, BLOCK, BLOCK_FROM, BLOCK_TO)
 
 MARKS = {
@@ -39,6 +41,8 @@ MARKS = {
     b"run_start": RUN_BEGINS,
     b"run_stop": RUN_ENDS,
     b"train_loss": LOSS,
+    b"eval_accuracy": BAD_RESULT,
+    b"eval_loss": BAD_RESULT,
 }
 STATISTICS = b"tracked_stats"
 # So many times longer than its steps a block may take by the clock.
@@ -68,14 +72,22 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     if key[1] == STATISTICS:
         statistics = _read_statistics(origin, value, metadata) if isinstance(value, dict) else None
         return statistics and statistics._replace(stamp=stamp)
+    return _read_mark(origin, MARKS[key[1]], value, metadata, stamp)
+
+
+def _read_mark(
+    origin: RecordOrigin, mark: int, value: object, metadata: Mapping[str, Any], stamp: float
+) -> StepRecord | None:
+    """Return what a record without times says; None for the result of an evaluation that is a number."""
     number = _read_number(value)
-    mark = StepRecord(
-        origin, MARKS[key[1]], NAN, 0.0, consumed=_read_count(metadata, "samples_count"), since=(0, stamp)
-    )
-    if mark.step in (BATCH, SEQUENCE):
-        return mark._replace(batch=_read_count({"": value}, "") or NAN)
-    return mark._replace(
-        loss=number if mark.step == LOSS and not math.isnan(mark.consumed) else None,
+    if mark == BAD_RESULT:
+        bad = number is not None and not math.isfinite(number)
+        return StepRecord(origin, mark, NAN, 0.0, bad_validation=True) if bad else None
+    record = StepRecord(origin, mark, NAN, 0.0, consumed=_read_count(metadata, "samples_count"), since=(0, stamp))
+    if mark in (BATCH, SEQUENCE):
+        return record._replace(batch=_read_count({"": value}, "") or NAN)
+    return record._replace(
+        loss=number if mark == LOSS and not math.isnan(record.consumed) else None,
         targets=_read_count(metadata, "step"),
     )
 

@@ -62,6 +62,7 @@ NORM = b"grad_norm"
 RATE = b"lr"
 VALIDATION = b"val_loss"
 NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
+BAD_RESULT = re.compile(rb"val_loss : -?%b *\Z" % NOT_FINITE)
 BAD_VALIDATION = re.compile(rb"val_loss=-?%b" % NOT_FINITE)
 NUMBERS = (TIME, LOSS, SAMPLES, NORM)
 READ = frozenset((*NUMBERS, STEP))
@@ -150,8 +151,9 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     Where bars are printed twice, the first one of a step is stale. With whole steps that shows by itself; of rounded
     ones the first is left out.
     """
+    records = [record for record in records if record.mean_of]
     if not any(record.rounded for record in records):
-        return list(records)
+        return records
     counts = Counter(record.bar for record in records if record.bar)
     twice = 2 * sum(count > 1 for count in counts.values()) > len(counts)
     offsets: dict[int, int] = {}
@@ -254,7 +256,8 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
     if not parts[-1].endswith(b" "):  # every value is followed by a space, the last one too
         parts.pop()
     elif not any(part.startswith((TIME, LOSS)) for part in parts):
-        return None  # a record of something else, such as a validation
+        bad = any(BAD_RESULT.match(part) for part in parts)  # of something else, such as a validation
+        return StepRecord(origin, int(head[2]), NAN, 0.0, mean_of=0, bad_validation=True) if bad else None
     values = _read_values(parts, b" : ")
     if values is None or float(values[STEP]) != int(head[2]):
         return Torn(origin, text[start:stop])
@@ -272,6 +275,7 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
         consumed=_parse_consumed(values.get(SAMPLES, b"e")),
         loss_digits=count_digits(values.get(LOSS, b"")),
         stamp=time.stamp if time else NAN,
+        bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         precise=True,  # in full, where the bar beside it has three digits
         layout=_share(tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)),
     )

@@ -27,12 +27,15 @@ END = b"Elapsed time for <_main>"
 SECONDS = re.compile(rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE)
 FIRST = re.compile(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
 BEFORE_FIRST = b"Model "
-DIVERGED = re.compile(rb"step_i: \d{1,15}, train(?:ing)? loss: (-?%b)(?!\w)" % NOT_FINITE)
+PRINTED_LOSS = re.compile(
+    rb"step_i: \d{1,15}, train(?:ing)? loss: (-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?|%b))[ \t,]*[\r\n]"
+    % NOT_FINITE
+)
 
 # What stands for the step until `settle` counts: a step, a torn one, and lines that are no steps.
 #
 # A step that is not negative is that of a line that FIRST reads.
-UNNUMBERED, CUT, LOOP_BEGINS, LOSS_DIVERGES, ENDED = -1, -2, -3, -4, -5
+UNNUMBERED, CUT, LOOP_BEGINS, HAS_LOSS, ENDED = -1, -2, -3, -4, -5
 
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
@@ -45,8 +48,8 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return StepRecord(origin, ENDED, NAN, 0.0)
     if (initial := FIRST.match(text, start, end)) and text.endswith(BEFORE_FIRST, 0, start):
         return StepRecord(origin, int(initial[1]), NAN, 0.0)
-    if diverged := DIVERGED.match(text, start, end):
-        return StepRecord(origin, LOSS_DIVERGES, NAN, 0.0, loss=float(diverged[1]))
+    if printed := PRINTED_LOSS.match(text, start, end):
+        return StepRecord(origin, HAS_LOSS, NAN, 0.0, loss=float(printed[1]))
     return None
 
 
@@ -56,8 +59,7 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     A torn line takes a number, a line that is lost does not: the steps after it have too low numbers. Where several
     processes begin to train and nothing tells their lines apart, no step can be counted.
 
-    A finite loss is not kept: it is printed every hundred steps or so, which would make the other steps look as if
-    theirs was missing. One that is NaN or infinite goes to the step before it.
+    A loss is printed every hundred steps or so, and goes to the step before it.
     """
     return [step for starts, rest in _divide_runs(records) for step in _count_steps(starts, rest, tally)]
 
@@ -93,7 +95,7 @@ def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally
     for record in rest:
         if record.step == ENDED:
             continue
-        if record.step == LOSS_DIVERGES:
+        if record.step == HAS_LOSS:
             steps[-1:] = [last._replace(loss=record.loss) for last in steps[-1:]]
             continue
         if record.step == CUT:

@@ -26,6 +26,7 @@ from pytest_llmbench.ingest.parse.records import (
     Torn,
     Unmatched,
     count_digits,
+    count_step_tokens,
     find_line_stop,
     read_rank,
 )
@@ -47,8 +48,9 @@ SECONDS, ELAPSED = ("seconds",), ("elapsed",)
 PRINTED = (SECONDS, ELAPSED)
 COUNTS = ("step", "total")
 TEXTS = ("stamp", "unit")
-# A line without it is whole: it is only compared with others.
-BESIDE = "throughput"
+# A line without one of them is whole: it is only compared with others.
+CONSUMED = "consumed_tokens"
+BESIDE = ("throughput", "learning_rate", "step_tokens", "target_tokens", CONSUMED)
 # What frameworks print where they have no value; a `nan` is one.
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
 
@@ -78,7 +80,7 @@ class RegexReader(DialectReader):
         super().__init__(dialect)
         self._means_of_intervals = definition.averages == TimesOf.INTERVAL
         self._pattern = compile_pattern(definition.pattern, shipped=definition.shipped)
-        self._shipped = definition.shipped
+        self._shipped, self._rewards = definition.shipped, definition.rewards
         self._groups = {group.name: group for group in find_named_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
@@ -187,6 +189,8 @@ class RegexReader(DialectReader):
         A gap that is larger than the usual one lost a line: its time is the mean of the usual number. Of a single line
         nothing says how many steps it stands for, so it stands for itself.
         """
+        if CONSUMED in self._groups:
+            records = count_step_tokens(records)
         if self._timed in CLOCKS:
             begins = self.dialect.first_step if "elapsed" in self._timed else None
             return clock.time_steps(records, first_step=begins)
@@ -250,8 +254,9 @@ class RegexReader(DialectReader):
         values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
         values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
         texts = {name: values.pop(name) for name in TEXTS if name in values}
-        if BESIDE in values and not self._is_whole(line, BESIDE, spans[BESIDE][0], values[BESIDE]):
-            del values[BESIDE]
+        for name in BESIDE:
+            if name in values and not self._is_readable(line, name, spans[name][0], values[name]):
+                del values[name]
         scales = {name: self._get_scale(line, name, spans[name][0], value) for name, value in values.items()}
         numbers = {name: _strip_letters(value) for name, value in values.items()}
         wrong = [
@@ -273,7 +278,14 @@ class RegexReader(DialectReader):
             printed = [float(numbers[name].replace(b",", b"")) * factors[name] for name in APART if name in numbers]
             if printed and self._unit != RATE:
                 self._apart[origin.offset] = sum(printed) * UNITS[self._unit]
-        return _build_step(origin, numbers, factors, time)
+        step = _build_step(origin, numbers, factors, time)
+        if self._timed == SECONDS and math.isnan(step.step_tokens):
+            step = step._replace(step_tokens=step.throughput * step.seconds, throughput=NAN)
+        return step._replace(rewards=True) if self._rewards else step
+
+    def _is_readable(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
+        """Whether a value is a whole number."""
+        return bool(NUMBER.fullmatch(_strip_letters(value))) and self._is_whole(line, name, begin, value)
 
     def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
         """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
@@ -353,5 +365,9 @@ def _build_step(
         batch=number.get("batch", NAN),
         memory=number.get("memory_bytes", NAN),
         stamp=time.stamp,
-        throughput=number.get(BESIDE, NAN),
+        throughput=number.get("throughput", NAN),
+        rate=number.get("learning_rate", NAN),
+        step_tokens=number.get("step_tokens", number.get("amount", NAN)),
+        targets=number.get("target_tokens", NAN),
+        consumed_tokens=(number[CONSUMED], count_digits(plain[CONSUMED])) if CONSUMED in number else None,
     )
