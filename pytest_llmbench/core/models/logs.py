@@ -192,6 +192,10 @@ class StatedField(StrEnum):
     ATTENTION_BACKEND = "attention backend"
     SHARDING = "sharding"
     POWER_LIMIT = "power limit"
+    SEQUENCES = "sequence lengths"
+    BATCH_PARTS = "batch of a gpu"
+    BITS = "bits"  # of the numbers that weights are loaded as, and that it computes with
+    KERNELS = "kernels"
     LISTING = "listing"  # that a dump contains only what is not the default
 
 

@@ -43,7 +43,7 @@ _LIGHT = frozenset(
     (
         STEPS,
         *map(str, (StatedField.OPTIMIZER, StatedField.DATA, StatedField.ATTENTION_BACKEND, StatedField.SHARDING)),
-        *map(str, (StatedField.POWER_LIMIT, StatedField.LISTING)),
+        *map(str, (StatedField.POWER_LIMIT, StatedField.KERNELS, StatedField.LISTING)),
     )
 )
 """A run that states one of these otherwise is of the same configuration, and its reader is warned."""

@@ -1,6 +1,7 @@
 """The settings that frameworks print before the first step and that decide how much work a step is.
 
-One name is read in every notation: `name ..... 8`, `name: 8`, `name=8`, `"name": 8`. What differs from run to run
+One name is read in every notation: `name ..... 8`, `name: 8`, `name=8`, `"name": 8`, `model.name=8`, `cfg/name : 8`,
+`--name 8`. What differs from run to run
 (paths, hosts, seeds, intervals, the number of steps) is not read.
 """
 
@@ -29,8 +30,8 @@ CODE = re.compile(r"(?:self|args|cfg|config|kwargs|params|model_args)\.")
 MEMORIES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 120, 141, 192, 288)
 
 
-Form = Literal["number", "word", "any"]
-"""What a value may be: a number may also be None, True or False."""
+Form = Literal["number", "word", "any", "text"]
+"""What a value may be: a number may also be None, True or False; a text is anything without blanks."""
 
 
 class Setting(NamedTuple):
@@ -93,13 +94,18 @@ SETTINGS = (
                 "d_model",
                 "num_hidden_groups",
             ),
-            *("first_k_dense_replace", "num_dense_layers", "n_dense_layers", "moe_layer_freq"),
+            *("first_k_dense_replace", "num_dense_layers", "n_dense_layers", "first_num_dense_layers"),
         ),
     ),
     Setting(
         StatedField.MODEL_SIZES,
+        ("moe_layer_freq", "hybrid_override_pattern", "hybrid_layer_pattern", "layer_types", "block_pattern"),
+        form="text",
+    ),
+    Setting(
+        StatedField.MODEL_SIZES,
         ("dim", "embed_dim", "hidden_size", "num_attention_heads"),
-        before=rb"(?:Args|Config)\([^\r\n]*\Z|['\"]\Z",
+        before=rb"(?:Args|Config)\([^\r\n]*\Z|['\"]\Z|(?:\A|\]:)[ \t]{4,80}\Z",
     ),
     Setting(StatedField.FFN, ("ffn_hidden_size", "intermediate_size", "mlp_dim", "base_mlp_dim", "inter_dim")),
     Setting(
@@ -122,6 +128,12 @@ SETTINGS = (
         optional=True,
     ),
     Setting(
+        StatedField.ATTENTION,
+        ("experimental_attention_variant", "linear_attention_type", "linear_attention_freq"),
+        form="text",
+        optional=True,
+    ),
+    Setting(
         StatedField.GROUPS,
         (
             "num_query_groups",
@@ -137,6 +149,7 @@ SETTINGS = (
         ("window_size", "sliding_window", "sliding_window_size", "use_sliding_window", "local_window_size"),
         optional=True,
     ),
+    Setting(StatedField.WINDOW, ("window_attn_skip_freq", "sliding_window_pattern"), form="text", optional=True),
     Setting(
         StatedField.VOCABULARY,
         ("padded_vocab_size", "vocab_size", "override_vocab_size", "original vocab_size"),
@@ -181,7 +194,16 @@ SETTINGS = (
         StatedField.ADAPTER,
         (
             *("lora", "lora_rank", "lora_r", "lora_target", "use_lora", "use_peft", "peft", "peft_scheme", "peft_type"),
-            *("train_type", "finetuning_type", "tuner_type", "freeze_LM", "freeze_lm", "freeze_ViT", "freeze_vit"),
+            *(
+                "train_type",
+                "finetuning_type",
+                "adapter",
+                "tuner_type",
+                "freeze_LM",
+                "freeze_lm",
+                "freeze_ViT",
+                "freeze_vit",
+            ),
             *("freeze_trainable_layers", "freeze_language_model", "freeze_vision_model"),
         ),
         form="any",
@@ -220,7 +242,7 @@ SETTINGS = (
         StatedField.DATA,
         (
             *("mock_data", "dataset_type", "data_impl", "use_synthetic_data", "synthetic_data", "use_fake_data"),
-            *("packing", "neat_packing"),
+            *("packing", "neat_packing", "sample_packing"),
         ),
         form="any",
     ),
@@ -238,6 +260,35 @@ SETTINGS = (
         form="any",
         before=rb"Config param \Z",
     ),
+    Setting(
+        StatedField.SEQUENCES,
+        (
+            *("max_seq_length", "max_seq_len", "seq_len", "sequence_len", "sequence_length", "max_length"),
+            *("cutoff_len", "model_max_length"),
+        ),
+    ),
+    Setting(
+        StatedField.BATCH_PARTS,
+        (
+            *("per_device_train_batch_size", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"),
+            *("local_batch_size", "batch_accumulation_per_replica", "micro_batch_size"),
+        ),
+    ),
+    Setting(
+        StatedField.BITS,
+        ("load_in_4bit", "load_in_8bit", "quantization_bit", "quant_bits", "bf16", "fp16"),
+        optional=True,
+    ),
+    Setting(
+        StatedField.KERNELS,
+        (
+            *("use_liger_kernel", "enable_liger_kernel", "use_unsloth", "torch_compile", "use_flex_attn"),
+            *("enable_cuda_graph", "cuda_graph_impl", "use_kernels"),
+        ),
+        form="any",
+        optional=True,
+    ),
+    Setting(StatedField.ATTENTION, ("attn_mask_type",), form="word"),
     Setting(
         StatedField.SHARDING,
         (
@@ -316,6 +367,12 @@ PHRASES = tuple(
             rb"(Applied \w{1,20}) activation checkpointing to the model",
             _read_word,
         ),
+        (
+            StatedField.OPTIMIZER,
+            b"DeepSpeed Basic Optimizer = ",
+            rb"DeepSpeed Basic Optimizer = (\w{1,40})",
+            _read_word,
+        ),
         (StatedField.DATA, b"Mock", rb"\b(Mock)(?:GPT|LLM|T5|BERT|Llava)?(?:Dataset|DataModule)\b", _read_word),
         (
             StatedField.GPU_MEMORY,
@@ -335,13 +392,23 @@ PHRASES = tuple(
 )
 
 _compile = cache(re.compile)  # most logs need few of them
-_VALUE = re.compile(
-    rb"['\"]?(?: {0,2}\.{3,60} ?|[ \t]{0,20}[:=] {0,3})['\"]?"
+_SEPARATOR = rb"['\"]?(?: {0,2}\.{3,60} ?| \.{1,2} | {2}|[ \t]{0,20}[:=] {0,3})['\"]?"
+_AFTER_OPTION = rb"[ =]['\"]?"
+_ANY = (
     rb"(-?\d{1,12}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,3})?|[A-Za-z_]\w{0,60}(?:[.-]\w{1,60}){0,4}"
-    rb"|\((?:-?\d{1,9}, ?)+-?\d{0,9}\)|\[[\w'\", -]{0,200}\])"
+    rb"|\((?:-?\d{1,9}, ?)+-?\d{0,9}\)|\[[\w'\", -]{0,280}\])"
     rb"(?=['\",;)\]}\s\x1b|]|\.{3}|\Z)"
 )
+_TEXT = rb"(\[[\w'\", -]{0,280}\]|[^\s'\",;]{1,200})"
+_VALUES = {
+    (separator, form): re.compile(separator + value)
+    for separator in (_SEPARATOR, _AFTER_OPTION)
+    for form, value in (("any", _ANY), ("text", _TEXT))
+}
 _NAMED = re.compile(rb"[\w.$/-]\Z")
+_OPTION = re.compile(rb"(?:\A|[\s'\"])--(?:[a-z_]\w{0,40}\.){0,6}\Z")
+_SECTION = re.compile(rb"(?:\A|[\s'\"\[,(])(?:\+{0,2}(?!self\.)(?:[a-z_]\w{0,40}\.){1,6}|\w{1,20}/)\Z")
+"""What may be before a name: an option of a command line, or the sections of a configuration that it is in."""
 
 _SETTINGS_BY_NAME: dict[bytes, list[Setting]] = {}
 for _setting in SETTINGS:
@@ -392,22 +459,27 @@ def read_values(head: bytes, marker: bytes, tail: bytes) -> tuple[tuple[StatedFi
         match = next((each for each in _compile(phrase.pattern).finditer(line) if each.end() > len(head)), None)
         if match:
             values.append((phrase.field, phrase.read(match[1].decode("ascii", "replace"))))
-    settings = _SETTINGS_BY_NAME.get(marker)
-    if settings and not _NAMED.search(head) and (match := _VALUE.match(tail)):
-        text = match[1].decode("ascii", "replace")
-        values += (
-            (setting.field, value)
-            for setting in settings
-            if _compile(setting.before).search(head) and (value := _read_value(setting, marker.decode(), text))
-        )
+    separator = _find_separator(head)
+    for setting in _SETTINGS_BY_NAME.get(marker, ()) if separator else ():
+        match = _VALUES[separator, "text" if setting.form == "text" else "any"].match(tail)
+        text = match[1].decode("ascii", "replace") if match else ""
+        if text and _compile(setting.before).search(head) and (value := _read_value(setting, marker.decode(), text)):
+            values.append((setting.field, value))
     return tuple(values)
+
+
+def _find_separator(head: bytes) -> bytes:
+    """Return the pattern between a name and its value; empty if the name is a part of something else."""
+    if not _NAMED.search(head) or _SECTION.search(head):
+        return _SEPARATOR
+    return _AFTER_OPTION if _OPTION.search(head) else b""
 
 
 def _read_value(setting: Setting, name: str, text: str) -> str:
     """Return the value of a setting as it is compared; empty for a text that is no value of it."""
     if CODE.match(text):
         return ""
-    value = _normalise(text)
+    value = text.lower() if setting.form == "text" and text[0] != "[" else _normalise(text)
     is_word = value[0].isalpha() or value[0] == "_"
     if (setting.form == "number" and is_word and value not in CONSTANTS) or (setting.form == "word" and not is_word):
         return ""

@@ -107,6 +107,7 @@ def test_one_line_may_state_several_sizes(line: str, batch: str | None, micro_ba
     stated = {one.field: one.value for one in segment.stated}
     assert stated.pop(StatedField.BATCH, None) == batch
     assert stated.pop(StatedField.MODEL_SIZES, None) in (None, "d_model: 2048")
+    assert stated.pop(StatedField.SEQUENCES, None) in (None, f"sequence_length: {sequence}")
     assert stated == {StatedField.MICRO_BATCH: micro_batch, StatedField.SEQUENCE: sequence}
 
 
@@ -126,7 +127,6 @@ def test_one_line_may_state_several_sizes(line: str, batch: str | None, micro_ba
         "    ffn_hidden_size=self.ffn_hidden_size,\n",
         "  num_experts: the number of experts\n",
         "Config param base_emb_dim: 2560\n",
-        "  bf16 ............................................ False\n",
         "[titan] - root - INFO - Building device mesh of x\n",
         "  fp8: null\n",
         "  use_fp8: true\n",
