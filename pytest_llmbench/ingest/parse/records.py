@@ -78,7 +78,7 @@ class StepRecord(NamedTuple):
     bad_validation: bool = False  # whether it prints a validation loss that is NaN or infinite
     progress: tuple[ProgressRecord, ...] = ()  # of a record of a whole run
     clock: float = NAN  # the time stamp before the record, like `stamp`, where its dialect reads none
-    paused: bool = False  # as in `models.Steps`
+    paused: int = 0  # as in `models.Steps`
     throughput: float = NAN  # as in `models.Steps`
     layout: tuple[bytes, ...] = ()
     """The names of its fields, with an empty one behind them where it cannot end in a number that was cut."""

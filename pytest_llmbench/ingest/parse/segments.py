@@ -352,9 +352,10 @@ def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
 
 
 def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Integers:
-    if not clocks.paused:
-        return np.zeros(len(rows), dtype=np.int64)
-    return np.array([clocks.paused.get(row.origin.offset, 0) for row in rows], dtype=np.int64)
+    paused = np.fromiter(map(GET_FIELD["paused"], rows), dtype=np.int64, count=len(rows))
+    if clocks.paused:
+        paused |= np.array([clocks.paused.get(row.origin.offset, 0) for row in rows], dtype=np.int64)
+    return paused
 
 
 def _keep_one_clock(stamps: Floats) -> Floats:

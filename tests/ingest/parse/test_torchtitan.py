@@ -226,3 +226,20 @@ def test_times_of_real_logs_match_their_rates(name: str, tokens: int, tolerance:
     columns = only(read_log(shared(f"logs/torchtitan/{name}"))).steps
     products = (columns.seconds * columns.tokens_per_second_per_gpu)[1:]
     assert products.tolist() == pytest.approx([tokens] * len(products), rel=tolerance)
+
+
+def test_time_since_a_validation_represents_its_interval() -> None:
+    """Of every tenth step, with a validation after step 24: steps 25 to 30 are timed."""
+    steps = (line(10, 20.0), line(20, 40.0), validation(24, 60.0), line(30, 72.0), line(40, 92.0), line(50, 112.0))
+    log = parse("".join(steps))
+    columns = only(log).steps
+    assert columns.mean_of.tolist() == [10] * 5
+    assert columns.seconds.tolist() == pytest.approx([math.nan, 2.0, 2.0, 2.0, 2.0], nan_ok=True)
+    assert columns.paused.tolist() == [False, False, True, False, False]
+    assert dropped(log) == {"partly-timed": 1}
+
+
+def test_lost_line_before_a_validation_hides_no_steps() -> None:
+    steps = (line(10, 20.0), line(20, 40.0), validation(34, 60.0), line(40, 72.0), line(50, 92.0), line(60, 112.0))
+    columns = only(parse("".join(steps))).steps
+    assert columns.mean_of.tolist() == [10, 10, 6, 10, 10]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 
+from pytest_llmbench.core.models import DropReason, PauseKind
 from pytest_llmbench.ingest.parse import clock
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
@@ -22,6 +24,8 @@ from pytest_llmbench.ingest.parse.records import (
 from pytest_llmbench.ingest.parse.scan import REACH_BACK, find_line_begin
 
 STEP = b"step: "
+# From more lines on their gaps show the log interval.
+FEWEST_LINES = 3
 HEAD = re.compile(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
 VALIDATION = b"validate "
 # What stands before another kind of step: `validate step: 13000`, `evaluation:  step: 5`.
@@ -82,20 +86,42 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     )
 
 
-def settle(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the training steps of one rank.
 
     torchtitan counts anew after a validation, so its rates leave it out: the time has to do so, too.
     """
-    return list(clock.mark_evaluations(records))
+    marked = list(clock.mark_evaluations(records))
+    usual = _count_interval(marked)
+    for before, record in pairwise(marked):
+        if _is_partly_timed(record, before, usual):
+            steps, timed = record.step - before.step, record.step - (record.since or (0, NAN))[0]
+            text = f"step {record.step}: its time is the mean of {timed} of the {steps} steps before it"
+            tally.add(DropReason.PARTLY_TIMED, record.origin.line, text)
+    return marked
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Return the steps of one attempt with their times, by their stamps.
 
-    The rates of the first one are of as many steps as there are between the others, or of all steps from 1 on.
+    The rates of the first one are of as many steps as there are between the others, or of all steps from 1 on. A time
+    since a validation within an interval stands for the whole interval: how long the steps before it took is unknown.
     """
-    return clock.time_steps(records)
+    timed, usual = clock.time_steps(records), _count_interval(records)
+    for place, (before, record) in enumerate(pairwise(records), 1):
+        if _is_partly_timed(record, before, usual):
+            timed[place] = timed[place]._replace(mean_of=record.step - before.step, since=None, paused=PauseKind.EVALUATION)
+    return timed
+
+
+def _count_interval(records: Sequence[StepRecord]) -> int:
+    """Return the steps of a log interval, 1 if there are too few lines to show it."""
+    return clock.count_usual_gap(records) if len(records) > FEWEST_LINES else 1
+
+
+def _is_partly_timed(record: StepRecord, before: StepRecord, usual: int) -> bool:
+    """Whether a validation lies within the interval of a record; a line that was lost makes an interval too long."""
+    return record.since is not None and before.step < record.since[0] < record.step <= before.step + usual
 
 
 def _read_validation(origin: RecordOrigin, head: re.Match[bytes] | None, before: bytes) -> StepRecord | None:
