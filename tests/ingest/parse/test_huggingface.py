@@ -314,6 +314,8 @@ def test_resumed_run_without_total_is_doubted_if_ambiguous() -> None:
         pytest.param(drawn([16, 17, 18], 100, first=15), 2551, 0.039, True, id="resumed at 15"),
         pytest.param(drawn([540, 560, 580], 1000, 0.1, first=500), 50.4, 19.84, True, id="resumed, some steps drawn"),
         pytest.param(drawn([61, 62, 63], 100, first=60), 1201, 0.033, False, id="resumed, rate of the steps left"),
+        pytest.param(drawn([6, 7, 8], 300, 2.0, first=5), 590.4, 0.508, True, id="resumed within the first steps"),
+        pytest.param(drawn([6, 7, 8], 300, 2.0, first=5), 590.4, 0.5, False, id="the same, rate of the steps left"),
         pytest.param(drawn([1, 2, 3], 100), 3001, 0.033, False, id="from the beginning"),
         pytest.param(drawn([20, 40, 60], 1000, 0.1), 100.4, 9.96, False, id="not every step drawn"),
         pytest.param(drawn([1, 2], 100) + drawn([61, 62], 100, first=60), 1201, 0.083, True, id="died, then resumed"),

@@ -65,6 +65,8 @@ SAME_SECONDS, SAME_SHARE = 2.0, 0.02
 
 # The share of the steps that a bar may lack at its beginning: it is not drawn at every step.
 UNDRAWN = 0.02
+# So many steps, and this share of all, a bar may have drawn at its beginning though its process did not make them.
+FEW_SKIPPED, SKIPPED_SHARE = 2.0, 0.005
 
 LEARNING_RATE = b"'learning_rate': "
 LEARNING_RATE_OF_STATE = b'"learning_rate": '
@@ -190,13 +192,13 @@ def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
     for first in reversed(beginning):
         skipped = _count_skipped(first, run.stamp)
         if abs((first.total or 0) - steps) <= tolerance:
-            if skipped > max(1.0, UNDRAWN * steps):
+            if skipped > max(FEW_SKIPPED, SKIPPED_SHARE * steps):
                 return (
                     f"the bar begins at step {first.step} of {first.total}: resumed, its time is that of the last "
                     f"steps only, and its rate counts all"
                 )
             return ""
-        if run.bar and run.bar[1] == first.total and skipped <= UNDRAWN * first.total:
+        if run.bar and run.bar[1] == first.total and skipped + FEW_SKIPPED < first.total - steps:
             return f"the rate is of {steps} steps, the bar of {first.total} in the same time"
     return ""
 
@@ -204,12 +206,11 @@ def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
 def _count_skipped(first: StepRecord, runtime: float) -> float:
     """Return how many steps a bar shows as done at its first drawing that its process did not make."""
     done, following = first.bar or (0, 0)
-    if following == done + 1:  # it is drawn at every step
-        return done - 1
     left = (first.total or 0) - done
     seconds = (runtime - first.stamp) / left if left > 0 else NAN
     made = (first.stamp + 1) / seconds if seconds > 0 else NAN
-    return max(0.0, done - made) if math.isfinite(made) else 0.0
+    skipped = max(0.0, done - made) if math.isfinite(made) else 0.0
+    return min(skipped, done - 1.0) if following == done + 1 else skipped  # else it is not drawn at every step
 
 
 def _explain_losses(run: StepRecord, own: Sequence[StepRecord]) -> str:
