@@ -46,6 +46,11 @@ RISE_SECONDS = 30.0  # and by these seconds, in whatever few gaps
 SPREAD_SECONDS = 10.0  # or by these, if they are spread over many steps
 LARGEST_GAPS = 0.1  # the share of the intervals, the longest, without which a rise is spread
 
+GROSS = 10.0  # by this factor no time between steps explains the clock: the printed times are in another unit
+FEWEST_INTERVALS = 8  # of fewer nothing shows their usual pace
+REGULAR, REGULAR_FACTOR = 0.8, 2.0  # the share of the intervals that keep the pace, give or take this factor
+FASTEST_CLOCK = 0.01  # lines that are written at once, after the run, are less than these seconds apart
+
 OUTSIDE_SECONDS = 300.0  # gaps outside the window may take this long
 
 # The share of the steps whose times have to be those between the stamps, for a log that prints no other times
@@ -286,11 +291,32 @@ def find_problems(
 
     `recorded` are the values of its recording by their names in `Observed`; what it lacks is not compared.
     """
+    yield from _find_other_unit(timed)
     if check is None:
         return
     yield from _find_risen(check, timed, baseline, recorded)
     yield from _find_outside(check, timed, recorded, baseline, tolerance)
     yield from _find_hidden(check, timed, baseline, recorded, tolerance)
+
+
+def _find_other_unit(timed: Timing) -> Iterator[Problem]:
+    """Yield step times of another order of magnitude than the time between the stamps of their lines."""
+    steps = timed.steps
+    passed, took = np.diff(steps.stamp), np.diff(steps.index) * np.where(timed.usable, steps.seconds, np.nan)[1:]
+    known = np.isfinite(passed) & np.isfinite(took) & (took > 0)
+    if np.count_nonzero(known) < FEWEST_INTERVALS:
+        return
+    ratios = passed[known] / took[known]
+    ratio = float(np.median(ratios))
+    if 1 / GROSS < ratio < GROSS or ratio <= 0 or float(np.median(passed[known])) < FASTEST_CLOCK:
+        return
+    if np.mean((ratios >= ratio / REGULAR_FACTOR) & (ratios <= ratio * REGULAR_FACTOR)) >= REGULAR:
+        text = (
+            f"a step of {format_seconds(float(np.median(steps.seconds[1:][known])))} takes "
+            f"{format_seconds(float(np.median(passed[known] / np.diff(steps.index)[known])))} by the stamps of the "
+            "lines: its time is in another unit, or of something else"
+        )
+        yield Problem(Reason.TIMES_DISAGREE, text, int(steps.line[1:][known][0]))
 
 
 def _find_risen(

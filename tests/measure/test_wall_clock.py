@@ -280,3 +280,17 @@ def test_rate_of_one_stalled_step_is_no_contradiction() -> None:
 def test_rate_may_rise_when_steps_load_data_faster() -> None:
     baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0 * 1.1})
     assert judge(by_stamps(1.8, 1.8), baseline).problems == ()
+
+
+@pytest.mark.parametrize("factor", [1000.0, 0.01])
+def test_times_in_another_unit_are_red(factor: float) -> None:
+    columns = clocked()
+    stamp = columns.stamp[0] + factor * (columns.stamp - columns.stamp[0])
+    assert Reason.TIMES_DISAGREE in reasons(judge(replace(columns, stamp=stamp)))
+
+
+@pytest.mark.parametrize("places", [50, 5])
+def test_lines_that_are_written_at_once_are_no_clock(places: int) -> None:
+    columns = clocked()
+    stamp = columns.stamp[0] + np.arange(50) // places * SECONDS * places
+    assert Reason.TIMES_DISAGREE not in reasons(judge(replace(columns, stamp=stamp)))

@@ -110,7 +110,8 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     timed, usual = clock.time_steps(records), _count_interval(records)
     for place, (before, record) in enumerate(pairwise(records), 1):
         if _is_partly_timed(record, before, usual):
-            timed[place] = timed[place]._replace(mean_of=record.step - before.step, since=None, paused=PauseKind.EVALUATION)
+            interval = record.step - before.step
+            timed[place] = timed[place]._replace(mean_of=interval, since=None, paused=PauseKind.EVALUATION)
     return timed
 
 
