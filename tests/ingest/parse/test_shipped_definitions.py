@@ -269,7 +269,7 @@ WORK: dict[str, tuple[list[str], dict[str, float]]] = {
             f"step {step:05d}/00100 (1.00%) | loss: 9.012936 | lrm: 0.00 | dt: 500.00ms | tok/sec: 11,400 | epoch: 1"
             for step in range(3)
         ],
-        {"step_tokens": 5700},
+        {"step_tokens": 5700, "learning_rate": 0.0},
     ),
     "llm_c": (
         [
