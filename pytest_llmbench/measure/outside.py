@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LONG_SHARE = 1 / 3  # of a run's steps: so many that are slow are a level, and no stall
 STALL_SECONDS = 10.0  # a shorter stall is none
+STALLS = 2  # so many slow steps are stalls and no level, as in the literal rule
 ONE_STEP = 0.9  # a step that costs so much of what a part costs is named alone
 WARM_UP_SECONDS = 300.0  # so much more may the warm-up take than in recorded runs,
 WARM_UP_FACTOR = 2.0  # and so many times as much: compilers find other caches
@@ -33,6 +34,7 @@ class SlowPart:
     line: int
     steps: int  # how many of them lie outside the window
     step_seconds: float
+    usual_seconds: float  # the same without its slowest times, which are stalls and no level
     lost_seconds: float  # more than as many steps of the window take
 
 
@@ -85,9 +87,16 @@ def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck
         int(steps.line[rows[begin]]),
         count,
         share.step_seconds + seconds / count,
+        _compute_usual(steps.seconds[rows[begin:end]]),
         seconds,
     )
     return OutsideCheck(share, level, warm_up_seconds, part)
+
+
+def _compute_usual(seconds: Floats) -> float:
+    """Return the mean of the times without the STALLS largest, NaN of so few."""
+    usual = np.sort(seconds)[:-STALLS]
+    return float(usual.mean()) if len(usual) else float("nan")
 
 
 def find_largest_sum(values: Floats) -> tuple[int, int]:
@@ -134,7 +143,7 @@ def is_slow(check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float
     """
     allowed = check.share.to_seconds(tolerance)
     all_steps = check.share.steps
-    level = part.step_seconds > check.share.step_seconds * (1 + tolerance)
+    level = part.usual_seconds > check.share.step_seconds * (1 + tolerance)
     if level and part.steps >= LONG_SHARE * all_steps:
         return beyond > allowed * LONG_SHARE
     return beyond > max(allowed, STALL_SECONDS)

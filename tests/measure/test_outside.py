@@ -106,6 +106,13 @@ def test_slow_warm_up_is_compared_with_recorded_one(known: float, noted: bool) -
     assert (NoteCode.SLOW_WARM_UP in {note.code for note in measured.notes}) is noted
 
 
+def test_one_stall_among_noise_is_no_level() -> None:
+    noise = {range(step, step + 1): 1.01 + 0.01 * (step % 3) for step in range(45, 100)}
+    stalled = {**noise, range(60, 61): 2.9}
+    assert judge(slow(stalled)).problems == ()
+    assert reasons(judge(slow({**noise, range(60, 63): 2.9}))) == [Reason.SLOW_OUTSIDE_WINDOW]
+
+
 def test_step_that_costs_all_is_named_alone() -> None:
     problem = judge(slow({range(80, 81): 60.0})).problems[0]
     assert problem.text.startswith("step 80 outside the window")
