@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.core.models import Attempt, AttemptFiles, ParsedLog, RunFiles
+from pytest_llmbench.core.models import Attempt, AttemptFiles, ParsedLog, RunFiles, Segment, Steps
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -33,6 +33,10 @@ WRITTEN_ALONG = timedelta(hours=1)
 
 # Medians of the steps of one run in two files are no further apart: one of them holds means over more steps.
 SAME_RUN = 0.02
+
+# Losses of one run in two files differ by their digits only.
+SAME_LOSS = 0.01
+FEWEST_LOSSES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,24 +219,33 @@ def _get_modified(files: RunFiles) -> datetime:
 
 
 def find_unlike(metrics: Sequence[ReadRun], runs: Sequence[ReadRun]) -> Iterator[ReadRun]:
-    """Yield the metrics whose steps are those of none of the runs, by the last step and the median of the times."""
-    by_last: dict[int, list[float]] = defaultdict(list)
-    for last, median in _list_extents(runs):
-        by_last[last].append(median)
+    """Yield the metrics whose steps are those of none of the runs: by the last step, the median time and the losses."""
+    by_last: dict[int, list[_Extent]] = defaultdict(list)
+    for extent in _list_extents(runs):
+        by_last[extent.last].append(extent)
     for run in metrics:
         extents = list(_list_extents([run]))
         others = (
-            (median, other)
-            for last, median in extents
-            for near in (last - 1, last, last + 1)  # one of the two may count from 0
+            (extent, other)
+            for extent in extents
+            for near in (extent.last - 1, extent.last, extent.last + 1)  # one of the two may count from 0
             for other in by_last.get(near, ())
         )
-        alike = any(abs(median - other) <= SAME_RUN * abs(other) for median, other in others)
+        alike = any(
+            abs(extent.median - other.median) <= SAME_RUN * abs(other.median) and not _differ_in_loss(extent, other)
+            for extent, other in others
+        )
         if extents and not alike:
             yield run
 
 
-def _list_extents(runs: Iterable[ReadRun]) -> Iterator[tuple[int, float]]:
+class _Extent(NamedTuple):
+    last: int
+    median: float
+    segment: Segment
+
+
+def _list_extents(runs: Iterable[ReadRun]) -> Iterator[_Extent]:
     """Yield the last step and the median of the times of each part of the logs."""
     import numpy as np
 
@@ -240,4 +253,23 @@ def _list_extents(runs: Iterable[ReadRun]) -> Iterator[tuple[int, float]]:
     for segment in segments:
         seconds = _read_seconds(segment.steps.seconds)
         if len(seconds):
-            yield int(segment.steps.index[-1]) - segment.first_step, float(np.median(seconds))
+            yield _Extent(int(segment.steps.index[-1]) - segment.first_step, float(np.median(seconds)), segment)
+
+
+def _differ_in_loss(extent: _Extent, other: _Extent) -> bool:
+    """Whether two parts print other losses for the same steps, also if one of them counts its steps from 0."""
+    differences = [_compare_losses(extent.segment.steps, other.segment.steps, offset) for offset in (-1, 0, 1)]
+    known = [difference for difference in differences if difference is not None]
+    return bool(known) and min(known) > SAME_LOSS
+
+
+def _compare_losses(steps: Steps, others: Steps, offset: int) -> float | None:
+    """Return how far the losses of two logs are apart, as a median share; None if they share too few steps."""
+    import numpy as np
+
+    _, own, other = np.intersect1d(steps.index, others.index + offset, return_indices=True)
+    loss, beside = steps.loss[own], others.loss[other]
+    known = np.isfinite(loss) & np.isfinite(beside) & (beside != 0)
+    if np.count_nonzero(known) < FEWEST_LOSSES:
+        return None
+    return float(np.median(np.abs(loss[known] / beside[known] - 1)))

@@ -21,8 +21,8 @@ DAY = 24 * 3600
 
 
 def maxtext(steps: int = 20, seconds: float = 2.0) -> str:
-    """The console of MaxText: a time of each step."""
-    return "".join(step_line(step, f"{seconds + step / 1000:.3f}") for step in range(steps))
+    """The console of MaxText: a time of each step, with a loss."""
+    return "".join(step_line(step, f"{seconds + step / 1000:.3f}", loss=", loss: 3.100") for step in range(steps))
 
 
 def whole(steps: int = 20, seconds: float = 2.0) -> str:
@@ -30,9 +30,9 @@ def whole(steps: int = 20, seconds: float = 2.0) -> str:
     return f"{{'train_runtime': {steps * seconds}, 'train_steps_per_second': {1 / seconds}, 'epoch': 1.0}}\n"
 
 
-def csv(steps: int = 20, seconds: float = 2.0) -> str:
+def csv(steps: int = 20, seconds: float = 2.0, loss: float = 3.1) -> str:
     """Lightning's table of metrics."""
-    rows = (f"{step},3.1,{seconds + step / 1000}\n" for step in range(steps))
+    rows = (f"{step},{loss},{seconds + step / 1000}\n" for step in range(steps))
     return "step,reduced_train_loss,train_step_timing in s\n" + "".join(rows)
 
 
@@ -164,6 +164,12 @@ def test_metrics_in_a_folder_of_their_own_are_recorded_beside_other_logs(
     read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)})
     ingested = ingest(Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW)
     assert sorted(logs(ingested, tmp_path)) == runs
+
+
+def test_metrics_with_other_losses_than_an_equally_fast_log_are_recorded(tmp_path: Path) -> None:
+    read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(loss=2.7)})
+    ingested = ingest(Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW)
+    assert sorted(logs(ingested, tmp_path)) == ["a/train.log", "b/metrics.csv"]
 
 
 @pytest.mark.parametrize(
