@@ -73,7 +73,7 @@ UNSETTLED = "not recorded: the steps of {} have no level: {}; record runs whose 
 OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
 """What judging notes of the steps, and recording too."""
 
-BESIDE = (NoteCode.WALL_CLOCK, NoteCode.SLOW_OUTSIDE_WINDOW)
+BESIDE = (NoteCode.WALL_CLOCK, NoteCode.SLOW_OUTSIDE_WINDOW, NoteCode.SLOW_OUTSIDE_UNCOMPARED)
 """The same of what the recorded step time does not contain: later runs may lose as much."""
 
 GIT_SECONDS = 5  # git answers at once, or its folder hangs
