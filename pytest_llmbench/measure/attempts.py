@@ -20,7 +20,7 @@ from pytest_llmbench.core.models import (
     Steps,
     Window,
 )
-from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
+from pytest_llmbench.measure.window import begins, find_missing_steps, is_inside, mask_window
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
@@ -93,7 +93,7 @@ def join_resumed(parts: Sequence[Part], window: Window, steps: int) -> Part | No
     """Join the last part with those of its log that it resumed, if only together they cover the window.
 
     The joined part has the number of the one that covers most of the window. A step that was made twice counts as the
-    first time; the first steps after a resume do not count.
+    first time; the first steps after a resume do not count outside the window.
     """
     chain = [parts[-1]]
     for part in reversed(parts[:-1]):
@@ -103,7 +103,7 @@ def join_resumed(parts: Sequence[Part], window: Window, steps: int) -> Part | No
         chain.insert(0, part)
     joined = chain[0].segment.steps
     for part in chain[1:]:
-        joined = _append(joined, part.segment.steps)
+        joined = _append(joined, part.segment.steps, window)
     stated = tuple(statement for part in chain for statement in part.segment.stated)
     segment = replace(chain[-1].segment, steps=joined, stated=stated, first_line=chain[0].segment.first_line)
     if len(chain) == 1 or not _covers(segment, window):
@@ -117,16 +117,19 @@ def _goes_on(before: Steps, after: Steps) -> bool:
     return int(begins(before)[0]) < int(begins(after)[0]) <= int(before.index[-1]) + 1
 
 
-def _append(before: Steps, after: Steps) -> Steps:
-    """Append the steps behind those before, without the first ones after the resume."""
-    first = max(int(before.index[-1]), int(begins(after)[0]) - 1 + WARM_UP)
-    rows = np.flatnonzero(begins(after) > first)
+def _append(before: Steps, after: Steps, window: Window) -> Steps:
+    """Append the steps behind those before, without the first ones after the resume unless they are of the window."""
+    first = begins(after)
+    is_warm = (first >= first[0] + WARM_UP) | is_inside(after, window)
+    rows = np.flatnonzero((first > before.index[-1]) & is_warm)
     columns = {
         column.name: np.append(getattr(before, column.name), getattr(after, column.name)[rows])
         for column in fields(Steps)
     }
-    if len(rows) and rows[0] > 0:  # the time until the resume is that of no step
-        columns["since"][len(before)] = after.stamp[rows[0] - 1]
+    if len(rows):  # the time until the resume is that of no step
+        row = rows[0]
+        begun = after.stamp[row - 1] if row else after.stamp[0] - after.seconds[0] * after.mean_of[0]
+        columns["since"][len(before)] = begun
     return Steps(**columns)
 
 

@@ -80,11 +80,18 @@ def test_resumed_parts_are_judged_together_if_none_covers_the_window() -> None:
     assert choice.segment.steps.seconds.tolist() == [2.0] * 40 + [3.0] * 11
 
 
+def test_first_steps_after_a_resume_count_in_the_window_only() -> None:
+    died = segment(steps([2.0] * 40), finished=False)
+    resumed = segment(steps([3.0] * 20, first=40), total=60)
+    choice = choose_segment(run(log(died, resumed)).attempts, WINDOW, 60)
+    assert choice is not None
+    assert choice.segment.steps.index.tolist() == [*range(45), *range(50, 60)]
+
+
 @pytest.mark.parametrize(
     ("died", "resumed"),
     [
         (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 9, first=42))),  # a step is lost
-        (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 15, first=36))),  # no time to warm up
         (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 20, first=21), finished=False)),
         (segment(steps([2.0] * 40), total=40), segment(steps([3.0] * 30, first=21))),  # another run
     ],

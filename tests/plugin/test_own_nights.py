@@ -141,6 +141,7 @@ ORDINARY: Mapping[str, Night] = {
     "resumed-behind-window": Night(megatron, alter(), OwnRun(steps=100), restart(70, 60)),
     "resumed-without-overlap": Night(megatron, alter(), OwnRun(steps=100), restart(70, 70)),
     "resumed-in-window": Night(megatron, alter(), OwnRun(steps=100), restart(40, 25)),
+    "resumed-in-window-without-overlap": Night(megatron, alter(), OwnRun(steps=100), restart(40, 40)),
     "resumed-in-last-half": Night(megatron, alter(), LONG, restart(180, 160)),
     "slow-save-steps-recorded": Night(megatron, alter(), at(LONG, slower=lambda step: 4.0 if step % 25 == 0 else 1.0)),
     "slow-save-steps-recorded-titan": Night(
