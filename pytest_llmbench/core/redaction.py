@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -227,8 +227,13 @@ class Redactor:
 
 
 def make_redactor() -> Redactor:
-    """Return what hides the secrets in the environment of this process. It is made once for many texts."""
-    return Redactor(list_secret_values(os.environ))
+    """Return what hides the secrets in the environment of this process."""
+    return _make_redactor(tuple(os.environ.items()))
+
+
+@lru_cache(maxsize=1)
+def _make_redactor(environment: tuple[tuple[str, str], ...]) -> Redactor:
+    return Redactor(list_secret_values(dict(environment)))
 
 
 def redact_text(text: str) -> str:
