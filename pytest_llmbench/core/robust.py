@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags, Floats
+    from pytest_llmbench.core.models import Flags, Floats, Integers
 
 TRIMMED = 0.2  # the share that is trimmed or winsorised at each end
 
@@ -59,7 +59,7 @@ def winsorise(values: Floats) -> Floats:
     return np.clip(values, ordered[cut], ordered[len(values) - cut - 1])
 
 
-def compute_median(values: Floats) -> float:
+def compute_median(values: Floats | Integers) -> float:
     """Return the median of values of shape (n,), n > 0."""
     # numpy's own spends ten times as long on a few dozen
     ordered = np.sort(values)

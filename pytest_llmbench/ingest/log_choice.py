@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.models import Attempt, AttemptFiles, ParsedLog, RunFiles, Segment, Steps
+from pytest_llmbench.core.robust import compute_median
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Floats
@@ -247,13 +248,12 @@ class _Extent(NamedTuple):
 
 def _list_extents(runs: Iterable[ReadRun]) -> Iterator[_Extent]:
     """Yield the last step and the median of the times of each part of the logs."""
-    import numpy as np
 
     segments = (segment for run in runs for log in run.logs for segment in log.segments)
     for segment in segments:
         seconds = _read_seconds(segment.steps.seconds)
         if len(seconds):
-            yield _Extent(int(segment.steps.index[-1]) - segment.first_step, float(np.median(seconds)), segment)
+            yield _Extent(int(segment.steps.index[-1]) - segment.first_step, compute_median(seconds), segment)
 
 
 def _differ_in_loss(extent: _Extent, other: _Extent) -> bool:
@@ -272,4 +272,4 @@ def _compare_losses(steps: Steps, others: Steps, offset: int) -> float | None:
     known = np.isfinite(loss) & np.isfinite(beside) & (beside != 0)
     if np.count_nonzero(known) < FEWEST_LOSSES:
         return None
-    return float(np.median(np.abs(loss[known] / beside[known] - 1)))
+    return compute_median(np.abs(loss[known] / beside[known] - 1))

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_llmbench.core.formatting import format_seconds
 from pytest_llmbench.core.models import Baseline, Note, NoteCode, Observed, Problem, Reason, Window
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure.run_share import RunShare, measure_share
 from pytest_llmbench.measure.window import Timing, begins
 
@@ -72,7 +73,7 @@ def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck
     warm_up = timed.usable & (first < share.first) & (first > int(first[0]))
     in_warm_up = (steps.seconds[warm_up] - share.step_seconds) * steps.mean_of[warm_up]
     warm_up_seconds = float(np.maximum(in_warm_up, 0.0).sum())
-    level = float(np.median(steps.seconds[rows])) / share.step_seconds - 1
+    level = compute_median(steps.seconds[rows]) / share.step_seconds - 1
     begin, end = find_largest_sum(lost)
     longest = int(np.argmax(lost))
     if lost[longest] > ONE_STEP * lost[begin:end].sum() > 0:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.models import CheckpointAction, Checkpoints, Observed, PauseKind
+from pytest_llmbench.core.robust import compute_median
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.models import Flags, Floats, Integers
@@ -77,7 +78,7 @@ def _allow(pauses: Pauses, place: int, recorded: Mapping[str, float]) -> float:
     """Return how many seconds a pause may take, NaN if nothing is known of its kind."""
     kind = int(pauses.kind[place])
     others = np.delete(pauses.seconds, place)[np.delete(pauses.kind, place) == kind]
-    usual = VARIES * float(np.median(others)) if len(others) else np.nan
+    usual = VARIES * compute_median(others) if len(others) else np.nan
     known = _sum_recorded(kind, recorded)
     if known > 0:
         return float(np.clip(np.nan_to_num(usual), VARIES * known, MOST * known))

@@ -20,6 +20,7 @@ from pytest_llmbench.core.models import (
     Reason,
     Window,
 )
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.measure import pauses
 from pytest_llmbench.measure.pauses import Pauses
 from pytest_llmbench.measure.run_share import RunShare, measure_share
@@ -264,7 +265,7 @@ def _compute_work(timed: Timing) -> float:
     rated = np.isfinite(rate) & (rate > 0)
     if not rated.any():
         return float("nan")
-    return float(np.median(rate[rated]) * np.average(window.seconds[rated], weights=window.mean_of[rated]))
+    return compute_median(rate[rated]) * float(np.average(window.seconds[rated], weights=window.mean_of[rated]))
 
 
 # --- what a recording keeps, and what is said of a run beside it --------------------------------------------
@@ -307,13 +308,13 @@ def _find_other_unit(timed: Timing) -> Iterator[Problem]:
     if np.count_nonzero(known) < FEWEST_INTERVALS:
         return
     ratios = passed[known] / took[known]
-    ratio = float(np.median(ratios))
-    if 1 / GROSS < ratio < GROSS or ratio <= 0 or float(np.median(passed[known])) < FASTEST_CLOCK:
+    ratio = compute_median(ratios)
+    if 1 / GROSS < ratio < GROSS or ratio <= 0 or compute_median(passed[known]) < FASTEST_CLOCK:
         return
     if np.mean((ratios >= ratio / REGULAR_FACTOR) & (ratios <= ratio * REGULAR_FACTOR)) >= REGULAR:
         text = (
-            f"a step of {format_seconds(float(np.median(steps.seconds[1:][known])))} takes "
-            f"{format_seconds(float(np.median(passed[known] / np.diff(steps.index)[known])))} by the stamps of the "
+            f"a step of {format_seconds(compute_median(steps.seconds[1:][known]))} takes "
+            f"{format_seconds(compute_median(passed[known] / np.diff(steps.index)[known]))} by the stamps of the "
             "lines: its time is in another unit, or of something else"
         )
         yield Problem(Reason.TIMES_DISAGREE, text, int(steps.line[1:][known][0]))
@@ -415,7 +416,7 @@ def _get_rate_unit(timed: Timing) -> float:
     window = timed.window
     rate = window.throughput if np.isfinite(window.throughput).any() else window.tokens_per_second_per_gpu
     rate = rate[np.isfinite(rate) & (rate > 0)]
-    return float(1 / np.median(rate)) if len(rate) and (rate == np.floor(rate)).all() else 0.0
+    return 1 / compute_median(rate) if len(rate) and (rate == np.floor(rate)).all() else 0.0
 
 
 def has_risen(ratio: ClockRatio, usual: float) -> bool:

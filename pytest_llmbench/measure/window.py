@@ -14,7 +14,7 @@ import numpy as np
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.models import Baseline, Problem, Reason, Steps, Window
 from pytest_llmbench.core.models.logs import LazySteps
-from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
+from pytest_llmbench.core.robust import compute_mean, compute_median, compute_trimmed_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -288,7 +288,7 @@ def _find_missing(steps: Steps, untimed: Flags, lost: set[int], window: Window) 
 def _describe_sample(steps: Steps, lost: set[int]) -> str:
     """Return that a log prints the times of every n-th step alone; empty for one that prints them in another way."""
     gaps = np.diff(steps.index)
-    every = int(np.median(gaps)) if len(gaps) >= FEWEST_GAPS else 1
+    every = int(compute_median(gaps)) if len(gaps) >= FEWEST_GAPS else 1
     if every < 2 or (gaps != every).any() or (steps.mean_of != 1).any():
         return ""
     return (
@@ -311,8 +311,8 @@ def _find_straddling(timed: Timing, cut: set[int], window: Window) -> Iterator[P
         return
     steps = timed.steps
     across = np.flatnonzero(_mask_cut(timed, window))
-    width = int(np.median(steps.mean_of[across]))
-    usual = len(steps) == 1 or int(np.median(steps.mean_of)) == width
+    width = int(compute_median(steps.mean_of[across]))
+    usual = len(steps) == 1 or int(compute_median(steps.mean_of)) == width
     row = int(across[0])
     how = (
         f"the log prints every {formatting.format_ordinal(width)} step"

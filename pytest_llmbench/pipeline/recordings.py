@@ -14,7 +14,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import Measurement, Recording
 from pytest_llmbench.core.redaction import make_redactor
-from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
+from pytest_llmbench.core.robust import compute_mean, compute_median, compute_trimmed_mean
 from pytest_llmbench.ingest.sources import files
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.judge.agreement import Occasion, count_groups
@@ -60,7 +60,7 @@ def _average_observed(runs: Sequence[Measurement]) -> tuple[tuple[str, float], .
     """Return the median of each observed value that all runs have, by name."""
     all_values = [dict(run.observed) for run in runs]
     shared = sorted(set(all_values[0]).intersection(*all_values))
-    return tuple((name, float(np.median([values[name] for values in all_values]))) for name in shared)
+    return tuple((name, compute_median(np.array([values[name] for values in all_values]))) for name in shared)
 
 
 def _find_newest_day(runs: Sequence[Measurement]) -> str:
