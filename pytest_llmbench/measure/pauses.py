@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -106,14 +107,14 @@ def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
 
     Without a recording those of kinds that are rare, or that nothing announces.
     """
-    kinds, counts = np.unique(pauses.kind, return_counts=True)
     is_recorded = Observed.LONGEST_SAVE in recorded
-    new = [
-        int(kind)
-        for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
+    kinds: list[int] = pauses.kind.tolist()
+    new = {
+        kind
+        for kind, count in Counter(kinds).items()
         if not _sum_recorded(kind, recorded) and (is_recorded or count <= FEW or kind == PauseKind.REGULAR)
-    ]
-    return np.isin(pauses.kind, new)
+    }
+    return np.array([kind in new for kind in kinds], dtype=np.bool_)
 
 
 def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) -> Flags:
