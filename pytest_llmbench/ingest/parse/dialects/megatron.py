@@ -18,6 +18,7 @@ from pytest_llmbench.core.models import DropReason
 from pytest_llmbench.ingest.parse.prints import get_scale
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
+    GET_FIELD,
     HOLE,
     LINE_BREAK,
     NAN,
@@ -72,6 +73,7 @@ EXTRA = frozenset({RATE, CONSUMED, CONSUMED_TOKENS, SAMPLES_RATE})
 # GPT-NeoX prints it before the step.
 RATE_BEFORE = re.compile(rb"samples/sec: (\d{1,9}\.\d{1,9}) \| \Z")
 RATE_REACH = 40
+BAR = b" | "
 NUMBERS = frozenset({MILLISECONDS, SECONDS, SKIPPED, NOT_NUMBERS, NORM, BATCH, *LOSSES, *TFLOPS, *TOKENS})
 
 # The step of a record that says none.
@@ -105,7 +107,9 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     values = _read_values(body)
     if values is None or HOLE in body or int(head[1]) == UNNUMBERED:
         return Torn(origin, text[start:stop])
-    if match := RATE_BEFORE.search(text[max(0, start - RATE_REACH) : start]):
+    if text.startswith(BAR, start - len(BAR)) and (
+        match := RATE_BEFORE.search(text[max(0, start - RATE_REACH) : start])
+    ):
         values.setdefault(SAMPLES_RATE, match[1])
     return _build_record(origin, int(head[1]), int(head[2]), values, _read_stamp(text, start))
 
@@ -121,7 +125,7 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     Of step times alone nothing shows whether every step printed one.
     """
     if not (records and records[0].rounded):
-        counted = any(record.consumed_tokens for record in records)
+        counted = any(map(GET_FIELD["consumed_tokens"], records))
         return _add_means(count_step_tokens(records) if counted else records)
     before = records[0].step - 1  # of steps that were counted: they begin with the first of the attempt
     return [record._replace(step=record.step - before, rounded=False) for record in records]
@@ -191,11 +195,11 @@ def _build_record(origin: RecordOrigin, step: int, total: int, values: dict[byte
         grad_norm=norm,
         tflops=tflops,
         tokens=_parse_number(values, TOKENS),
-        batch=_parse_number(values, (BATCH,)),
-        rate=_parse_number(values, (RATE,)),
-        consumed=_parse_number(values, (CONSUMED,)),
-        skipped=_parse_number(values, (SKIPPED,)),
-        samples=_parse_number(values, (SAMPLES_RATE,)),
+        batch=_parse_one(values, BATCH),
+        rate=_parse_one(values, RATE),
+        consumed=_parse_one(values, CONSUMED),
+        skipped=_parse_one(values, SKIPPED),
+        samples=_parse_one(values, SAMPLES_RATE),
         consumed_tokens=_read_consumed_tokens(values),
         loss_digits=max((count_digits(values[name]) for name in LOSSES if name in values), default=0),
         stamp=stamp,
@@ -235,6 +239,11 @@ def _is_bad_loss(name: bytes, printed: bytes) -> bool:
 
 def _get_first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:
     return next((float(values[name]) for name in names if name in values), None)
+
+
+def _parse_one(values: dict[bytes, bytes], name: bytes) -> float:
+    printed = values.get(name)
+    return NAN if printed is None else float(printed)
 
 
 def _parse_number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:

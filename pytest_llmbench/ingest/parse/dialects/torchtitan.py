@@ -11,6 +11,7 @@ from pytest_llmbench.core.models import DropReason, PauseKind
 from pytest_llmbench.ingest.parse import clock
 from pytest_llmbench.ingest.parse.records import (
     COLOUR_RESET,
+    GET_FIELD,
     HOLE,
     NAN,
     NOT_FINITE,
@@ -92,12 +93,11 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     torchtitan counts anew after a validation, so its rates leave it out: the time has to do so, too.
     """
     marked = list(clock.mark_evaluations(records))
-    usual = _count_interval(marked)
-    for before, record in pairwise(marked):
-        if _is_partly_timed(record, before, usual):
-            steps, timed = record.step - before.step, record.step - (record.since or (0, NAN))[0]
-            text = f"step {record.step}: its time is the mean of {timed} of the {steps} steps before it"
-            tally.add(DropReason.PARTLY_TIMED, record.origin.line, text)
+    for place in _find_partly_timed(marked):
+        record, before = marked[place], marked[place - 1]
+        steps, timed = record.step - before.step, record.step - (record.since or (0, NAN))[0]
+        text = f"step {record.step}: its time is the mean of {timed} of the {steps} steps before it"
+        tally.add(DropReason.PARTLY_TIMED, record.origin.line, text)
     return marked
 
 
@@ -107,22 +107,23 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     The rates of the first one are of as many steps as there are between the others, or of all steps from 1 on. A time
     since a validation within an interval stands for the whole interval: how long the steps before it took is unknown.
     """
-    timed, usual = clock.time_steps(records), _count_interval(records)
-    for place, (before, record) in enumerate(pairwise(records), 1):
-        if _is_partly_timed(record, before, usual):
-            interval = record.step - before.step
-            timed[place] = timed[place]._replace(mean_of=interval, since=None, paused=PauseKind.EVALUATION)
+    timed = clock.time_steps(records)
+    for place in _find_partly_timed(records):
+        interval = records[place].step - records[place - 1].step
+        timed[place] = timed[place]._replace(mean_of=interval, since=None, paused=PauseKind.EVALUATION)
     return timed
 
 
-def _count_interval(records: Sequence[StepRecord]) -> int:
-    """Return the steps of a log interval, 1 if there are too few lines to show it."""
-    return clock.count_usual_gap(records) if len(records) > FEWEST_LINES else 1
-
-
-def _is_partly_timed(record: StepRecord, before: StepRecord, usual: int) -> bool:
-    """Whether a validation lies within the interval of a record; a line that was lost makes an interval too long."""
-    return record.since is not None and before.step < record.since[0] < record.step <= before.step + usual
+def _find_partly_timed(records: Sequence[StepRecord]) -> list[int]:
+    """Return the places of records with a validation within their interval, if no line of it was lost."""
+    if len(records) <= FEWEST_LINES or not any(map(GET_FIELD["since"], records)):
+        return []
+    usual = clock.count_usual_gap(records)
+    return [
+        place
+        for place, (before, record) in enumerate(pairwise(records), 1)
+        if record.since is not None and before.step < record.since[0] < record.step <= before.step + usual
+    ]
 
 
 def _read_validation(origin: RecordOrigin, head: re.Match[bytes] | None, before: bytes) -> StepRecord | None:
