@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 from threading import Lock
 from typing import NamedTuple
 
@@ -164,8 +164,9 @@ def _list_shared_parts(markers: Sequence[bytes]) -> list[bytes]:
 
 
 def _get_common_beginning(texts: Sequence[bytes]) -> bytes:
-    alike = takewhile(lambda signs: len(set(signs)) == 1, zip(*texts, strict=False))
-    return bytes(signs[0] for signs in alike)
+    first, last = min(texts), max(texts)  # in their order all others lie between these
+    shortest = min(len(first), len(last))
+    return first[: next((place for place in range(shortest) if first[place] != last[place]), shortest)]
 
 
 class _Automaton:
