@@ -62,7 +62,7 @@ def make_pauses(row: Integers, kind: Integers, seconds: Floats, line: Integers, 
 def observe(pauses: Pauses) -> Iterator[tuple[Observed, float]]:
     """Yield the longest pause of each kind, 0 without any, by a name of `Observed`."""
     for kind, name in KINDS.items():
-        yield name, float(max(pauses.seconds[pauses.kind == kind], default=0.0))
+        yield name, float(max(pauses.seconds[pauses.kind == kind], default=0.0)) if len(pauses.kind) else 0.0
 
 
 def compute_excess(pauses: Pauses, recorded: Mapping[str, float]) -> Floats:

@@ -22,6 +22,9 @@ PIECE = 1 << 20
 # patterns): one automaton for all is four times as slow as two.
 AT_ONCE = 64
 
+# The first bytes by which markers are looked up, at most.
+KEY = 3
+
 # Bytes that markers have to share to be looked for as one. Shorter parts stand in many lines that say nothing:
 # `iteration ` (10) in every step of NeMo 2, `heckpoint` (9) in paths.
 LEAST_SHARED = 11
@@ -175,10 +178,12 @@ class _Automaton:
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._texts = texts
         self._automaton = BytesAhoCorasick(texts, matchkind=MatchKind.LeftmostFirst)
-        by_sign: dict[int, list[bytes]] = {}
+        size = min(KEY, min(map(len, texts), default=KEY))
+        by_beginning: dict[bytes, list[bytes]] = {}
         for text in texts:
-            by_sign.setdefault(text[0], []).append(text)
-        within = [list(_find_beginning_within(text, by_sign)) for text in texts]
+            for length in range(1, size + 1):
+                by_beginning.setdefault(text[:length], []).append(text)
+        within = [list(_find_beginning_within(text, by_beginning, size)) for text in texts]
         self._within = {number: further for number, further in enumerate(within) if further}
 
     def find_places(self, text: bytes, start: int, reach: int) -> list[tuple[int, bytes]]:
@@ -324,11 +329,15 @@ def _cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
     return (block[begin : begin + PIECE] for block in blocks for begin in range(0, len(block), PIECE))
 
 
-def _find_beginning_within(outer: bytes, by_sign: Mapping[int, Iterable[bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the markers that can begin where `outer` stands, and how far from its beginning; they are given by their
-    first bytes."""
-    for place, sign in enumerate(outer):
-        for marker in by_sign.get(sign, ()):
+def _find_beginning_within(
+    outer: bytes, by_beginning: Mapping[bytes, Iterable[bytes]], size: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the markers that can begin where `outer` stands, and how far from its beginning.
+
+    They are given by their first bytes, 1 to `size` of them.
+    """
+    for place in range(len(outer)):
+        for marker in by_beginning.get(outer[place : place + size], ()):
             rest = outer[place : place + len(marker)]
             if marker.startswith(rest) and (place or marker != outer):
                 yield place, marker
