@@ -399,7 +399,7 @@ _ANY = (
     rb"|\((?:-?\d{1,9}, ?)+-?\d{0,9}\)|\[[\w'\", -]{0,280}\])"
     rb"(?=['\",;)\]}\s\x1b|]|\.{3}|\Z)"
 )
-_TEXT = rb"(\[[\w'\", -]{0,280}\]|[^\s'\",;]{1,200})"
+_TEXT = rb"(\[[\w'\", -]{0,280}\]|[^\s'\",;}\x1b]{1,200})"
 _VALUES = {
     (separator, form): re.compile(separator + value)
     for separator in (_SEPARATOR, _AFTER_OPTION)

@@ -36,6 +36,8 @@ STATED = {
     "adapter": ("adapter: qlora\n", "trained weights", "adapter: qlora"),
     "no adapter": ("adapter: null\n", "trained weights", "adapter: none"),
     "window": ("  window_attn_skip_freq .......... 4\n", "attention window", "window_attn_skip_freq: 4"),
+    "coloured": ("  window_attn_skip_freq .......... 4\x1b[0m\n", "attention window", "window_attn_skip_freq: 4"),
+    "in a dictionary": ('{"window_attn_skip_freq": 4}\n', "attention window", "window_attn_skip_freq: 4"),
     "deepspeed": ("DeepSpeed Basic Optimizer = AdamW\n", "optimizer", "adamw"),
 }
 """Lines, and the field and value that they state."""
