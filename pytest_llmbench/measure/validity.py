@@ -31,6 +31,7 @@ from pytest_llmbench.core.models import (
 )
 from pytest_llmbench.measure import configuration, dropped_records, training
 from pytest_llmbench.measure.attempts import Choice, is_finished, is_traced
+from pytest_llmbench.measure.wall_clock import find_other_unit
 from pytest_llmbench.measure.window import Timing, count_steps, find_gaps
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def find_problems(run: Run, choice: Choice, timed: Timing, baseline: Baseline, n
         *_find_unfinished(run, choice, baseline, now),
         *_find_newer_start(run, choice),
         *find_gaps(timed, baseline),
+        *find_other_unit(timed),
         *(_find_unprinted_losses(choice.segment.steps, baseline.window) if choice.attempt.log.prints_loss else ()),
     ]
     if any(problem.reason in LACKING for problem in problems):  # the cause stands first

@@ -292,7 +292,6 @@ def find_problems(
 
     `recorded` are the values of its recording by their names in `Observed`; what it lacks is not compared.
     """
-    yield from _find_other_unit(timed)
     if check is None:
         return
     yield from _find_risen(check, timed, baseline, recorded)
@@ -300,7 +299,7 @@ def find_problems(
     yield from _find_hidden(check, timed, baseline, recorded, tolerance)
 
 
-def _find_other_unit(timed: Timing) -> Iterator[Problem]:
+def find_other_unit(timed: Timing) -> Iterator[Problem]:
     """Yield step times of another order of magnitude than the time between the stamps of their lines."""
     steps = timed.steps
     passed, took = np.diff(steps.stamp), np.diff(steps.index) * np.where(timed.usable, steps.seconds, np.nan)[1:]

@@ -127,13 +127,25 @@ def test_without_a_signal_every_report_is_of_tonight_and_green(pytester: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [["--collect-only"], ["--help"], ["--llmb-tolerance=much"], ["--llmb-baselines=none"]])
+@pytest.mark.parametrize("more", [["--collect-only"], ["--help"]])
 def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
     pytester: pytest.Pytester, generated: Write, more: list[str]
 ) -> None:
     pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more)
     own = [name for name in OLD if name.startswith("llmb")]  # pytest writes its own in any case
     assert {name: (pytester.path / name).read_text() for name in own} == {name: OLD[name] for name in own}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [["--llmb-tolerance=much"], ["--llmb-baselines=none"]])
+def test_usage_error_empties_the_reports_of_the_night_before(
+    pytester: pytest.Pytester, generated: Write, more: list[str]
+) -> None:
+    assert pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more).ret == 4
+    told = json.loads((pytester.path / "llmb.json").read_text())
+    assert (told["green"], told["exit_code"]) == (False, 4)
+    assert more[0] in told["failures"][0]
+    assert "<error" in (pytester.path / "llmb.xml").read_text()
 
 
 @pytest.mark.slow

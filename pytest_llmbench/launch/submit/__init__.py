@@ -26,7 +26,7 @@ EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
 KILLED = 128  # a shell's exit code above this is a signal: what the command had done by then, nothing tells
 
-ACCOUNTING_LAG = 60.0  # seconds after which slurmdbd has the steps of a run that ended
+ACCOUNTING_LAG = 5.0  # seconds after which slurmdbd has the steps of a run that ended
 
 CLOCKS_DIFFER = timedelta(hours=1)  # how far the clocks of Slurm and of the file system are trusted to differ
 
