@@ -68,7 +68,8 @@ def choose_segment(attempts: Sequence[Attempt], window: Window, steps: int) -> C
     # What is newer must not be hidden by what went well before it.
     if any(begins(part.segment.steps)[0] <= window.last for part in after):
         chosen, whole = after[-1], []
-    if not whole and is_finished(chosen.segment, steps) and chosen is choices[-1]:
+    is_last = bool(untraced) and untraced[-1] is chosen is choices[-1]
+    if not whole and is_last and is_finished(chosen.segment, steps):
         chosen = join_resumed(untraced, window, steps) or chosen
     if is_finished(chosen.segment, steps) and _has_died_since(attempts, chosen.attempt):
         return None
@@ -104,8 +105,15 @@ def join_resumed(parts: Sequence[Part], window: Window, steps: int) -> Part | No
     joined = chain[0].segment.steps
     for part in chain[1:]:
         joined = _append(joined, part.segment.steps, window)
-    stated = tuple(statement for part in chain for statement in part.segment.stated)
-    segment = replace(chain[-1].segment, steps=joined, stated=stated, first_line=chain[0].segment.first_line)
+    segments = [part.segment for part in chain]
+    segment = replace(
+        segments[-1],
+        steps=joined,
+        stated=tuple(statement for each in segments for statement in each.stated),
+        first_line=segments[0].first_line,
+        doubt=next((each.doubt for each in segments if each.doubt), ""),
+        bad_validation_line=next((each.bad_validation_line for each in segments if each.bad_validation_line), 0),
+    )
     if len(chain) == 1 or not _covers(segment, window):
         return None
     most = max(chain, key=lambda part: np.count_nonzero(mask_window(part.segment.steps, window)))

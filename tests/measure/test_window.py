@@ -88,6 +88,23 @@ def test_first_steps_after_a_resume_count_in_the_window_only() -> None:
     assert choice.segment.steps.index.tolist() == [*range(45), *range(50, 60)]
 
 
+def test_resumed_parts_keep_what_is_wrong_with_each() -> None:
+    died = replace(segment(steps([2.0] * 40), finished=False), bad_validation_line=30, doubt="its times disagree")
+    choice = choose_segment(run(log(died, segment(steps([3.0] * 30, first=21)))).attempts, WINDOW, 50)
+    assert choice is not None
+    assert (choice.segment.bad_validation_line, choice.segment.doubt) == (30, "its times disagree")
+
+
+@pytest.mark.parametrize("last_traced", [200, 350])
+def test_resumed_part_with_a_trace_is_judged_alone(last_traced: int) -> None:
+    died = replace(segment(steps([2.0] * 40), finished=False), first_line=1, last_line=100)
+    resumed = replace(segment(steps([3.0] * 30, first=21)), first_line=150, last_line=300)
+    traced = replace(log(died, resumed, nccl_line=50), nccl_last_line=last_traced)
+    choice = choose_segment(run(traced).attempts, WINDOW, 50)
+    assert choice is not None
+    assert choice.segment is resumed
+
+
 @pytest.mark.parametrize(
     ("died", "resumed"),
     [
