@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.core.formatting import format_seconds
 from pytest_llmbench.core.models import Baseline, Note, NoteCode, Observed, Problem, Reason, Window
-from pytest_llmbench.core.robust import compute_median
+from pytest_llmbench.core.robust import MOST_STALLS, compute_median
 from pytest_llmbench.measure.run_share import RunShare, measure_share
 from pytest_llmbench.measure.window import Timing, begins
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LONG_SHARE = 1 / 3  # of a run's steps: so many that are slow are a level, and no stall
 STALL_SECONDS = 10.0  # a shorter stall is none
-STALLS = 2  # so many slow steps are stalls and no level, as in the literal rule
 ONE_STEP = 0.9  # a step that costs so much of what a part costs is named alone
 WARM_UP_SECONDS = 300.0  # so much more may the warm-up take than in recorded runs,
 WARM_UP_FACTOR = 2.0  # and so many times as much: compilers find other caches
@@ -95,8 +94,8 @@ def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck
 
 
 def _compute_usual(seconds: Floats) -> float:
-    """Return the mean of the times without the STALLS largest, NaN of so few."""
-    usual = np.sort(seconds)[:-STALLS]
+    """Return the mean of the times without the MOST_STALLS largest, NaN of so few."""
+    usual = np.sort(seconds)[:-MOST_STALLS]
     return float(usual.mean()) if len(usual) else float("nan")
 
 
