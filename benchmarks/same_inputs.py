@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-import zstandard
 from ending_lines import CAUSES, LINES
 from generator.__main__ import shipped
 from generator.experiments import write_experiments
@@ -23,10 +22,11 @@ from written_logs import nemo2_run
 
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.ingest.parse import checkpoints, endings, facts
+from pytest_llmbench.ingest.sources import zstd
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
-    "zst": zstandard.ZstdCompressor().compress,
+    "zst": zstd.compress,
     "xz": lzma.compress,
     "bz2": bz2.compress,
 }

@@ -40,7 +40,7 @@ HEAVY = {
     "junit_xml",
     "jinja2",
     "multiprocessing",
-    "zstandard",
+    "backports.zstd",
     "fsspec",
     "re2",
     "ahocorasick_rs",

@@ -42,8 +42,8 @@ class Job:
 
 
 LIBRARIES = (
-    *("pytest", "numpy", "yaml", "zstandard", "jinja2", "sqlalchemy.dialects.sqlite", "hyperscan", "ahocorasick_rs"),
-    *("sqlite3", "xml.etree.ElementTree"),
+    *("pytest", "numpy", "yaml", "pytest_llmbench.ingest.sources.zstd", "jinja2", "sqlalchemy.dialects.sqlite"),
+    *("hyperscan", "ahocorasick_rs", "sqlite3", "xml.etree.ElementTree"),
 )
 
 

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 import event_files
-import zstandard
 from compared import bits
 from fuzz.laws import Finding, empty_folder, make_path, refusals, require, require_printable, require_types, written
 from fuzz.log_seeds import logs, records
@@ -29,6 +28,7 @@ from pytest_llmbench.ingest.discover.megatron_bridge import Companions, collect_
 from pytest_llmbench.ingest.discover.metadata import interpret, parse
 from pytest_llmbench.ingest.parse.growing import Growing
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
+from pytest_llmbench.ingest.sources import zstd
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.find_runs import ingest
@@ -132,10 +132,9 @@ def archive_seeds() -> list[bytes]:
     """Return a log in every form that `check_archive` chooses by the first byte, and streams of several parts."""
     log = logs()[2]
     packed = _make_tar(log)
-    zstd = zstandard.ZstdCompressor().compress
     pack: dict[str, Callable[[bytes], bytes]] = {
         "gz": gzip.compress,
-        "zst": zstd,
+        "zst": zstd.compress,
         "xz": lzma.compress,
         "bz2": bz2.compress,
         "": bytes,
@@ -149,7 +148,12 @@ def archive_seeds() -> list[bytes]:
         seeds.append(bytes([number]) + how(text))
     several = gzip.compress(log[:900]) + gzip.compress(log[900:]) + bytes(99)
     bomb = bz2.compress(bytes(1 << 22))
-    return [*seeds, bytes([3]) + several, bytes([7]) + bomb, bytes([4]) + zstd(log[:900]) + zstd(log[900:])]
+    return [
+        *seeds,
+        bytes([3]) + several,
+        bytes([7]) + bomb,
+        bytes([4]) + zstd.compress(log[:900]) + zstd.compress(log[900:]),
+    ]
 
 
 def _make_tar(log: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import email.parser  # noqa: F401 (sessions import this, junit_xml and zstandard when they need them)
+import email.parser  # noqa: F401 (sessions import this, junit_xml and zstd when they need them)
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -12,7 +12,6 @@ from typing import Any
 
 import junit_xml  # noqa: F401
 import pytest
-import zstandard  # noqa: F401
 from generator import write_run
 from generator.__main__ import shipped
 from sessions import Judge, Judged, Write
@@ -20,6 +19,7 @@ from sessions import Judge, Judged, Write
 import pytest_llmbench
 from pytest_llmbench.baseline import read
 from pytest_llmbench.core.models import Baseline, Recipe
+from pytest_llmbench.ingest.sources import zstd  # noqa: F401
 from pytest_llmbench.launch.follow import watch
 
 # pytester forgets what a session imported: a second one would import it again, and compare enums of two modules

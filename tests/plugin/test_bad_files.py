@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 from generator import write_run
 from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.ingest.sources import compressed, files
+from pytest_llmbench.ingest.sources import compressed, files, zstd
 from pytest_llmbench.plugin.stash import raise_usage_errors
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
@@ -90,7 +89,7 @@ COMMANDS = "::error::x\n::stop-commands::x\n##[error]x\nsection_start:1:a\r\x1b[
 """What CI systems, terminals and spreadsheets would take for something to do."""
 
 RED: dict[str, tuple[Write, str]] = {
-    "out-zst": (file(LOG.format(3) + ".zst", zstandard.ZstdCompressor().compress(ZEROS)), BOMB),
+    "out-zst": (file(LOG.format(3) + ".zst", zstd.compress(ZEROS)), BOMB),
     "long-numbers": (file(LOG.format(10), "".join(map(write_steps, LONG_NUMBERS))), "no baseline fits"),
     "far-time": (write_far, "no baseline fits"),
     "deep-yaml": (file("llmb-config_13.yaml", "[" * 100_000), "nested too deeply"),

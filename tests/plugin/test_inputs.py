@@ -38,11 +38,11 @@ def told(session: Judged) -> object:
 
 @pytest.mark.slow
 def test_archive_is_judged_like_its_folder(judged: Judge, examples: Path, tmp_path: Path) -> None:
-    import zstandard
+    from pytest_llmbench.ingest.sources import zstd
 
     data = packed(examples, tmp_path / "x.tar", "w").read_bytes()
     archive = tmp_path / "x.tar.zst"
-    archive.write_bytes(zstandard.ZstdCompressor().compress(data))
+    archive.write_bytes(zstd.compress(data))
     expected = judged(logs(examples))
     assert len(expected.verdicts) == 83
     assert told(judged(logs(archive))) == told(expected)

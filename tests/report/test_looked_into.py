@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zstandard
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from written_archives import archive
 
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
-from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources import files, zstd
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting
@@ -102,7 +101,7 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(tmp_path: Path, monkeypatch: 
     texts = [numbered(100).encode(), numbered(30_000).encode(), gzip.compress(numbered(500).encode())]
     data = archive([*zip(names, texts, strict=True), ("runs/d.out", b"")])
     path = tmp_path / "night.tar.zst"
-    path.write_bytes(zstandard.ZstdCompressor().compress(data))
+    path.write_bytes(zstd.compress(data))
     opened = list[Path]()
 
     def blocks(path: Path) -> Iterator[bytes]:

@@ -40,7 +40,7 @@ UNPACKED = 2 << 30
 # All that a parser may import: a change of any file there may change what a log says.
 ROOMS = ("ingest", "core")
 # What finds, decompresses and holds what a log says.
-PACKAGES = ("ahocorasick_rs", "hyperscan", "zstandard", "numpy")
+PACKAGES = ("ahocorasick_rs", "hyperscan", "numpy")
 # A cache file that was not used for so long is removed.
 OLDEST_SECONDS = 30 * 86400
 
@@ -76,12 +76,12 @@ class LogCache:
         new = [reading for reading in new if reading.state]
         if len(new) < WORTH_FILES and sum(reading.state.size for reading in new if reading.state) < WORTH_BYTES:
             return
-        import zstandard
+        from pytest_llmbench.ingest.sources import zstd
 
         with contextlib.suppress(OSError, MemoryError):
             # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
             packed = pack([*self._used, *_hide_secrets(new)])
-            data = zstandard.ZstdCompressor(level=1).compress(packed)
+            data = zstd.compress(packed, level=1)
             if len(packed) > UNPACKED or len(data) > LARGEST // 2:
                 return
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,13 +92,15 @@ class LogCache:
 
     def _load(self) -> Sequence[FileReading]:
         """Return what the cache file holds: nothing where it is absent, damaged, of another version or of others."""
-        import zstandard
+        from pytest_llmbench.ingest.sources import zstd
 
         try:
             data = self._read_signed()
-            fits = bool(data) and zstandard.frame_content_size(data) <= UNPACKED
-            return unpack(zstandard.ZstdDecompressor().decompress(data)) if fits else ()
-        except (OSError, MemoryError, ValueError, struct.error, zstandard.ZstdError):
+            size = zstd.get_frame_info(data).decompressed_size if data else None
+            if size is None or size > UNPACKED:
+                return ()
+            return unpack(zstd.ZstdDecompressor().decompress(data, UNPACKED))
+        except (OSError, MemoryError, ValueError, struct.error, zstd.ZstdError):
             return ()
 
     def _read_signed(self) -> bytes:

@@ -25,18 +25,20 @@ if TYPE_CHECKING:
     from bz2 import BZ2Decompressor
     from lzma import LZMADecompressor
 
-# Compressed bytes that are decompressed at once: of them gzip makes at most 4 MiB of text, and zstd 32 MiB.
-SLICE = 4096
-ZSTD_SLICE = 1024
+    from pytest_llmbench.ingest.sources.zstd import ZstdDecompressor
 
-# Bytes of text that xz and bzip2 give at once. They can make any number of a slice: of 3 kB bzip2 makes 4 GiB.
+# Compressed bytes that are decompressed at once: gzip makes at most 4 MiB of text of them.
+SLICE = 4096
+
+# Bytes of text per call of the other decoders, which can make gigabytes of a slice: bzip2 makes 4 GiB of 3 kB.
 LARGEST_PART = 1 << 20
 
 # No more than 256 GiB come out of a compressed file.
 LARGEST = 1 << 38
 
 # Bytes of memory that the data may ask for: what zstd without `--long=28` or more and xz at any level need.
-WINDOW = 1 << 27
+WINDOW_LOG = 27
+WINDOW = 1 << WINDOW_LOG
 
 # Bytes that tell how a file is compressed, or what else it is.
 HEAD = EVENTS_HEAD
@@ -66,9 +68,9 @@ class Decoder(Protocol):
 
 
 class LimitedDecoder:
-    """A decoder of bzip2 or xz that gives its text in parts: what is left of it comes for no more data."""
+    """A decoder of bzip2, xz or zstd that returns its text in parts: call it without data for the next part."""
 
-    def __init__(self, decoder: BZ2Decompressor | LZMADecompressor) -> None:
+    def __init__(self, decoder: BZ2Decompressor | LZMADecompressor | ZstdDecompressor) -> None:
         self._decoder = decoder
 
     @property
@@ -126,7 +128,7 @@ class Stream:
         """Yield the text of every member of the data; zeros between members are padding."""
         taken = produced = 0
         decoder: Decoder | None = None
-        for piece in _slice_blocks(blocks, ZSTD_SLICE if self.method == "zstd" else SLICE):
+        for piece in _slice_blocks(blocks, SLICE):
             taken += len(piece)
             rest = piece
             while rest := rest if decoder else rest.lstrip(b"\0"):
@@ -183,9 +185,9 @@ def _make_gzip() -> Decoder:
 
 
 def _make_zstd() -> Decoder:
-    import zstandard
+    from pytest_llmbench.ingest.sources.zstd import DecompressionParameter, ZstdDecompressor
 
-    return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
+    return LimitedDecoder(ZstdDecompressor(options={DecompressionParameter.window_log_max: WINDOW_LOG}))
 
 
 def _make_xz() -> Decoder:
@@ -212,9 +214,9 @@ def _list_errors() -> tuple[type[Exception], ...]:
     """Return what the decoders raise for data that are none."""
     import lzma
 
-    import zstandard
+    from pytest_llmbench.ingest.sources.zstd import ZstdError
 
-    return zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError
+    return zlib.error, lzma.LZMAError, ZstdError, OSError, EOFError, ValueError
 
 
 def _slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 from written_logs import dropped, maxtext, maxtext_run, nemo2_run, parse, steps
 
 from pytest_llmbench.core.dialects import DIALECTS
@@ -17,6 +16,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.parse.dialect_reader import load_reader
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending, read_log
 from pytest_llmbench.ingest.parse.records import Tally
+from pytest_llmbench.ingest.sources import zstd
 
 
 def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
@@ -47,9 +47,12 @@ def test_bytes_that_are_no_log_give_nothing(data: bytes) -> None:
 
 
 TEXT = nemo2_run(0, 9).encode()
-METHODS = {
+CHECKSUM: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}  # as the command `zstd` writes
+METHODS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
-    "zstd": zstandard.ZstdCompressor(write_checksum=True).compress,  # as the command `zstd` does
+    "zstd": lambda data: zstd.compress(
+        data, options={zstd.CompressionParameter.checksum_flag: 1}
+    ),  # as the command `zstd` does
     "xz": lzma.compress,
     "bzip2": bz2.compress,
 }

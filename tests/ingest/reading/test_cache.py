@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import zstandard
 from cached_places import Places
 from reading_places import reading_of
 
@@ -18,6 +17,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading.cache import LogCache, hash_parser
+from pytest_llmbench.ingest.sources import zstd
 from pytest_llmbench.pipeline.settings import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
@@ -104,8 +104,8 @@ def flip_bit(place: int) -> Tampering:
 def edit_dialect(data: bytes) -> bytes:
     """Edit what a cache file says of a log, behind the header that it has."""
     start = len(log_cache.MAGIC) + 32
-    text = zstandard.decompress(data[start:])
-    return data[:start] + zstandard.compress(text.replace(b"nemo1", b"nemo2"))
+    text = zstd.decompress(data[start:])
+    return data[:start] + zstd.compress(text.replace(b"nemo1", b"nemo2"))
 
 
 def rewrite_key(key: bytes) -> Tampering:
