@@ -68,7 +68,24 @@ class Archive:
         """Take stock of all members, and return the folder that stands for the archive: its own path, or the one folder
         in it that holds everything. What is wrong with it is in `unreadable`; what was whole before that is listed."""
         stream = Stream(self.open_blocks(), self.path)
-        reel = Reel(stream)
+        try:
+            reel = Reel(stream)  # which opens the file
+        except LogError as error:
+            self.unreadable.append((self.path, str(error)))
+            return self.listing.root
+        self._list_members(stream, reel)
+        if not self._numbers:  # what has no known name makes the top only if nothing else is there
+            self._list_unnamed()
+        top = self.listing.find_top()
+        self._list_unnamed()
+        if not (self._numbers or self._launches or self.ignored or self.unreadable):
+            self.ignored.append((self.path, "an archive without a file that is called as a log"))
+        for folder in self._launches:  # behind the top: what holds no file does not make it
+            self.listing.add_folder(folder)
+        return top
+
+    def _list_members(self, stream: Stream, reel: Reel) -> None:
+        """List the members as far as the archive is whole, and note what is wrong with it."""
         last: ArchiveMember | None = None
         counts: Counter[Path] = Counter()
         try:
@@ -79,6 +96,8 @@ class Archive:
             self._take(last, counts)
             if reel.trailing:
                 self.unreadable.append((self.path, "has more behind its end, which is not read: pack it again"))
+            elif last is None:
+                self.unreadable.append((self.path, "holds no member: it is empty, or zeros took the place of its data"))
         except LogError as error:
             why = "the archive is cut or still being written" if stream.cut else "the archive is cut or damaged"
             behind = f" behind {_shorten(last.name)}" if last else " at its beginning"
@@ -89,13 +108,6 @@ class Archive:
         for path, count in counts.items():
             if count > 1:
                 self.ignored.append((path, f"stands {count} times in {self.path.name}: the last one counts"))
-        if not self._numbers:  # what has no known name makes the top only if nothing else is there
-            self._list_unnamed()
-        top = self.listing.find_top()
-        self._list_unnamed()
-        for folder in self._launches:  # behind the top: what holds no file does not make it
-            self.listing.add_folder(folder)
-        return top
 
     def read_small(self, path: Path, limit: int) -> bytes:
         """Return the first bytes of a metadata file, at most `limit`; LogError where it is too large to be one."""
@@ -226,7 +238,7 @@ def read_unlisted(
 def _place_below(archive: Path, member: ArchiveMember) -> Path | None:
     """Return the path of a member below the archive's; None where its name leads elsewhere."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
-    if member.name.startswith("/") or ".." in parts or not 0 < len(parts) <= DEPTH:
+    if member.name.startswith("/") or ".." in parts or "\0" in member.name or not 0 < len(parts) <= DEPTH:
         return None
     if len(member.name) > LONGEST or max(map(len, parts)) > LONGEST_PART:
         return None

@@ -79,6 +79,7 @@ class Remote:
             if name and not itself:
                 linked = record.get("type") == "link" or (record.get("islink") and record.get("type") != "file")
                 refused = "a link, which is not followed in a remote place" if linked else ""
+                refused = "no name of a file" if "\0" in name else refused
                 items[name] = ListedEntry(name, str(path / name), self._read_status(path / name, record), refused)
         return list(items.values())
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from bad_archives import pax, record
 from hypothesis import given
 from hypothesis import strategies as st
 from written_archives import END, archive, special
@@ -227,3 +228,42 @@ def test_names_without_end_in_folders_are_bounded(monkeypatch: pytest.MonkeyPatc
 )
 def test_archives_are_known_by_their_names(name: str, is_archive: bool) -> None:
     assert (NAME.fullmatch(name) is not None) is is_archive
+
+
+def test_archive_that_cannot_be_opened_is_unreadable() -> None:
+    def fail() -> Iterator[bytes]:
+        raise LogError("permission denied")
+        yield b""
+
+    found = opened(fail)
+    assert files(found) == []
+    assert notes(found.unreadable) == {"x.tar": "permission denied"}
+
+
+@pytest.mark.parametrize("data", [END, bytes(1 << 16), gzip.compress(bytes(10240))])
+def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
+    assert notes(opened(data).unreadable) == {
+        "x.tar": "holds no member: it is empty, or zeros took the place of its data"
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "ignored"),
+    [
+        (archive([("notes.md", b"1")]), 1),
+        (special("x.out/", of_type(tarfile.DIRTYPE)) + END, 1),
+        (archive([("notes.md", b"1"), ("x.out", b"1")]), 0),
+        (special("exp_1764000000/", of_type(tarfile.DIRTYPE)) + END, 0),
+    ],
+    ids=["other files", "a folder in the place of a log", "a log", "an empty launch"],
+)
+def test_archive_without_a_log_is_listed(data: bytes, ignored: int) -> None:
+    found = opened(data)
+    assert [why for _, why in found.ignored] == ["an archive without a file that is called as a log"] * ignored
+    assert not found.unreadable
+
+
+def test_name_with_nul_is_no_name_of_a_file() -> None:
+    found = opened(pax(record(b"path", b"a\0b.out")) + archive([("x.out", b"1")]))
+    assert files(found) == []
+    assert [why for _, why in found.unreadable] == ["its name leads out of the archive, or is no name of a file"]

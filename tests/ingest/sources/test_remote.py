@@ -165,3 +165,11 @@ def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> No
 def test_the_time_of_a_file_is_what_its_protocol_says(memory: Any, told: Any, modified: float) -> None:
     known = Remote(-1)._read_status(to_path("memory://x"), {"type": "file", **told})
     assert (known.st_dev, known.st_ino, known.st_mtime) == (-1, 0, modified)
+
+
+def test_remote_name_with_nul_is_no_name_of_a_file(memory: Any) -> None:
+    memory.pipe("/runs/x.out", b"x")
+    memory.pipe("/runs/y\0.out", b"x")
+    found = find_runs([to_path("memory://runs")], Stores())
+    assert [run.attempts[0].log.name for run in found.runs] == ["x.out"]
+    assert [why for _, why in found.unreadable] == ["cannot be read: no name of a file"]
