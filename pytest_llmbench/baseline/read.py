@@ -44,7 +44,7 @@ from pytest_llmbench.core.models import (
     Window,
 )
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.userfile import is_there, leads_up
+from pytest_llmbench.core.userfile import is_there, leads_up, walk_folders
 from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
 
 
@@ -116,14 +116,14 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
     visited = set()
     waiting = [directory]
     while waiting:
-        for folder, folders, names in os.walk(waiting.pop(0), onerror=fail):
+        for folder, folders, names in walk_folders(waiting.pop(0), fail):
             real = Path(folder).resolve()
             if real in visited:
                 folders.clear()
                 continue
             visited.add(real)
             named = [name for name in names if name.endswith((".yaml", ".yml"))]
-            # os.walk takes a folder for a file where it cannot be told, and its baselines would be missing
+            # a walk takes a folder for a file where it cannot be told, and its baselines would be missing
             for link in _find_links(folder, [*folders, *(name for name in names if name not in named)], fail):
                 waiting += [Path(os.path.realpath(link))] if not leads_up(link) else []
             yield from (Path(folder, name) for name in named)

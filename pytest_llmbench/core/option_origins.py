@@ -158,11 +158,13 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
         raise ValueError(str(error)) from None
 
 
-def _list_tables(table: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, object]]]:
-    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-    yield name, {key: value for key, value in table.items() if f"{name}.{key}".lstrip(".") not in TABLES}
-    for key, value in inner.items():
-        yield from _list_tables(value, f"{name}.{key}".lstrip("."))
+def _list_tables(root: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, object]]]:
+    waiting = [("", root)]
+    while waiting:
+        name, table = waiting.pop()
+        named = {key: f"{name}.{key}".lstrip(".") for key in table}
+        yield name, {key: value for key, value in table.items() if named[key] not in TABLES}
+        waiting += [(named[key], value) for key, value in reversed([*table.items()]) if isinstance(value, dict)]
 
 
 def refuse_misplaced(path: Path, file: str) -> None:

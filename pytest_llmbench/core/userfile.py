@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from errno import ELOOP
+from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
+from typing import Any
 
 from pytest_llmbench.core.errors import LlmbenchError
 
 LARGEST_TEXT_BYTES = 1 << 24  # of a file that people write by hand
+
+DEEPEST_JSON = 64
+"""Levels of nesting in a JSON document: ours have fewer, and functions that call themselves for each level end."""
 
 
 def read_bytes(path: Path, what: str, most_bytes: int, raises: type[LlmbenchError]) -> bytes:
@@ -53,6 +59,28 @@ def read_text(path: Path, what: str, most_bytes: int, raises: type[LlmbenchError
         raise raises(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text") from error
 
 
+def parse_json(data: bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """Return the value of a JSON document; ValueError for other text, and for one nested deeper than DEEPEST_JSON.
+
+    `parse_constant` converts NaN and infinities, as in `json.loads`.
+    """
+    import json
+
+    try:
+        document = json.loads(data, parse_constant=parse_constant)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    except MemoryError as error:
+        raise ValueError("more than memory holds") from error
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(DEEPEST_JSON):  # a loop: the document may be as deep as the parser takes
+        parts = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
+        level = [part for part in parts if isinstance(part, dict | list)]
+    if level:
+        raise ValueError(f"more than {DEEPEST_JSON} levels of nesting")
+    return document
+
+
 def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str | None:
     """Return the text of a file that a user may have meant; None where there is no file of that name.
 
@@ -92,6 +120,19 @@ def is_there(path: Path, *, follow_links: bool = True) -> bool:
             return False
         raise
     return True
+
+
+def walk_folders(
+    top: str | Path, on_error: Callable[[OSError], None] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield folders with the names in them, as `os.walk`, which calls itself for each level before Python 3.12."""
+    waiting = [os.fspath(top)]
+    while waiting:
+        for folder, folders, names in os.walk(waiting.pop(), onerror=on_error):
+            yield folder, folders, names
+            below = (os.path.join(folder, name) for name in reversed(folders))
+            waiting += [path for path in below if not os.path.islink(path)]
+            folders.clear()
 
 
 def expand_home(text: str) -> Path:

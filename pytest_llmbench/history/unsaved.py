@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.userfile import read_bytes
+from pytest_llmbench.core.userfile import parse_json, read_bytes
 from pytest_llmbench.history.record import SCHEMA
 
 NAME = "llmb-history-unsaved-{}.json"
@@ -47,8 +47,8 @@ def read_unsaved(path: Path) -> dict[str, Any]:
     """Return the document in a file; HistoryError, with the place in it, for what no session left."""
     data = read_bytes(path, f"file that {NAME.format('*')} names", LARGEST_BYTES, HistoryError)
     try:
-        document = json.loads(data, parse_constant=lambda _: None)
-    except (ValueError, RecursionError, MemoryError) as error:
+        document = parse_json(data, lambda _: None)
+    except ValueError as error:
         raise HistoryError(f"{path}: no JSON ({error}): {GIVE}") from None
     if not isinstance(document, dict) or not {"session", "verdicts"} <= document.keys():
         raise HistoryError(f"{path}: no session with verdicts: {GIVE}")

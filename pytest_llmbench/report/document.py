@@ -16,7 +16,7 @@ from typing import Any
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.models import Caution
 from pytest_llmbench.core.models.jobs import PlannedHours
-from pytest_llmbench.core.userfile import read_bytes
+from pytest_llmbench.core.userfile import parse_json, read_bytes
 from pytest_llmbench.report.costs import sum_session
 from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
 
@@ -133,8 +133,8 @@ def read(path: Path) -> dict[str, Any]:
         )
     try:
         # Python would take NaN, which no other reader of JSON does.
-        session = json.loads(data, parse_constant=_refuse)
-    except (ValueError, RecursionError, MemoryError) as error:  # also bytes that are no UTF-8
+        session = parse_json(data, _refuse)
+    except ValueError as error:  # also bytes that are no UTF-8
         raise ReportError(f"{path}: no JSON ({error}); give the file that --llmb-json wrote") from None
     missing = [key for key in KEYS if key not in session] if isinstance(session, dict) else list(KEYS)
     if missing:

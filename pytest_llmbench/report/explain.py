@@ -316,9 +316,17 @@ def count_columns(text: str) -> int:
 def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
     """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must. A
     command of pytest gets a line of its own, whole, to be copied."""
-    before, command, behind = (*COPIED.split(text, maxsplit=1), "", "")[:3]
-    if command:
-        return [*wrap(before.rstrip(), indent, first=first), f"{indent}{command}", *wrap(behind.strip(), indent)]
+    before, *others = COPIED.split(text)
+    if not others:
+        return _wrap_prose(text, indent, first)
+    lines = _wrap_prose(before.rstrip(), indent, first)
+    for command, behind in zip(others[::2], others[1::2], strict=True):
+        lines += [f"{indent}{command}", *_wrap_prose(behind.strip(), indent, "")]
+    return lines
+
+
+def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
+    """Return lines of a text without a command."""
     # textwrap counts signs; a Chinese one takes two columns.
     filled = text if text.isascii() else "".join(sign + FILLER * (_count_sign_columns(sign) - 1) for sign in text)
     # `7.3` at the end of a line and `s` at the beginning of the next is read as two things.

@@ -25,7 +25,7 @@ GONE = object()
 JOB = {"job_id": "7", "purpose": "measure", "nodes": ["n1"], "step_seconds": 7.4, "attempt": 1}
 
 DEEP: Any = "the end"
-for _ in range(200):
+for _ in range(40):
     DEEP = [DEEP]
 
 WRONG: list[tuple[str, Any, str]] = [

@@ -228,3 +228,9 @@ def test_no_id_and_no_text_is_wider_than_eighty_columns(drawn: list[str]) -> Non
         assert [line for line in lines if count_columns(line) > 80] == []
     for one in described:
         assert [line for line in explain(one, short=False).splitlines() if count_columns(line) > 80] == []
+
+
+def test_text_with_many_commands_is_wrapped() -> None:
+    lines = wrap("Run " + "`pytest -k x`, or " * 3000, "  ", first="- ")
+    assert lines[:4] == ["- Run", "  pytest -k x", ", or", "  pytest -k x"]
+    assert len(lines) == 6001

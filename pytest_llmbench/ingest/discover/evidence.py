@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pytest_llmbench.core.models import Reason, RunFiles, Shards
+from pytest_llmbench.core.userfile import walk_folders
 from pytest_llmbench.ingest.discover import names
 from pytest_llmbench.ingest.discover.folders import read_stamp
 from pytest_llmbench.ingest.discover.metadata import Metadata
@@ -151,7 +152,7 @@ def count_shards(folder: Path) -> Shards | None:
 
 def _count(folder: Path, name: str) -> Shards:
     count = entries = 0
-    for _, folders, files in os.walk(folder / name):
+    for _, folders, files in walk_folders(folder / name):
         folders.sort()
         count += sum(file.endswith(SHARD) for file in files)
         entries += len(folders) + len(files)

@@ -143,11 +143,11 @@ def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
 @lru_cache(1024)
 def find_surroundings(parts: tuple[str, ...]) -> tuple[Hint, ...]:
     """Return the GPU type and the release that the nearest folder of a path names, for where nothing else does."""
-    if not parts:
-        return ()
-    own, above = _read_surrounding(parts[-1]), find_surroundings(parts[:-1])
-    fields = [hint.field for hint in own]
-    return (*own, *(hint for hint in above if hint.field not in fields)) if own else above
+    nearest: dict[str, Hint] = {}
+    for part in reversed(parts):
+        for hint in _read_surrounding(part):
+            nearest.setdefault(hint.field, hint)
+    return tuple(nearest.values())
 
 
 @lru_cache(1024)

@@ -3,7 +3,6 @@ as there are, saved and read again. `records` counts, `changes` compares."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.runtime import count_processors
-from pytest_llmbench.core.userfile import leads_up
+from pytest_llmbench.core.userfile import leads_up, parse_json
 from pytest_llmbench.ingest.nccl.records import MEMBERS, Counts, Kind, count_records, cut_pieces
 from pytest_llmbench.ingest.sources.compressed import Stream
 from pytest_llmbench.ingest.sources.stores import STANDARD_INPUT, Stores
@@ -249,8 +248,8 @@ def read_saved(paths: Sequence[Path]) -> Trace:
 
 def _parse_trace(path: Path, text: bytes) -> Trace:
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError, MemoryError) as error:
+        values = parse_json(text)
+    except ValueError as error:
         _refuse(path, f"no whole JSON text ({error})")
     if values["llmbench_nccl"] != SCHEMA:
         _refuse(path, f"schema {values['llmbench_nccl']!r:.40}, and this version reads {SCHEMA}")

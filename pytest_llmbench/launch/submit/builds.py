@@ -156,5 +156,5 @@ def _read_record(file: Path) -> BuildRecord | None:
         fields = json.loads(file.read_text(encoding="utf-8"))
         begun = process.Process(**fields.pop("process"))
         return BuildRecord(**{**fields, "command": tuple(fields["command"])}, process=begun)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from bad_files import nest, remove
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Shards
@@ -33,3 +36,12 @@ def test_a_search_ends(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     found = count_shards(root)
     assert found is not None
     assert (found.count, found.partial) == (20, True)
+
+
+@pytest.mark.slow
+def test_shards_under_deep_folders_are_counted(tmp_path: Path) -> None:
+    nest(tmp_path / "checkpoints", 1000, "x.distcp")
+    try:
+        assert count_shards(tmp_path) == Shards("checkpoints", 1)
+    finally:
+        remove(tmp_path / "checkpoints")

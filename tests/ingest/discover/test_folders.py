@@ -75,3 +75,8 @@ def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
 )
 def test_surroundings_name_gpu_and_release(path: str, expected: dict[str, str]) -> None:
     assert {hint.field: hint.value for hint in find_surroundings(PurePosixPath(path).parts)} == expected
+
+
+def test_nearest_of_many_folders_counts() -> None:
+    parts = ("/", "h100", *("d" * number for number in range(1, 5000)), "gb200", *["d"] * 5000)
+    assert [(hint.field, hint.value) for hint in find_surroundings(parts)] == [("gpu", "gb200")]

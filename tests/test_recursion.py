@@ -1,0 +1,101 @@
+"""No function calls itself once for each level of what users and jobs nest: Python's stack ends at 1,000 calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_llmbench
+
+PACKAGE = Path(pytest_llmbench.__file__).parent
+
+BOUNDED = {
+    "baseline.lint._replace_field": "the fields in a path that the code names",
+    "baseline.read._to_tuples": "`core.yamlfile.DEEPEST`",
+    "baseline.render._to_plain": "the schema of baseline files",
+    "core.formatting.escape_values": "the documents that a session makes",
+    "core.models.logs.change_ending": "an ending and the one next to it",
+    "core.redaction.Redactor.redact_values.change": "`core.userfile.DEEPEST_JSON`",
+    "history.unsaved._check": "the schema of documents",
+    "history.unsaved._check_object": "the schema of documents",
+    "history.unsaved._is_plain": "`history.unsaved.DEEPEST`",
+    "ingest.discover.metadata._build_node": "`ingest.discover.metadata.DEPTH_LIMIT`",
+    "ingest.discover.metadata._flatten": "`ingest.discover.metadata.DEPTH_LIMIT`",
+    "ingest.parse.endings.name_file": "an ending and the one next to it",
+    "ingest.reading.codec._from_json": "the types of records",
+    "ingest.reading.codec._join_members": "the types of records",
+    "ingest.reading.codec._to_json": "the types of records",
+    "ingest.reading.consistency._fits_text": "a log and its readings",
+    "judge.bisect._search": "the builds, in halves",
+    "judge.bisect._search_both": "the builds, in halves",
+    "judge.changes._find_cuts": "the days of a year, in parts",
+    "judge.distributions.compute_probability": "one call, with the other sign",
+    "report.document._replace_non_finite": "the documents that a session makes",
+}
+"""Functions that may call themselves, and what bounds the number of calls."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _list_functions(tree: ast.AST, name: str = "") -> Iterator[tuple[str, Function]]:
+    """Yield all functions of a module with their dotted names."""
+    waiting = [(tree, name)]
+    while waiting:
+        node, scope = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            inner = scope
+            if isinstance(child, Function | ast.ClassDef):
+                inner = f"{scope}.{child.name}".lstrip(".")
+            if isinstance(child, Function):
+                yield inner, child
+            waiting.append((child, inner))
+
+
+def _find_called(name: str, function: Function, functions: Collection[str]) -> Iterator[str]:
+    """Yield the functions of the module that a function calls or passes on, as names or as methods of `self`."""
+    scopes = name.split(".")
+    for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+        for node in (call.func, *call.args, *(keyword.value for keyword in call.keywords)):
+            if isinstance(node, ast.Name):
+                outer = [".".join(scopes[:depth]) for depth in range(len(scopes), 0, -1)]
+                visible = (*(f"{scope}.{node.id}" for scope in outer if scope in functions), node.id)
+                yield from [place for place in visible if place in functions][:1]
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+                around = [".".join(scopes[:depth]) for depth in range(1, len(scopes))]
+                yield from {f"{scope}.{node.attr}" for scope in around if scope not in functions} & {*functions}
+
+
+def find_recursive(text: str) -> set[str]:
+    """Return the functions of a module that call themselves, directly or through others of the module."""
+    functions = dict(_list_functions(ast.parse(text)))
+    calls = {name: set(_find_called(name, function, functions)) for name, function in functions.items()}
+    while (further := {name: called.union(*map(calls.get, called)) for name, called in calls.items()}) != calls:  # type: ignore[arg-type]
+        calls = further
+    return {name for name, called in calls.items() if name in called}
+
+
+@pytest.mark.slow
+def test_every_function_that_calls_itself_is_bounded() -> None:
+    found = {
+        f"{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}.{name}".replace(".__init__.", ".")
+        for path in PACKAGE.rglob("*.py")
+        for name in find_recursive(path.read_text(encoding="utf-8"))
+    }
+    assert found == set(BOUNDED)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def f(x): return f(x[0])", {"f"}),
+        ("def f(x): return g(x)\ndef g(x): return map(f, x)\ndef h(x): return f(x)", {"f", "g"}),
+        ("class A:\n def f(self): self.g()\n def g(self): self.f()\n def h(self): f()", {"A.f", "A.g"}),
+        ("def f():\n def g(x): return g(x)\n return g", {"f.g"}),
+        ("def f(x): return x\nclass A:\n def f(self): return 1", set()),
+    ],
+)
+def test_functions_that_call_themselves_are_found(text: str, expected: set[str]) -> None:
+    assert find_recursive(text) == expected
