@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
+from stat import S_ISREG
 from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
@@ -59,6 +60,7 @@ class TrialMarks:
     stores: Stores
     _met: dict[str, frozenset[str]] = field(default_factory=dict)  # by folder the marks in it: their whole paths
     _files: dict[str, TrialsFile | None] = field(default_factory=dict)  # by folder; None: there is no such file
+    _broken: dict[Path, str] = field(default_factory=dict)  # names of marks beside a log that are no files, and why
 
     def note(self, folder: str, marks: Iterable[str]) -> None:
         """Take what a folder holds that was read."""
@@ -71,8 +73,9 @@ class TrialMarks:
         """
         for log in logs:
             for name in dict.fromkeys((log.name, strip_compression(log.name))):
-                if self._is_there(str(log.parent), f"{name}{VARIANT_MARK}"):
-                    return TrialMark(f"{name}{VARIANT_MARK} lies beside its log: a run of an A/B")
+                mark = f"{name}{VARIANT_MARK}"
+                if self._is_there(str(log.parent), mark) and self._is_file(log.with_name(mark)):
+                    return TrialMark(f"{mark} lies beside its log: a run of an A/B")
         folders = dict.fromkeys(folder for log in logs for folder in _list_folders(str(log)))
         marks = [(Path(folder, TRIALS_FILE), file) for folder in folders if (file := self._read_once(folder))]
         for path, file in marks:
@@ -88,6 +91,7 @@ class TrialMarks:
 
     def list_problems(self) -> Iterator[tuple[Path, str]]:
         """Yield the files that were looked at for a run and cannot be read, with the reason."""
+        yield from self._broken.items()
         for folder, file in self._files.items():
             if file and file.problem:
                 yield Path(folder, TRIALS_FILE), file.problem
@@ -103,6 +107,17 @@ class TrialMarks:
         if folder in self._met:
             return path in self._met[folder]
         return not is_remote(Path(folder)) and os.path.exists(path)  # above what was given, or where a link leads
+
+    def _is_file(self, mark: Path) -> bool:
+        """True if a mark beside a log is a file; a folder or a broken link in its place takes no run out."""
+        try:
+            regular = S_ISREG(self.stores.stat(mark).st_mode)
+        except OSError as error:
+            self._broken[mark] = str(error.strerror or error)
+            return False
+        if not regular:
+            self._broken[mark] = "not a regular file"
+        return regular
 
     def _read(self, file: Path) -> TrialsFile:
         """Return what a file says; one that cannot be read names no job."""

@@ -233,3 +233,21 @@ def test_what_else_excludes_a_run_stays(tmp_path: Path) -> None:
     (tmp_path / "llmb-config_1.yaml").write_text(metadata)
     (run,) = find_runs([tmp_path]).runs
     assert run.excluded is Reason.PROFILED
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (Path.mkdir, "not a regular file"),
+        (lambda mark: mark.symlink_to("nowhere"), "No such file or directory"),
+        (lambda mark: mark.symlink_to(mark), "Too many levels of symbolic links"),
+        (os.mkfifo, "not a regular file"),
+    ],
+    ids=["folder", "broken link", "link to itself", "FIFO"],
+)
+def test_what_is_no_file_next_to_a_log_is_no_mark(stage: Path, make: Callable[[Path], object], problem: str) -> None:
+    mark = stage / DEEP / "log-grok1_314b_128_1_0.out.ab"
+    make(mark)
+    found = find_runs([stage])
+    assert {run.excluded for run in found.runs} == {None}
+    assert dict(found.unreadable_marks) == {mark: problem}
