@@ -8,14 +8,22 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from bad_archives import PACKED
+from bad_files import KINDS
 from generator import write_run
 from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.ingest.discover import find_runs
 from pytest_llmbench.ingest.sources import compressed, files, zstd
+from pytest_llmbench.ingest.sources.stores import Stores
+from pytest_llmbench.pipeline.catalog import load
+from pytest_llmbench.pipeline.find_runs import ingest
+from pytest_llmbench.pipeline.settings import Settings
 from pytest_llmbench.plugin.stash import raise_usage_errors
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
@@ -148,6 +156,37 @@ def test_a_night_beside_bad_files_gives_all_its_verdicts(
     for key in METADATA:
         assert any(f"/bad/{key}/" in message for message in new), key
     assert len(new) == len(RED) + len(METADATA)
+
+
+SILENT = {"parquet", "name-dots", "name-silly"}
+"""What no user takes for a run: data, a hidden file, and a file that a file server keeps until its reader ends."""
+
+
+def list_left_out(folder: Path) -> set[str]:
+    """Return the kinds with a file that is listed as left out."""
+    search = find_runs([folder], Stores())
+    ingested = ingest(Settings(logs=(folder,)), load(Settings()), datetime.now(UTC))
+    paths = [path for path, _ in search.ignored] + [path for path, _, _ in search.hidden]
+    paths += [run.attempts[0].log for run in search.metrics]  # next to logs of other runs they are listed
+    return {path.relative_to(folder).parts[0] for path in paths}.union(
+        file.name.partition("/")[0] for file in ingested.ignored
+    )
+
+
+@pytest.mark.slow
+def test_each_kind_of_bad_file_is_named(judged: Judge, examples: Path, tmp_path: Path) -> None:
+    kinds = {**PACKED, **KINDS}
+    for name, write in kinds.items():
+        (tmp_path / "bad" / name).mkdir(parents=True)
+        write(tmp_path / "bad" / name)
+    alone = judged(f"--llmb-logs={examples}")
+    session = judged(f"--llmb-logs={examples}", f"--llmb-logs={tmp_path / 'bad'}")
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert {name: session.verdicts[name] for name in alone.verdicts} == alone.verdicts
+    messages = ["".join(session.messages[name].split()) for name in session.verdicts if name not in alone.verdicts]
+    items = {name for name in kinds if any(f"/bad/{name}/" in message for message in messages)}
+    assert kinds.keys() - items - list_left_out(tmp_path / "bad") == SILENT
+    assert len(items) > 130
 
 
 @pytest.mark.slow

@@ -240,12 +240,19 @@ class Walk:
                     continue  # nobody asked for what stands beside a given file
                 dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
                 (self.ignored if dead else self.unreadable).append((Path(entry.path), _explain(error)))
-                self.hidden += [(Path(entry.path), _read_link_time(entry.path), "a link that leads nowhere")] * dead
+                self.hidden += [(Path(entry.path), _read_own_time(entry.path), "a link that leads nowhere")] * dead
         self._note_unfinished(folder, folder_names)
         return below, links
 
+    def _pass_over(self, path: str, why: str) -> None:
+        """Note something that is no file in the place of one: the log of a newer run may have been meant."""
+        self.ignored.append((Path(path), why))
+        self.hidden.append((Path(path), _read_own_time(path), why))
+
     def _note_unfinished(self, folder: Folder, folder_names: Collection[str]) -> None:
-        """Remember the logs of a folder whose transfer has not ended, or that are put away."""
+        """Remember the logs of a folder whose transfer has not ended, or that are put away, and a folder for a log."""
+        if not folder_names and _is_mentioned(folder.name) and folder.path not in self._archives:
+            self._pass_over(folder.text, "an empty folder in the place of a file")  # as containers make one to mount it
         entries = {entry.name: entry for entry in self._passed_over if not is_mark(entry.name)}
         self._passed_over.clear()
         if entries and not folder.only_chosen:
@@ -293,8 +300,10 @@ class Walk:
             self._passed_over.append(entry)
         status = entry.stat()
         if not S_ISREG(status.st_mode):
-            if chosen or not folder.only_chosen:
-                (self.unreadable if chosen else self.ignored).append((Path(entry.path), "not a regular file"))
+            if chosen:
+                self.unreadable.append((Path(entry.path), "not a regular file"))
+            elif not folder.only_chosen:
+                self._pass_over(entry.path, "not a regular file")
         elif not chosen and self._is_opened(folder, name):
             self._remember_archive(folder, Path(entry.path))
         elif chosen or mentioned:
@@ -362,11 +371,11 @@ def _read_modified(entry: FolderEntry) -> float:
         return 0.0
 
 
-def _read_link_time(path: str) -> float:
-    """Return when a link was made, 0 if that is not known."""
+def _read_own_time(path: str) -> float:
+    """Return when a link or a folder was written, 0 if unknown."""
     try:
         return os.lstat(path).st_mtime
-    except OSError:
+    except (OSError, ValueError):  # a remote name may contain NUL
         return 0.0
 
 

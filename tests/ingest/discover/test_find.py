@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bad_files import nest, remove
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Discovery, Reason, Remains, RunFiles
 from pytest_llmbench.ingest.discover import find_runs, walk
+from pytest_llmbench.ingest.sources.stores import Stores
 
 NAME = "pretrain_grok1_314b_bf16_256"
 INNER = f"{NAME}/{NAME}_1744407969/{NAME}"
@@ -709,3 +711,40 @@ def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -
 
 
 # --- a real tree ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_folders_of_any_depth_are_read(tree: Tree) -> None:
+    root = tree(["log-grok1_314b_128_1_0.out"])
+    nest(root / "a", 700, "train.out")
+    try:
+        found = find_runs([root])
+    finally:
+        remove(root / "a")
+    assert [run.folder for run in found.runs] == [root, root.joinpath("a", *["d"] * 700)]
+    assert not found.unreadable
+
+
+@pytest.mark.parametrize("name", ["log-grok1_314b_128_2_0.out", "runs.tar.gz", "metrics.csv", "llmb-config_2.yaml"])
+def test_empty_folder_with_the_name_of_a_file_is_listed(tree: Tree, name: str) -> None:
+    root = tree(["log-grok1_314b_128_1_0.out"])
+    (root / name).mkdir()
+    (root / "empty").mkdir()
+    found = find_runs([root], Stores())
+    assert {path.name: why for path, why in found.ignored} == {name: "an empty folder in the place of a file"}
+    assert [path.name for path, _, _ in found.hidden] == [name]
+
+
+def test_fifo_with_the_name_of_a_log_may_be_a_newer_run(tree: Tree) -> None:
+    root = tree(["log-grok1_314b_128_1_0.out"])
+    os.mkfifo(root / "log-grok1_314b_128_2_0.out")
+    found = find_runs([root])
+    assert [(path.name, why) for path, _, why in found.hidden] == [("log-grok1_314b_128_2_0.out", "not a regular file")]
+
+
+def test_sparse_archive_is_unreadable(tree: Tree) -> None:
+    root = tree(["run/log-grok1_314b_128_1_0.out", "extra/e.tar"])
+    os.truncate(root / "extra" / "e.tar", 2 << 30)
+    found = find_runs([root], Stores())
+    assert [run.job_id for run in found.runs] == ["1"]
+    assert [(path.name, "the rest are holes" in why) for path, why in found.unreadable] == [("e.tar", True)]
