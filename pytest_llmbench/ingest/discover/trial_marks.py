@@ -28,8 +28,8 @@ CLOCKS_DIFFER = 3600.0  # seconds by which the clocks of a session and of a file
 
 _ENTRY = re.compile(r"(?P<token>[!-~]+) (?P<time>\d+)(?: (?P<job>[!-~]+))?")
 
-TIME_DIGITS = 10
-"""Digits of a time since 2001 (seconds since the epoch): a shorter one at the end of a line was cut."""
+FIRST_TIME = 10**9
+"""A time in 2001 (seconds since the epoch): a smaller one at the end of a line was truncated, or never a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _parse(text: str) -> TrialsFile:
     lines = text.split("\n")
     for number, line in enumerate(map(str.strip, lines), 1):
         entry = _ENTRY.fullmatch(line) if number < len(lines) else None  # without a line feed at its end it was cut
-        if entry is None or not (entry["job"] or len(entry["time"]) >= TIME_DIGITS):
+        if entry is None or not (entry["job"] or float(entry["time"]) >= FIRST_TIME):
             damaged += [(number, line.partition(" ")[0])] if line else []
             continue
         token, seconds, job = entry["token"], float(entry["time"]), entry["job"]
