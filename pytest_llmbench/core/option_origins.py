@@ -149,7 +149,10 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
     if path.suffix == ".toml":
         import tomllib
 
-        return dict(_list_tables(tomllib.loads(text)))
+        try:
+            return dict(_list_tables(tomllib.loads(text)))
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
     import iniconfig  # pytest reads its files with it
 
     try:
