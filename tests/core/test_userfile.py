@@ -29,13 +29,18 @@ def nest(depth: int) -> bytes:
         (b"\xff", "codec"),
         (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
     ],
+    ids=["one level more", "lists", "objects", "endless", "truncated", "not UTF-8", "long number"],
 )
 def test_json_that_is_too_deep_or_damaged_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_json(data)
 
 
-@pytest.mark.parametrize("value", [1, None, "[[[", [], {"a": [1, {"b": [2]}]}, json.loads(nest(DEEPEST_JSON))])
+@pytest.mark.parametrize(
+    "value",
+    [1, None, "[[[", [], {"a": [1, {"b": [2]}]}, json.loads(nest(DEEPEST_JSON))],
+    ids=["number", "null", "text", "empty", "nested", "deepest"],
+)
 def test_json_of_few_levels_is_parsed(value: object) -> None:
     assert parse_json(json.dumps(value).encode()) == value
 

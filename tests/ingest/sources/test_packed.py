@@ -240,7 +240,9 @@ def test_archive_that_cannot_be_opened_is_unreadable() -> None:
     assert notes(found.unreadable) == {"x.tar": "permission denied"}
 
 
-@pytest.mark.parametrize("data", [END, bytes(1 << 16), gzip.compress(bytes(10240))])
+@pytest.mark.parametrize(
+    "data", [END, bytes(1 << 16), gzip.compress(bytes(10240))], ids=["end", "zeros", "compressed zeros"]
+)
 def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
     assert notes(opened(data).unreadable) == {
         "x.tar": "holds no member: it is empty, or zeros took the place of its data"
