@@ -393,7 +393,7 @@ def _identify(status: os.stat_result) -> FileId:
 
 
 def _is_linked(path: Path) -> bool:
-    return os.path.realpath(path) != str(path)
+    return os.path.exists(path) and os.path.realpath(path) != str(path)  # which calls itself for each link of a chain
 
 
 def _explain(error: OSError) -> str:

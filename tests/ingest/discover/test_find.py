@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_files import nest, remove
+from bad_files import chain, nest, remove
 from written_trees import Tree
 
 from pytest_llmbench.core.models import Discovery, Reason, Remains, RunFiles
@@ -748,3 +748,9 @@ def test_sparse_archive_is_unreadable(tree: Tree) -> None:
     found = find_runs([root], Stores())
     assert [run.job_id for run in found.runs] == ["1"]
     assert [(path.name, "the rest are holes" in why) for path, why in found.unreadable] == [("e.tar", True)]
+
+
+def test_given_chain_of_links_is_unreadable(tmp_path: Path) -> None:
+    chain(tmp_path, 1200)
+    found = find_runs([tmp_path / "1100.link"])
+    assert [why for _, why in found.unreadable] == ["cannot be read: Too many levels of symbolic links"]
