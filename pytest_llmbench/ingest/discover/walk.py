@@ -35,28 +35,11 @@ REPORT = ".nsys-rep"
 # What the names of folders begin with that recipes write the profiler's reports into (`nsys`, `nsys_profile`).
 PROFILES = "nsys"
 
-KEPT = (
-    ".out",
-    ".log",
-    ".err",
-    ".txt",
-    ".yaml",
-    ".yml",
-    ".gz",
-    ".zst",
-    ".xz",
-    ".bz2",
-    ".zip",
-    ".tar",
-    ".tgz",
-    ".tzst",
-    ".txz",
-    ".tbz",
-    ".tbz2",
-)
+LOGS = (".out", ".log", ".err", ".txt", ".yaml", ".yml")
+KEPT = (*LOGS, ".gz", ".zst", ".xz", ".bz2", ".zip", ".7z", ".rar", ".tar", ".tgz", ".tzst", ".txz", ".tbz", ".tbz2")
 
 # How nearly all files end that are read: they are no logs under other names.
-READ_ENDS = (".out", ".log", ".err", ".yaml", ".yml", ".txt", ".gz")
+READ_ENDS = (*LOGS, ".gz")
 
 # Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told.
 RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
