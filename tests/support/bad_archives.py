@@ -10,9 +10,10 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 
-import zstandard
 from bad_files import GZ, LINES, LOG, STEPS, Write, empty_folder, fifo, file, link, patch, sparse
 from written_archives import END, archive, special
+
+from pytest_llmbench.ingest.sources import zstd
 
 NEST = f"run_3/{LOG}"
 
@@ -54,8 +55,8 @@ def pack_zip(name: str = LOG, method: int = zipfile.ZIP_DEFLATED) -> bytes:
 
 TAR = archive([(NEST, STEPS)])
 TWO = archive([(NEST, STEPS), (NEST.replace("7", "8"), STEPS)])
-ZST = zstandard.ZstdCompressor().compress(STEPS)
-DICTIONARY = zstandard.ZstdCompressionDict(STEPS[:1000], zstandard.DICT_TYPE_RAWCONTENT)
+ZST = zstd.compress(STEPS, options={zstd.CompressionParameter.checksum_flag: 1})
+DICTIONARY = zstd.ZstdDict(STEPS[:1000], is_raw=True)
 
 ARCHIVES: dict[str, Write] = {
     "tar-sparse": sparse("e.tar", 2 << 30),
@@ -111,9 +112,9 @@ ARCHIVES: dict[str, Write] = {
     "tgz-of-nothing": file("e.tgz", gzip.compress(b"")),
     "tgz-header-alone": file("e.tgz", GZ[:10]),
     "tgz-is-zip": file("e.tgz", pack_zip()),
-    "tzst-dictionary": file("e.tar.zst", zstandard.ZstdCompressor(dict_data=DICTIONARY).compress(TAR)),
+    "tzst-dictionary": file("e.tar.zst", zstd.compress(TAR, zstd_dict=DICTIONARY)),
     "tzst-skippable": file("e.tar.zst", b"\x50\x2a\x4d\x18\x04\0\0\0abcd"),
-    "tzst-cut": file("e.tar.zst", zstandard.ZstdCompressor().compress(TAR)[:-30]),
+    "tzst-cut": file("e.tar.zst", zstd.compress(TAR)[:-30]),
     "txz-cut": file("e.tar.xz", lzma.compress(TAR)[:-30]),
     "tbz-damaged": file("e.tar.bz2", patch(bz2.compress(TAR), 40, b"\0\0\0\0")),
     "tar-zeros-packed": file("e.tar.gz", gzip.compress(bytes(1 << 20))),
@@ -146,10 +147,10 @@ COMPRESSED: dict[str, Write] = {
     "gz-of-gz": file(LOG + ".gz", gzip.compress(GZ)),
     "gz-reserved-flags": file(LOG + ".gz", patch(GZ, 3, b"\xe0")),
     "gz-holes": sparse(LOG + ".gz", 2 << 30, GZ),
-    "zst-dictionary": file(LOG + ".zst", zstandard.ZstdCompressor(dict_data=DICTIONARY).compress(STEPS)),
+    "zst-dictionary": file(LOG + ".zst", zstd.compress(STEPS, zstd_dict=DICTIONARY)),
     "zst-skippable": file(LOG + ".zst", b"\x50\x2a\x4d\x18\xff\xff\xff\xff" + ZST),
     "zst-cut": file(LOG + ".zst", ZST[:-9]),
-    "zst-checksum": file(LOG + ".zst", zstandard.ZstdCompressor(write_checksum=True).compress(STEPS)[:-4] + b"abcd"),
+    "zst-checksum": file(LOG + ".zst", ZST[:-4] + b"abcd"),
     "xz-cut": file(LOG + ".xz", lzma.compress(STEPS)[:-9]),
     "xz-check": file(LOG + ".xz", patch(lzma.compress(STEPS), 60, b"\0\0\0\0")),
     "lzma-alone": file(LOG + ".lzma", lzma.compress(STEPS, lzma.FORMAT_ALONE)),
