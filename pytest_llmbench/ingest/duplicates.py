@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from pytest_llmbench.core.models import (
@@ -56,6 +56,9 @@ FIRST_STEPS = 10
 SAME_ELAPSED = 1e-6
 WRITTEN_ALONG = timedelta(hours=1)
 
+# So many runs at most are compared with one that shares steps with all of them: more are copies of the same log.
+MOST_ALIKE = 64
+
 # Processes of one run begin within this, and their steps take as long, but for what each waits for the others.
 BEGUN_TOGETHER = timedelta(minutes=10)
 SAME_PACE = 0.005
@@ -70,14 +73,19 @@ def drop_attached(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]
     That is a log of any other name beside the log of a launcher, with the same steps and times from the first on, and
     of the same job where its name says one.
     """
-    logs: dict[Path, list[Run]] = defaultdict(list)
+    launched: dict[Path, list[Run]] = defaultdict(list)
+    others: dict[Path, list[Run]] = defaultdict(list)
     for run in runs:
-        if _is_launched(run):
-            logs[run.found.folder].append(run)
+        (launched if _is_launched(run) else others)[run.found.folder].append(run)
+    logs: dict[object, list[Run]] = defaultdict(list)  # by their first step, too: a folder may hold thousands
+    for run in (run for folder in others for run in launched.get(folder, ())):
+        for job in {"", run.found.job_id}:
+            logs[run.found.folder, job, *_list_timings(run)[:1]].append(run)
     originals: list[Run] = []
     copies: list[tuple[Run, Run]] = []
     for run in runs:
-        beside = () if _is_launched(run) else logs[run.found.folder]
+        first = _list_timings(run)[:1] if run.found.folder in launched and not _is_launched(run) else ()
+        beside = logs.get((run.found.folder, run.found.job_id, *first), ()) if first else ()
         original = next((other for other in beside if _is_written_along(run, other)), None)
         if original is None:
             originals.append(run)
@@ -92,7 +100,7 @@ def _is_launched(run: Run) -> bool:
 
 def _is_written_along(run: Run, other: Run) -> bool:
     part, whole = _list_timings(run), _list_timings(other)
-    return bool(part) and run.found.job_id in ("", other.found.job_id) and part == whole[: len(part)]
+    return part == whole[: len(part)]
 
 
 def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> tuple[list[Run], list[tuple[Run, Run]]]:
@@ -113,9 +121,9 @@ def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> tuple[li
         marks = [(run.found.given_path, mark) for mark in _list_console_marks(run)]
         others = (
             other
-            for mark in marks
-            for other in consoles.get(mark, ())
-            if run.id in weak or (run.id in nameless and other.found.folder in run.found.folder.parents)
+            for mark in (_list_console_marks(run, around=1) if run.id in weak or run.id in nameless else ())
+            for other in consoles.get((run.found.given_path, mark), ())
+            if run.id in weak or other.found.folder in run.found.folder.parents
         )
         original = next((other for other in others if _is_console(other, run)), None)
         if original is not None:
@@ -131,12 +139,15 @@ def _is_tracked(run: Run) -> bool:
     return bool(run.attempts) and bool(TRACKED.search(str(run.attempts[0].files.log)))
 
 
-def _list_console_marks(run: Run) -> Iterator[object]:
-    """Yield what the console and a tool's copy of it share: the first times of each part, or its last loss."""
+def _list_console_marks(run: Run, around: int = 0) -> Iterator[object]:
+    """Yield what the console and a tool's copy of it share: the first times of each part, or its last loss and how
+    long it took, to within `around` marks."""
     for part in list_parts(run):
         yield tuple(_list_part_timings(part.steps)[:FIRST_STEPS])
         losses = [loss for loss in part.steps.loss.tolist() if not math.isnan(loss)]
-        yield from losses[-1:]
+        taken = _measure_elapsed(part.steps)
+        place = round(math.log(taken) / SAME_ELAPSED) if taken > 0 else 0
+        yield from ((losses[-1], near) for near in range(place - around, place + around + 1) if losses and taken > 0)
 
 
 def _is_console(other: Run, run: Run) -> bool:
@@ -225,13 +236,23 @@ def drop_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
     of_job: dict[object, list[Run]] = defaultdict(list)
     for run in sorted(originals, key=_measure_extent, reverse=True):
-        others = of_job[run.identity.key, run.found.job_id or run.id]  # without a job id it is no part of another
-        original = next((other for other in others if _is_part(run, other)), None)
-        if original is None:
-            others.append(run)
-        else:
-            copies.append((run, original))
-    return [run for runs in of_job.values() for run in runs], copies
+        of_job[run.identity.key, run.found.job_id or run.id].append(run)  # without a job id it is no part of another
+    kept: list[Run] = []
+    for of_one in of_job.values():
+        if len(of_one) == 1:
+            kept += of_one
+            continue
+        begun: dict[object, list[Run]] = defaultdict(list)  # by the first step: a job may have thousands of logs
+        for run in of_one:
+            first = tuple(_list_timings(run)[:1])
+            others = begun[first] if first else chain.from_iterable(begun.values())
+            original = next((other for other in others if _is_part(run, other)), None)
+            if original is None:
+                kept.append(run)
+                begun[first].append(run)
+            else:
+                copies.append((run, original))
+    return kept, copies
 
 
 def _make_copy_key(run: Run) -> object:
@@ -274,8 +295,10 @@ def _is_part(run: Run, other: Run) -> bool:
         return False
     if not count_steps(run):  # without an attempt only its metadata stands here, and its log elsewhere
         return bool(not run.attempts and count_steps(other) and _started_near(run, other))
+    if not _share_start(run, other):
+        return False
     part, whole = _list_timings(run), _list_timings(other)
-    return _share_start(run, other) and part == whole[: len(part)]
+    return part == whole[: len(part)]
 
 
 def _started_near(run: Run, other: Run) -> bool:
@@ -330,6 +353,9 @@ def mark_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     job and configuration elsewhere, and a log that names no job and has no start of its own.
     """
     earlier = _EarlierRuns()
+    of_key: dict[Key | None, list[Run]] = defaultdict(list)
+    for run in runs:
+        of_key[run.identity.key].append(run)
     copies: dict[str, CopyOf] = {}
     left_out: dict[str, tuple[Run, Run]] = {}
     for run in reversed(runs):
@@ -337,7 +363,7 @@ def mark_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
             continue
         for other in earlier.find_alike(run):
             if run.id not in copies and run.id not in left_out and other.id not in left_out:
-                _compare(run, other, runs, copies, left_out)
+                _compare(run, other, of_key[run.identity.key], copies, left_out)
     marked = [_mark_copy(run, copies.get(run.id)) for run in runs if run.id not in left_out]
     return marked, list(left_out.values())
 
@@ -369,7 +395,8 @@ class _EarlierRuns:
         if not shared or estimate_chance([(part, read_times(part.steps) > -math.inf) for part in parts]) < CERTAIN:
             near |= shared
             for mark in places:
-                self._places[mark].append(run)
+                if len(self._places[mark]) < MOST_ALIKE:
+                    self._places[mark].append(run)
         return list(near.values())
 
 
@@ -403,20 +430,19 @@ def _hash_logs(run: Run) -> str:
 
 
 def _compare(
-    run: Run, other: Run, runs: Sequence[Run], copies: dict[str, CopyOf], left_out: dict[str, tuple[Run, Run]]
+    run: Run, other: Run, of_key: Sequence[Run], copies: dict[str, CopyOf], left_out: dict[str, tuple[Run, Run]]
 ) -> None:
-    """Add what a run is in the light of an older one to the copies, or to what is left out."""
+    """Add what a run is in the light of an older one to the copies, or to what is left out.
+
+    `of_key` are all runs of its configuration.
+    """
     shared = find_shared_steps(run, other)
     if not shared:
         return
     alike = run.identity.key == other.identity.key
     chance = estimate_chance(shared)
     if alike and chance < CERTAIN:
-        others = (
-            candidate
-            for candidate in runs
-            if candidate.identity.key == run.identity.key and not find_shared_steps(run, candidate)
-        )
+        others = (candidate for candidate in of_key[:MOST_ALIKE] if not find_shared_steps(run, candidate))
         chance = estimate_chance(shared, tuple(islice(others, WITNESSES)))
     certain = chance < CERTAIN or _is_same_text(run, other)
     if not certain and not alike:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -109,24 +110,23 @@ class Neighbours:
 
     def __init__(self, runs: Iterable[RunFiles]) -> None:
         """Begin with all runs."""
-        self._at: dict[Path, list[RunFiles]] = defaultdict(list)
-        self._under: dict[Path, list[RunFiles]] = defaultdict(list)
-        self._searched: dict[Path | None, list[RunFiles]] = defaultdict(list)
+        self._at: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(lambda: defaultdict(list))
+        self._under: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(lambda: defaultdict(list))
+        self._newest: dict[Path | None, RunFiles] = {}
         for run in runs:
-            self._at[run.folder].append(run)
-            self._searched[run.given_path].append(run)
+            self._at[run.folder][run.given_path].append(run)
+            self._newest[run.given_path] = max(self._newest.get(run.given_path, run), run, key=_get_modified)
             for folder in run.folder.parents:
-                self._under[folder].append(run)
+                self._under[folder][run.given_path].append(run)
 
     def find(self, run: RunFiles) -> list[RunFiles]:
         """Return the runs in, above and below the folder of a run."""
-        near = self.find_above(run) + self._under.get(run.folder, [])
-        return [other for other in near if other.given_path == run.given_path]
+        return self.find_above(run) + self._under.get(run.folder, {}).get(run.given_path, [])
 
     def find_above(self, run: RunFiles) -> list[RunFiles]:
         """Return the runs in and above the folder of a run."""
         folders = (run.folder, *run.folder.parents)
-        return [other for folder in folders for other in self._at.get(folder, ()) if other.given_path == run.given_path]
+        return list(chain.from_iterable(self._at.get(folder, {}).get(run.given_path, ()) for folder in folders))
 
     def has_in(self, folder: Path) -> bool:
         """True if a run is in a folder."""
@@ -134,20 +134,20 @@ class Neighbours:
 
     def list_in(self, folder: Path) -> list[RunFiles]:
         """Return the runs in a folder."""
-        return self._at.get(folder, [])
+        return list(chain.from_iterable(self._at.get(folder, {}).values()))
 
     def is_near(self, folder: Path, given_path: Path) -> bool:
         """True if a run under the same given path is in, above or below a folder."""
-        above = (other for place in (folder, *folder.parents) for other in self._at.get(place, ()))
-        return folder in self._under or any(other.given_path == given_path for other in above)
+        above = (self._at.get(place, {}) for place in (folder, *folder.parents))
+        return folder in self._under or any(given_path in runs for runs in above)
 
     def has_below(self, folder: Path) -> bool:
         """True if a run is in a folder or below it."""
         return folder in self._at or folder in self._under
 
-    def find_searched(self, run: RunFiles) -> list[RunFiles]:
-        """Return all runs under the given path of a run."""
-        return self._searched.get(run.given_path, [])
+    def find_newest_searched(self, run: RunFiles) -> RunFiles | None:
+        """Return the run under the given path of a run that was written last, None without any."""
+        return self._newest.get(run.given_path)
 
 
 class Claim(Enum):
@@ -173,7 +173,7 @@ class Surroundings:
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
             return Claim.CONTESTED if contested else Claim.HIDDEN
-        if is_own or not self.runs.find_searched(metrics):
+        if is_own or not self.runs.find_newest_searched(metrics):
             return Claim.RUN
         if is_recorded:
             return Claim.DOUBTFUL
@@ -183,9 +183,8 @@ class Surroundings:
 
     def is_later(self, metrics: RunFiles) -> bool:
         """True if metrics were written so long after all logs beside them that they may be of a later run."""
-        logs = self.runs.find(metrics) or self.runs.find_searched(metrics)
-        newest = max(map(_get_modified, logs), default=None)
-        return bool(metrics.modified and newest and metrics.modified - newest > WRITTEN_ALONG)
+        newest = max(self.runs.find(metrics), key=_get_modified, default=self.runs.find_newest_searched(metrics))
+        return bool(metrics.modified and newest and metrics.modified - _get_modified(newest) > WRITTEN_ALONG)
 
     def find_rival(self, metrics: RunFiles) -> RunFiles:
         """Return the run beside contested metrics."""

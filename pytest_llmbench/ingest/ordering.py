@@ -134,9 +134,10 @@ def _order_started_together(
         if len(group) == 1 or started is None or finer is None:
             continue
         moments = sorted({datings[run.id][finer].moment for run in group})
+        ranks = {moment: timedelta(microseconds=rank) for rank, moment in enumerate(moments)}
         for run in group:
-            rank = moments.index(datings[run.id][finer].moment)
-            ordered[run.id] = dataclasses.replace(run, started=started + timedelta(microseconds=rank))
+            rank = ranks[datings[run.id][finer].moment]
+            ordered[run.id] = dataclasses.replace(run, started=started + rank)
     return [ordered.get(run.id, run) for run in dated]
 
 

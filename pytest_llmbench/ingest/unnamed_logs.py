@@ -61,7 +61,8 @@ class Looker:
         `own` are at the place of a baseline, and logs whatever they hold. `has_log`: a log in the folder holds steps;
         `has_log_near`: also above or below it.
         """
-        others = [name for name in files.names if name not in own]
+        at_own = frozenset(own)
+        others = [name for name in files.names if name not in at_own]
         listed = [name for name in others if names.is_like_log(name) and not name.lower().endswith(LISTED)]
         if has_log:
             return UnnamedChoice(tuple(own), tuple((name, NOT_READ) for name in listed))
@@ -84,7 +85,8 @@ class Looker:
             found += _search_kind(kind, holds_steps)
         logs, ranks = _leave_out_ranks(_choose_outputs(found, files.names))
         streams = {names.name_other_stream(name, "stderr") for name in logs}
-        left = {name: NO_STEP if name in looked else NOT_READ for name in listed if name not in (*logs, *streams)}
+        taken = {*logs, *streams}
+        left = {name: NO_STEP if name in looked else NOT_READ for name in listed if name not in taken}
         return UnnamedChoice((*own, *logs), tuple({**left, **ranks, **not_looked}.items()))
 
     def holds_steps(self, files: UnnamedFiles, name: str) -> bool:

@@ -178,16 +178,19 @@ def _drop_doubles(walk: Walk) -> list[Folder]:
     if len({file.identity for file, _ in places}) == len(places):
         return []
     emptied = []
+    doubles: set[int] = set()
     places.sort(key=lambda place: (place[0].link, -len(place[1].parts), place[1].parts, place[0].name))
     first: dict[tuple[int, int], tuple[WalkedFile, Folder]] = {}
     for file, folder in places:
         original, beside = first.setdefault(file.identity, (file, folder))
         if original is not file:
-            folder.files.remove(file)
+            doubles.add(id(file))
             emptied.append(folder)
             walk.ignored.append((folder.path / file.name, f"another name of {beside.path / original.name}"))
             if file.name in folder.chosen:
                 beside.chosen |= {original.name}
+    for folder in {id(folder): folder for folder in emptied}.values():
+        folder.files = [file for file in folder.files if id(file) not in doubles]
     return emptied
 
 
@@ -237,7 +240,7 @@ def _make_logless(
     if home:
         walk.ignored.append((path, f"the log of job {job} stands elsewhere, in {home}"))
         return
-    modified = next(file.modified for file in place.folder.files if file.name == path.name)
+    modified = place.folder.get_file(path.name).modified
     draft = JobDraft(job, "llmb-config", modified=modified, remains=Remains.METADATA, remains_at=path)
     yield _make_run(draft, place, _read_record(path, walk), path, walk)
 
@@ -266,9 +269,10 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
 
 def _list_places(attempts: Sequence[AttemptFiles], folder: Folder, walk: Walk) -> list[Path]:
     """Return where logs lie, those that are links, or lie behind one, also where these lead."""
-    links = {file.name for file in folder.files if file.link or folder.given_path in walk.linked}
     logs = [files.log for files in attempts]
-    return [*logs, *(Path(os.path.realpath(log)) for log in logs if log.name in links)]
+    behind_link = folder.given_path in walk.linked
+    linked = (log for log in logs if behind_link or folder.get_file(log.name).link)
+    return [*logs, *(Path(os.path.realpath(log)) for log in linked)]
 
 
 def _make_run(

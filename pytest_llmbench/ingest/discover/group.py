@@ -33,6 +33,8 @@ _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
 NOT_READ = "not read, by its name; give the file itself to read it as a log"
 ERROR_ALONE = "standard error without a log beside it"
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
+_PUT_AWAY = re.compile(r"\.(?:out|log)(?=\.)")  # stands behind the name of a log that is renamed
+_SEPARATOR = re.compile(r"[-_.]")
 
 
 @dataclass(slots=True)
@@ -90,26 +92,27 @@ def group_files(folder: Folder) -> FolderJobs:
 
 def _draft_metrics(folder: Folder, files: Collection[WalkedFile], reasons: dict[str, str]) -> list[JobDraft]:
     """Return the run of which a folder holds metrics, each file an attempt."""
-    kept, others = choose_metrics(folder.name, {file.name for file in files} - folder.chosen)
+    written = {file.name: file.modified for file in files}
+    kept, others = choose_metrics(folder.name, written.keys() - folder.chosen)
     reasons |= others
     if not kept:
         return []
     attempts = {number: AttemptFiles(number, folder.path / name, None) for number, name in enumerate(kept)}
-    modified = max(file.modified for file in files if file.name in kept)
+    modified = max(written[name] for name in kept)
     return [JobDraft("", kept[0], launched=False, attempts=attempts, modified=modified, metrics=True)]
 
 
 def _find_logless(
-    folder: Folder, alone: Iterable[str], files: Mapping[str, WalkedFile], jobs: Collection[str]
+    folder: Folder, alone: Collection[str], files: Mapping[str, WalkedFile], jobs: Collection[str]
 ) -> dict[str, JobDraft]:
     """Return by the names of files the jobs of which only standard error is left, beside `jobs`, which have logs: such
     a file is called as a launcher calls a log's."""
     by_job: dict[str, JobDraft] = {}
     by_name: dict[str, JobDraft] = {}
+    put_away = {other[: end.start()] for other in files for end in _PUT_AWAY.finditer(other)} if alone else ()
     for name in alone:
         stem = names.strip_suffix(names.strip_compression(name))
-        put_away = any(other.startswith((f"{stem}.out.", f"{stem}.log.")) for other in files)
-        if put_away or not names.is_launched(f"{stem}.out"):
+        if stem in put_away or not names.is_launched(f"{stem}.out"):
             continue
         slurm = _SLURM.fullmatch(f"{stem}.out")
         log_name = names.read_log_name(stem, folder.name)
@@ -202,9 +205,8 @@ def _draft_job(file: str, folder: Folder, metadata: Collection[str]) -> tuple[Jo
     if output_job:
         return JobDraft(output_job, output, names.read_log_name(output).pairs, launched=False), 0
     name = names.read_log_name(stem, folder.name)
-    job = name.job or next(
-        (other_job for other_job in metadata if re.search(rf"(?:^|[-_.]){re.escape(other_job)}$", stem)), ""
-    )
+    ends = (stem[begin:] for begin in (0, *(sign.end() for sign in _SEPARATOR.finditer(stem)))) if metadata else ()
+    job = name.job or next((end for end in ends if end in metadata), "")
     return JobDraft(job, name.base + suffix, name.pairs, launched=stem.lower().startswith("log-")), name.attempt
 
 
@@ -232,20 +234,25 @@ def _add_slurm(
 
     A requeued job has one such file for all attempts; which of them it speaks of cannot be told, so it is left out.
     """
+    of_job: dict[str, list[JobDraft]] = defaultdict(list)
+    for draft in drafts:
+        of_job[draft.job].append(draft)
     for file in files:
         plain = names.strip_compression(file.name)
         slurm = _SLURM.fullmatch(plain)
         if not slurm or file.name in folder.chosen:
             continue
         path = folder.path / file.name
-        own = [draft for draft in drafts if draft.job == slurm[1]]
+        own = of_job[slurm[1]]
         own = [draft for draft in own if draft.launched] or own  # not a copy beside the launcher's log
         attempts = [(draft, attempt_files) for draft in own for attempt_files in draft.attempts.values()]
         if not own:
             stem = names.strip_suffix(plain)
             err = beside.get(f"{stem}.err")
             attempt = AttemptFiles(0, path, folder.path / err if err else None)
-            drafts.append(JobDraft(slurm[1], stem, attempts={0: attempt}, modified=file.modified))
+            draft = JobDraft(slurm[1], stem, attempts={0: attempt}, modified=file.modified)
+            drafts.append(draft)
+            of_job[draft.job].append(draft)
         elif len(attempts) == 1 and attempts[0][1].err is None and not _is_compressed(file):
             draft, attempt = attempts[0]
             draft.attempts[attempt.number] = AttemptFiles(attempt.number, attempt.log, path)

@@ -88,6 +88,14 @@ class Folder:
         """The path under which it is known."""
         return Path(self.text)
 
+    def get_file(self, name: str) -> WalkedFile:
+        """Return the file of a name; once one was looked up, `files` must not change."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, WalkedFile]:
+        return {file.name: file for file in self.files}
+
 
 @dataclass(slots=True)
 class Walk:
