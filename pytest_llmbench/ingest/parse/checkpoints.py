@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -154,7 +155,11 @@ class CheckpointLines:
 
     def result(self, parts: Sequence[Segment]) -> Checkpoints:
         """Return the records, each with the part of the log that it belongs to; `parts` are all parts with steps."""
-        placed = [(meaning, replace(record, part=_find_part(record, parts))) for meaning, record in self._records]
+        first_lines, last_lines = [part.first_line for part in parts], [part.last_line for part in parts]
+        placed = [
+            (meaning, replace(record, part=_find_part(record, first_lines, last_lines)))
+            for meaning, record in self._records
+        ]
         loaded = {record.part for meaning, record in placed if meaning is Meaning.HAPPENED and record.action == LOAD}
         records = (
             replace(record, dispatched=self._is_dispatch(meaning))
@@ -194,8 +199,9 @@ def _build_record(form: Form, match: re.Match[bytes], hit: Hit) -> CheckpointRec
     )
 
 
-def _find_part(record: CheckpointRecord, parts: Sequence[Segment]) -> int:
+def _find_part(record: CheckpointRecord, first_lines: Sequence[int], last_lines: Sequence[int]) -> int:
     """Return the 1-based number of the part that a checkpoint was saved in or after, or loaded for; 0 for none."""
     if record.action == LOAD:
-        return next((number for number, part in enumerate(parts, 1) if record.line <= part.last_line), 0)
-    return sum(part.first_line <= record.line for part in parts)
+        number = bisect_left(last_lines, record.line) + 1
+        return number if number <= len(last_lines) else 0
+    return bisect_right(first_lines, record.line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -42,8 +43,10 @@ def restore_divisor(records: Sequence[StepRecord], validations: Mapping[int, flo
         return list(records)
     counts = _count_by_tokens(records, interval)
     restored = [_restore_first(records[0], interval, counts)]
+    validated = sorted(validations)
     for place, (before, record) in enumerate(pairwise(records), 1):
-        starts = [step for step in validations if before.step <= step < record.step]
+        end = bisect_left(validated, record.step)
+        starts = [step for step in validated[max(0, end - 1) : end] if step >= before.step]  # the last one decides
         since = max((before.step, record.step - interval, *starts))
         count = record.step - since
         if counts is None:

@@ -147,8 +147,8 @@ class LineClocks:
                 stamps[bare] = self._read_stamps(chunk, [records[place].origin.offset for place in bare.tolist()])
             timed = np.flatnonzero(possible & ~np.isnan(stamps)).tolist()
             ranks = list(map(GET_RANK, map(GET_FIELD["origin"], records)))
-            for rank in dict.fromkeys(ranks):
-                rows = timed if ranks.count(rank) == len(ranks) else [row for row in timed if ranks[row] == rank]
+            by_rank = {ranks[0]: timed} if ranks.count(ranks[0]) == len(ranks) else _group_rows(timed, ranks)
+            for rank, rows in by_rank.items():
                 of_rank = records if len(rows) == len(records) else [records[row] for row in rows]
                 if of_rank:
                     self._find_pauses(rank, chunk, of_rank, seconds[rows], stamps[rows])
@@ -198,6 +198,14 @@ class LineClocks:
         goes_on = self._pause_ahead if last < chunk.start else 0  # the chunk has no step
         begin = max(last, chunk.stop - TAIL, chunk.start)
         self._pause_ahead = goes_on | find_pauses(chunk.text, begin, chunk.stop)
+
+
+def _group_rows(rows: Sequence[int], ranks: Sequence[str]) -> dict[str, list[int]]:
+    """Return rows by their ranks."""
+    by_rank: dict[str, list[int]] = {}
+    for row in rows:
+        by_rank.setdefault(ranks[row], []).append(row)
+    return by_rank
 
 
 class _Clocked(NamedTuple):

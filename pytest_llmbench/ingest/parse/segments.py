@@ -158,21 +158,26 @@ def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[Segmen
             others.append(attempt)
         else:
             kept.insert(bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt)
-    for other in [_exchange_faster(other, kept) for other in others]:
+    others = [_exchange_faster(other, kept) for other in others]
+    diverged: list[tuple[StepRecord, range]] = []
+    for other in others:
         text = f"rank {other.rank or 'unknown'}: steps {other.first.step} to {other.top}"
         tally.add(DropReason.OTHER_RANK, other.first.origin.line, text, len(other.kept))
-        _hand_over_divergence(other, kept)
+        overlapping = _find_overlapping(other, kept)
+        diverged += ((record, overlapping) for record in other.kept.values() if has_diverged(record))
+    if diverged:
+        _hand_over_divergence(diverged, kept)
     return kept
 
 
 def _exchange_faster(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
     """Return the attempt that is not kept: `other`, or the one in `kept` whose place it takes, being slower."""
     near = _find_overlapping(other, kept)
-    if len(near) != 1 or not _is_slower(other, near[0]):
+    if len(near) != 1 or not _is_slower(other, kept[near[0]]):
         return other
     # Ranks of one run wait for each other: where they contradict each other a gate must not pass on the faster.
-    kept[bisect_left(kept, near[0].begin, key=lambda each: each.begin)] = other
-    return near[0]
+    faster, kept[near[0]] = kept[near[0]], other
+    return faster
 
 
 def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
@@ -183,21 +188,30 @@ def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
     return as_many and slower >= max(FEWEST_REPEATS, len(attempt.kept) / 2)
 
 
-def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> list[SegmentDraft]:
-    """Return which of others, which do not overlap each other and are in the order of the log, an attempt overlaps."""
+def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> range:
+    """Return the places of those that an attempt overlaps among others, which do not overlap each other and are in the
+    order of the log."""
     first = bisect_left(others, attempt.begin, key=lambda each: each.end)
-    return list(others[first : bisect_right(others, attempt.end, key=lambda each: each.begin)])
+    return range(first, bisect_right(others, attempt.end, key=lambda each: each.begin))
 
 
-def _hand_over_divergence(other: SegmentDraft, kept: Sequence[SegmentDraft]) -> None:
-    """Give a loss or gradient norm that is no number to the kept attempt's print of the step that is nearest."""
-    diverged = [record for record in other.kept.values() if has_diverged(record)]
-    overlapping = _find_overlapping(other, kept) if diverged else []
-    for record in diverged:
-        near = [attempt.kept for attempt in overlapping if record.step in attempt.kept]
+def _hand_over_divergence(diverged: Iterable[tuple[StepRecord, range]], kept: Sequence[SegmentDraft]) -> None:
+    """Give each loss or gradient norm that is no number to the print of its step that is nearest.
+
+    `diverged` are records with the places of the kept attempts that may have such a print.
+    """
+    prints: dict[int, list[int]] = {}  # by step the places of the attempts that printed it, ascending
+    for place, attempt in enumerate(kept):
+        for step in attempt.kept:
+            prints.setdefault(step, []).append(place)
+    for record, overlapping in diverged:
+        step, offset = record.step, record.origin.offset
+        places = prints.get(step, [])
+        after = bisect_left(places, offset, key=lambda place: kept[place].kept[step].origin.offset)
+        near = [kept[place].kept for place in places[max(0, after - 1) : after + 1] if place in overlapping]
         if near:
-            steps = min(near, key=lambda each: abs(each[record.step].origin.offset - record.origin.offset))
-            steps[record.step] = add_divergence(steps[record.step], record)
+            steps = min(near, key=lambda each: abs(each[step].origin.offset - offset))
+            steps[step] = add_divergence(steps[step], record)
 
 
 def _is_of_another(
@@ -273,8 +287,8 @@ def _build_segment(
     attempt: SegmentDraft, steps: Steps, marks: MarkPlaces, limit: int | None, first_step: int
 ) -> Segment:
     """Return an attempt as a segment; `limit` is where the next one begins."""
-    totals = [total for place, total in marks.totals if place < attempt.begin]
-    total = attempt.total or (totals[-1] if totals else None)
+    before = bisect_left(marks.totals, attempt.begin, key=itemgetter(0))
+    total = attempt.total or (marks.totals[before - 1][1] if before else None)
     return Segment(
         steps,
         attempt.first.origin.line,
@@ -292,10 +306,11 @@ def _build_segment(
 
 def _has_end(attempt: SegmentDraft, marks: MarkPlaces, limit: int | None) -> bool:
     """Tell whether an end mark is this attempt's: before the next one, and before another process starts."""
-    return any(
-        attempt.begin < end and (limit is None or end < limit) and not _has_between(marks.starts, attempt.end, end)
-        for end in marks.ends
-    )
+    first = bisect_right(marks.ends, attempt.begin)
+    if first == len(marks.ends):
+        return False
+    end = marks.ends[first]
+    return (limit is None or end < limit) and not _has_between(marks.starts, attempt.end, end)
 
 
 def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +21,8 @@ from pytest_llmbench.ingest.parse.stated_rules import BY_MARKER, CONTINUED
 FARTHEST = 16 << 20
 # So often may one marker stand in a line that is looked into: no framework says a thing more often.
 MOST_IN_LINE = 20
+# So many values of one field are kept, the latest: a framework that states more contradicts itself all the same.
+MOST_VALUES = 20
 # Bytes before a marker that its pattern may look at.
 BEFORE = 300
 # Bytes from a marker on that its pattern may look at.
@@ -129,35 +132,89 @@ class Statements:
         """
         if not self._statements:
             return tuple(segments)
-        self._statements.sort(key=lambda statement: statement.line)
+        statements = sorted(self._statements, key=_get_line)
+        profiler = [each for each in statements if each.field == StatedField.PROFILER]
         bounds = [0, *(_find_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
         ends = [0, *(segment.last_line for segment in segments)]
         places = zip(segments, ends, pairwise(bounds), strict=False)
+        carried = _Carried([each for each in statements if each.field != StatedField.PROFILER])
         return tuple(
-            replace(segment, stated=self._select_for(segment, end, process)) for segment, end, process in places
+            replace(
+                segment,
+                stated=_merge(carried.select(end, segment.first_line), _cut(profiler, begin, stop)),
+            )
+            for segment, end, (begin, stop) in places
         )
 
-    def _select_for(self, segment: Segment, end: int, process: tuple[float, float]) -> tuple[Statement, ...]:
-        begin, stop = process
-        profiler = [
-            each for each in self._statements if each.field == StatedField.PROFILER and begin <= each.line < stop
-        ]
-        before = [
-            each for each in self._statements if each.field != StatedField.PROFILER and each.line <= segment.first_line
-        ]
-        anew = {each.field for each in before if each.line > end}
-        return _keep_last([*(each for each in before if each.line > end or each.field not in anew), *profiler])
+
+class _Carried:
+    """What stands as it was stated, segment after segment."""
+
+    def __init__(self, statements: Sequence[Statement]) -> None:
+        """Begin before the first segment; the statements are in the order of the log."""
+        self._statements = statements
+        self._place = 0  # of the first statement that is in `_values` not yet
+        self._values: dict[StatedField, dict[str, Statement]] = {}
+        self._selected: tuple[Statement, ...] = ()
+        self._is_current = True  # whether `_selected` is what `_values` hold
+
+    def select(self, end: int, first_line: int) -> tuple[Statement, ...]:
+        """Return what counts for a segment that begins on a line, behind one that ends on another line.
+
+        A field that is stated between these lines counts as it is stated there.
+        """
+        self._add_up_to(end)
+        stop = bisect_right(self._statements, first_line, lo=self._place, key=_get_line)
+        anew: dict[StatedField, dict[str, Statement]] = {}
+        for statement in self._statements[self._place : stop]:
+            _keep(anew, statement)
+        if anew:
+            self._is_current = False
+            return _flatten(self._values | anew)
+        if not self._is_current:
+            self._selected, self._is_current = _flatten(self._values), True
+        return self._selected
+
+    def _add_up_to(self, line: int) -> None:
+        stop = bisect_right(self._statements, line, lo=self._place, key=_get_line)
+        for statement in self._statements[self._place : stop]:
+            _keep(self._values, statement)
+            self._is_current = False
+        self._place = stop
+
+
+def _keep(values: dict[StatedField, dict[str, Statement]], statement: Statement) -> None:
+    """Keep a statement behind those before it, each value of a field once."""
+    of_field = values.setdefault(statement.field, {})
+    of_field.pop(statement.value, None)
+    of_field[statement.value] = statement
+    if len(of_field) > MOST_VALUES:
+        del of_field[next(iter(of_field))]
+
+
+def _flatten(values: dict[StatedField, dict[str, Statement]]) -> tuple[Statement, ...]:
+    return tuple(sorted((each for of_field in values.values() for each in of_field.values()), key=_get_line))
+
+
+def _merge(stated: tuple[Statement, ...], profiler: Sequence[Statement]) -> tuple[Statement, ...]:
+    """Return statements in the order of the log, the last one of a profiler among them."""
+    return tuple(sorted((*stated, profiler[-1]), key=_get_line)) if profiler else stated
+
+
+def _cut(statements: Sequence[Statement], begin: float, stop: float) -> Sequence[Statement]:
+    """Return the statements from a line on and before another one."""
+    first, last = (bisect_left(statements, line, key=_get_line) for line in (begin, stop))
+    return statements[first:last]
+
+
+def _get_line(statement: Statement) -> int:
+    return statement.line
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
     """Return the line on which the process of a segment starts, that of its first step where no line says so."""
-    return next((line for line in starts if before.last_line < line <= after.first_line), after.first_line)
-
-
-def _keep_last(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return statements in the order of the log, each value of a field once: where it was stated last."""
-    by_value = {(statement.field, statement.value): statement for statement in statements}
-    return tuple(sorted(by_value.values(), key=lambda statement: statement.line))
+    first = bisect_right(starts, before.last_line)
+    return min(starts[first], after.first_line) if first < len(starts) else after.first_line
 
 
 def _find_line(hit: Hit) -> tuple[bytes, int]:

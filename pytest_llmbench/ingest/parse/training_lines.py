@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -46,6 +48,9 @@ BESIDE_STEPS = {
 }
 
 
+_Row = TypeVar("_Row")
+
+
 class SkipCount(NamedTuple):
     """How many updates were skipped up to a line, and the largest learning rate that it prints."""
 
@@ -60,6 +65,7 @@ class TrainingLines:
     def __init__(self) -> None:
         self._bad_validations: list[int] = []
         self._counts: list[SkipCount] = []
+        self._count_lines: list[int] = []
         self._skips: list[int] = []
         self._rank: bytes | None = None
         self._last_scale = b""
@@ -93,6 +99,9 @@ class TrainingLines:
 
         `bad_validations` are lines of records that print a validation loss that is NaN or infinite.
         """
+        self._skips.sort()
+        self._counts.sort(key=attrgetter("line"))
+        self._count_lines = [each.line for each in self._counts]
         lines = sorted({*self._bad_validations, *bad_validations})
         if not (lines or self._counts or self._skips):
             return tuple(segments)
@@ -104,11 +113,12 @@ class TrainingLines:
 
     def _add_to(self, segment: Segment, begin: int, end: int | None, lines: Sequence[int]) -> Segment:
         first = segment.progress[0].line if segment.progress else segment.first_line
-        bad = next((line for line in lines if line >= first and (end is None or line < end)), 0)
+        place = bisect_left(lines, first)
+        bad = lines[place] if place < len(lines) and (end is None or lines[place] < end) else 0
         steps = segment.steps
         if len(steps) and (self._counts or self._skips):
-            counts = [each for each in self._counts if begin < each.line and (end is None or each.line < end)]
-            skips = [line for line in self._skips if begin < line and (end is None or line < end)]
+            counts = _cut_between(self._counts, self._count_lines, begin, end)
+            skips = _cut_between(self._skips, self._skips, begin, end)
             if counts or skips:
                 # Records may count them, too: GPT-NeoX, below those of DeepSpeed.
                 skipped = np.fmax(steps.skipped_steps, _count_skipped(steps, counts, skips))
@@ -129,6 +139,11 @@ class TrainingLines:
             return  # no loss scale is reduced twice from the same value
         self._last_scale = scale
         self._skips.append(line)
+
+
+def _cut_between(rows: Sequence[_Row], lines: Sequence[int], begin: int, end: int | None) -> Sequence[_Row]:
+    """Return the rows behind a line and before another one; `lines` are those of the rows, ascending."""
+    return rows[bisect_right(lines, begin) : len(rows) if end is None else bisect_left(lines, end)]
 
 
 def _read_largest(rates: bytes) -> float:
