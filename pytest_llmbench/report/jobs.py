@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import AttemptSummary
+from pytest_llmbench.core.models import AttemptSummary, Measurement
 from pytest_llmbench.core.models.jobs import LaunchedJob, Resumption
 from pytest_llmbench.report.costs import describe_job_cost, list_cost_properties
 
@@ -25,7 +25,10 @@ MOST_FILES = 5
 """Of the files that the jobs of a configuration left, so many are named on the terminal; reports name all."""
 
 MOST_TRIES = 6
-"""Attempts that an explanation lists; the JUnit property names all."""
+"""Attempts that an explanation lists; other reports list more."""
+
+MOST_KEPT = 1000
+"""Attempts that a report lists: a log may have a hundred thousand."""
 
 
 def pick(record: object, *names: str) -> dict[str, Any]:
@@ -152,12 +155,22 @@ def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> dict[str, 
     }
 
 
+def select_attempts(measurement: Measurement) -> list[AttemptSummary]:
+    """Return the attempts that reports list: of more than MOST_KEPT the last ones, the judged one, and the first of
+    each file."""
+    attempts = measurement.attempts
+    firsts = {attempt.log: attempt.number for attempt in reversed(attempts)}
+    return [
+        attempt
+        for attempt in attempts
+        if attempt.judged or attempt.number > len(attempts) - MOST_KEPT or firsts[attempt.log] == attempt.number
+    ]
+
+
 def format_log_attempts(described: dict[str, Any]) -> str | None:
     """Return `1 stopped after step 12 (time limit); 2 finished, judged`; None for a single attempt."""
-    attempts = described.get("tries", ())
-    return (
-        "; ".join(f"{attempt['number']} {_format_end(attempt)}" for attempt in attempts) if len(attempts) > 1 else None
-    )
+    more, shown = _cut_attempts(described, MOST_KEPT)
+    return "; ".join((*more, *(f"{attempt['number']} {_format_end(attempt)}" for attempt in shown))) or None
 
 
 def list_log_attempts(described: dict[str, Any]) -> list[str]:
@@ -165,12 +178,18 @@ def list_log_attempts(described: dict[str, Any]) -> list[str]:
 
     Of many the last ones stand there, and always the one that is judged.
     """
+    more, shown = _cut_attempts(described, MOST_TRIES)
+    return [*more, *map(_format_try, shown)]
+
+
+def _cut_attempts(described: dict[str, Any], most: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return how many earlier attempts are left out, in words, and the others; nothing for a single attempt."""
     attempts = described.get("tries", ())
     if len(attempts) < 2:
-        return []
-    shown = [attempt for attempt in attempts if attempt["judged"] or attempt["number"] > len(attempts) - MOST_TRIES]
-    more = [f"{len(attempts) - len(shown)} earlier ones, not judged"] if len(shown) < len(attempts) else []
-    return [*more, *map(_format_try, shown)]
+        return [], []
+    total = attempts[-1]["number"]
+    shown = [attempt for attempt in attempts if attempt["judged"] or attempt["number"] > total - most]
+    return [f"{total - len(shown)} earlier ones, not judged"] if len(shown) < total else [], shown
 
 
 def _format_try(attempt: dict[str, Any]) -> str:

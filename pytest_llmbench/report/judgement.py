@@ -154,7 +154,7 @@ def _describe_measurement(measurement: Measurement | None, now: datetime, direct
         "log": formatting.format_place(measurement.log, directory) if measurement.log else None,
         "line": next((problem.line for problem in measurement.problems if problem.line), 0),
         "run": _describe_run(measurement, now),
-        "tries": [jobs.describe_log_attempt(attempt, directory) for attempt in measurement.attempts],
+        "tries": [jobs.describe_log_attempt(attempt, directory) for attempt in jobs.select_attempts(measurement)],
     }
 
 

@@ -44,6 +44,9 @@ ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched
 
 INDENT, ADVICE_INDENT = " " * 17, " " * 6
 
+MOST_STRAYS = 20
+"""Runs of no known configuration that are listed, each on a line; reports list all."""
+
 MOST_ADVICE = 2
 """Groups of items of which the summary tells; the message of each red one has its own step."""
 
@@ -116,9 +119,7 @@ def render_summary(
     described = sort_outcomes(select_worst(described))
     shown = described if verbosity >= 0 else [outcome for outcome in described if outcome["status"] == "failed"]
     yield from _tabulate([outcome for outcome in shown if outcome["kind"] == "configuration"], verbosity)
-    for outcome in shown:
-        if outcome["kind"] == "stray":
-            yield from _format_row(outcome, outcome["reason"].upper())
+    yield from _list_strays([outcome for outcome in shown if outcome["kind"] == "stray"], verbosity)
     yield from _list_checks([outcome for outcome in shown if outcome["kind"] == "check" and not is_guard(outcome)])
     for remark in remarks:
         yield from map(TerminalLine, wrap(remark, "  "))
@@ -127,6 +128,18 @@ def render_summary(
     for text in list_all_texts(described, cautions):
         yield from _mark(wrap(f"caution: {text}", "  "), "caution:", "yellow")
     yield from (TerminalLine(line, choose_colour(described)) for line in wrap(format_counts(described), "  "))
+
+
+def _list_strays(strays: Sequence[dict[str, Any]], verbosity: int) -> Iterator[TerminalLine]:
+    """Yield a line for each run of no known configuration, of many for the first ones and one for the others."""
+    most = len(strays) if verbosity > 0 or len(strays) <= MOST_STRAYS else MOST_STRAYS
+    for outcome in strays[:most]:
+        yield from _format_row(outcome, outcome["reason"].upper())
+    if left := strays[most:]:
+        reasons = Counter(outcome["reason"].upper() for outcome in left)
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
+        text = f"{'...':<14} {counts} more, not listed; -v or --llmb-json lists all"
+        yield from map(TerminalLine, wrap(text, " " * 15))
 
 
 def _tabulate(configurations: Sequence[dict[str, Any]], verbosity: int) -> Iterator[TerminalLine]:

@@ -94,6 +94,9 @@ COLUMNS = (
 MOST_ADVICE = 6
 """Reasons for which the head of the page says what to do next."""
 
+MOST_STRAYS = 1000
+"""Runs of no known configuration that the page shows: a browser opens some thousand in a second."""
+
 MOST_CHANGES = 8
 """Changes of level that the head of the page names."""
 
@@ -161,7 +164,7 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         chart = draw_curve(shown["outcome"], by_id, f"{shown['anchor']}-curve")
         checks.setdefault(TITLES.get(suite, suite.capitalize()), []).append({**shown, "chart": chart})
     configurations = [{**shown, **_describe(shown)} for shown in of_kind["configuration"]]
-    strays = [{**shown, "cells": _list_stray_cells(shown["outcome"])} for shown in of_kind["stray"]]
+    strays = [{**shown, "cells": _list_stray_cells(shown["outcome"])} for shown in of_kind["stray"][:MOST_STRAYS]]
     return {
         "title": _make_title(outcomes),
         "counts": _count_colours(outcomes),
@@ -170,6 +173,7 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "columns": COLUMNS,
         "configurations": configurations,
         "strays": strays,
+        "strays_left_out": len(of_kind["stray"]) - len(strays),
         "together": count_documented(together) if together else "",
         "together_names": [name_outcome(outcome) for outcome in together],
         "rows": sorted([*configurations, *strays], key=lambda shown: COLOURS.index(shown["badge"].colour)),
@@ -183,12 +187,13 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _assign_anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """Return for the key of an outcome a name that links can hold, each once."""
     anchors: dict[tuple[str, str], str] = {}
+    taken: set[str] = set()
     # `report.html#grok1_314b-25.05-gb200-bf16-128` opens that configuration.
     for outcome in outcomes:
         head = "" if outcome["kind"] == "configuration" else f"{outcome.get('check', outcome['kind'])}-"
         name = head + (re.sub(r"[^\w.-]+", "-", outcome["id"], flags=re.ASCII).strip("-") or "item")
-        taken = set(anchors.values())
-        anchors.setdefault(_identify(outcome), name if name not in taken else f"{name}-{len(taken)}")
+        anchor = anchors.setdefault(_identify(outcome), name if name not in taken else f"{name}-{len(taken)}")
+        taken.add(anchor)
     return anchors
 
 

@@ -23,6 +23,8 @@ def list_tables(outcome: dict[str, Any]) -> Iterator[ShownTable]:
     changes = [_list_change(change) for change in outcome.get("changes") or ()]
     yield "Changes of level", ("from", "difference", "interval", "what changed", "state"), changes
     attempts = [_list_attempt(attempt) for attempt in outcome.get("tries", ())]
+    left_out = outcome["tries"][-1]["number"] - len(attempts) if attempts else 0
+    attempts += [("others", "", f"{left_out} more, not judged and not listed", "")] if left_out else []
     yield "Attempts in the logs", ("attempt", "steps", "end", "log"), attempts if len(attempts) > 1 else ()
     launched = [
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -159,10 +160,11 @@ def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return each run once, with what the records before its own say together, and what contradicts its time."""
     runs = _join_runs([record for record in records if record.mean_of], tally)
     joined = []
+    others = [record for record in records if not record.mean_of]
+    offsets = [record.origin.offset for record in others]
     before = -1
     for run in runs:
-        since = [record for record in records if not record.mean_of and before < record.origin.offset]
-        own = [record for record in since if record.origin.offset < run.origin.offset]
+        own = others[bisect_right(offsets, before) : bisect_left(offsets, run.origin.offset)]
         before = run.origin.offset
         progress = [record for record in own if record.bar is None]
         doubt = run.doubt or _explain_contradiction(run, own, progress)

@@ -164,12 +164,13 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
     """Return the records of each run: it begins behind the end of the one before, or where a second one says so."""
     runs: list[list[StepRecord]] = [[]]
-    ended = False
+    ended = timed = False
     for record in records:
-        timed = any(each.step in TIMED for each in runs[-1])
         if ended or (timed and record.step == RUN_BEGINS):
             runs.append([])
+            timed = False
         ended = record.step == RUN_ENDS
+        timed = timed or record.step in TIMED
         runs[-1].append(record)
     return runs
 
