@@ -1,0 +1,88 @@
+"""The work of finding and reading runs grows with their number, not with its square, whatever the files are called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import pytest
+from growth import LINEAR, measure_growth
+
+from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.pipeline.find_runs import ingest
+from pytest_llmbench.pipeline.settings import Settings
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SMALL = 60
+
+TABLE = "step,loss,step_time\n1,2.0,7.3\n"
+
+
+def step(number: int, seconds: float = 7.3) -> str:
+    """Return a line of NeMo 2."""
+    return f"Training epoch 0, iteration {number}/9 | global_step: {number} | train_step_timing in s: {seconds:.4f}\n"
+
+
+def own(number: int) -> str:
+    """Return a log with steps that no other number has."""
+    return step(0, 7.3 + number / 1000) + step(1, 7.2)
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def link(folder: Path, number: int) -> None:
+    """Write one log, and a hard link to it with each further number."""
+    first = folder / "log-first_1_0.out"
+    if not first.exists():
+        write(first, own(0))
+    os.link(first, folder / f"log-link_{number}_0.out")
+
+
+TREES: dict[str, Callable[[Path, int], None]] = {
+    "empty logs": lambda folder, n: write(folder / f"log-train_{n}_0.out"),
+    "logs": lambda folder, n: write(folder / f"log-train_{n}_0.out", own(n)),
+    "logs in folders": lambda folder, n: write(folder / f"job{n}/log-train_{n}_0.out", own(n)),
+    "output of Slurm": lambda folder, n: write(folder / f"slurm-{n}.out", own(n)),
+    "two logs of a job": lambda folder, n: [
+        write(folder / f"slurm-{n}.out", own(n)),
+        write(folder / f"train_{n}.log", own(n + 5000)),
+    ][0],
+    "standard errors": lambda folder, n: write(folder / f"log-train_{n}_0.err", "srun: error: n1: task 0: Killed\n"),
+    "metadata": lambda folder, n: write(folder / f"llmb-config_{n}.yaml", f"job_info: {{job_id: {n}}}\n"),
+    "logs without a job beside metadata": lambda folder, n: [
+        write(folder / f"llmb-config_{n}.yaml", f"job_info: {{job_id: {n}}}\n"),
+        write(folder / f"train{chr(97 + n % 26)}x{n}.log", own(n)),
+    ][0],
+    "unknown names": lambda folder, n: write(folder / f"console{n}", "".join(step(k, 7.3 + n) for k in range(10))),
+    "tables": lambda folder, n: write(folder / f"run{n}/metrics.csv", TABLE),
+    "tables below logs": lambda folder, n: [
+        write(folder / f"log-train_{n}_0.out", own(n)),
+        write(folder / f"run{n}/metrics.csv", TABLE),
+    ][0],
+    "tables beside the folders of logs": lambda folder, n: [
+        write(folder / f"job{n}/log-train_{n}_0.out", own(n)),
+        write(folder / f"run{n}/metrics.csv", TABLE),
+    ][0],
+    "hard links": link,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tree", TREES)
+def test_ingesting_files_grows_with_their_number(tmp_path: Path, tree: str) -> None:
+    numbers = count()
+
+    def make(size: int) -> Callable[[], object]:
+        root = tmp_path / str(next(numbers))
+        root.mkdir()
+        for number in range(size):
+            TREES[tree](root, 100_000 + number)
+        return lambda: ingest(Settings(logs=(root,)), Catalog((), {}), NOW)
+
+    assert measure_growth(make, SMALL) < LINEAR
