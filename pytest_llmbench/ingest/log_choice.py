@@ -112,12 +112,14 @@ class Neighbours:
         """Begin with all runs."""
         self._at: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(lambda: defaultdict(list))
         self._under: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(lambda: defaultdict(list))
-        self._newest: dict[Path | None, RunFiles] = {}
+        self._newest: dict[object, RunFiles] = {}  # by given path, also with a folder in or under which they are
         for run in runs:
             self._at[run.folder][run.given_path].append(run)
-            self._newest[run.given_path] = max(self._newest.get(run.given_path, run), run, key=_get_modified)
             for folder in run.folder.parents:
                 self._under[folder][run.given_path].append(run)
+            under = (("under", folder, run.given_path) for folder in run.folder.parents)
+            for place in (run.given_path, ("in", run.folder, run.given_path), *under):
+                self._newest[place] = max(self._newest.get(place, run), run, key=_get_modified)
 
     def find(self, run: RunFiles) -> list[RunFiles]:
         """Return the runs in, above and below the folder of a run."""
@@ -144,6 +146,13 @@ class Neighbours:
     def has_below(self, folder: Path) -> bool:
         """True if a run is in a folder or below it."""
         return folder in self._at or folder in self._under
+
+    def find_newest(self, run: RunFiles) -> RunFiles | None:
+        """Return the run in, above or below the folder of a run that was written last, None without any."""
+        above = (("in", folder, run.given_path) for folder in (run.folder, *run.folder.parents))
+        places = (*above, ("under", run.folder, run.given_path))
+        near = (self._newest[place] for place in places if place in self._newest)
+        return max(near, key=_get_modified, default=None)
 
     def find_newest_searched(self, run: RunFiles) -> RunFiles | None:
         """Return the run under the given path of a run that was written last, None without any."""
@@ -183,7 +192,7 @@ class Surroundings:
 
     def is_later(self, metrics: RunFiles) -> bool:
         """True if metrics were written so long after all logs beside them that they may be of a later run."""
-        newest = max(self.runs.find(metrics), key=_get_modified, default=self.runs.find_newest_searched(metrics))
+        newest = self.runs.find_newest(metrics) or self.runs.find_newest_searched(metrics)
         return bool(metrics.modified and newest and metrics.modified - _get_modified(newest) > WRITTEN_ALONG)
 
     def find_rival(self, metrics: RunFiles) -> RunFiles:
@@ -209,7 +218,7 @@ def find_died(metrics: Sequence[ReadRun], silent: Iterable[ReadRun]) -> Iterator
         written = console.files.modified
         if written is None or not any(log.ending for log in console.logs):
             continue
-        newest = max(neighbours.find(console.files), key=_get_modified, default=None)
+        newest = neighbours.find_newest(console.files)
         if newest and newest.modified and written - newest.modified > WRITTEN_ALONG:
             yield console, newest.id
 

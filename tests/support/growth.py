@@ -14,7 +14,7 @@ PACKAGE = str(Path(pytest_llmbench.__file__).parent)
 FACTOR = 4
 """How many times as large the large input is."""
 
-LINEAR = 1.15 * FACTOR
+LINEAR = 1.05 * FACTOR
 """Lines that are executed for the large input, over those for the small one, at most. A loop of every item over all
 others would execute far more."""
 
