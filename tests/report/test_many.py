@@ -1,0 +1,77 @@
+"""Reports of thousands of unmatched runs and attempts stay short, and state how many they leave out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import BASELINE, NOW, evidence, log, run, segment, steps
+from growth import LINEAR, measure_growth
+from outcomes import FOLDER, stray
+
+from pytest_llmbench.core.models import Case, Outcome, Status
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.measure import measure
+from pytest_llmbench.report import html, jobs, terminal
+from pytest_llmbench.report.html.tables import list_tables
+from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.terminal import render_summary
+
+
+def many(count: int) -> list[dict[str, Any]]:
+    """Return unmatched runs."""
+    return [stray(f"run_{number:05}") for number in range(count)]
+
+
+def page(outcomes: list[dict[str, Any]]) -> str:
+    return html.render(outcomes, now=NOW)
+
+
+def resumed(count: int) -> dict[str, Any]:
+    """Return the dictionary of a run whose log contains so many attempts."""
+    died = segment(steps([7.3] * 3), finished=False)
+    measured = measure(run(log(*[died] * (count - 1), segment(steps(7.3)))), BASELINE, NOW)
+    outcome = Outcome(Case("resumed", BASELINE.key), Status.PASSED, judge(evidence(measured)))
+    return describe(outcome, NOW, FOLDER)
+
+
+@pytest.mark.parametrize("verbosity", [-1, 0])
+def test_summary_lists_the_first_unmatched_runs_and_counts_others(verbosity: int) -> None:
+    lines = list(render_summary(many(terminal.MOST_STRAYS + 1234), [], verbosity))
+    assert sum("run_0" in line for line in lines if line.startswith("UNMATCHED")) == terminal.MOST_STRAYS
+    assert "...            1,234 UNMATCHED more, not listed; -v or --llmb-json lists all" in lines
+    assert len(lines) < terminal.MOST_STRAYS + 20
+
+
+def test_verbose_summary_lists_all_unmatched_runs() -> None:
+    lines = list(render_summary(many(terminal.MOST_STRAYS + 5), [], 1))
+    assert sum(line.startswith("UNMATCHED") for line in lines) == terminal.MOST_STRAYS + 5
+
+
+@pytest.mark.slow
+def test_page_cuts_unmatched_runs_with_a_count() -> None:
+    text = page(many(html.MOST_STRAYS + 77))
+    assert text.count('<article class="card') == html.MOST_STRAYS
+    assert "Left out: 77 more of them" in text
+    assert "Left out" not in page(many(3))
+
+
+@pytest.mark.slow
+def test_attempts_beyond_the_limit_are_counted() -> None:
+    count = jobs.MOST_KEPT + 500
+    outcome = resumed(count)
+    numbers = [attempt["number"] for attempt in outcome["tries"]]
+    assert numbers == [1, *range(count - jobs.MOST_KEPT + 1, count + 1)]
+    assert str(jobs.format_log_attempts(outcome)).startswith("500 earlier ones, not judged; 501 stopped")
+    assert jobs.list_log_attempts(outcome)[0] == f"{count - jobs.MOST_TRIES} earlier ones, not judged"
+    (attempts,) = [rows for caption, _, rows in list_tables(outcome) if caption == "Attempts in the logs"]
+    assert attempts[-1] == ("others", "", "499 more, not judged and not listed", "")
+
+
+@pytest.mark.slow
+def test_page_grows_with_the_number_of_outcomes() -> None:
+    def make(size: int) -> Any:
+        outcomes = many(size)
+        return lambda: page(outcomes)
+
+    assert measure_growth(make, 60) < LINEAR
