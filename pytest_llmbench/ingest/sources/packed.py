@@ -171,7 +171,10 @@ class Archive:
     def _list_unnamed(self) -> None:
         """List the files that may be logs under another name."""
         for place, member in self._unnamed.items():
-            if len(self.listing) <= FOLDERS and self.listing.add(place, max(member.modified, 0.0)):
+            if len(self.listing) > FOLDERS:
+                self.unreadable.append((self.path, _describe_folders()))
+                break
+            if self.listing.add(place, max(member.modified, 0.0)):
                 self._numbers[place] = member.number
         self._unnamed.clear()
 
@@ -181,7 +184,9 @@ class Archive:
             return
         place = _place_below(self.path, member)
         if member.kind == FOLDER:
-            if place is not None and _LAUNCH.search(place.name) and len(self._launches) < FOLDERS:
+            if place is not None and _LAUNCH.search(place.name):
+                if len(self._launches) >= FOLDERS:
+                    raise LogError(_describe_folders())
                 self._launches.append(place)
             return
         link = member.kind in (HARD_LINK, LINK)
@@ -199,9 +204,7 @@ class Archive:
             if self.sampled(place.name):
                 self._unnamed[place] = member
         elif len(self.listing) > FOLDERS:
-            raise LogError(
-                f"a newer run may lie beyond {FOLDERS:,} folders with files: give --llmb-logs a part of them"
-            )
+            raise LogError(_describe_folders())
         elif not self.listing.add(place, max(member.modified, 0.0)):
             self._leave(place, member, "is a file and a folder in the archive")
         else:
@@ -212,6 +215,10 @@ class Archive:
         """Note a member that is not read: what could be a log is missed, of anything else it is enough to know."""
         missed = self.wanted(PurePosixPath(member.name).name) and not ignored
         (self.unreadable if missed else self.ignored).append((place, why))
+
+
+def _describe_folders() -> str:
+    return f"a newer run may lie beyond {FOLDERS:,} folders with files: give --llmb-logs a part of them"
 
 
 def find_archive(place: Path) -> Path | None:

@@ -214,6 +214,28 @@ def test_names_without_end_in_folders_are_bounded(monkeypatch: pytest.MonkeyPatc
     assert "a newer run may lie beyond 10 folders with files: give --llmb-logs a part" in found.unreadable[0][1]
 
 
+def test_unnamed_files_beyond_the_limit_of_folders_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "FOLDERS", 10)
+    data = archive([(f"{number}/console", b"1") for number in range(30)])
+    found = Archive(ROOT, lambda: [data], Listing(ROOT, -3), lambda _: False, lambda name: name == "console")
+    found.list()
+    assert [why for _, why in found.unreadable] == [
+        "a newer run may lie beyond 10 folders with files: give --llmb-logs a part of them"
+    ]
+    assert len(files(found)) == 10
+
+
+def test_launches_beyond_the_limit_of_folders_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_folder(info: tarfile.TarInfo) -> None:
+        info.type = tarfile.DIRTYPE
+
+    launches = [f"job_{1_750_000_000 + number}" for number in range(4)]
+    data = b"".join(special(name, make_folder) for name in launches) + bytes(1024)
+    assert opened(data).unreadable == []
+    monkeypatch.setattr(packed, "FOLDERS", 3)
+    assert "a newer run may lie beyond 3 folders" in opened(data).unreadable[0][1]
+
+
 @pytest.mark.parametrize(
     ("name", "is_archive"),
     [
