@@ -18,6 +18,7 @@ from pytest_llmbench.pipeline.settings import Settings
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SMALL = 60
 
+LINKED = "a hard link"
 TABLE = "step,loss,step_time\n1,2.0,7.3\n"
 
 
@@ -31,46 +32,42 @@ def own(number: int) -> str:
     return step(0, 7.3 + number / 1000) + step(1, 7.2)
 
 
-def write(path: Path, text: str = "") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+Tree = Callable[[int], dict[str, str]]
 
-
-def link(folder: Path, number: int) -> None:
-    """Write one log, and a hard link to it with each further number."""
-    first = folder / "log-first_1_0.out"
-    if not first.exists():
-        write(first, own(0))
-    os.link(first, folder / f"log-link_{number}_0.out")
-
-
-TREES: dict[str, Callable[[Path, int], None]] = {
-    "empty logs": lambda folder, n: write(folder / f"log-train_{n}_0.out"),
-    "logs": lambda folder, n: write(folder / f"log-train_{n}_0.out", own(n)),
-    "logs in folders": lambda folder, n: write(folder / f"job{n}/log-train_{n}_0.out", own(n)),
-    "output of Slurm": lambda folder, n: write(folder / f"slurm-{n}.out", own(n)),
-    "two logs of a job": lambda folder, n: [
-        write(folder / f"slurm-{n}.out", own(n)),
-        write(folder / f"train_{n}.log", own(n + 5000)),
-    ][0],
-    "standard errors": lambda folder, n: write(folder / f"log-train_{n}_0.err", "srun: error: n1: task 0: Killed\n"),
-    "metadata": lambda folder, n: write(folder / f"llmb-config_{n}.yaml", f"job_info: {{job_id: {n}}}\n"),
-    "logs without a job beside metadata": lambda folder, n: [
-        write(folder / f"llmb-config_{n}.yaml", f"job_info: {{job_id: {n}}}\n"),
-        write(folder / f"train{chr(97 + n % 26)}x{n}.log", own(n)),
-    ][0],
-    "unknown names": lambda folder, n: write(folder / f"console{n}", "".join(step(k, 7.3 + n) for k in range(10))),
-    "tables": lambda folder, n: write(folder / f"run{n}/metrics.csv", TABLE),
-    "tables below logs": lambda folder, n: [
-        write(folder / f"log-train_{n}_0.out", own(n)),
-        write(folder / f"run{n}/metrics.csv", TABLE),
-    ][0],
-    "tables beside the folders of logs": lambda folder, n: [
-        write(folder / f"job{n}/log-train_{n}_0.out", own(n)),
-        write(folder / f"run{n}/metrics.csv", TABLE),
-    ][0],
-    "hard links": link,
+TREES: dict[str, Tree] = {
+    "empty logs": lambda n: {f"log-train_{n}_0.out": ""},
+    "logs": lambda n: {f"log-train_{n}_0.out": own(n)},
+    "logs in folders": lambda n: {f"job{n}/log-train_{n}_0.out": own(n)},
+    "output of Slurm": lambda n: {f"slurm-{n}.out": own(n)},
+    "two logs of a job": lambda n: {f"slurm-{n}.out": own(n), f"train_{n}.log": own(n + 5000)},
+    "standard errors": lambda n: {f"log-train_{n}_0.err": "srun: error: n1: task 0: Killed\n"},
+    "metadata": lambda n: {f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n"},
+    "logs without a job beside metadata": lambda n: {
+        f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n",
+        f"train{chr(97 + n % 26)}x{n}.log": own(n),
+    },
+    "unknown names": lambda n: {f"console{n}": "".join(step(k, 7.3 + n) for k in range(10))},
+    "tables": lambda n: {f"run{n}/metrics.csv": TABLE},
+    "tables below logs": lambda n: {f"log-train_{n}_0.out": own(n), f"run{n}/metrics.csv": TABLE},
+    "tables beside the folders of logs": lambda n: {
+        f"job{n}/log-train_{n}_0.out": own(n),
+        f"run{n}/metrics.csv": TABLE,
+    },
+    "hard links": lambda n: {f"log-train_{n}_0.out": LINKED},
 }
+
+
+def write(root: Path, tree: Tree, number: int) -> None:
+    """Write the files of a number; LINKED is another name of one file."""
+    for name, text in tree(number).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is LINKED:
+            first = root / "log-first_1_0.out"
+            first.write_text(own(0))
+            os.link(first, path)
+        else:
+            path.write_text(text)
 
 
 @pytest.mark.slow
@@ -82,7 +79,7 @@ def test_ingesting_files_grows_with_their_number(tmp_path: Path, tree: str) -> N
         root = tmp_path / str(next(numbers))
         root.mkdir()
         for number in range(size):
-            TREES[tree](root, 100_000 + number)
+            write(root, TREES[tree], 100_000 + number)
         return lambda: ingest(Settings(logs=(root,)), Catalog((), {}), NOW)
 
     assert measure_growth(make, SMALL) < LINEAR

@@ -184,10 +184,7 @@ class Archive:
             return
         place = _place_below(self.path, member)
         if member.kind == FOLDER:
-            if place is not None and _LAUNCH.search(place.name):
-                if len(self._launches) >= FOLDERS:
-                    raise LogError(_describe_folders())
-                self._launches.append(place)
+            self._take_folder(place)
             return
         link = member.kind in (HARD_LINK, LINK)
         if place is None:
@@ -210,6 +207,13 @@ class Archive:
         else:
             self._numbers[place] = member.number
             counts[place] += 1
+
+    def _take_folder(self, place: Path | None) -> None:
+        """Remember a folder that is called as a launch's."""
+        if place is not None and _LAUNCH.search(place.name):
+            if len(self._launches) >= FOLDERS:
+                raise LogError(_describe_folders())
+            self._launches.append(place)
 
     def _leave(self, place: Path, member: ArchiveMember, why: str, *, ignored: bool = False) -> None:
         """Note a member that is not read: what could be a log is missed, of anything else it is enough to know."""
