@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise SettingsError(f"--margin={arguments.margin}: {error}") from None
     now = datetime.now(UTC)
     with rename_flags():
-        history = _locate_history(arguments.history)
+        history = _locate_history(arguments.history, now)
         a = parse_side("A", arguments.a, history, Path.cwd())
         b = parse_side("B", arguments.b, history, Path.cwd())
         refuse_same(a, b)
@@ -82,9 +82,9 @@ def _run(arguments: argparse.Namespace) -> Output:
     return Output(format_text(described), 2 if problem else described["exit_code"], problem, redacted=True)
 
 
-def _locate_history(typed: str | None) -> StoreLocation | None:
+def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
     """Return the history that was typed, or that the environment or pytest's configuration names; None without any."""
-    from pytest_llmbench.cli.history import find_stated
+    from pytest_llmbench.cli.history import find_stated, tell_future
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
     if typed is not None and not typed.strip():
@@ -94,8 +94,9 @@ def _locate_history(typed: str | None) -> StoreLocation | None:
         return None
     text, source = stated
     try:
-        history = locate_store(text, Path.cwd(), writes=False)
+        history = locate_store(text, Path.cwd(), writes=False).until(now)
         refuse_damaged(history)
+        tell_future(history)
     except HistoryError as error:
         raise HistoryError(f"{source or '--history'}: {error}") from None
     if source:  # nobody typed it

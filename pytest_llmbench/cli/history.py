@@ -20,13 +20,13 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.core.redaction import IDENTIFYING
+from pytest_llmbench.core.redaction import IDENTIFYING, redact_text
 from pytest_llmbench.report.files import EXPORT, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pytest_llmbench.history.queries import Extent
+    from pytest_llmbench.history.prune import Extent
     from pytest_llmbench.history.store import StoreLocation
 
 Parsed = TypeVar("Parsed")
@@ -83,7 +83,9 @@ def add(commands: Subparsers) -> None:
     exporting.add_argument("-o", "--output", metavar="FILE", type=Path, help="Default: printed.")
     pruning = actions.add_parser("prune", help="Remove what old sessions said, and runs that nothing is said of.")
     keep = "Keep what is younger: 400d, 8w, 6mo (months), 2y."
-    pruning.add_argument("--keep", metavar="AGE", type=_parse_age, required=True, help=keep)
+    pruning.add_argument("--keep", metavar="AGE", type=_parse_age, help=keep)
+    future = "Remove sessions that begin later than now, by more than a day: a clock was wrong."
+    pruning.add_argument("--future", action="store_true", help=future)
     pruning.add_argument("--dry-run", action="store_true", help="Tell what would be removed, and remove nothing.")
     pruning.add_argument("--yes", action="store_true", help="Remove without asking, as a nightly job has to.")
     adding = actions.add_parser("add", help="Store what a session could not, from the file that it left.")
@@ -114,7 +116,18 @@ def open_history(typed: str | None, *, writes: bool = False, creates: bool = Fal
     if writes and not creates:
         locate_store(text, Path.cwd(), writes=False)  # a mistyped name is no empty store
     refuse_damaged(place)
+    place = place.until(datetime.now(UTC))
+    if not creates:  # what adds to it reports them afterwards
+        tell_future(place)
     return place
+
+
+def tell_future(place: StoreLocation) -> None:
+    """Print the sessions that a wrong clock dates later than now, to standard error."""
+    from pytest_llmbench.history.prune import describe_future
+
+    if future := describe_future(place):
+        tell_aside(f"llmbench: {formatting.escape(place.shown)}: {redact_text(future)}")
 
 
 def _run(arguments: argparse.Namespace) -> Output:
@@ -323,13 +336,20 @@ def _make_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 def _prune(place: StoreLocation, arguments: argparse.Namespace) -> str:
     """Show what goes, ask or be told not to, and remove it; a store of which nothing would stay is left alone."""
-    from pytest_llmbench.history.queries import measure_extent, prune
+    from functools import partial
 
-    before = datetime.now(UTC) - arguments.keep
-    extent = measure_extent(place, before)
+    from pytest_llmbench.history.prune import measure_extent, prune
+
+    if not (arguments.keep or arguments.future):
+        raise HistoryError("prune: nothing to remove is named: give --keep AGE, or --future")
+    before = datetime.now(UTC) - arguments.keep if arguments.keep else None
+    extent = measure_extent(place, before, future=arguments.future)
     if not extent.sessions:
-        return f"nothing to remove: no session from before {before:%Y-%m-%d}"
-    counts, days = _format_counts(prune(place, before, dry_run=True)), _format_extent(extent)
+        old = [f"from before {before:%Y-%m-%d}"] if before else []
+        late = ["that begins later than now"] if arguments.future else []
+        return f"nothing to remove: no session {' or '.join([*old, *late])}"
+    remove = partial(prune, place, before, future=arguments.future)
+    counts, days = _format_counts(remove(dry_run=True)), _format_extent(extent)
     removal, in_one_line = f"{counts}\n  {days}", f"{counts}, {days}"
     if arguments.dry_run:
         return f"would remove {removal}"
@@ -337,7 +357,7 @@ def _prune(place: StoreLocation, arguments: argparse.Namespace) -> str:
         raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(in_one_line)}")
     if not (arguments.yes or _is_agreed(f"removes {removal}")):
         raise HistoryError(f"{place.shown}: nothing was removed: --yes removes {in_one_line}")
-    return f"removed {_format_counts(prune(place, before, dry_run=False))}\n  {days}"
+    return f"removed {_format_counts(remove(dry_run=False))}\n  {days}"
 
 
 def _format_counts(removed: Mapping[str, int]) -> str:
@@ -373,4 +393,5 @@ def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
         verdicts = write(place, document)
         added += verdicts
         tell(f"{path}: {formatting.count_noun(verdicts, 'verdict')} stored" if verdicts else f"{path}: stored before")
+    tell_future(place)
     return f"{formatting.count_noun(added, 'verdict')} added to {place.shown}; the files may go"

@@ -62,7 +62,8 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise HistoryError(f"-o {arguments.output}: nothing more is written: {describe_os_error(error)}") from None
     nights = formatting.count_noun(len(fleet.days), "night")
     configurations = formatting.count_noun(len(fleet.rows), "configuration")
-    return Output(f"{configurations}, {nights}: {arguments.output / INDEX}")
+    damaged = "\n".join(f"llmbench: {line}" for line in fleet.damaged)
+    return Output(f"{configurations}, {nights}: {arguments.output / INDEX}", aside=damaged)
 
 
 def _render(fleet: FleetNights, compared: dict[Days, SidesCompared], now: datetime) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from pytest_llmbench.core.models import MeasuredRun, Software, StoredDetails, Wi
 from pytest_llmbench.core.models.jobs import Purpose
 from pytest_llmbench.history.queries import SHOWN, Row, Rows, fetch_rows, parse_environment, parse_list, unpack_steps
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
+from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, is_in_time
 
 RunPlace = tuple[str, str, datetime, Window]
 """What finds a run in the store: the id of its configuration, its job, its start, and the window of its verdict."""
@@ -38,6 +38,7 @@ def read_details(place: StoreLocation, wanted: Collection[RunPlace]) -> dict[Run
     query = joined.where(
         RUN.c.configuration.in_({name for name, *_ in wanted}),
         RUN.c.started.in_({convert_to_stored(started) for _, _, started, _ in wanted}),
+        is_in_time(place, SESSION),
     )
     rows = fetch_rows(place, query, _add_details)
     return {row["place"]: row["details"] for row in rows if row["place"] in wanted}
@@ -85,11 +86,12 @@ def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
     judged = (VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic, VERDICT.c.counts, VERDICT.c.run_seconds)
     joined = select(*columns, *of_launch, *judged).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
-    newest = fetch_rows(place, select(func.max(RUN.c.started).label("started")))
+    newest = fetch_rows(place, select(func.max(RUN.c.started).label("started")).where(is_in_time(place, RUN)))
     if not newest or newest[0]["started"] is None:
         return []
     first = convert_to_stored(newest[0]["started"] - YEAR)
-    query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first)
+    in_time = is_in_time(place, RUN), is_in_time(place, SESSION)
+    query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first, *in_time)
     last = {row["number"]: row for row in fetch_rows(place, query, partial(_add_runs, parse=cache(_parse_software)))}
     # Sessions that go on with a launch store its jobs again, with another newest run.
     runs = {run.key: run for row in last.values() for run in row["runs"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 from sqlalchemy import and_, or_, select
 
@@ -19,26 +18,34 @@ from pytest_llmbench.history.queries import (
     refuse_no_time,
 )
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored
+from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, is_in_time
 
 ParseEnvironment = Callable[[str], Mapping[str, str]]
 
 
-def read_verdicts(place: StoreLocation, since: datetime | None) -> list[StoredVerdict]:
+def read_verdicts(place: StoreLocation, since: datetime | None, damaged: dict[str, str]) -> list[StoredVerdict]:
     """Return every verdict on the nights from `since` on, in the order of the sessions; those without a run, too.
 
-    HistoryError where the store cannot be read, or holds what no session stored.
+    A verdict that no session stored is left out, and added to `damaged` by its session. HistoryError if the store
+    cannot be read.
     """
     of_run = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
     of_verdict = [column for column in VERDICT.c if column.name not in _LEFT_OUT]
     columns = (*of_run, *of_verdict, SESSION.c.started.label("judged"))
     joined = select(*columns).join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
+    joined = joined.where(is_in_time(place, SESSION))
     query = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(SESSION.c.started, VERDICT.c.id)
     if since is not None:
         first = convert_to_stored(since)
         query = query.where(or_(RUN.c.started >= first, and_(RUN.c.started.is_(None), SESSION.c.started >= first)))
     parse = cache(parse_environment)  # they repeat themselves night after night
-    return [row["stored"] for row in fetch_rows(place, query, lambda row: {"stored": _make_verdict(row, parse)})]
+
+    def convert(row: Row) -> Row:
+        if place.latest and row["started"] and row["started"] > place.latest:
+            row = {**row, "started": None}  # a wrong clock: its night is that of the session
+        return {"stored": _make_verdict(row, parse)}
+
+    return [row["stored"] for row in fetch_rows(place, query, convert, damaged)]
 
 
 _LEFT_OUT = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
@@ -74,12 +81,18 @@ _TAKEN = (
 """The columns that a verdict takes as they are."""
 
 
-def read_session(place: StoreLocation, identifier: str) -> StoredSession:
-    """Return what is kept of a session that is there."""
-    (row,) = fetch_rows(place, select(SESSION).where(SESSION.c.id == identifier))
-    return _make_session(row)
+def read_session(place: StoreLocation, identifier: str, damaged: dict[str, str]) -> StoredSession:
+    """Return what is kept of a session that is there; without its options if they are damaged."""
+    query = select(SESSION, SESSION.c.id.label("session")).where(SESSION.c.id == identifier)
+    rows = fetch_rows(place, query, _make_session, damaged)
+    if not rows:
+        plain = select(*(column for column in query.selected_columns if column.name != "options"))
+        rows = fetch_rows(place, plain, _make_session)
+    session: StoredSession = rows[0]["stored"]
+    return session
 
 
-def _make_session(row: Mapping[str, Any]) -> StoredSession:
+def _make_session(row: Row) -> Row:
     fields = ("id", "started", "host", "program", "git_commit", "ci_url")
-    return StoredSession(**{name: row[name] for name in fields}, options=tuple(parse_list("options", row["options"])))
+    options = tuple(parse_list("options", row.get("options", "[]")))
+    return {"stored": StoredSession(**{name: row[name] for name in fields}, options=options)}

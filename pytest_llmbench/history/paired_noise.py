@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Connection, Double, Index, MetaData, Select, Table, Text, delete, insert, inspect, select
 
 from pytest_llmbench.history.store import StoreLocation, connect
-from pytest_llmbench.history.tables import SESSION, has_tables
+from pytest_llmbench.history.tables import SESSION, has_tables, is_in_time
 
 NEWEST = 10
 """So many A/Bs of a configuration are read: what a cluster was like long before tells little."""
@@ -65,6 +65,7 @@ def read_noises(
     columns = (NOISE.c.configuration, NOISE.c.sigma, NOISE.c.degrees_of_freedom)
     joined = select(*columns).join_from(NOISE, SESSION, SESSION.c.id == NOISE.c.session)
     wanted = joined.where(NOISE.c.configuration.in_(configurations), NOISE.c.cluster == cluster)
+    wanted = wanted.where(is_in_time(place, SESSION))
     by_id: dict[str, list[StoredNoise]] = {}
     with connect(place, writes=False) as connection:
         if has_tables(connection, place.shown) and _has_noises(connection):

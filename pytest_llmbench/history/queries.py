@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 import math
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from functools import cache, partial
 from operator import attrgetter, itemgetter
 from types import UnionType
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Connection, Date, Function, Select, delete, func, or_, select
+from sqlalchemy import Connection, Date, Function, Select, func, or_, select
 
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.core.models import StoredRun, Window
-from pytest_llmbench.history.paired_noise import list_noises, remove_noises
+from pytest_llmbench.history.paired_noise import list_noises
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
 from pytest_llmbench.history.tables import (
     RUN,
     SESSION,
     VERDICT,
     convert_to_stored,
-    drop_digests,
-    ensure_tables,
     has_tables,
+    is_in_time,
+    list_order,
 )
 
 Row = dict[str, Any]
@@ -48,16 +48,7 @@ NESTED = (*_LISTS, "environment")
 REMOVE = "restore a copy, or remove what that session said: DELETE FROM {} WHERE session = '{}'"
 
 
-class Extent(NamedTuple):
-    """The sessions before a moment."""
-
-    sessions: int
-    oldest: datetime | None  # None, as the next one, where there is none
-    newest: datetime | None
-    stay: int  # so many others
-
-
-_NEVER = datetime.min.replace(tzinfo=UTC)
+_NEVER, _EVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: int) -> Rows:
@@ -69,12 +60,13 @@ def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: i
     of_run = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id, VERDICT.c.session)
     judgement = (VERDICT.c.verdict, VERDICT.c.step_time_seconds, VERDICT.c.log_difference)
     joined = select(*of_run, *judgement).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
-    query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(SESSION.c.started, VERDICT.c.id)
+    query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
+    query = query.order_by(*list_order(place))
     if since is not None:
         query = query.where(RUN.c.started >= convert_to_stored(since))
     newest = {row["number"]: row for row in fetch_rows(place, query) if _is_wanted(row["configuration"], words)}
     by_configuration: dict[str, Rows] = {}
-    for row in sorted(newest.values(), key=_get_start):
+    for row in sorted(newest.values(), key=partial(_rank_start, place)):
         by_configuration.setdefault(row["configuration"], []).append(row)
     return [row for name in sorted(by_configuration) for row in by_configuration[name][-limit:]]
 
@@ -89,8 +81,8 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
         of_one = fetch_rows(
             place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id)
         )
-        number = max(of_one, key=_get_start)["id"] if of_one else None
-    rows = [] if number is None else fetch_rows(place, _join_tables().where(RUN.c.id == int(number)), _decode)
+        number = max(of_one, key=partial(_rank_start, place))["id"] if of_one else None
+    rows = [] if number is None else fetch_rows(place, _join_tables(place).where(RUN.c.id == int(number)), _decode)
     if not rows:
         ids = [row["configuration"] for row in fetch_rows(place, select(RUN.c.configuration).distinct())]
         nearest = did_you_mean(wanted, ids)
@@ -100,7 +92,7 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
 
 def list_everything(place: StoreLocation) -> Rows:
     """Return every verdict with its run and session, those without a run too: columns for a table, oldest first."""
-    rows = fetch_rows(place, _join_tables(), _decode)
+    rows = fetch_rows(place, _join_tables(place), _decode)
     noises = list_noises(place)
     return [{**row, **noises.get((row["session"], row["configuration"]), {})} for row in rows]
 
@@ -108,53 +100,17 @@ def list_everything(place: StoreLocation) -> Rows:
 def list_days(place: StoreLocation, first: datetime, end: datetime) -> Rows:
     """Return every verdict on the runs that started from `first` on and before `end`, oldest first."""
     began = RUN.c.started
-    wanted = _join_tables().where(began >= convert_to_stored(first), began < convert_to_stored(end))
-    return fetch_rows(place, wanted, _decode)
+    wanted = _join_tables(place).where(began >= convert_to_stored(first), began < convert_to_stored(end))
+    return fetch_rows(place, wanted.where(is_in_time(place, SESSION)), _decode)
 
 
 def list_session(place: StoreLocation, identifier: str) -> Rows:
     """Return every verdict of one session on a run; HistoryError for a session that is not there, or has none."""
-    wanted = _join_tables().where(SESSION.c.id == identifier, VERDICT.c.run.is_not(None))
+    wanted = _join_tables(place).where(SESSION.c.id == identifier, VERDICT.c.run.is_not(None))
     rows = fetch_rows(place, wanted, _decode)
     if not rows:
         raise HistoryError(f"{place.shown}: no session {identifier} with a run; `llmbench history show` names sessions")
     return rows
-
-
-def prune(place: StoreLocation, before: datetime, *, dry_run: bool) -> dict[str, int]:
-    """Remove the sessions that began before a moment, with their verdicts and the runs that are left without one.
-
-    Return how many of each are gone, or would be.
-    """
-    old = select(SESSION.c.id).where(SESSION.c.started < convert_to_stored(before))
-    steps = (
-        ("verdicts", VERDICT, VERDICT.c.session.in_(old)),
-        ("sessions", SESSION, SESSION.c.id.in_(old)),
-        ("runs", RUN, RUN.c.id.not_in(select(VERDICT.c.run).where(VERDICT.c.run.is_not(None)))),
-    )
-    removed = {}
-    with connect(place, writes=True) as connection:
-        ensure_tables(connection, place.shown)
-        drop_digests(connection)
-        remove_noises(connection, old)
-        for name, table, which in steps:
-            removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
-            connection.execute(delete(table).where(which))
-        if dry_run:
-            connection.rollback()
-    return removed
-
-
-def measure_extent(place: StoreLocation, before: datetime) -> Extent:
-    """Return which sessions `prune` removes, and how many stay."""
-    began = SESSION.c.started
-    with connect(place, writes=False) as connection:
-        if not has_tables(connection, place.shown):
-            return Extent(0, None, None, 0)
-        gone = select(func.count(), func.min(began), func.max(began)).where(began < convert_to_stored(before))
-        count, oldest, newest = connection.execute(gone).one()
-        stay = connection.execute(select(func.count()).where(began >= convert_to_stored(before))).scalar_one()
-    return Extent(count, oldest, newest, stay)
 
 
 def _is_wanted(configuration: str, words: str) -> bool:
@@ -168,10 +124,16 @@ def _fits(configuration: str, word: str) -> bool:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def fetch_rows(place: StoreLocation, query: Select[Any], convert: Callable[[Row], Row] = dict) -> Rows:
+def fetch_rows(
+    place: StoreLocation,
+    query: Select[Any],
+    convert: Callable[[Row], Row] = dict,
+    damaged: dict[str, str] | None = None,
+) -> Rows:
     """Return what a query finds, each row converted; nothing in a store without tables.
 
-    HistoryError for a row that no session stored.
+    HistoryError for a row that no session stored. With `damaged` such a row is left out, and the first problem of each
+    session is added there, by the session's id.
     """
     kinds = {column.name: column.type.python_type for column in query.selected_columns}
     with connect(place, writes=False) as connection:
@@ -183,9 +145,17 @@ def fetch_rows(place: StoreLocation, query: Select[Any], convert: Callable[[Row]
                 _refuse_other_types(row, kinds)
                 rows.append(convert(_mark_utc(dict(row))))
             except UNEXPECTED as error:
-                remedy = REMOVE.format(VERDICT.name, row["session"]) if "session" in row else "restore a copy"
-                raise HistoryError(f"{place.shown}: holds what no session stored ({error!r}): {remedy}") from None
+                if damaged is not None:
+                    damaged.setdefault(f"{row['session']}", f"{error!r}")
+                    continue
+                raise HistoryError(describe_damage(place, f"{error!r}", row.get("session"))) from None
     return rows
+
+
+def describe_damage(place: StoreLocation, problem: str, session: str | None) -> str:
+    """Describe a value that no session stored, with what to do about it."""
+    remedy = REMOVE.format(VERDICT.name, session) if session else "restore a copy"
+    return f"{place.shown}: holds what no session stored ({problem}): {remedy}"
 
 
 def _refuse_other_types(row: Mapping[Any, Any], kinds: Mapping[str, type[Any]]) -> None:
@@ -201,13 +171,14 @@ def _mark_utc(row: Row) -> Row:
     return {**row, **{name: row[name].replace(tzinfo=UTC) for name in ("started", "judged") if row.get(name)}}
 
 
-def _get_start(row: Row) -> datetime:
+def _rank_start(place: StoreLocation, row: Row) -> tuple[bool, datetime]:
+    """Return by what runs are ordered: one that begins later than now is the oldest, as one without a start is."""
     began: datetime = row["started"] or _NEVER
-    return began
+    return place.latest is None or began <= place.latest, began
 
 
-def _join_tables() -> Select[Any]:
-    """Return the query for all that is known of each verdict, oldest first."""
+def _join_tables(place: StoreLocation) -> Select[Any]:
+    """Return the query for all that is known of each verdict, oldest first, as `list_order` has it."""
     of_run = [column for column in RUN.c if column.name not in ("id", "configuration", "fingerprint")]
     of_verdict = [column for column in VERDICT.c if column.name not in ("id", "run", "session")]
     of_session = [
@@ -221,7 +192,8 @@ def _join_tables() -> Select[Any]:
     ]
     columns = (RUN.c.id.label("number"), *of_run, *of_verdict, *of_session)
     joined = select(*columns).join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
-    return joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(SESSION.c.started, VERDICT.c.id)
+    joined = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True)
+    return joined.order_by(*list_order(place))
 
 
 def _decode(row: Row) -> Row:
@@ -286,17 +258,22 @@ def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> d
     it cannot be read.
     """
     with connect(place, writes=False) as connection:
-        return _read_last_days(connection, configurations) if has_tables(connection, place.shown) else {}
+        if not has_tables(connection, place.shown):
+            return {}
+        return _read_last_days(connection, configurations, place.latest or _EVER)
 
 
-def _read_last_days(connection: Connection, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:
+def _read_last_days(
+    connection: Connection, configurations: Collection[str], latest: datetime
+) -> dict[str, tuple[StoredRun, ...]]:
     first_days = _find_first_days(connection, configurations)
-    runs = _read_runs(connection, configurations, first_days)
+    runs = _read_runs(connection, configurations, first_days, latest)
     # Days on which a configuration only has verdicts that are not shown do not count: then older ones do.
     short = [name for name in first_days if _count_days(runs.get(name, ())) < LAST]
     if short:
-        runs |= _read_runs(connection, short, {})
-    return {name: _select_last_days(runs[name]) for name in configurations if name in runs}
+        runs |= _read_runs(connection, short, {}, latest)
+    last_days = {name: _select_last_days(runs[name], latest) for name in configurations if name in runs}
+    return {name: of_name for name, of_name in last_days.items() if of_name}
 
 
 def _find_first_days(connection: Connection, configurations: Collection[str]) -> dict[str, datetime]:
@@ -318,7 +295,7 @@ def _find_first_days(connection: Connection, configurations: Collection[str]) ->
 
 
 def _read_runs(
-    connection: Connection, configurations: Collection[str], first_days: Mapping[str, datetime]
+    connection: Connection, configurations: Collection[str], first_days: Mapping[str, datetime], latest: datetime
 ) -> dict[str, list[StoredRun]]:
     """Return by configuration its runs; of those in `first_days` older ones than all of these days may be missing."""
     # The run's configuration is the same, but would be searched first: verdicts in their order are read twice as fast.
@@ -327,7 +304,7 @@ def _read_runs(
         others = [name for name in configurations if name not in first_days]
         wanted = wanted.where(or_(RUN.c.started >= min(first_days.values()), RUN.c.configuration.in_(others)))
     runs = defaultdict(list)
-    for name, run in _make_stored_runs(connection.execute(wanted.order_by(VERDICT.c.id)).all()):
+    for name, run in _make_stored_runs(connection.execute(wanted.order_by(VERDICT.c.id)).all(), latest):
         runs[name].append(run)
     return runs
 
@@ -346,14 +323,14 @@ def _select_shown() -> Select[Any]:
     return joined.where(VERDICT.c.verdict.in_(SHOWN))
 
 
-def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
+def _make_stored_runs(rows: Iterable[Sequence[Any]], latest: datetime) -> Iterable[tuple[str, StoredRun]]:
     """Return each run once for each window, with the verdict of the session that began last, and its configuration."""
     make_window, parse = cache(Window), cache(parse_environment)  # they repeat themselves night after night
     last = {}
     # A session that was added late was stored after others that had begun after it.
-    for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in sorted(
-        rows, key=itemgetter(0)
-    ):
+    rows = sorted(rows, key=itemgetter(0))
+    rows = rows[: bisect_right(rows, convert_to_stored(latest), key=itemgetter(0))]
+    for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in rows:
         window = make_window(first, last_step, statistic)
         fields = (started.replace(tzinfo=UTC), job_id, logs, window, parse(environment), *judged)
         last[number, first, last_step, statistic] = name, _make_stored_run(fields)
@@ -391,9 +368,10 @@ def _count_days(runs: Sequence[StoredRun]) -> int:
     return len({run.started.date() for run in runs})
 
 
-def _select_last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
-    """Return the runs of the last days, oldest first."""
+def _select_last_days(runs: Iterable[StoredRun], latest: datetime) -> tuple[StoredRun, ...]:
+    """Return the runs of the last days until `latest`, oldest first."""
     dated = sorted(runs, key=_STARTED)
+    dated = dated[: bisect_right(dated, latest, key=_STARTED)]
     days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, dated))))
     if len(days) > LAST:
         dated = dated[bisect_left(dated, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, or_, select, text, update
 
 from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.errors import HistoryError
@@ -25,6 +25,7 @@ from pytest_llmbench.history.tables import (
     convert_to_stored,
     drop_digests,
     ensure_tables,
+    is_in_time,
 )
 
 SCHEMA = 1  # of the document; raised when a key of it changes its meaning
@@ -157,7 +158,7 @@ def write(place: StoreLocation, document: dict[str, Any]) -> int:
         texts = {name: session[name] for name in ("id", "host", "program", "git_commit", "ci_url")}
         values = {**texts, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
-        runs = _store_runs(connection, verdicts, began)
+        runs = _store_runs(connection, verdicts, began, is_in_time(place, SESSION))
         rows = [_make_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
         if rows:
             connection.execute(insert(VERDICT), rows)
@@ -187,7 +188,9 @@ _OF_LAUNCH, _NONE = ("nodes", "jobs"), "[]"  # what the session knows that launc
 # --- runs -------------------------------------------------------------------------------------------------
 
 
-def _store_runs(connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime) -> list[int | None]:
+def _store_runs(
+    connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime, in_time: ColumnElement[bool]
+) -> list[int | None]:
     """Return the number of the run behind each verdict, None where there is none; unknown runs are added.
 
     What is known of a run is what the last session knew: one that `began` before that adds its verdict alone. But
@@ -196,7 +199,7 @@ def _store_runs(connection: Connection, verdicts: Sequence[dict[str, Any]], bega
     rows = [_make_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
     candidates = _find_candidates(connection, [row for row in rows if row])
     numbers = _match_runs(rows, candidates)
-    last = _find_last_judged(connection, [number for number in numbers if number])
+    last = _find_last_judged(connection, [number for number in numbers if number], in_time)
     stored = {candidate["id"]: candidate for candidate in candidates}
     known = [(row, stored[number]) for row, number in zip(rows, numbers, strict=True) if row and number]
     newer, late = [], []
@@ -245,12 +248,14 @@ def _match_runs(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict
     ]
 
 
-def _find_last_judged(connection: Connection, numbers: Sequence[int]) -> dict[int, datetime]:
-    """Return when the last session began that judged each of these runs."""
+def _find_last_judged(
+    connection: Connection, numbers: Sequence[int], in_time: ColumnElement[bool]
+) -> dict[int, datetime]:
+    """Return when the last session began that judged each of these runs, of those whose clock was right."""
     of_runs = select(VERDICT.c.run, func.max(SESSION.c.started)).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
-    judged = of_runs.where(VERDICT.c.run.in_(numbers)).group_by(VERDICT.c.run)
+    judged = of_runs.where(VERDICT.c.run.in_(numbers), in_time).group_by(VERDICT.c.run)
     return {row[0]: row[1] for row in connection.execute(judged)}
 
 

@@ -12,7 +12,8 @@ import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ SQLITE_HEADER = b"SQLite format 3\x00"
 PATIENCE_SECONDS = 20  # how long other processes may hold the store; each of ours does for less than a second
 
 CONNECT_SECONDS = 10
+
+AHEAD = timedelta(days=1)  # clocks of one cluster differ by less, as do times that were stored without a zone
 
 LOCK = 0x6C6C6D62  # the advisory lock of those who write to one PostgreSQL database: `llmb`
 
@@ -71,6 +74,12 @@ class StoreLocation:
     shown: str  # may be printed: it holds no password
     file: Path | None = None
     url: str = field(default="", repr=False)  # of the server, with its password
+    latest: datetime | None = field(default=None, compare=False)
+    """No session or run can have begun later: one that states so had a wrong clock, and counts nowhere."""
+
+    def until(self, now: datetime) -> StoreLocation:
+        """Return the same store, in which nothing counts that begins later than `now` by more than AHEAD."""
+        return replace(self, latest=now + AHEAD)
 
 
 def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLocation:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     Boolean,
     Column,
+    ColumnElement,
     DateTime,
     Double,
     ForeignKey,
@@ -19,8 +20,10 @@ from sqlalchemy import (
     Table,
     Text,
     inspect,
+    or_,
     select,
     text,
+    true,
 )
 
 from pytest_llmbench.core.errors import HistoryError
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection
+
+    from pytest_llmbench.history.store import StoreLocation
 
 # Raised when tables change.
 SCHEMA_VERSION = 4
@@ -150,6 +155,19 @@ def drop_digests(connection: Connection) -> None:
     """
     if connection.dialect.name == "sqlite" and "llmb_digest" in inspect(connection).get_table_names():
         connection.execute(text("DELETE FROM llmb_digest"))
+
+
+def is_in_time(place: StoreLocation, table: Table) -> ColumnElement[bool]:
+    """Return the condition that a session or run begins at `place.latest` or before, or has no start."""
+    if place.latest is None:
+        return true()
+    return or_(table.c.started.is_(None), table.c.started <= convert_to_stored(place.latest))
+
+
+def list_order(place: StoreLocation) -> list[ColumnElement[Any]]:
+    """Return the order of verdicts, oldest first: those of a session that begins later than now come before all."""
+    in_time = [is_in_time(place, SESSION)] if place.latest else []
+    return [*in_time, SESSION.c.started, VERDICT.c.id]
 
 
 def convert_to_stored(moment: datetime) -> datetime:

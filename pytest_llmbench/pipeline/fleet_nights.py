@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.formatting import add_changes
+from pytest_llmbench.core.formatting import add_changes, escape
 from pytest_llmbench.core.models import (
     Acknowledgement,
     ComparedSide,
@@ -51,6 +51,9 @@ ONE_NIGHT = timedelta(hours=18)
 GOOD = ("PASS", "IMPROVEMENT")
 """The verdicts of a good night, where its item passed."""
 
+MOST_DAMAGED = 5
+"""So many damaged sessions are named."""
+
 SEVERITY = ("skipped", "passed", "failed")
 """What became of an item; of several of one configuration in one session the last of these is shown."""
 
@@ -64,13 +67,17 @@ def collect_nights(
     is wrong.
     """
     from pytest_llmbench.history.nights import read_session, read_verdicts
+    from pytest_llmbench.history.prune import describe_future
 
-    verdicts = _redact(read_verdicts(place, since))
+    place = place.until(now)
+    future, damaged_by_session = describe_future(place), dict[str, str]()
+    verdicts = _redact(read_verdicts(place, since, damaged_by_session))
     if not verdicts:
         first = f" from {since:%Y-%m-%d} on; --days takes more" if since else " in it"
-        raise HistoryError(f"{place.shown}: no verdict{first}")
+        problems = [future] if future else [*_describe_damaged(place, damaged_by_session)][:1]
+        raise HistoryError("; ".join([f"{place.shown}: no verdict{first}", *problems]))
     newest = max(verdicts, key=lambda verdict: verdict.judged)
-    session = read_session(place, newest.session)
+    session = read_session(place, newest.session, damaged_by_session)
     by_name: dict[str, list[StoredVerdict]] = defaultdict(list)
     for verdict in verdicts:
         by_name[verdict.configuration].append(verdict)
@@ -93,7 +100,17 @@ def collect_nights(
     days = sorted({night.day for row in rows for night in row.nights})
     redact = cache(make_redactor().redact)
     session = dataclasses.replace(session, host=redact(session.host), options=tuple(map(redact, session.options)))
-    return FleetNights(tuple(days), rows, session, place.shown)
+    damaged = tuple(map(redact, _describe_damaged(place, damaged_by_session)))
+    return FleetNights(tuple(days), rows, session, place.shown, redact(future), damaged)
+
+
+def _describe_damaged(place: StoreLocation, problems: Mapping[str, str]) -> Iterator[str]:
+    from pytest_llmbench.history.queries import describe_damage
+
+    for session, problem in list(problems.items())[:MOST_DAMAGED]:
+        yield f"left out: {escape(describe_damage(place, problem, session))}"
+    if len(problems) > MOST_DAMAGED:
+        yield f"{len(problems) - MOST_DAMAGED} more sessions hold such values"
 
 
 def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:

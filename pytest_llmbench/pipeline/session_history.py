@@ -10,6 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
@@ -131,11 +132,12 @@ class SessionHistory:
         environment: Mapping[str, str],
         folders: Sequence[Path],
     ) -> tuple[str, str]:
-        """Store the outcomes of the session, and return what is said of it and what of a failure; one is empty.
+        """Store the outcomes of the session, and return the line for the summary, and the line for a failure or doubt.
 
         What cannot be stored is kept in a file in the first of `folders` that takes it.
         """
         from pytest_llmbench.history import record
+        from pytest_llmbench.history.prune import describe_clock
 
         name = f"{now:%Y%m%d-%H%M}-{uuid.uuid4().hex[:12]}"
         session = record.describe_session(
@@ -154,7 +156,10 @@ class SessionHistory:
             why = str(error) if isinstance(error, HistoryError) else " ".join(repr(error).split())
             problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(why)}"
             return "", f"{problem}; {_keep(document, folders, shown)}"
-        return f"history: {verdicts} stored in {shown}", ""
+        doubt = ""
+        with suppress(HistoryError):  # a later session, or a command, reports a store that cannot be read
+            doubt = describe_clock(self.place, name, now)
+        return f"history: {verdicts} stored in {shown}", f"history: {formatting.escape(doubt)}" if doubt else ""
 
     def _write(self, document: dict[str, Any]) -> None:
         from pytest_llmbench.history.record import write

@@ -161,7 +161,8 @@ def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
     made: Session = Session.from_options(_read_values(config), config.invocation_params.dir)
-    made.settings = replace(made.settings, asked=list_asked(config))
+    history = made.settings.history and made.settings.history.until(made.now)
+    made.settings = replace(made.settings, asked=list_asked(config), history=history)
     others = _find_written(config)
     refuse_shared(others, list_outputs(made.settings))
     refuse_logs(made.settings.logs, others)

@@ -18,7 +18,7 @@ from remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.cli.history import find_stated, parse_days
-from pytest_llmbench.history.queries import prune
+from pytest_llmbench.history.prune import prune
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.unsaved import write_unsaved

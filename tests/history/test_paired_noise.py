@@ -15,7 +15,7 @@ from remembered import ID, document, outcome
 from sqlalchemy import inspect
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import queries
+from pytest_llmbench.history import prune, queries
 from pytest_llmbench.history.paired_noise import NEWEST, read_noises
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect, locate_store
@@ -68,7 +68,7 @@ def test_store_gets_the_noise_table_with_first_comparison(place: StoreLocation) 
     prepare(place)
     write(place, document(outcome(7.4)))
     assert read_noises(place, "eos", [ID]) == {}
-    queries.prune(place, builders.NOW + timedelta(hours=1), dry_run=True)
+    prune.prune(place, builders.NOW + timedelta(hours=1), dry_run=True)
     write(place, compared(0.003, 5.0, days=1))
     assert read_noises(place, "eos", [ID])[ID] == ((0.003, 5.0),)
     daily, comparison = queries.list_everything(place)
@@ -80,9 +80,9 @@ def test_store_gets_the_noise_table_with_first_comparison(place: StoreLocation) 
 def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
     write(place, compared(0.003))
     write(place, compared(0.004, days=2))
-    queries.prune(place, builders.NOW + timedelta(days=1), dry_run=True)
+    prune.prune(place, builders.NOW + timedelta(days=1), dry_run=True)
     assert len(read_noises(place, "eos", [ID])[ID]) == 2
-    queries.prune(place, builders.NOW + timedelta(days=1), dry_run=False)
+    prune.prune(place, builders.NOW + timedelta(days=1), dry_run=False)
     assert read_noises(place, "eos", [ID])[ID] == ((0.004, 3.0),)
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import delete, select, update
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import StoredRun
-from pytest_llmbench.history import queries
+from pytest_llmbench.history import prune, queries
 from pytest_llmbench.history.details import list_measured_runs
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import prepare, write
@@ -66,7 +66,7 @@ def test_run_counts_once_although_its_start_moves(place: StoreLocation, monkeypa
 
 def test_reused_row_numbers_are_read_correctly(place: StoreLocation) -> None:
     write(place, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400)))
-    queries.prune(place, builders.NOW, dry_run=False)
+    prune.prune(place, builders.NOW, dry_run=False)
     write(place, document(*nights([7.9] * 3)))
     write(place, document(outcome(7.9, 3)))
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4

@@ -15,7 +15,7 @@ from remembered import ID, START, document, outcome
 from sqlalchemy import inspect
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import nights, queries, store, tables
+from pytest_llmbench.history import nights, prune, queries, store, tables
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect
@@ -66,7 +66,7 @@ def test_nights_show_own_mfu_before_the_logged(
         name: {"value": value, "standard_deviation": None, "unit": ""} for name, value in values.items()
     }
     write(place, document(told))
-    (night,) = nights.read_verdicts(place, None)
+    (night,) = nights.read_verdicts(place, None, {})
     assert (night.mfu, night.mfu_logged) == shown
 
 
@@ -188,11 +188,11 @@ def test_prune_removes_old_sessions_and_their_runs(place: StoreLocation) -> None
     write(place, document(outcome(7.4)))
     before = builders.NOW - timedelta(days=30)
     told = {"verdicts": 3, "sessions": 1, "runs": 1}
-    assert queries.prune(place, before, dry_run=True) == told
+    assert prune.prune(place, before, dry_run=True) == told
     assert len(queries.list_everything(place)) == 4
-    assert queries.prune(place, before, dry_run=False) == told
+    assert prune.prune(place, before, dry_run=False) == told
     assert [row["number"] for row in queries.list_everything(place)] == [1]
-    assert queries.prune(place, before, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
+    assert prune.prune(place, before, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
 
 
 # --- many at once -----------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_store_of_another_version_is_not_used(place: StoreLocation, version: int
         queries.list_everything,
         lambda place: queries.list_runs(place, "", None, 9),
         lambda place: queries.list_verdicts(place, ID),
-        lambda place: queries.measure_extent(place, builders.NOW),
+        lambda place: prune.measure_extent(place, builders.NOW),
     ):
         with pytest.raises(HistoryError, match=told):
             action(place)

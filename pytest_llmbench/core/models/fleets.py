@@ -79,3 +79,5 @@ class FleetNights:
     rows: tuple[FleetRow, ...]
     session: StoredSession  # the newest one
     place: str  # the history, as it may be shown
+    future: str = ""  # which sessions have a wrong clock and are left out
+    damaged: tuple[str, ...] = ()  # a line for each session with values that no session stored, which are left out

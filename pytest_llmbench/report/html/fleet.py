@@ -171,6 +171,8 @@ def _rank(entry: _Shown) -> tuple[int, int, float, str]:
 
 
 def _list_cautions(fleet: FleetNights, now: datetime) -> Iterator[str]:
+    yield from [fleet.future] if fleet.future else []
+    yield from fleet.damaged
     age = now - fleet.session.started
     if age > OLD:
         yield f"the newest session of this history began {formatting.format_age(age)} ago: nothing here is of tonight"

@@ -1,0 +1,221 @@
+"""Sessions and runs that a wrong clock dates later than now count nowhere, are reported, and can be removed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from node_nights import launch
+from remembered import ID, START, document, outcome
+
+from pytest_llmbench.cli import main as cli
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.history import details, nights, prune, queries
+from pytest_llmbench.history.paired_noise import read_noises
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import AHEAD, StoreLocation, connect
+from pytest_llmbench.history.unsaved import write_unsaved
+from pytest_llmbench.pipeline.fleet_nights import collect_nights
+from pytest_llmbench.pipeline.session_history import SessionHistory
+
+NOW = START + timedelta(days=5)
+LATER = datetime(2099, 12, 31, 23, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StoreLocation:
+    return StoreLocation("h.db", tmp_path / "h.db").until(NOW)
+
+
+def judge(place: StoreLocation, began: datetime, *outcomes: dict[str, Any]) -> None:
+    write(place, document(*outcomes, began=began))
+
+
+def red(night: int, **fields: Any) -> dict[str, Any]:
+    return {**outcome(8.0, night, **fields), "status": "failed", "verdict": "REGRESSION"}
+
+
+def dated(described: dict[str, Any], started: datetime) -> dict[str, Any]:
+    return {**described, "run": {**described["run"], "started": started.isoformat()}}
+
+
+@pytest.mark.parametrize("later", [NOW + AHEAD + timedelta(seconds=1), LATER])
+def test_future_session_is_not_the_newest_of_a_site(store: StoreLocation, later: datetime) -> None:
+    judge(store, later, outcome(7.4, 3), outcome(None))
+    judge(store, NOW, red(4))
+    fleet = collect_nights(store, None, NOW)
+    assert fleet.session.started == NOW
+    (row,) = fleet.rows
+    assert [night.verdict for night in row.nights] == ["REGRESSION"]
+    assert row.current
+    assert fleet.future.startswith("1 session begins later than now (")
+    assert f"on ci, {later:%Y-%m-%d %H:%M} UTC" in fleet.future
+
+
+def test_session_of_the_next_hours_counts(store: StoreLocation) -> None:
+    """Clocks of a cluster differ, and one in another zone may have no zone."""
+    judge(store, NOW + AHEAD, red(4))
+    fleet = collect_nights(store, None, NOW)
+    assert (fleet.future, fleet.session.started) == ("", NOW + AHEAD)
+
+
+def test_site_of_future_sessions_alone_names_them(store: StoreLocation) -> None:
+    judge(store, LATER, outcome(7.4, 3))
+    with pytest.raises(HistoryError, match=r"no verdict in it; 1 session begins later than now"):
+        collect_nights(store, None, NOW)
+
+
+def test_verdict_on_a_future_run_stays_on_the_day_of_its_session(store: StoreLocation) -> None:
+    judge(store, NOW - timedelta(days=1), outcome(7.4, 3))
+    judge(store, NOW, dated(red(4), LATER))
+    fleet = collect_nights(store, None, NOW)
+    (row,) = fleet.rows
+    assert [(night.day, night.verdict) for night in row.nights][-1] == (NOW.date(), "REGRESSION")
+    assert row.current
+    assert fleet.future.startswith("1 run begins later than now (2099-12-31 23:00 UTC)")
+
+
+def test_session_of_1970_is_an_old_one(store: StoreLocation) -> None:
+    judge(store, datetime(1970, 1, 1, tzinfo=UTC), outcome(7.4, 3))
+    judge(store, NOW, red(4))
+    assert collect_nights(store, None, NOW).session.started == NOW
+    assert prune.prune(store, NOW - timedelta(days=400), dry_run=False)["sessions"] == 1
+
+
+def test_future_verdict_is_not_the_last_on_a_run(store: StoreLocation) -> None:
+    judge(store, LATER, outcome(7.4, 4))
+    judge(store, NOW, red(4))
+    (run,) = queries.read_stored_runs(store, [ID])[ID]
+    assert run.verdict == "REGRESSION"
+    (listed,) = queries.list_runs(store, "", None, 10)
+    assert listed["verdict"] == "REGRESSION"
+    assert [row["verdict"] for row in queries.list_verdicts(store, ID)] == ["PASS", "REGRESSION"]
+    assert [row["verdict"] for row in queries.list_days(store, START, NOW)] == ["REGRESSION"]
+
+
+def test_later_session_updates_a_run_of_a_future_one(store: StoreLocation) -> None:
+    judge(store, LATER, outcome(7.4, 4, job="1"))
+    again = outcome(7.4, 4, job="1")
+    again["run"]["attempts"] = 3
+    judge(store, NOW, again)
+    (row,) = {row["attempts"] for row in queries.list_verdicts(store, ID)}
+    assert row == 3
+
+
+def test_future_run_is_neither_stored_night_nor_last_run(store: StoreLocation) -> None:
+    judge(store, NOW, outcome(7.4, 3), dated(outcome(7.4, 4, job="9"), LATER))
+    assert [run.job_id for run in queries.read_stored_runs(store, [ID])[ID]] == ["1003"]
+    assert queries.list_verdicts(store, ID)[-1]["job_id"] == "1003"
+    assert [row["job_id"] for row in queries.list_runs(store, "", None, 1)] == ["1003"]
+
+
+def test_future_runs_alone_are_no_history(store: StoreLocation) -> None:
+    judge(store, NOW, dated(outcome(7.4, 4), LATER))
+    assert queries.read_stored_runs(store, [ID]) == {}
+
+
+def test_future_run_leaves_the_year_of_nodes_as_it_is(store: StoreLocation) -> None:
+    """The runs of the year before the newest one are searched."""
+    judge(store, NOW, launch(outcome(7.4, 3), {"n1"}, 7.4), launch(dated(outcome(7.4, 4), LATER), {"n2"}, 7.4))
+    assert [run.job_id for run in details.list_measured_runs(store)] == ["1003"]
+    judge(store, LATER, launch(outcome(7.4, 2), {"n3"}, 7.4))
+    assert [run.job_id for run in details.list_measured_runs(store)] == ["1003"]
+
+
+def test_noise_of_a_future_comparison_is_not_read(store: StoreLocation) -> None:
+    noise = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
+    trials = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": "eos", "noise": noise, "answers": []}
+    judge(store, LATER, {**outcome(None), "trials": trials})
+    assert read_noises(store, "eos", [ID]) == {}
+    judge(store, NOW, {**outcome(None), "trials": {**trials, "noise": {**noise, "run_to_run": 0.02}}})
+    assert [sigma for sigma, _ in read_noises(store, "eos", [ID])[ID]] == [0.02]
+
+
+# --- reports and removal ----------------------------------------------------------------------------------
+
+
+def store_as_session(place: StoreLocation, now: datetime, folder: Path) -> tuple[str, str]:
+    history = SessionHistory(place.until(now), [builders.KEY])
+    return history.store([outcome(7.4, 4)], now, ["-q"], {}, [folder])
+
+
+def test_session_reports_a_clock_that_jumped(store: StoreLocation, tmp_path: Path) -> None:
+    assert store_as_session(store, NOW, tmp_path)[1] == ""
+    stored, doubt = store_as_session(store, LATER, tmp_path)
+    assert stored.endswith("stored in h.db")
+    assert "begins 27083 days after the newest one before it (2025-11-06): look at the clock" in doubt
+    assert "begins later than now" in store_as_session(store, NOW + timedelta(days=1), tmp_path)[1]
+
+
+def test_session_of_1970_reports_that_others_are_later(store: StoreLocation, tmp_path: Path) -> None:
+    judge(store, NOW, outcome(7.4, 3))
+    doubt = store_as_session(store, datetime(1970, 1, 1, tzinfo=UTC), tmp_path)[1]
+    assert "1 session and 2 runs begin later than now" in doubt
+
+
+def test_prune_removes_future_sessions_only_if_told(store: StoreLocation) -> None:
+    judge(store, LATER, outcome(7.4, 3, job="5"))
+    judge(store, NOW, red(4))
+    old = NOW - timedelta(days=400)
+    assert prune.prune(store, old, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
+    assert prune.measure_extent(store, None, future=True) == (1, LATER.replace(tzinfo=None), *prune_extent_end())
+    assert prune.prune(store, None, dry_run=False, future=True) == {"verdicts": 1, "sessions": 1, "runs": 1}
+    assert [row["verdict"] for row in queries.list_everything(store)] == ["REGRESSION"]
+    assert prune.describe_future(store) == ""
+
+
+def prune_extent_end() -> tuple[datetime, int]:
+    return LATER.replace(tzinfo=None), 1
+
+
+@pytest.mark.slow
+def test_commands_report_and_remove_a_future_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = StoreLocation("h.db", tmp_path / "h.db")
+    judge(place, NOW, outcome(7.4, 3))
+
+    def call(*words: str, code: int = 0) -> tuple[str, str]:
+        assert cli.main([*words, "--history", "h.db"]) == code
+        out, err = capsys.readouterr()
+        return out, err
+
+    left = write_unsaved(document(outcome(7.4, 4), began=LATER), [tmp_path])
+    out, err = call("history", "add", str(left))
+    assert "1 verdict stored" in out
+    assert err.count("1 session begins later than now") == 1
+    for words in (("list",), ("show", ID), ("export", "--format", "json"), ("prune", "--keep=90000d", "--yes")):
+        out, err = call("history", *words)
+        assert err.count("llmbench history prune --future") == 1
+    assert out == f"nothing to remove: no session from before {datetime.now(UTC) - timedelta(days=90000):%Y-%m-%d}\n"
+    assert "give --keep AGE, or --future" in call("history", "prune", code=2)[1]
+    assert "would remove 1 verdict, 1 session, 1 run" in call("history", "prune", "--future", "--dry-run")[0]
+    assert "of 2099-12-31; 1 session stays" in call("history", "prune", "--future", "--yes")[0]
+    assert call("history", "prune", "--future", "--yes") == (
+        "nothing to remove: no session that begins later than now\n",
+        "",
+    )
+
+
+def test_prune_removes_no_store_whose_own_clock_is_behind(store: StoreLocation) -> None:
+    """All sessions are later than 1970: nothing would stay."""
+    judge(store, NOW, outcome(7.4, 3))
+    behind = store.until(datetime(1970, 1, 1, tzinfo=UTC))
+    assert prune.measure_extent(behind, None, future=True).stay == 0
+
+
+def test_damaged_options_cost_the_options(store: StoreLocation) -> None:
+    judge(store, NOW, red(4))
+    with connect(store, writes=True) as connection:
+        connection.exec_driver_sql("UPDATE llmb_session SET options = '{'")
+    problems: dict[str, str] = {}
+    (night,) = nights.read_verdicts(store, None, problems)
+    assert problems == {}
+    assert nights.read_session(store, night.session, problems).options == ()
+    assert list(problems) == [night.session]
+    fleet = collect_nights(store, None, NOW)
+    assert [line for line in fleet.damaged if "JSONDecodeError" in line] == list(fleet.damaged)
