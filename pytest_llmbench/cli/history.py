@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
 import re
 import sys
@@ -16,16 +14,14 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.cli import Output, Subparsers, redact_values, tell, tell_aside
+from pytest_llmbench.cli.export import FORMATS, IDENTIFIERS, export
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.core.redaction import IDENTIFYING, redact_text
-from pytest_llmbench.report.files import EXPORT, write_whole
+from pytest_llmbench.core.redaction import redact_text
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pytest_llmbench.history.prune import Extent
     from pytest_llmbench.history.store import StoreLocation
 
@@ -33,17 +29,11 @@ Parsed = TypeVar("Parsed")
 
 WRAPPED: dict[str, Any] = {"subsequent_indent": " " * 21, "break_long_words": False, "break_on_hyphens": False}
 
-FORMATS = ("csv", "parquet", "json", "jsonl")
-TIMES = ("started", "judged")
 VARIABLE = "LLMB_HISTORY"
-WHOLE = ("number", "gpus", "attempts")
 NOTHING_STAYS = (
     "nothing was removed, as all of it would go: {}; remove the store itself if that is meant, or look at the clock"
 )
 ANYTHING = "a number of `list`, or the id of a configuration for its last run"
-IDENTIFIERS = IDENTIFYING | {"id", "session", "item", "log_fingerprints", "log_sha256", "git_commit"}
-"""What identifies something: no secret is looked for there."""
-
 KEY = name_destination("--llmb-history")
 """The ini key."""
 
@@ -134,7 +124,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     writes = arguments.action in ("prune", "add")
     place = open_history(arguments.history, writes=writes, creates=arguments.action == "add")
     if arguments.action == "export":
-        return _export(place, arguments)
+        return export(place, arguments)
     actions = {"list": _list, "show": _show, "prune": _prune, "add": _add}
     return Output(actions[arguments.action](place, arguments))
 
@@ -255,80 +245,6 @@ def _list_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"    session {row['session']}"
         yield from ([f"    {row['ci_url']}"] if row["ci_url"] else [])
         yield from (f"    sha256 {digest or 'not known'}" for digest in row["log_sha256"])
-
-
-# --- export -----------------------------------------------------------------------------------------------
-
-
-def _export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.history.queries import list_everything
-
-    output = arguments.output
-    kind = arguments.format or _choose_format(output)
-    if kind == "parquet":
-        _require_parquet(output)
-    if output and place.file and os.path.realpath(output) == os.path.realpath(place.file):
-        raise HistoryError(f"-o {output}: found the history itself, which it would replace: give another name")
-    rows = [_flatten(redact_values(row, IDENTIFIERS)) for row in list_everything(place)]
-    if output is None:
-        return Output(_format_rows(rows, kind), redacted=True)
-    try:
-        content = _render_parquet(rows) if kind == "parquet" else f"{_format_rows(rows, kind)}\n".encode()
-        write_whole(output, content, EXPORT, make_folders=False)
-    except OSError as error:
-        raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
-    return Output(f"{formatting.count_noun(len(rows), 'verdict')} written to {output}")
-
-
-def _choose_format(output: Path | None) -> str:
-    """Return the format that the ending of a file's name asks for."""
-    ending = output.suffix.removeprefix(".").lower() if output else ""
-    return ending if ending in FORMATS else "csv"
-
-
-def _require_parquet(output: Path | None) -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("pyarrow") is None:
-        raise HistoryError("--format parquet needs pyarrow: pip install 'pytest-llmbench[parquet]'")
-    if output is None:
-        raise HistoryError("--format parquet is no text: give a file with -o FILE")
-
-
-def _flatten(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with a column for each metric, and times as ISO texts; lists and dictionaries stay."""
-    metrics = {f"metric_{name}": value for name, (value, _) in row["metrics"].items()}
-    deviations = {f"metric_{name}_sd": sd for name, (_, sd) in row["metrics"].items() if sd is not None}
-    times = {name: row[name].isoformat() if row[name] else None for name in TIMES}
-    return {**{name: value for name, value in row.items() if name != "metrics"}, **times, **metrics, **deviations}
-
-
-def _format_rows(rows: Sequence[dict[str, Any]], kind: str) -> str:
-    if kind == "jsonl":
-        return "\n".join(map(json.dumps, rows))
-    return json.dumps(rows, indent=1) if kind == "json" else str(_make_table(rows).to_csv(index=False)).rstrip("\n")
-
-
-def _render_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
-    import pandas as pd
-
-    frame = _make_table(rows)
-    for name in TIMES if rows else ():  # texts would have to be parsed again, and sort only while all are UTC
-        frame[name] = pd.to_datetime(frame[name], utc=True, format="ISO8601").astype("datetime64[us, UTC]")
-    content: bytes = frame.to_parquet(None, index=False)
-    return content
-
-
-def _make_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return rows as a table; what is a list or dictionary stands in it as JSON, but for the steps."""
-    import pandas as pd
-
-    from pytest_llmbench.history.queries import NESTED
-
-    plain = [{**row, **{name: json.dumps(row[name]) for name in NESTED}} for row in rows]
-    floats = [[math.nan if value is None else value for value in row["step_seconds"]] for row in rows]
-    frame = pd.DataFrame([{**row, "step_seconds": steps} for row, steps in zip(plain, floats, strict=True)])
-    return frame.astype({name: "Int64" for name in WHOLE if name in frame})  # beside an empty cell, too
 
 
 # --- prune and add ----------------------------------------------------------------------------------------

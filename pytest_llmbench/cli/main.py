@@ -76,7 +76,8 @@ def _run(argv: Sequence[str] | None) -> int:
     command: CommandFunction = arguments.command
     try:
         output = command(arguments)
-        tell(output.text, redacted=output.redacted)
+        if output.text:
+            tell(output.text, redacted=output.redacted)
         if output.aside:
             tell_aside(redact_text(output.aside))
     except LlmbenchError as error:

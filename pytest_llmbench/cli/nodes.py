@@ -50,8 +50,9 @@ def _parse_day(text: str) -> date:
 
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.cli.history import open_history
+    from pytest_llmbench.history.details import has_nodes
     from pytest_llmbench.pipeline.acknowledgements import read_last_repair
-    from pytest_llmbench.pipeline.slow_nodes import search_history
+    from pytest_llmbench.pipeline.slow_nodes import search_history, search_runs
     from pytest_llmbench.report.nodes import describe, format_text
 
     place = open_history(arguments.history)
@@ -59,7 +60,9 @@ def _run(arguments: argparse.Namespace) -> Output:
     now = datetime.now(UTC)
     acknowledged = find_acknowledged(arguments.acknowledged)
     repaired = read_last_repair(acknowledged, now.date()) if acknowledged else None
-    search = search_history(place, max(filter(None, (arguments.since, repaired)), default=None))
+    since = max(filter(None, (arguments.since, repaired)), default=None)
+    # Without any node, all runs of a year would be compared only to report that.
+    search = search_history(place, since) if has_nodes(place) else search_runs((), place.shown, since)
     described: dict[str, Any] = redact_values({**describe(search), "searched": now.isoformat()}, KEPT)
     problem = _write(described, arguments.json)
     return Output(format_text(described), 2 if problem else described["exit_code"], problem, redacted=True)

@@ -55,7 +55,7 @@ _LEFT_OUT = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha2
 def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
     metrics = parse_metrics(row["metrics"])
     refuse_no_time(row["counts"], row["run_seconds"])
-    own, logged = (_refuse_text(metrics.get(name, (None,))[0]) for name in ("mfu", "mfu_logged"))
+    own, logged = (metrics.get(name, (None,))[0] for name in ("mfu", "mfu_logged"))
     return StoredVerdict(
         **{name: row[name] for name in _TAKEN},
         step_seconds=row["step_time_seconds"],
@@ -66,12 +66,6 @@ def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
         nodes=tuple(parse_list("nodes", row["nodes"] or "[]")),
         environment=parse(row["environment"] or "{}"),
     )
-
-
-def _refuse_text(value: object) -> float | None:
-    if value is not None and not isinstance(value, float | int):
-        raise TypeError(f"a metric is {value!r}")
-    return value
 
 
 _TAKEN = (

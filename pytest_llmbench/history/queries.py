@@ -9,7 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
-from functools import cache, partial
+from functools import cache, lru_cache, partial
+from itertools import chain
 from operator import attrgetter, itemgetter
 from types import UnionType
 from typing import Any
@@ -90,11 +91,22 @@ def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
     return rows
 
 
-def list_everything(place: StoreLocation) -> Rows:
-    """Return every verdict with its run and session, those without a run too: columns for a table, oldest first."""
-    rows = fetch_rows(place, _join_tables(place), _decode)
+def list_everything(place: StoreLocation, sessions: Collection[str] | None = None) -> Rows:
+    """Return every verdict, of these sessions or of all, with its run and session, those without a run too: columns for
+    a table, oldest first."""
+    query = _join_tables(place)
+    query = query if sessions is None else query.where(VERDICT.c.session.in_(sessions))
+    rows = fetch_rows(place, query, _decode)
     noises = list_noises(place)
-    return [{**row, **noises.get((row["session"], row["configuration"]), {})} for row in rows]
+    for row in rows if noises else ():
+        row.update(noises.get((row["session"], row["configuration"]), {}))
+    return rows
+
+
+def list_columns() -> dict[str, type]:
+    """Return the columns that each row of `list_everything` has, except the metrics, with their types."""
+    columns = _join_tables(StoreLocation("")).selected_columns
+    return {column.name: column.type.python_type for column in columns if column.name != "metrics"}
 
 
 def list_days(place: StoreLocation, first: datetime, end: datetime) -> Rows:
@@ -205,7 +217,7 @@ def _decode(row: Row) -> Row:
         **{name: None if row[name] is None else parse_list(name, row[name]) for name in _LISTS},
         "environment": None if row["environment"] is None else parse_environment(row["environment"]),
         "metrics": parse_metrics(row["metrics"]),
-        "step_seconds": [None if math.isnan(value) else _refuse_infinite(value) for value in steps],
+        "step_seconds": _list_steps(steps),
     }
 
 
@@ -214,6 +226,13 @@ def unpack_steps(packed: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(packed) // 8}d", bytes(packed))
 
 
+def _list_steps(steps: tuple[float, ...]) -> list[float | None]:
+    if math.inf in steps or -math.inf in steps:
+        raise ValueError("a step took no finite time")
+    return [None if math.isnan(value) else value for value in steps]
+
+
+@lru_cache(maxsize=1_000)  # nights repeat themselves
 def parse_list(name: str, text: str) -> list[Any]:
     """Return what a column holds; TypeError or ValueError for what is no list of what it is for."""
     values = _parse_finite(text)
@@ -224,7 +243,11 @@ def parse_list(name: str, text: str) -> list[Any]:
 
 def parse_metrics(text: str) -> dict[str, list[Any]]:
     """Return by name the value of each metric and its standard deviation, None where there is none."""
-    return {name: [value, deviation] for name, (value, deviation) in _parse_finite(text).items()}
+    metrics = {name: [value, deviation] for name, (value, deviation) in json.loads(text).items()}
+    for value in chain.from_iterable(metrics.values()):
+        if value is not None and (type(value) not in (int, float) or not -math.inf < value < math.inf):
+            raise TypeError(f"a metric is {value!r}")
+    return metrics
 
 
 def _refuse_infinite(value: str | float) -> float:
@@ -234,7 +257,7 @@ def _refuse_infinite(value: str | float) -> float:
     return number
 
 
-_parse_finite: Callable[[str], Any] = partial(json.loads, parse_float=_refuse_infinite, parse_constant=_refuse_infinite)
+_parse_finite = json.JSONDecoder(parse_float=_refuse_infinite, parse_constant=_refuse_infinite).decode
 
 
 # --- the runs of earlier sessions, as judging and reports need them ----------------------------------------

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from pytest_llmbench.core.userfile import is_there
 
@@ -106,6 +107,13 @@ def write_whole(path: Path, content: bytes, kind: FileKind, *, make_folders: boo
     Raises OSError where that is impossible, or where something of the user's would be replaced; what stood at `path` is
     then still there.
     """
+    with open_whole(path, kind, make_folders=make_folders) as file:
+        file.write(content)
+
+
+@contextmanager
+def open_whole(path: Path, kind: FileKind, *, make_folders: bool = True) -> Iterator[IO[bytes]]:
+    """Like `write_whole`, for content in parts: open a file beside its place, and move it there at the end."""
     if obstacle := find_obstacle(path, kind):
         raise FileExistsError(errno.EEXIST, obstacle, str(path))
     if make_folders:
@@ -115,15 +123,17 @@ def write_whole(path: Path, content: bytes, kind: FileKind, *, make_folders: boo
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # what was said before stands before it
         with open(os.dup(descriptor), "wb") as file:
-            file.write(content)
+            yield file
         return
     if is_stream(path):
-        path.write_bytes(content)  # /dev/null or a pipe: must not be replaced by a file
+        with path.open("wb") as file:  # /dev/null or a pipe: must not be replaced by a file
+            yield file
         return
     target = Path(os.path.realpath(path))  # a link to nothing stays one; Path.resolve raises for one to itself
     temporary = target.with_name(f".llmb-{uuid.uuid4().hex}.tmp")
     try:
-        temporary.write_bytes(content)
+        with temporary.open("wb") as file:
+            yield file
         temporary.replace(target)
     except BaseException:
         with suppress(OSError):  # it stays, where the disk is gone; what failed before is told

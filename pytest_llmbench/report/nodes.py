@@ -114,7 +114,7 @@ def format_coverage(described: Mapping[str, Any]) -> str:
     """Return what was looked at: `history.db: 60 runs of 30 nights, ...; nodes are known of 58 of 60 runs`."""
     counted = f"nodes are known of {described['runs_with_nodes']} of {formatting.count_noun(described['runs'], 'run')}"
     if not described["runs"]:
-        return f"{described['history']}: {counted}"
+        return f"{described['history']}: {counted if described['too_few_nights'] else 'no run with nodes to look at'}"
     span = " to ".join(dict.fromkeys((described["first_night"], described["last_night"])))
     nights = formatting.count_noun(described["nights"], "night")
     nodes = formatting.count_noun(described["node_count"], "node")
