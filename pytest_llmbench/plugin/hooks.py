@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from itertools import chain
@@ -59,7 +60,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Write now what is left, not when Python ends, which would change the exit code."""
+    _print_unshown(config)
     flush_terminal(config)
+
+
+def _print_unshown(config: pytest.Config) -> None:
+    """Print the problems of a session without a summary (`--no-summary`, `-p no:terminal`) to standard error."""
+    session = get_session(config)
+    if is_worker(config) or session.summarised:
+        return
+    with suppress(OSError):
+        for failure in session.failures:
+            sys.stderr.write(f"llmbench: {session.redactor.redact(formatting.escape(failure))}\n")
+        sys.stderr.flush()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -340,6 +353,7 @@ def _note_interruption(session: pytest.Session, state: Session) -> bool:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a line for each configuration, what to do next, and the count by verdict."""
     session = get_session(config)
+    session.summarised = True
     # The sections of the failures and the JUnit report are written by now; the short summary follows, which in a CI and
     # with -vv is not cut to the width of the terminal.
     for report in chain.from_iterable(terminalreporter.stats.values()):

@@ -368,7 +368,7 @@ def tell_github(session: Session, exit_code: int) -> None:
     try:
         append_job_summary(path, session.described, SessionEnding(exit_code, _list_failures(session), session.cautions))
     except OSError as error:
-        session.written.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
+        session.failures.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
 
 
 def list_workflow_commands(session: Session) -> list[str]:
@@ -392,7 +392,7 @@ def store_outcomes(session: Session) -> None:
         with session.stop.keep_raised(), session.stop.let_through():
             outcomes = with_hashes(outcomes, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
-        session.written.append("history: interrupted, so it holds no sha256 of the logs of this session")
+        session.failures.append("history: interrupted, so it holds no sha256 of the logs of this session")
     folders = (session.directory, Path(tempfile.gettempdir()))
     command = list(map(session.redactor.redact, session.command))
     stored, problem = session.history.store(outcomes, session.now, command, os.environ, folders)

@@ -93,6 +93,8 @@ class Session:
         """That nothing was judged, and why, where nothing was."""
         self.written: list[str] = []
         self.failures: list[str] = []
+        """What made the session red besides its items, and what was not written: printed at any verbosity."""
+        self.summarised = False
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
