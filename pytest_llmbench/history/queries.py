@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time
 from functools import cache, lru_cache, partial
 from itertools import chain
 from operator import attrgetter, itemgetter
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any
 
 from sqlalchemy import Connection, Date, Function, Select, func, or_, select
@@ -44,7 +44,6 @@ _LISTS: dict[str, type[Any] | UnionType] = {
 
 # Those that hold lists and dictionaries, besides `metrics`.
 NESTED = (*_LISTS, "environment")
-
 
 REMOVE = "restore a copy, or remove what that session said: DELETE FROM {} WHERE session = '{}'"
 
@@ -364,7 +363,7 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]], latest: datetime) -> Iterab
 def parse_environment(text: str) -> dict[str, str]:
     """Return what a run ran on, by name; TypeError for what no session stored."""
     environment = json.loads(text)
-    if not isinstance(environment, dict):
+    if not isinstance(environment, dict) or not set(map(type, environment.values())) <= {str, NoneType}:
         raise TypeError(f"environment is {text}")
     return environment
 
