@@ -114,6 +114,9 @@ class Reference:
         if ended.items and ended.whole and self.stored not in (rows, self.rows):
             places = [self.folder, self.folder / "state" / "tmp"]
             unsaved = [file for place in places for file in place.glob("llmb-history-unsaved-*.json")]
+            # Python takes another folder for temporary files if that of the session cannot be used.
+            named = re.findall(r"history add (/\S+/llmb-history-unsaved-\S+\.json)", " ".join(ended.output.split()))
+            unsaved += [Path(name) for name in named if Path(name).is_file()]
             lost = "are lost to it" in ended.output or "before any log" in ended.output
             if not unsaved and not lost and ended.code in (0, 1):
                 yield "history: not stored, not kept, and not said"
