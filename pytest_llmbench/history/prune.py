@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, delete, false, func, or_, select
@@ -109,14 +109,17 @@ def describe_future(place: StoreLocation) -> str:
 def describe_clock(place: StoreLocation, session: str, began: datetime) -> str:
     """Describe why the clock of a stored session may be wrong, or was of another one; "" if nothing contradicts them.
 
-    A session begins later than `place.latest`, or this one more than APART after every session before it.
+    Another session begins later than `place.latest`, or this one more than APART after all others.
     """
-    if future := describe_future(place):
-        return future
-    earlier = select(func.max(SESSION.c.started).label("started"))
-    earlier = earlier.where(SESSION.c.id != session, SESSION.c.started <= convert_to_stored(began))
-    newest = next((row["started"] for row in fetch_rows(place, earlier)), None)
-    if newest is None or began - newest <= APART:
+    others = select(func.max(SESSION.c.started)).where(SESSION.c.id != session)
+    with connect(place, writes=False) as connection:
+        newest = connection.execute(others).scalar()
+    if newest is None:
+        return ""
+    newest = newest.replace(tzinfo=UTC)
+    if place.latest is not None and newest > place.latest:
+        return describe_future(place)
+    if began - newest <= APART:
         return ""
     return (
         f"this session begins {(began - newest).days} days after the newest one before it ({newest:%Y-%m-%d}): look at "
