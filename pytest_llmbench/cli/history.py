@@ -91,7 +91,9 @@ def add_history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--history", metavar=metavar, help=f"As pytest's --llmb-history ({default}).")
 
 
-def open_history(typed: str | None, *, writes: bool = False, creates: bool = False) -> StoreLocation:
+def open_history(
+    typed: str | None, *, writes: bool = False, creates: bool = False, reports_future: bool = True
+) -> StoreLocation:
     """Return the history that was typed, or that the environment or pytest's configuration names; HistoryError for none
     that can be used. Nothing is written to it here; `creates`: it need not be there yet."""
     from pytest_llmbench.history.store import locate_store, refuse_damaged
@@ -107,7 +109,7 @@ def open_history(typed: str | None, *, writes: bool = False, creates: bool = Fal
         locate_store(text, Path.cwd(), writes=False)  # a mistyped name is no empty store
     refuse_damaged(place)
     place = place.until(datetime.now(UTC))
-    if not creates:  # what adds to it reports them afterwards
+    if reports_future:
         tell_future(place)
     return place
 
@@ -122,7 +124,8 @@ def tell_future(place: StoreLocation) -> None:
 
 def _run(arguments: argparse.Namespace) -> Output:
     writes = arguments.action in ("prune", "add")
-    place = open_history(arguments.history, writes=writes, creates=arguments.action == "add")
+    adds = arguments.action == "add"  # it reports afterwards which sessions begin later than now
+    place = open_history(arguments.history, writes=writes, creates=adds, reports_future=not adds)
     if arguments.action == "export":
         return export(place, arguments)
     actions = {"list": _list, "show": _show, "prune": _prune, "add": _add}

@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise HistoryError("its pages need the package jinja2: pip install 'pytest-llmbench[html]'")
     if formatting.is_remote(arguments.output):
         raise HistoryError(f"-o {arguments.output}: is no folder on this machine")
-    place, now = open_history(arguments.history), datetime.now(UTC)
+    place, now = open_history(arguments.history, reports_future=False), datetime.now(UTC)
     since = now - timedelta(days=arguments.days)
     fleet = collect_nights(place, since, now, find_acknowledged(arguments.acknowledged))
     compared = compare_with_last_good(fleet, place, Settings(), MARGIN)
@@ -62,8 +62,8 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise HistoryError(f"-o {arguments.output}: nothing more is written: {describe_os_error(error)}") from None
     nights = formatting.count_noun(len(fleet.days), "night")
     configurations = formatting.count_noun(len(fleet.rows), "configuration")
-    damaged = "\n".join(f"llmbench: {line}" for line in fleet.damaged)
-    return Output(f"{configurations}, {nights}: {arguments.output / INDEX}", aside=damaged)
+    left_out = "\n".join(f"llmbench: {line}" for line in (fleet.future, *fleet.damaged) if line)
+    return Output(f"{configurations}, {nights}: {arguments.output / INDEX}", aside=left_out)
 
 
 def _render(fleet: FleetNights, compared: dict[Days, SidesCompared], now: datetime) -> Iterator[tuple[str, str]]:
