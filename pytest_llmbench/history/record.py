@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, or_, 
 from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.models import JUDGED, NoteCode, join_fingerprints, make_run_keys
-from pytest_llmbench.core.redaction import hide_password_of, hide_passwords
+from pytest_llmbench.core.redaction import hide_password_of, hide_tokens
 from pytest_llmbench.history.paired_noise import store_noises
 from pytest_llmbench.history.store import StoreLocation, connect, refuse_damaged
 from pytest_llmbench.history.tables import (
@@ -54,7 +54,7 @@ def describe_session(
         "program": program,
         "options": [hide_password_of(option) for option in options],
         "git_commit": runtime.read_commit(environment),
-        "ci_url": formatting.escape(hide_passwords(runtime.read_job_url(environment))),
+        "ci_url": formatting.escape(hide_tokens(runtime.read_job_url(environment))),
     }
 
 

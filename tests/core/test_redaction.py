@@ -12,7 +12,6 @@ from pytest_llmbench.core.redaction import (
     Redactor,
     find_secret_names,
     hide_password_of,
-    hide_passwords,
     hide_tokens,
     is_secret,
     list_secret_values,
@@ -118,7 +117,7 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         ("zip://a::https://u:p@h/x.zip", "zip://a::https://u:***@h/x.zip"),
         ("https://b/x?sv=1&sig=aB%2F&access_token=q", "https://b/x?sv=1&sig=***&access_token=***"),
         ("host=h password=pw dbname=d", "host=h password=*** dbname=d"),
-        ("host=h password='p w'", "host=h password=***"),
+        ("host=h password='p w'", "host=h password='***'"),
         ("Authorization: Bearer abcdefgh12345678xyz", "Authorization: Bearer ***"),
     ],
 )
@@ -130,7 +129,7 @@ def test_a_password_is_hidden_wherever_it_stands(text: str, shown: str) -> None:
 def test_a_url_may_have_a_password_with_spaces() -> None:
     assert hide_password_of("--llmb-history=postgresql://u:pa ssX@h/d") == "--llmb-history=postgresql://u:***@h/d"
     assert hide_password_of("--llmb-history=postgresql://u:12/pa ssX@h/d") == "--llmb-history=postgresql://u:***@h/d"
-    assert hide_passwords("at https://a:1 and me@h") == "at https://a:1 and me@h"
+    assert hide_tokens("at https://a:1 and me@h") == "at https://a:1 and me@h"
 
 
 def test_what_was_cut_within_a_secret_does_not_begin_it() -> None:
