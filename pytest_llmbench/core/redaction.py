@@ -16,7 +16,14 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from pytest_llmbench.core.secret_rules import MASK, hide_password_of, hide_tokens
-from pytest_llmbench.core.secret_values import Kind, find_kind, is_identifier, is_secret
+from pytest_llmbench.core.secret_values import (
+    Kind,
+    find_kind,
+    is_assigned_secret,
+    is_identifier,
+    is_line_of_key,
+    is_secret,
+)
 
 SHORTEST = 4  # replacing `1` or `no` wherever it stands would destroy the text and name the value all the same
 
@@ -99,6 +106,15 @@ class Redactor:
         """Return one that hides these, too."""
         return Redactor(self._values.union(values))
 
+    def without(self, names: Iterable[str]) -> Redactor:
+        """Return one that shows the values that are whole components of these names, which are no secrets."""
+        parts = [value for value in self._values if is_identifier(value)]
+        if not parts:
+            return self
+        known = "\n".join(names)
+        kept = {value for value in parts if re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", known)}
+        return Redactor(self._values - kept) if kept else self
+
     def redact(self, text: str) -> str:
         """Return a text without secrets, nor the beginning of one where it was cut."""
         if self._forms:
@@ -107,6 +123,17 @@ class Redactor:
                 parts = re.split(r"(…|\.\.\.)", text)
                 text = "".join([*map(self._hide_beginning, parts[:-1]), parts[-1]])
         return hide_tokens(text)
+
+    def redact_named(self, name: str, text: str) -> str:
+        """Return the value of a variable without secrets: nothing of it is shown if its name tells of one."""
+        if find_kind(name) is not None and is_assigned_secret(name, text, loose=False):
+            return MASK
+        return self.redact(text)
+
+    def redact_lines(self, lines: Iterable[str]) -> list[str]:
+        """Return as many lines of one text without secrets, also without the lines of a private key."""
+        hidden = hide_tokens("\n".join(lines)).split("\n")
+        return [MASK if is_line_of_key(line) else self.redact(line) for line in hidden]
 
     def _hide_beginning(self, text: str) -> str:
         cut = max(count_shared(text, form) for form in self._forms)
@@ -117,11 +144,16 @@ class Redactor:
         the `kept` keys stay."""
         redact = cache(self.redact)  # nights repeat themselves: a year of all configurations has 400,000 texts
 
+        def change_named(name: Any, value: Any) -> Any:
+            if isinstance(value, str) and isinstance(name, str) and find_kind(name) is not None:
+                return self.redact_named(name, value)
+            return change(value)
+
         def change(value: Any) -> Any:
             if isinstance(value, str):
                 return redact(value)
             if isinstance(value, dict):
-                return {name: inner if name in kept else change(inner) for name, inner in value.items()}
+                return {name: inner if name in kept else change_named(name, inner) for name, inner in value.items()}
             if isinstance(value, list | tuple):
                 if value and isinstance(value[0], int | float):  # the columns of steps
                     return value

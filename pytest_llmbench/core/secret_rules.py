@@ -1,8 +1,8 @@
 """The rules by which a secret is found in a text that anybody wrote: notations, URLs, headers, forms of tokens.
 
-One table, RULES: texts in lower case, one of which occurs wherever the rule finds something, and the finder. One search
-finds the texts of all rules, and no pattern is compiled before one of its texts has occurred. Repetitions are bounded, so
-that time grows with the length of a text and not with its square.
+One table, RULES: texts in lower case, one of which occurs wherever the rule finds something, and the finder. One
+search finds the texts of all rules, and no pattern is compiled before one of its texts has occurred. Repetitions are
+bounded, so that time grows with the length of a text and not with its square.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache, partial
-
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.secret_values import (
@@ -19,6 +18,7 @@ from pytest_llmbench.core.secret_values import (
     LONGEST_JUDGED,
     find_kind,
     is_assigned_secret,
+    is_path,
     is_placeholder,
     is_random,
     is_secret,
@@ -64,19 +64,24 @@ def _find_pattern(pattern: str, accept: Callable[[str], bool] | None, text: str)
 
 # --- a value that is given to a name --------------------------------------------------------------------------------
 
-_TELLING = r"(?i:token|secret|passw(?:or)?d|passwort|passphrase|pass|pwd|pw|cred(?:ential)?s?|(?:api|access|secret|private|encryption|subscription) key|key|auth|pat|cookie|session|sid|sig|csrf|dsn)"
+_TELLING = (
+    r"(?i:token|secret|passw(?:or)?d|passwort|passphrase|pass|pwd|pw|cred(?:ential)?s?|auth|pat|cookie|session|sid|sig|csrf"
+    r"|dsn|jwt|dockerconfigjson|(?:(?:api|access|secret|private|encryption|subscription|munge) )?key)"
+)
+_COLOUR = r"(?:\x1b\[[\d;]{0,20}m)?"
 _OPENED = r"(?:[urbURB]{1,2}(?=[\"']))?(?P<quote>\\{0,6}(?:\"|'|&quot;|`))?"
 _ASSIGNED = (
     rf"(?P<telling>{_TELLING})(?P<rest>[\w.-]{{0,40}}?)"
-    r"(?:(?P<closed>\\{0,6}(?:[\"'`]|&quot;))?[\])]?"
+    rf"{_COLOUR}(?:(?P<closed>\\{{0,6}}(?:[\"'`]|&quot;))?[\])]?{_COLOUR}"
     r"(?:\s{0,16}(?P<sign>=>|->|[:?+]?={1,3}|:{1,2}|%3[Dd])\s{0,8}(?:[|>][+-]?\s{1,8})?(?:!!str\s)?"
     r"|[\\\"',;\s}>]{1,40}[\"']?(?i:value)\\{0,6}[\"']?\s{0,4}[=:]\s{0,4}|\s{0,40}[|│┃]\s{0,4}"
-    r"|(?P<comma>\s{0,4},\s{0,4})|(?P<element>>)|(?P<space>(?:[ \t]{1,40}(?:is|was|provided|to|set to)\b:?)?[ \t]{1,40}))"
-    rf"[\[(]?{_OPENED})"
+    r"|(?P<comma>\s{0,4},\s{0,4})|(?P<element>>)"
+    r"|(?P<space>(?:[ \t]{1,40}(?:is|was|provided|to|set to)\b:?)?[ \t]{1,40}))"
+    rf"[\[(]?{_COLOUR}{_OPENED})"
 )
 _QUOTED = r"(?:(?!QUOTE)(?:\\.|[^\n])){0,4000}"
-_BARE = rf"[^\s…\"'`&<>|]{{0,{LONGEST_JUDGED}}}"
-_LONG = r"[^\s…\"'`&<>|]{0,4000}"
+_BARE = rf"[^\s\x1b…\"'`&<>|]{{0,{LONGEST_JUDGED}}}"
+_LONG = r"[^\s\x1b…\"'`&<>|]{0,4000}"
 _NAME_BEFORE = r"[\w.$-]{0,64}"  # of a reversed text
 _CALL = r"[A-Za-z_]\w*(?:\.\w+)*[(\[][)\[]?"  # code: `token = os.environ["TOKEN"]`
 _SIGNS = "=: ,|>%\t│┃"
@@ -129,7 +134,9 @@ def _is_code(value: str, telling: str) -> bool:
 
 
 def _fits(text: str, match: re.Match[str], before: str) -> bool:
-    """True if what stands between a name and a value joins them."""
+    """True if a name and a value belong together, which they do not in `arn:aws:secretsmanager:1:secret:name`."""
+    if match["sign"] == ":" and text[match.end() - 1] == ":" and text[match.start() - 1 : match.start()] == ":":
+        return False
     if match["comma"] is not None:
         return match["closed"] is not None
     if match["element"] is not None:
@@ -179,6 +186,10 @@ def _has_token(value: str) -> bool:
     return any(is_random(word) for word in re.split(r"[=;:,\s]+", value[:2000]))
 
 
+def _is_no_path(value: str) -> bool:
+    return not is_path(value)
+
+
 def _is_long_token(value: str) -> bool:
     return is_random(value, 16)
 
@@ -188,7 +199,7 @@ def _is_token_after_prefix(value: str) -> bool:
 
 
 _PASSWORDS_OF_URLS = (
-    find_pattern(rf"{_USER}:(?!:|{_PORT})({_REST})@"),  # also one with a slash or an @ in it
+    find_pattern(rf"{_USER}:(?!:|{_PORT})({_REST})@", _is_no_path),  # also one with a slash or an @ in it
     # One that begins as a port does: the host of a database seldom has an @ behind its port, and behind the @ of
     # another URL stands a host (`host:8080/path@v2` has none).
     find_pattern(rf"{_OF_DATABASE}:(?!:)({_PORT}{_REST})@"),
@@ -213,17 +224,21 @@ TOKENS = (
         rf"{_START}gh[oprsu]_(?:[A-Za-z0-9]{{36,}}|[A-Za-z0-9]{{8,}}{_CUT})",
     ),
     (("github_pat_",), rf"{_START}github_pat_(?:\w{{22,}}|\w{{8,}}{_CUT})"),
-    (("gl",), rf"{_START}gl(?:[a-z]{{1,6}}at|rt|rtr|cbt|dt|ft|ptt|imt|agent|oas|ffct|wt)-([\w.-]{{20,}}|[\w.-]{{8,}}{_CUT})"),
+    (
+        ("gl",),
+        rf"{_START}gl(?:[a-z]{{1,6}}at|rt|rtr|cbt|dt|ft|ptt|imt|agent|oas|ffct|wt)-([\w.-]{{20,}}|[\w.-]{{8,}}{_CUT})",
+    ),
     (("nvapi-",), rf"{_START}nvapi-(?:[\w-]{{40,}}|[\w-]{{8,}}{_CUT})"),
     (("xox", "xapp-", "xwfp-"), rf"{_START}(?:xox[a-z](?:\.xox[a-z])?|xapp|xwfp)-([\w-]{{20,}}|[\w-]{{8,}}{_CUT})"),
     (("hooks.slack",), r"hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/([\w+/-]{20,})"),
     (("webhooks/",), r"discord(?:app)?\.com/api/webhooks/\d+/([\w-]{20,})"),
     ((":aa",), rf"(?:{_START}|\bbot)\d{{8,10}}:AA[\w-]{{32,}}"),
     (("akia", "asia"), rf"{_START}A[KS]IA[0-9A-Z]{{16}}(?![A-Za-z0-9])"),
+    (("bedrock-api-key-",), rf"{_START}bedrock-api-key-[\w+/-]{{20,}}={{0,2}}"),
     (("q~",), r"(?<![\w.~-])[\w~.]{3}\dQ~[\w~.-]{31,34}"),
     (("sgp_",), rf"{_START}sgp_(?:[a-z0-9]+_)?[a-f0-9]{{40}}"),
     (("eyj",), r"(?<![A-Za-z0-9])eyJ[\w-]{10,2000}\.eyJ[\w-]{10,}(?:\.[\w-]*)*"),
-    (("eyj",), r"(?<![A-Za-z0-9])eyJ[\w+/-]{80,}={0,2}"),
+    (("eyjhcglf",), r"(?<![A-Za-z0-9])eyJhcGlf[\w+/-]{30,}={0,2}"),
     (("aiza",), rf"{_START}AIza[\w-]{{30,}}"),
     (("ya29.",), r"(?<![A-Za-z0-9])ya29\.[\w.-]{20,}"),
     (("gocspx-",), rf"{_START}GOCSPX-[\w-]{{20,}}"),
@@ -233,11 +248,13 @@ TOKENS = (
     (("dckr_",), rf"{_START}dckr_(?:pat|oat)_[\w-]{{20,}}"),
     (("hvs.", "hvb.", "hvr."), rf"{_START}hv[sbr]\.[\w-]{{20,}}"),
     (("dapi", "dkea", "dose"), rf"{_START}(?:dapi|dkea|dose)[a-f0-9]{{32}}"),
-    (("gsk_", "xai-", "pcsk_", "rpa_", "tvly-", "lsv2_", "r8_", "tskey-", "wandb_v", "sk-lf-", "pk-lf-", "fw_", "esecret_"),
-     rf"{_START}(?:gsk_|xai-|pcsk_|rpa_|tvly-|lsv2_(?:pt|sk)_|r8_|tskey-|wandb_v\d+_|[sp]k-lf-|fw_|esecret_)([\w-]{{20,}})",),
+    (
+        ("gsk_", "xai-", "pcsk_", "rpa_", "tvly-", "lsv2_", "r8_", "tskey-", "wandb_v", "k-lf-", "fw_", "esecret_"),
+        rf"{_START}(?:gsk_|xai-|pcsk_|rpa_|tvly-|lsv2_(?:pt|sk)_|r8_|tskey-|wandb_v\d+_|[sp]k-lf-|fw_|esecret_)([\w-]{{20,}})",
+    ),
     (("sk-",), rf"{_START}sk-(?:ant|proj|svcacct|admin|or|live|test)-([\w-]{{20,}})"),
     (("sk-",), rf"{_START}sk-([A-Za-z0-9]{{32,}}|[A-Za-z0-9]{{20}}T3BlbkFJ[\w-]*)"),
-)  # fmt: skip
+)
 """Forms of tokens that the collection lacks, or has narrower than they occur; the group is what has to look random."""
 
 _BLOCK = (
@@ -248,12 +265,18 @@ _BLOCK = (
 RULES: Rules = (
     (("private key",), find_pattern(_BLOCK)),
     *((("@",), finder) for finder in _PASSWORDS_OF_URLS),
-    (("login(",), find_pattern(r"\blogin\([^()\n]{0,200}?\bkey=[\"']([^\"'\n]{1,2000})", is_random)),
+    (
+        ("login(",),
+        find_pattern(
+            r"\blogin\((?:[^()\n]{0,200}?\bkey=|[\"'][^\"'\n]{1,200}[\"'], ?)[\"']([^\"'\n]{1,2000})", is_random
+        ),
+    ),
+    (("/t/",), find_pattern(r"/t/([a-z]{2}-[0-9a-f]{8}-[0-9a-f-]{4,40})(?=/)")),
     (
         ("?", "&"),
         find_pattern(
             r"[?&;](?i:(?:[^=&?;\s]{0,60}(?:pass(?:word|wd|phrase)?|token|secret|signature|credentials?|api_?key|access_?key)"
-            r"|sig|key|se|code|auth)=)([^&\s\"'<>#]+)",
+            r"|sig|key|auth)=)([^&\s\"'<>#]+)",
             _is_sent,
         ),
     ),
@@ -275,20 +298,36 @@ RULES: Rules = (
             _is_typed,
         ),
     ),
-    (("machine",), find_pattern(r"\bmachine\s{1,8}\S{1,200}\s{1,8}(?:login\s{1,8}\S{1,200}\s{1,8})?password\s{1,8}(\S{1,2000})")),
+    (
+        ("machine",),
+        find_pattern(r"\bmachine\s{1,8}\S{1,200}\s{1,8}(?:login\s{1,8}\S{1,200}\s{1,8})?password\s{1,8}(\S{1,2000})"),
+    ),
     (
         (":543", ":6432:", ":*:"),
         find_pattern(r"(?m)^[\w.*-]{1,200}:(?:543\d|6432|\*):[\w*-]{1,100}:[\w*.@-]{1,100}:((?:\\.|[^\s:]){1,2000})$"),
     ),
-    (("curl",), find_pattern(r"(?<!\S)(?:-[A-Za-z]{0,5}[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"']{1,2000})", _is_sent)),
+    (
+        ("curl",),
+        find_pattern(
+            r"(?<!\S)(?:-[A-Za-z]{0,5}[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"']{1,2000})", _is_sent
+        ),
+    ),
     (("sshpass",), find_pattern(r"\bsshpass\s{1,4}-p[ =]?[\"']?([^\s\"']{1,2000})")),
     (("pass:",), find_pattern(r"(?<!\S)-pass(?:in|out|word)?[ =]pass:(\S{1,2000})")),
-    (("mysql", "redis-cli", "docker login", "az login", "podman login", "helm registry"), find_pattern(
-        r"(?:mysql\w*|redis-cli|(?:docker|podman|az|registry) login)\b(?:\s(?!-[pa]\s?)\S{1,200}){0,20}\s-[pa] ?[\"']?([^\s\"'-][^\s\"']{0,2000})",
-        _is_typed)),
-    (("wandb",), find_pattern(r"\bwandb\s{1,4}login\s(?:\s{0,4}--\S{1,100}\s){0,8}\s{0,4}([A-Za-z0-9_-]{32,})", is_secret)),
+    (
+        ("mysql", "redis-cli", "docker login", "az login", "podman login", "registry login", "twine"),
+        find_pattern(
+            r"\b(?:mysql\w*|redis-cli|twine|(?:docker|podman|az|registry) login)\b(?:\s(?!-[pa]\s?)\S{1,200}){0,20}"
+            r"\s-[pa] ?[\"']?([^\s\"'-][^\s\"']{0,2000})",
+            _is_typed,
+        ),
+    ),
+    (
+        ("wandb",),
+        find_pattern(r"\bwandb\s{1,4}login\s(?:\s{0,4}--\S{1,100}\s){0,8}\s{0,4}([A-Za-z0-9_-]{32,})", is_secret),
+    ),
     (HINTS, find_assigned),
-)  # fmt: skip
+)
 
 
 def hide_tokens(text: str) -> str:

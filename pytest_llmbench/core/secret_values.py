@@ -9,7 +9,7 @@ from functools import lru_cache
 SHORTEST_FOUND = 8
 """Characters from which on a value that nobody named as a secret is hidden."""
 
-LONGEST_JUDGED = 100  # characters of a value that are looked at: what follows changes no judgement, and would cost
+LONGEST_JUDGED = 64  # characters of a value that are looked at: what follows changes no judgement, and would cost
 
 
 class Kind(Enum):
@@ -21,8 +21,25 @@ class Kind(Enum):
 
 
 HINTS = (
-    *("token", "secret", "passw", "passp", "_pass", "-pass", "pass=", "pw", "cred", "key", "auth", "_pat"),
-    *("cookie", "session", "sid", "sig", "csrf", "dsn"),
+    *(
+        "token",
+        "secret",
+        "passw",
+        "passp",
+        "_pass",
+        "-pass",
+        "pass=",
+        "pass =",
+        "pass:",
+        'pass"',
+        "pass'",
+        "pw",
+        "cred",
+        "key",
+        "auth",
+        "_pat",
+    ),
+    *("cookie", "session", "sid", "sig", "csrf", "dsn", "jwt", "dockerconfig"),
 )
 """Texts in lower case, one of which is in `NAME=` for every name that tells of a secret."""
 
@@ -31,16 +48,17 @@ _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
 
 _PASSWORD = r"(?:passw(?:or)?d|passwort|passphrase)s?(?![a-z])|(?:^|_)(?:pw|pwd)$"
 _SECRET = (
-    r"(?:token|secrets?|credentials?|creds|(?:api|access|account|auth|client|consumer|deploy|encryption|hmac|license|master"
+    r"(?:token|secrets?|credentials?|creds|docker_?config_?json|(?:api|access|account|auth|client|consumer|deploy|encryption|hmac|license|master|munge"
     r"|private|secret|service|shared|signing|ssh|storage|subscription)_?key)(?![a-z])"
     r"|(?:admin|db|ftp|http|ldap|mail|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user)_?pass$"
 )
-_KEY = r"(?:^|_)(?:auth(?:_|$)|(?:key|pat|pass|cookies?|session_?id|sid|signature|sig|csrf|dsn)$)"
+_KEY = r"(?:^|_)(?:auth(?:_|$)|(?:key|pat|pass|cookies?|session_?id|sid|signature|sig|csrf|dsn|jwt)$)"
 
 # Tokens of a tokenizer, and what belongs to a secret and is none.
 _WEAK = (
     r"(?:^|_)(?:pad|padding|mask|bos|eos|eod|eot|unk|cls|sep|image|video|audio|fim(?:_[a-z]+)?|special|start|stop|end|next"
-    r"|max|min|num|per|total)_?token|_(?:file|path|dir|name|type|url|uri|endpoint|count|version|size|length|scopes?|index)$"
+    r"|max|min|num|per|total)_?token|_(?:file|path|dir|name|type|url|uri|endpoint|count|version|size|length|scopes?|index"
+    r"|provider|source|store|helper|class|backend|manager)$"
 )
 _NEVER = r"_(?:hash|sha\d*|md5|digest|checksum|fingerprint)$|_public_?key$"
 _OF_PROGRAM = (
@@ -52,7 +70,7 @@ _NUMBER = r"[-+\d.,:_ ]+(?:e[-+]?\d+)?"  # or a date
 _WORD = r"[a-z]+|[A-Z]+|[A-Z][a-z]+"
 
 # The pieces of names: `gb200`, `314b`, `v0`, `LayerNormMLP`, `GPT2BPETokenizer`. What was drawn at random has few such.
-_HUMPS = r"(?:[A-Z]{1,5}[a-z]{2,12}|[a-z]{3,12}|[A-Z]{2,6}(?![a-z])){1,5}"
+_HUMPS = r"(?:[A-Z]{1,5}[a-z]{2,12}|[A-Z][a-z](?=\d)|[a-z]{3,12}|[A-Z]{1,6}(?![a-z])){1,5}"
 _PIECE = (
     r"[A-Za-z]?[a-z]{0,20}\d{0,10}|[A-Z]{1,20}\d{0,10}|\d{1,12}[A-Za-z]{0,4}|[a-z]{1,4}\d{1,4}[a-z]{1,4}"
     rf"|{_HUMPS}(?:\d{{1,3}}(?:{_HUMPS})?)?"
@@ -66,9 +84,14 @@ _PLACEHOLDER = (
     r"|expired|invalid|disabled|enabled|set|str|string|bytes|any|not|lambda"
 )
 
+_DIGEST = r"[0-9a-f]*|[0-9A-F]*|[a-z]*|[A-Z]*|(?:/[\w-]+)+"
+
+_CHECKSUM = r"(?i)(?:sha\d+|md5)[:-]"
+
 _HOME = r"(?:~[\w.-]*|\.{1,2}|\$\{?\w+\}?|[A-Za-z]:)?[/\\]"
 _FILE = r"(?:[\w.-]+/)+[\w-]+\.[a-z]\w{0,5}"
 _DIRECTORIES = r"(?s)/[a-z]{2,20}\d{0,4}/[\w.@-]{1,40}(?:/.*)?"
+_ROOTS = r"/(?:dev|etc|home|lustre|mnt|opt|proc|root|run|tmp|usr|var|workspace)(?:/|$)"
 
 
 @lru_cache(maxsize=1024)
@@ -105,7 +128,7 @@ def is_path(value: str) -> bool:
         return False
     if value[0] != "/" and re.match(_HOME, value):
         return True
-    if re.fullmatch(_FILE, value) or value in ("/", "/tmp", "/root", "/dev/null"):  # noqa: S108 (only compared)
+    if re.fullmatch(_FILE, value) or re.match(_ROOTS, value):
         return True
     return bool(re.fullmatch(_DIRECTORIES, value)) and is_wordlike("/".join(value.split("/", 3)[1:3]))
 
@@ -113,9 +136,7 @@ def is_path(value: str) -> bool:
 def is_wordlike(value: str) -> bool:
     """True if a value consists of words, numbers and what joins them, as names and versions do."""
     value = value[:LONGEST_JUDGED]
-    return all(re.fullmatch(_PIECE, piece) for piece in re.split(_SEPARATORS, value)) and not re.search(
-        _CONSONANTS, value
-    )
+    return all(map(re.compile(_PIECE).fullmatch, re.split(_SEPARATORS, value))) and not re.search(_CONSONANTS, value)
 
 
 def is_identifier(value: str) -> bool:
@@ -128,11 +149,17 @@ def is_random(value: str, shortest: int = SHORTEST_FOUND) -> bool:
     return len(value) >= shortest and is_secret(value) and not is_wordlike(value) and " " not in value
 
 
+def is_line_of_key(line: str) -> bool:
+    """True for a whole line of base64, as those of a private key, whose first line may be missing."""
+    return bool(re.fullmatch(r"\s*[A-Za-z0-9+/]{60,76}={0,2}\s*", line)) and not re.fullmatch(_DIGEST, line.strip())
+
+
 def is_placeholder(value: str) -> bool:
     """True for what stands in the place of a value: `None`, `$NAME`, `<token>`, `***`."""
     return bool(re.fullmatch(_PLACEHOLDER, value))
 
 
+@lru_cache(maxsize=1024)
 def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
     """True if the value that a text gives to a name is a secret.
 
@@ -143,7 +170,7 @@ def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
         return False
     if kind is Kind.PASSWORD:
         return _is_password(name, value, loose=loose)
-    if "://" in value:
+    if "://" in value or re.match(_CHECKSUM, value):
         return False
     if kind is Kind.SECRET:
         return is_random(value) or (not loose and _is_named_secret(name, value))

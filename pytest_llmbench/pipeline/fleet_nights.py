@@ -122,7 +122,9 @@ def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
     def redact_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
         # One object for all nights that say the same: the reader has parsed each text once.
         if id(environment) not in environments:
-            environments[id(environment)] = {name: value and redact(value) for name, value in environment.items()}
+            environments[id(environment)] = {
+                name: value and redactor.redact_named(name, value) for name, value in environment.items()
+            }
         return environments[id(environment)]
 
     return [

@@ -73,7 +73,8 @@ def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...
     """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
     redactor = make_redactor()
     first, *others = (
-        {name: redactor.redact(formatting.escape(text)) for name, text in run.environment.items()} for run in runs
+        {name: redactor.redact_named(name, formatting.escape(text)) for name, text in run.environment.items()}
+        for run in runs
     )
     return tuple(
         (name, value) for name, value in first.items() if all(environment.get(name) == value for environment in others)

@@ -210,7 +210,9 @@ def _redact_report(report: pytest.TestReport, redactor: Redactor) -> None:
             if crash is not None:
                 crash.message = redactor.redact(crash.message)
             for entry in getattr(traceback, "reprentries", ()):
-                entry.lines = list(map(redactor.redact, entry.lines))
+                entry.lines = redactor.redact_lines(entry.lines)
+                if getattr(entry, "reprlocals", None):  # of --showlocals
+                    entry.reprlocals.lines = redactor.redact_lines(entry.reprlocals.lines)
     report.sections = [(title, redactor.redact(text)) for title, text in report.sections]
 
 

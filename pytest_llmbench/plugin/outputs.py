@@ -283,7 +283,7 @@ def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
         excerpt = excerpts.get(_locate_excerpt(session, outcome["excerpt"])) if "excerpt" in outcome else None
         if excerpt is None:
             return {name: value for name, value in outcome.items() if name != "excerpt"}
-        lines = [session.redactor.redact(hide_values(line, session.secrets)) for line in excerpt["lines"]]
+        lines = session.redactor.redact_lines(hide_values(line, session.secrets) for line in excerpt["lines"])
         return {**outcome, "excerpt": {**outcome["excerpt"], **excerpt, "lines": lines}}
 
     return [add_lines(outcome) for outcome in outcomes]

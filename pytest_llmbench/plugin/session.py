@@ -73,7 +73,7 @@ class Session:
         self._recorded: tuple[Path, ...] = ()
         self.problems = False
         self.secrets: frozenset[str] = frozenset()
-        self.redactor = make_redactor()
+        self.redactor = make_redactor().without(results.configurations if results else ())
         """Hides secrets in whatever is said, or left in a file."""
 
         # What hooks see while items run.
@@ -271,6 +271,7 @@ class Session:
     def _complete(self, results: SessionResults) -> SessionResults:
         """Return results with what the history has of last good runs; strays, named by their paths, show no secret."""
         results = self.history.with_details(results) if self.history else results
+        self.redactor = self.redactor.without(results.configurations)
         unmatched = tuple(replace(run, id=self.redactor.redact(run.id)) for run in results.unmatched)
         return replace(results, unmatched=unmatched)
 

@@ -324,3 +324,155 @@ use_basic_auth: false
 api key provided: no
 API key not found
 """.strip().splitlines()
+
+SECOND_HARMLESS = r"""
+[NeMo I 2026-11-28 03:11:07 megatron_init:265] Rank 0 has data parallel group : [0, 8, 16]
+INFO:root:auth backend: PAM, session opened for user root(uid=0)
+tokenizer.eos_token_id = 151643, tokenizer.pad_token_id = 151643
+"added_tokens_decoder": {"128000": {"content": "<|begin_of_text|>", "special": true}}
+setting pad_token to eos_token: <|im_end|>
+setting pad_token to eos_token: im_end_151645
+args.vocab_file=None args.merge_file=None args.tokenizer_key=text
+json_keys: ['text'] append_eod=True
+data keys: text_document, input_ids_int32
+--key-path /opt/keys/id_ed25519.pub
+ssh-keygen -t ed25519 -f /root/.ssh/id_ed25519
+Host key verification failed.
+authorized_keys: 3 entries
+sshd[1234]: Accepted publickey for ci from 10.0.0.7 port 41234 ssh2: ED25519 SHA256:uNiVztksCsDhcc0u9e8BgrJXVGLyTBlFHZ2d3oGqBnE
+pam_unix(cron:session): session opened for user root
+session-1234.scope: Deactivated successfully
+sessions: 3, signals: 2, sidecars: 1
+key_padding_mask: torch.Size([4, 8192])
+attn_key_dim=128, query_key_norm=True
+secret santa benchmark v2-2026
+SECRET_MOUNT=/run/secrets/llm
+TOKEN_LIMIT=4096
+TOKENS_PER_BATCH=4194304
+token_budget: 1.5e13
+tokens=1,234,567,890 (98.1%)
+total_tokens_seen: 0x1fff2a3b
+max_new_tokens=512 min_tokens=1
+next_token_logits: tensor([[0.1234, 0.5678]])
+token type ids: [0, 0, 1]
+num_image_token=256, img_context_token_id=151667
+Invalid token '\u200b' in line 3
+unexpected token: '}' at position 4012
+SyntaxError: unexpected token 'export'
+ERROR: token_ids out of range: 151936
+lexer token NAME_42 expected
+csrf=off
+passed 128, failed 0, skipped 12
+passes: ['fuse_qkv', 'overlap_p2p']
+compile pass=inductor_fusion_v2
+bypass_reduce: aten.sum.dim_IntList
+passthrough=mlx5_core.sf.4
+password file not found: /etc/shadow-2026
+the passphrase may not be empty
+No password supplied
+password authentication disabled for user "slurm-2"
+SMTP_PASS_FILE=/run/secrets/smtp
+credentials_provider=InstanceMetadataV2
+Found credentials in shared credentials file: ~/.aws/credentials
+Using default credential chain (botocore 1.35.23)
+credential_source: Ec2InstanceMetadata
+aws sts get-caller-identity --profile llm-research-2
+arn:aws:iam::123456789012:role/llm-training-role-v2
+arn:aws:secretsmanager:us-east-1:123456789012:secret:llm/wandb-AbCdEf
+arn:aws:s3:::bucket-2026/path/key-0001
+projects/my-project-123456/secrets/hf-token/versions/3
+https://llm-vault-2.vault.azure.net/secrets/wandb/versions
+secret "wandb-key-2" created
+secret/hf-token-v2 unchanged
+Mounting secret volume "kube-api-access-7xk2p"
+MountVolume.SetUp failed for volume "hf-secret" : secret "hf-token-2" not found
+serviceAccountName: llm-runner-2
+imageID: docker-pullable://nvcr.io/nvidia/nemo@sha256:3ad0c1a1bc5e77a0e1d0e6f2c1b2a5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8
+containerID: containerd://9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+pod-template-hash=7d9f8b6c5d
+kubernetes.io/psp: eks.privileged
+job-name=llama-405b-9f86d081
+uid: 7f739222-5612-5657-da76-80c78baf92a7
+resourceVersion: "1234567890"
+generation-key: 7
+x-request-id: 7f739222-5612-5657-da76-80c78baf92a7
+x-amz-request-id: 4442587FB7D0A2F9
+x-amz-id-2: vlR7PnpV2Ce81l0PRw6jlUpck7Jo5ZsQjryTjKlc5aLWGVHPZLj5NeC6qMa0emYBDXOo6QBU0Wo=
+ETag: "9e107d9d372bb6826bd81d3542a419d6-12"
+cf-ray: 8e9f1a2b3c4d5e6f-FRA
+trace_id=4bf92f3577b34da6a3ce929d0e0e4736 span_id=00f067aa0ba902b7
+sentry event id: 9f86d081884c4f659a2feaa0c55ad015
+build 9f86d081884c.tar.zst
+rpm: kernel-5.14.0-427.el9.x86_64
+deb http://archive.ubuntu.com/ubuntu jammy main [signed-by=/usr/share/keyrings/x.gpg]
+gpg: key 871920D1991BC93C: public key imported
+GPG key ID: 4EB27DB2A3B88B8B
+W: http://developer.download.nvidia.com: Key is stored in legacy trusted.gpg keyring
+Signature made Sat Nov 28 03:11:07 2026 using RSA key ID 871920D1991BC93C
+signature: sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+sig=SIGUSR1 from pid 1234
+dsn: sqlite
+cookie file: /tmp/magic-cookie-1
+MIT-MAGIC-COOKIE-1
+pat=*.safetensors
+_pattern=model-{:05d}
+author: jane-doe-2
+authority=slurmctld-01
+AuthAltTypes=auth/jwt AuthAltParameters=jwt_key=/var/spool/slurm/jwt_hs256.key
+author_email=llm-team-2@example.com
+mailto:team-2@example.com
+user@example.com:/lustre/x
+rsync://mirror.example.com/pub
+oci://registry.example.com:5000/charts/llm:1.2.3
+docker.io/library/python:3.12-slim@sha256:abcd1234
+zip://a::s3://bucket/x.zip
+ftp://anonymous@ftp.example.com/pub
+http://user-with-a-long-name-0001@proxy.example.com:3128
+ws://node0001:8888/socket
+grpc://10.0.0.7:50051
+etcd://etcd-0.etcd:2379/llm
+nfs://filer:/export/home@snap-2026-11-28
+nfs-server:/export/ckpt@daily-0003
+/lustre/fsw/team@project/run-0007/log.out
+model@9f86d081:layer=3
+mlx5_0@0000:1b:00.0
+rank=3@node0007 step=44
+a:b:c@d
+key=layer.3.mlp value=0.123
+Key 'optimizer.state.exp_avg.module.decoder.layers.79' not found
+missing keys: ['_extra_state/shard_79_80']
+state_dict key module.embedding.word_embeddings.weight
+cache_key=llama3_70b_fp8_v2_sm90a
+kernel_key: sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64
+autotune key: (8192, 4096, 'torch.bfloat16', True)
+fsspec token: anon
+storage_options={'anon': True, 'token': 'cloud'}
+use_token=True
+hub_token: write
+legacy_token_format=v1
+token=auto
+ACCESS_TOKEN_TTL=3600
+api_version: v1beta1, api_key_required: false
+oauth2: device flow started, user code ABCD-EFGH
+basic auth disabled
+bearer: off
+Bearer auth is required for /v1/metrics
+Authorization header missing
+authorization: RBAC,Node
+author: Basic, Inc.
+login: 3 attempts
+machine type a3-megagpu-8g login node login-0003
+netrc not found: /root/.netrc
+curl: (22) The requested URL returned error: 401
+curl -u $USER:$TOKEN https://x
+curl -X POST -d '{"step": 44}' http://h:9090/api
+wandb login --host=https://wandb.example.com
+docker login nvcr.io -u '$oauthtoken' --password-stdin
+mysql -h db-0003 -P 3306 -u llm
+redis-cli -h cache-01 -p 6379 ping
+sshpass not installed
+ssh -p 2222 node0001
+scp -P 2222 a node0001:/tmp
+psql -h db -p 5432 -U llm
+""".strip().splitlines()
+"""What was written after the rules were."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 LETTERS = string.ascii_letters + string.digits
@@ -238,8 +238,12 @@ def list_tokens(seed: int = 8) -> list[tuple[str, str]]:
     def digits(size: int) -> str:
         return "".join(random.choices(string.digits, k=size))
 
-    safe = lambda size: draw(random, URL_SAFE, size)  # noqa: E731
-    hexadecimal = lambda size: draw(random, HEX, size)  # noqa: E731
+    def safe(size: int) -> str:
+        return draw(random, URL_SAFE, size)
+
+    def hexadecimal(size: int) -> str:
+        return draw(random, HEX, size)
+
     jwt = ".".join("e" + "yJ" + letters(30) for _ in range(2)) + "." + safe(43)
     forms = [
         "h" + "f_" + letters(34), "gh" + "p_" + letters(36), "gh" + "o_" + letters(36), "gh" + "s_" + letters(36),
@@ -272,7 +276,9 @@ def list_tokens(seed: int = 8) -> list[tuple[str, str]]:
         "url {v}/path",
         "value: {v}.",
     ]
-    return [(contexts[index % len(contexts)].format(v=form), form.rpartition("/")[2]) for index, form in enumerate(forms)]
+    return [
+        (contexts[index % len(contexts)].format(v=form), form.rpartition("/")[2]) for index, form in enumerate(forms)
+    ]
 
 
 def list_blocks(seed: int = 9) -> list[tuple[str, str]]:
@@ -299,6 +305,110 @@ def list_basic(seed: int = 10) -> list[tuple[str, str]]:
     return texts
 
 
-def list_secrets() -> list[tuple[str, str]]:
-    """Return every text with its secret."""
-    return [*list_assigned(), *list_tokens(), *list_blocks(), *list_basic()]
+def list_second(seed: int = 99) -> list[tuple[str, str]]:
+    """Return (text, secret) of what was written after the rules were: three of these secrets are shown."""
+    random = Random(seed)
+
+    def hex40() -> str:
+        return draw(random, HEX, 40)
+
+    def letters16() -> str:
+        return draw(random, LETTERS, 16)
+
+    def letters20() -> str:
+        return draw(random, LETTERS, 20)
+
+    def letters32() -> str:
+        return draw(random, LETTERS, 32)
+
+    def safe43() -> str:
+        return draw(random, URL_SAFE, 43)
+
+    contexts: list[tuple[str, Callable[[], str]]] = [
+        ("ClearML: CLEARML_API_SECRET_KEY: {v}", letters32),
+        ("os.environ['NEPTUNE_API_TOKEN']={v}", safe43),
+        ('api.secret_key: "{v}"', letters32),
+        ('task.connect({{"credentials": {{"access_key": "{v}"}}}})', letters20),
+        ("OmegaConf: secrets:\n  wandb: {v}\n", hex40),
+        ("DEBUG botocore.auth Signature:\n{v}", lambda: draw(random, HEX, 64)),
+        ("x-amz-security-token:{v}", lambda: draw(random, BASE64, 200)),
+        (
+            "AWS4-HMAC-SHA256 Credential=X/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature={v}",
+            lambda: draw(random, HEX, 64),
+        ),
+        (
+            'azcopy copy "https://acc.blob.core.windows.net/c?sv=2022-11-02&ss=b&sig={v}%3D"',
+            lambda: draw(random, LETTERS, 43),
+        ),
+        ("rclone: pass = {v}", letters32),
+        ("[s3]\naccess_key = AKX\nsecret_key = {v}\n", lambda: draw(random, BASE64, 40)),
+        ("mc alias set minio http://minio:9000 admin {v}", letters16),
+        ("s3cmd --access_key=x --secret_key={v} ls", lambda: draw(random, BASE64, 40)),
+        ("smbclient -U user%{v}", letters16),
+        ("kubectl --token={v} get pods", lambda: draw(random, URL_SAFE, 100)),
+        ("    token: {v}\n  user: x", lambda: draw(random, URL_SAFE, 60)),
+        ("  client-key-data: {v}", lambda: draw(random, BASE64, 88)),
+        (".dockerconfigjson: {v}", lambda: draw(random, BASE64, 120)),
+        ("podman login -u x -p {v} quay.io", letters16),
+        ("skopeo copy --src-creds=bot:{v} docker://a docker://b", letters16),
+        ("apptainer pull --docker-login user pw={v}", letters16),
+        ("enroot: machine nvcr.io login $oauthtoken password {v}", lambda: draw(random, BASE64, 84)),
+        ("NGC_CLI_API_KEY: {v}", lambda: draw(random, BASE64, 84)),
+        ("ngc: API key set to {v}", lambda: draw(random, BASE64, 84)),
+        ("slurmrestd: X-SLURM-USER-TOKEN: {v}", lambda: draw(random, URL_SAFE, 80)),
+        ("SLURM_JWT={v}", lambda: draw(random, URL_SAFE, 80)),
+        ("scontrol token lifespan=3600\nSLURM_JWT={v}", lambda: draw(random, URL_SAFE, 90)),
+        ("munge key: {v}", lambda: draw(random, BASE64, 60)),
+        ("ray start --redis-password={v}", letters16),
+        ("Jupyter: http://node1:8888/lab?token={v}", lambda: draw(random, HEX, 48)),
+        ("tensorboard http://h:6006/?auth_token={v}", letters32),
+        ("sacred: mongo_url=mongodb://u:{v}@m:27017/db?authSource=admin", letters16),
+        ("dvc remote modify --local s3 secret_access_key {v}", lambda: draw(random, BASE64, 40)),
+        (
+            "git remote set-url origin https://user:{v}@dev.azure.com/o/p",
+            lambda: draw(random, "abcdefghijklmnopqrstuvwxyz234567", 52),
+        ),
+        ("svn --username bot --password {v} co", letters16),
+        (
+            "pip config set global.index-url https://aws:{v}@d.codeartifact.us-east-1.amazonaws.com/pypi/x/simple/",
+            lambda: draw(random, URL_SAFE, 300),
+        ),
+        (
+            "conda config --set channel_alias https://conda.anaconda.org/t/{v}/team",
+            lambda: "xx-" + draw(random, HEX, 8) + "-" + draw(random, HEX, 4),
+        ),
+        ("UV_INDEX_PRIVATE_PASSWORD={v}", letters20),
+        ("POETRY_HTTP_BASIC_X_PASSWORD={v}", letters20),
+        ("twine upload -u __token__ -p {v} dist/*", lambda: "py" + "pi-AgEIcHlwaS5vcmc" + draw(random, URL_SAFE, 100)),
+        ("OPENAI_API_KEY: '{v}'", lambda: "s" + "k-proj-" + draw(random, URL_SAFE, 100)),
+        ("telegram.error: bot{v} not found", lambda: "1234567890:A" + "A" + draw(random, URL_SAFE, 33)),
+        ('smtp.login("me", "{v}")', letters16),
+        ("msmtprc password {v}", letters16),
+        ("Traceback: requests.exceptions.HTTPError: 401 for url: https://api.x.com/v1/x?apikey={v}", letters32),
+        ('pydantic: Settings(db_url=PostgresDsn("postgresql://llm:{v}@db/llm"))', letters16),
+        ('"connectionString": "Server=tcp:x,1433;User ID=sa;Password={v};"', letters16),
+        ("X-Goog-Signature={v}", lambda: draw(random, HEX, 128)),
+        ('"private_key_id": "{v}"', hex40),
+        ('"refresh_token": "{v}"', lambda: "1/" + "/0" + draw(random, URL_SAFE, 60)),
+        (
+            "age: {v}",
+            lambda: "AG" + "E-SECRET-KEY-1" + "".join(random.choices("QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", k=58)),
+        ),
+        ('passphrase="{v}"', lambda: "correct horse battery staple"),
+        ("LDAP bind password: {v}", letters16),
+        ('redis.Redis(host="h", password="{v}")', letters16),
+        ('"AZURE_STORAGE_CONNECTION_STRING=AccountName=x;AccountKey={v}=="', lambda: draw(random, BASE64, 86)),
+        ("Proxy: http://{v}:@proxy:3128", letters32),
+        ("webhook: https://outlook.webhook.office.com/hook?sig={v}", safe43),
+        ('sops: {{"mac": "x", "DATABASE_PASSWORD": "{v}"}}', letters16),
+    ]
+    texts = []
+    for context, draw_value in contexts:
+        value = draw_value()
+        texts.append((context.format(v=value), value))
+    return texts
+
+
+def draw_key(size: int, seed: int = 5) -> str:
+    """Draw base64 of this size, always the same."""
+    return draw(Random(seed), BASE64, size)

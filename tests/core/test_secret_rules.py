@@ -1,0 +1,189 @@
+"""Secrets are hidden in every notation and form, and nothing else (secret_texts, harmless_texts of tests/support)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+from harmless_texts import HARMLESS, SECOND_HARMLESS
+from secret_texts import draw_key, list_assigned, list_basic, list_blocks, list_second, list_tokens
+
+from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
+from pytest_llmbench.core.redaction import Redactor, list_secret_values
+from pytest_llmbench.core.secret_rules import RULES, TOKENS, hide_tokens
+from pytest_llmbench.core.secret_values import is_path, is_random
+from pytest_llmbench.core.token_rules import TOKEN_RULES
+
+SHOWN = ("OmegaConf", "mc alias", "smbclient")
+"""The texts of which SECURITY.md says that they are shown: nothing tells of the secret in them."""
+
+
+def find_leaks(texts: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield the texts in which eight characters of a secret are left."""
+    for text, secret in texts:
+        hidden = hide_tokens(text)
+        if any(secret[index : index + 8] in hidden for index in range(len(secret) - 7)):
+            yield text
+
+
+@pytest.mark.slow
+def test_secrets_are_hidden_in_every_notation() -> None:
+    texts = list_assigned()
+    assert len(texts) > 300
+    assert list(find_leaks(texts)) == []
+
+
+def test_tokens_are_hidden_by_their_form() -> None:
+    texts = list_tokens()
+    assert len(texts) > 50
+    assert list(find_leaks(texts)) == []
+
+
+def test_private_keys_and_encoded_passwords_are_hidden() -> None:
+    assert list(find_leaks([*list_blocks(), *list_basic()])) == []
+
+
+def test_few_secrets_of_a_second_collection_are_shown() -> None:
+    texts = list_second()
+    assert len(texts) > 50
+    leaks = list(find_leaks(texts))
+    assert len(leaks) == len(SHOWN)
+    assert all(any(mark in text for mark in SHOWN) for text in leaks)
+
+
+@pytest.mark.slow
+def test_harmless_texts_stay() -> None:
+    texts = [text.replace("\\n", "\n") for text in (*HARMLESS, *SECOND_HARMLESS)]
+    assert len(texts) > 400
+    assert [text for text in texts if hide_tokens(text) != text] == []
+
+
+@pytest.mark.slow
+def test_ids_of_configurations_stay() -> None:
+    baselines = [
+        baseline.case.id for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines
+    ]
+    assert len(baselines) > 300
+    notations = ("{}", "MODEL_KEY={}", "sort_key: {}", "--key {}", "runs/{}/log.out", '{{"key": "{}"}}', "token {} of")
+    texts = [notation.format(name) for name in baselines for notation in notations]
+    assert [text for text in texts if hide_tokens(text) != text] == []
+
+
+def test_known_values_are_hidden_whatever_they_begin_with() -> None:
+    value = "/" + draw_key(39)
+    environment = {"AWS_SECRET_ACCESS_KEY": value, "DB_PASSWORD": "/anything", "HF_TOKEN_PATH": "/root/.cache/hf/token"}
+    assert set(list_secret_values(environment)) == {value, "/anything"}
+    assert Redactor([value]).redact(f"signed with {value}?") == "signed with ***?"
+
+
+def test_names_in_weak_variables_are_no_secrets() -> None:
+    environment = {"MODEL_KEY": "grok1_314b-25.05-h100", "CACHE_KEY": "pip-linux-3.11", "SORT_KEY": "step_time"}
+    assert list_secret_values(environment) == ()
+    assert list_secret_values({"X_KEY": draw_key(32)}) != ()
+
+
+def test_component_of_a_known_id_is_no_secret() -> None:
+    values = ["grok1_314b-25.05-h100", "admin-h100-2024", "314b-25.05-h100x"]
+    redactor = Redactor(values).without(["grok1_314b-25.05-h100-fp8-512"])
+    shown = redactor.redact("on grok1_314b-25.05-h100-fp8-512 by admin-h100-2024, 314b-25.05-h100x")
+    assert shown == "on grok1_314b-25.05-h100-fp8-512 by ***, ***"
+
+
+def test_value_of_a_key_that_tells_is_hidden() -> None:
+    values = {"wandb_api_key": draw_key(32), "pad_token": "pad_token_128004", "text": f"alone: {draw_key(32)}"}
+    assert Redactor().redact_values([values]) == [{**values, "wandb_api_key": "***"}]
+
+
+def test_lines_of_one_text_are_redacted_together() -> None:
+    body = [draw_key(64) for _ in range(3)]
+    lines = ["before", "-----BEGIN PRIVATE KEY-----", *body, "-----END PRIVATE KEY-----", "after"]
+    shown = Redactor().redact_lines(lines)
+    assert len(shown) == len(lines)
+    assert shown[0] == "before"
+    assert shown[-1] == "after"
+    assert not any(line in "\n".join(shown) for line in body)
+    assert Redactor().redact_lines(["before", *body]) == ["before", "***", "***", "***"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("{'PATH': '/bin', 'WANDB_API_KEY': 'KEY'}", "{'PATH': '/bin', 'WANDB_API_KEY': '***'}"),
+        ('"api_key": "KEY", "rank": 3', '"api_key": "***", "rank": 3'),
+        ("HF_TOKEN=KEY, rank 3", "HF_TOKEN=***, rank 3"),
+        ("Namespace(hf_token='KEY', lr=0.1)", "Namespace(hf_token='***', lr=0.1)"),
+        ("srun --export=ALL,HF_TOKEN=KEY,NCCL_DEBUG=INFO x", "srun --export=ALL,HF_TOKEN=***,NCCL_DEBUG=INFO x"),
+        ("AccountName=x;AccountKey=KEY;EndpointSuffix=y", "AccountName=x;AccountKey=***;EndpointSuffix=y"),
+        ("train.py --hf-token KEY --lr 1", "train.py --hf-token *** --lr 1"),
+        ("https://KEY@github.com/a/b", "https://***@github.com/a/b"),
+        ("curl -u bot:KEY https://h", "curl -u bot:*** https://h"),
+        ("\x1b[33mHF_TOKEN\x1b[0m=\x1b[32mKEY\x1b[0m", "\x1b[33mHF_TOKEN\x1b[0m=\x1b[32m***\x1b[0m"),
+    ],
+)
+def test_only_the_value_is_hidden(text: str, shown: str) -> None:
+    key = draw_key(32).replace("/", "x").replace("+", "y")
+    assert (
+        hide_tokens(text.replace("KEY", key).replace(f"API_{key}", "API_KEY").replace(f"Account{key}", "AccountKey"))
+        == shown
+    )
+
+
+def test_hiding_twice_changes_nothing() -> None:
+    for text, _ in [*list_assigned()[::5], *list_tokens()[::5]]:
+        hidden = hide_tokens(text)
+        assert hide_tokens(hidden) == hidden
+
+
+def test_every_rule_has_texts_in_lower_case_and_compiles() -> None:
+    for keywords, _ in RULES:
+        assert all(keyword and keyword == keyword.lower() for keyword in keywords)
+    for keywords, pattern in (*TOKENS, *TOKEN_RULES):
+        assert all(keyword and keyword == keyword.lower() for keyword in keywords)
+        assert re.compile(pattern).search("") is None
+
+
+@pytest.mark.parametrize("quantifier", [r"\S*@", r"\S+@", r"[^\s]*", r".*="])
+def test_no_rule_of_ours_repeats_without_bound(quantifier: str) -> None:
+    bound = {text for finder in RULES for text in getattr(finder[1], "args", ()) if isinstance(text, str)}
+    assert len(bound) > 15
+    assert not [pattern for pattern in bound if quantifier in pattern]
+
+
+def test_values_drawn_at_random_are_told_from_names_and_paths() -> None:
+    assert all(is_random(draw_key(size)) for size in (24, 32, 40, 64))
+    assert is_path("/lustre/fsw/team")
+    assert not is_path("/" + draw_key(39))
+    for name in (
+        "grok1_314b-25.05-gb200",
+        "GPT2BPETokenizer",
+        "nvcr.io/nvidia/nemo:25.04",
+        "node-0001-rack-07",
+        "2026-11-28",
+    ):
+        assert not is_random(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "unit", ["token=", "a:", "password: ", '"key": ', "://a:", "-----BEGIN PRIVATE KEY-----", "aB3x" * 500 + " "]
+)
+def test_work_grows_with_the_length_of_a_text(unit: str) -> None:
+    def count_calls(size: int) -> int:
+        calls = 0
+
+        def count(*event: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        text = (unit * (size // len(unit) + 1))[:size]
+        sys.setprofile(count)
+        try:
+            hide_tokens(text)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    count_calls(4000)  # compiles
+    assert count_calls(16_000) <= 5 * count_calls(4000)
