@@ -144,16 +144,22 @@ class Redactor:
         the `kept` keys stay."""
         redact = cache(self.redact)  # nights repeat themselves: a year of all configurations has 400,000 texts
 
-        def change_named(name: Any, value: Any) -> Any:
-            if isinstance(value, str) and isinstance(name, str) and find_kind(name) is not None:
-                return self.redact_named(name, value)
-            return change(value)
+        def change_items(values: dict[Any, Any]) -> dict[Any, Any]:
+            changed = {}
+            for name, inner in values.items():
+                if name in kept:
+                    changed[name] = inner
+                elif isinstance(inner, str) and find_kind(name) is not None:
+                    changed[name] = self.redact_named(name, inner)
+                else:
+                    changed[name] = change(inner)
+            return changed
 
         def change(value: Any) -> Any:
             if isinstance(value, str):
                 return redact(value)
             if isinstance(value, dict):
-                return {name: inner if name in kept else change_named(name, inner) for name, inner in value.items()}
+                return change_items(value)
             if isinstance(value, list | tuple):
                 if value and isinstance(value[0], int | float):  # the columns of steps
                     return value

@@ -234,6 +234,7 @@ TOKENS = (
     (("webhooks/",), r"discord(?:app)?\.com/api/webhooks/\d+/([\w-]{20,})"),
     ((":aa",), rf"(?:{_START}|\bbot)\d{{8,10}}:AA[\w-]{{32,}}"),
     (("akia", "asia"), rf"{_START}A[KS]IA[0-9A-Z]{{16}}(?![A-Za-z0-9])"),
+    (tuple(f"sk{digit}" for digit in "0123456789abcdef"), rf"{_START}SK[0-9a-f]{{32}}"),
     (("bedrock-api-key-",), rf"{_START}bedrock-api-key-[\w+/-]{{20,}}={{0,2}}"),
     (("q~",), r"(?<![\w.~-])[\w~.]{3}\dQ~[\w~.-]{31,34}"),
     (("sgp_",), rf"{_START}sgp_(?:[a-z0-9]+_)?[a-f0-9]{{40}}"),

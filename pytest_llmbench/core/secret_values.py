@@ -39,7 +39,7 @@ HINTS = (
         "auth",
         "_pat",
     ),
-    *("cookie", "session", "sid", "sig", "csrf", "dsn", "jwt", "dockerconfig"),
+    *("cookie", "session", "sid=", "_sid", "signature", "sig=", "_sig", "csrf", "dsn", "jwt", "dockerconfig"),
 )
 """Texts in lower case, one of which is in `NAME=` for every name that tells of a secret."""
 
@@ -99,7 +99,7 @@ def find_kind(name: str) -> Kind | None:
     """Return how much a name of a variable, option, key or header tells of a secret; None for nothing."""
     if name in ("PWD", "OLDPWD"):  # the shell's own: its folder, which no message could do without
         return None
-    lower = f"{name.lower()}=".replace("_path", "")
+    lower = f"{name.lower()}=".replace("_path", "").replace("tokens", "")
     if not any(hint in lower for hint in HINTS):
         return None
     name = normalise(name)
