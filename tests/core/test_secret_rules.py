@@ -63,7 +63,7 @@ def test_harmless_texts_stay() -> None:
 @pytest.mark.slow
 def test_ids_of_configurations_stay() -> None:
     baselines = [
-        baseline.case.id for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines
+        baseline.key.id for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines
     ]
     assert len(baselines) > 300
     notations = ("{}", "MODEL_KEY={}", "sort_key: {}", "--key {}", "runs/{}/log.out", '{{"key": "{}"}}', "token {} of")
