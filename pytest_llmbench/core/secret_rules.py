@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.core.assigned_secrets import find_assigned
 from pytest_llmbench.core.secret_values import (
     HINTS,
-    LONGEST_JUDGED,
-    find_kind,
-    is_assigned_secret,
     is_path,
     is_placeholder,
     is_random,
@@ -26,7 +24,7 @@ from pytest_llmbench.core.secret_values import (
 )
 
 if TYPE_CHECKING:
-    from ahocorasick_rs import AhoCorasick
+    from ahocorasick_rs import BytesAhoCorasick
 
 MASK = "***"
 
@@ -60,101 +58,6 @@ def _find_pattern(pattern: str, accept: Callable[[str], bool] | None, text: str)
         group = match.lastindex or 0
         if match[group] and (accept is None or accept(match[group])):
             yield match.span(group)
-
-
-# --- a value that is given to a name --------------------------------------------------------------------------------
-
-_TELLING = (
-    r"(?i:token|secret|passw(?:or)?d|passwort|passphrase|pass|pwd|pw|cred(?:ential)?s?|auth|pat|cookie|session|sid|sig|csrf"
-    r"|dsn|jwt|dockerconfigjson|(?:(?:api|access|secret|private|encryption|subscription|munge) )?key)"
-)
-_COLOUR = r"(?:\x1b\[[\d;]{0,20}m)?"
-_OPENED = r"(?:[urbURB]{1,2}(?=[\"']))?(?P<quote>\\{0,6}(?:\"|'|&quot;|`))?"
-_ASSIGNED = (
-    rf"(?P<telling>{_TELLING})(?P<rest>[\w.-]{{0,40}}?)"
-    rf"{_COLOUR}(?:(?P<closed>\\{{0,6}}(?:[\"'`]|&quot;))?[\])]?{_COLOUR}"
-    r"(?:\s{0,16}(?P<sign>=>|->|[:?+]?={1,3}|:{1,2}|%3[Dd])\s{0,8}(?:[|>][+-]?\s{1,8})?(?:!!str\s)?"
-    r"|[\\\"',;\s}>]{1,40}[\"']?(?i:value)\\{0,6}[\"']?\s{0,4}[=:]\s{0,4}|\s{0,40}[|│┃]\s{0,4}"
-    r"|(?P<comma>\s{0,4},\s{0,4})|(?P<element>>)"
-    r"|(?P<space>(?:[ \t]{1,40}(?:is|was|provided|to|set to)\b:?)?[ \t]{1,40}))"
-    rf"[\[(]?{_COLOUR}{_OPENED})"
-)
-_QUOTED = r"(?:(?!QUOTE)(?:\\.|[^\n])){0,4000}"
-_BARE = rf"[^\s\x1b…\"'`&<>|]{{0,{LONGEST_JUDGED}}}"
-_LONG = r"[^\s\x1b…\"'`&<>|]{0,4000}"
-_NAME_BEFORE = r"[\w.$-]{0,64}"  # of a reversed text
-_CALL = r"[A-Za-z_]\w*(?:\.\w+)*[(\[][)\[]?"  # code: `token = os.environ["TOKEN"]`
-_SIGNS = "=: ,|>%\t│┃"
-_CLOSING = ".,;:)]}\\"
-
-
-def find_assigned(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the values that a text gives to names that tell of a secret, in whatever notation."""
-    if not any(sign in text for sign in _SIGNS):
-        return
-    pattern, index = re.compile(_ASSIGNED), 0
-    while match := pattern.search(text, index):
-        index = match.end("telling")
-        span = _find_value(text, match)
-        if span:
-            yield span
-            index = span[1]
-
-
-def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
-    start = match.start()
-    before = _match(_NAME_BEFORE, text[max(0, start - 64) : start][::-1])[0][::-1]
-    name = (before + text[start : match.end("rest")]).lstrip("-.$")
-    if find_kind(name) is None or not _fits(text, match, before):
-        return None
-    quote, first = match["quote"], match.end()
-    value = _match(_QUOTED.replace("QUOTE", re.escape(quote)) if quote else _BARE, text, first)[0]
-    if not quote and _is_code(value, match["telling"]):
-        return None
-    value = value if quote else _strip(value)
-    loose = not quote and (
-        match["sign"] is None or (match["sign"][0] == ":" and not _is_alone(text, start, first + len(value)))
-    )
-    if not value or not is_assigned_secret(name, value, loose=loose):
-        return None
-    is_cut = not quote and len(value) >= LONGEST_JUDGED
-    return first, _match(_LONG, text, first).end() if is_cut else first + len(value)
-
-
-def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
-    match = re.compile(pattern).match(text, start)
-    assert match is not None  # noqa: S101 (each of these patterns matches an empty text)
-    return match
-
-
-def _is_code(value: str, telling: str) -> bool:
-    """True for `os.environ[...`, which calls something; a password may have a bracket in it."""
-    call = re.compile(_CALL)
-    return bool(call.fullmatch(value) if telling.lower().startswith("pass") else call.match(value))
-
-
-def _fits(text: str, match: re.Match[str], before: str) -> bool:
-    """True if a name and a value belong together, which they do not in `arn:aws:secretsmanager:1:secret:name`."""
-    if match["sign"] == ":" and text[match.end() - 1] == ":" and text[match.start() - 1 : match.start()] == ":":
-        return False
-    if match["comma"] is not None:
-        return match["closed"] is not None
-    if match["element"] is not None:
-        return text[match.start() - len(before) - 1 : match.start() - len(before)] == "<"
-    return True
-
-
-def _is_alone(text: str, start: int, end: int) -> bool:
-    """True if a line has nothing but this name and its value, as in YAML and files of settings."""
-    line = text[max(0, start - 80) : start].rpartition("\n")[2]
-    return " " not in line.strip(" -\t") and not text[end : end + 80].partition("\n")[0].strip()
-
-
-def _strip(value: str) -> str:
-    """Return a value without what closes the brackets and sentences around it, nor the arguments that follow it."""
-    if "," in value:
-        value = re.split(r",(?=[\w.-]+=)", value, maxsplit=1)[0]
-    return re.split(r";|\\+[nrt]", value, maxsplit=1)[0].rstrip(_CLOSING) if not value.startswith(";") else value
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -290,7 +193,10 @@ RULES: Rules = (
         ),
     ),
     (("basic",), find_pattern(r"(?i:\bbasic\s+)([A-Za-z0-9+/]{6,2000}={0,2})", _is_basic)),
-    (("cookie",), find_pattern(r"(?i:\bcookie\\{0,4}[\"']?\s{0,3}:\s{0,3}[\"']?)([^\r\n\"']{8,2000})", _has_token)),
+    (
+        ("cookie",),
+        find_pattern(r"(?i:\bcookie\\{0,4}[\"']?\s{0,3}:\s{0,3}[\"']?)([\w.-]{1,100}=[^\r\n\"']{8,2000})", _has_token),
+    ),
     (
         ("password",),
         find_pattern(
@@ -346,7 +252,7 @@ def hide_password_of(url: str) -> str:
 
 def _hide(text: str) -> str:
     rules, automaton, owners = _load_rules()
-    occurring = automaton.find_matches_as_indexes(text.lower(), overlapping=True)
+    occurring = automaton.find_matches_as_indexes(text.lower().encode("utf-8", "surrogatepass"), overlapping=True)
     for number in sorted({number for keyword, _, _ in occurring for number in owners[keyword]}):
         text = _mask(text, rules[number][1](text))
     return text
@@ -356,16 +262,16 @@ _hide_remembered = lru_cache(maxsize=4096)(_hide)
 
 
 @cache
-def _load_rules() -> tuple[Rules, AhoCorasick, list[list[int]]]:
+def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
     """Return all rules, a search for their texts, and for each text the numbers of the rules that need one like it."""
-    from ahocorasick_rs import AhoCorasick
+    from ahocorasick_rs import BytesAhoCorasick
 
     rules = (*RULES, *list_token_rules())
     owners: dict[str, list[int]] = {}
     for number, (keywords, _) in enumerate(rules):
         for keyword in keywords:
             owners.setdefault(keyword, []).append(number)
-    return rules, AhoCorasick(list(owners)), list(owners.values())
+    return rules, BytesAhoCorasick([keyword.encode() for keyword in owners]), list(owners.values())
 
 
 def list_token_rules() -> Rules:

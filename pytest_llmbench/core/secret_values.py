@@ -76,7 +76,7 @@ _PIECE = (
     rf"|{_HUMPS}(?:\d{{1,3}}(?:{_HUMPS})?)?"
 )
 _SEPARATORS = r"[-_.:,;/@=#+ ]+"
-_CONSONANTS = r"(?i)[b-df-hj-np-tv-xz]{6}|[a-z]{21}"  # no word has so many
+_CONSONANTS = r"(?i:[b-df-hj-np-tv-xz]{6})|[a-z]{21}"  # no word has so many
 
 _PLACEHOLDER = (
     r"(?i)\$\(?\{?[A-Za-z_][\w.]*\}?\)?|\$\{[^}]*\}?|%\(?\w+\)?[%s]?|[<{\[].*|\W*|x{3,}|\*.*|\.\.\..*"

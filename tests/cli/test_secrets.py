@@ -28,7 +28,7 @@ GROK = "grok1_314b-25.05-gb200-bf16-128"
 
 TEXT = f'password="a,b" of {TOKEN}, and https://u:12/p4ss@h.org with {FOREIGN}'
 SECRETS = (TOKEN, FOREIGN, "a,b", "p4ss")
-HIDDEN = "password=*** of ***, and https://u:***@h.org with ***"
+HIDDEN = 'password="***" of ***, and https://u:***@h.org with ***'
 
 
 @pytest.fixture(autouse=True)

@@ -112,7 +112,8 @@ def test_lines_of_one_text_are_redacted_together() -> None:
     [
         ("{'PATH': '/bin', 'WANDB_API_KEY': 'KEY'}", "{'PATH': '/bin', 'WANDB_API_KEY': '***'}"),
         ('"api_key": "KEY", "rank": 3', '"api_key": "***", "rank": 3'),
-        ("HF_TOKEN=KEY, rank 3", "HF_TOKEN=***, rank 3"),
+        ("saw HF_TOKEN=KEY, rank 3", "saw HF_TOKEN=***, rank 3"),
+        ("DB_PASSWORD=a;b&c'd,e\nHOME=/root", "DB_PASSWORD=***\nHOME=/root"),
         ("Namespace(hf_token='KEY', lr=0.1)", "Namespace(hf_token='***', lr=0.1)"),
         ("srun --export=ALL,HF_TOKEN=KEY,NCCL_DEBUG=INFO x", "srun --export=ALL,HF_TOKEN=***,NCCL_DEBUG=INFO x"),
         ("AccountName=x;AccountKey=KEY;EndpointSuffix=y", "AccountName=x;AccountKey=***;EndpointSuffix=y"),
