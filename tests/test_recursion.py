@@ -19,6 +19,7 @@ BOUNDED = {
     "core.formatting.escape_values": "the documents that a session makes",
     "core.models.logs.change_ending": "an ending and the one next to it",
     "core.redaction.Redactor.redact_values.change": "`core.userfile.DEEPEST_JSON`",
+    "core.redaction.Redactor.redact_values.change_items": "`core.userfile.DEEPEST_JSON`",
     "history.unsaved._check": "the schema of documents",
     "history.unsaved._check_object": "the schema of documents",
     "history.unsaved._is_plain": "`history.unsaved.DEEPEST`",
