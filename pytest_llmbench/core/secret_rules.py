@@ -216,10 +216,10 @@ RULES: Rules = (
     (
         ("curl",),
         find_pattern(
-            r"(?<!\S)(?:-[A-Za-z]{0,5}[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"']{1,2000})", _is_sent
+            r"(?<!\S)(?:-[A-Za-z]{0,5}[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"'`]{1,2000})", _is_sent
         ),
     ),
-    (("sshpass",), find_pattern(r"\bsshpass\s{1,4}-p[ =]?[\"']?([^\s\"']{1,2000})")),
+    (("sshpass",), find_pattern(r"\bsshpass\s{1,4}-p[ =]?[\"']?([^\s\"'`]{1,2000})")),
     (("pass:",), find_pattern(r"(?<!\S)-pass(?:in|out|word)?[ =]pass:(\S{1,2000})")),
     (
         ("mysql", "redis-cli", "docker login", "az login", "podman login", "registry login", "twine"),
