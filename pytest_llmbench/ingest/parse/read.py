@@ -76,7 +76,8 @@ def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) ->
 
     `extra` are the dialects that baseline files define.
 
-    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one.
+    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one. The only
+    exception are more attempts than fit into memory: LogError.
     """
     collector = LogCollector(extra)
     for chunk in iterate_chunks(blocks):

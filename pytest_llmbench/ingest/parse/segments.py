@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import DropReason, Quote, Segment, Steps
 from pytest_llmbench.ingest.parse.dialect_reader import DialectReader, UniformParts
 from pytest_llmbench.ingest.parse.line_clock import LineClocks
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_llmbench.core.models import Flags, Floats, Integers
+
+# An attempt takes 6 kB of memory. A job that restarts twice a minute makes 20,000 in a week.
+MOST_ATTEMPTS = 50_000
 
 # How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
 # where two lines were exchanged.
@@ -97,10 +101,12 @@ def divide_segments(
 
     `records` stand in the order of the log. Ranks are told apart first, so that their interleaved lines are no
     restarts; where several printed the same attempt, the one with most possible steps is kept, then the lowest.
+    LogError for more than MOST_ATTEMPTS attempts.
     """
     ranks = [reader.settle(rank, tally) for rank in group_by_rank(reader.join(records, tally))]
     parts = (attempt for rank in ranks for attempt in split_attempts(rank, marks, tally))
     attempts = keep_one_rank((_add_times(attempt, reader) for attempt in parts), tally)
+    _refuse_many(len(attempts))
     limits = [attempt.begin for attempt in attempts[1:]]
     pairs = zip(attempts, [*limits, None], strict=False)
     clocks, first_step = clocks or LineClocks(), reader.dialect.first_step
@@ -111,7 +117,8 @@ def divide_segments(
 
 
 def divide_uniform(parts: UniformParts, marks: MarkPlaces, first_step: int) -> tuple[Segment, ...]:
-    """Return the attempts in a log of one rank, which were read by columns."""
+    """Return the attempts in a log of one rank, which were read by columns; LogError for more than MOST_ATTEMPTS."""
+    _refuse_many(len(parts))
     limits = [part.begin[0] for part in parts[1:]]
     attempts = []
     for part, limit in zip(parts, [*limits, None], strict=True):
@@ -120,6 +127,14 @@ def divide_uniform(parts: UniformParts, marks: MarkPlaces, first_step: int) -> t
         attempt = SegmentDraft(part.rank, first, last, top, part.total, loss_digits=part.loss_digits)
         attempts.append(_build_segment(attempt, part.steps, marks, limit, first_step))
     return tuple(attempts)
+
+
+def _refuse_many(attempts: int) -> None:
+    if attempts > MOST_ATTEMPTS:
+        raise LogError(
+            f"found {attempts:,} attempts, expected at most {MOST_ATTEMPTS:,}: the log restarts all the time or is no "
+            "log; remove it, or keep the part with the run"
+        )
 
 
 def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:

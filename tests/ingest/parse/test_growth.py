@@ -8,7 +8,9 @@ from itertools import pairwise
 import pytest
 from growth import LINEAR, measure_growth
 
+from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import ParsedLog
+from pytest_llmbench.ingest.parse import segments
 from pytest_llmbench.ingest.parse.read import parse_blocks
 from pytest_llmbench.ingest.parse.stated import MOST_VALUES
 
@@ -82,3 +84,11 @@ def test_latest_values_of_a_setting_are_kept() -> None:
     (segment,) = parse(lines + step(1) + step(2)).segments
     kept = [int(statement.value.split(": ")[1]) for statement in segment.stated]
     assert kept == list(values)[-MOST_VALUES:]
+
+
+def test_log_with_too_many_attempts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MOST_ATTEMPTS", 3)
+    log = "".join(map(attempt, range(4))).encode()
+    assert len(parse_blocks([log[: log.rindex(b"restart_count")]]).segments) == 3
+    with pytest.raises(LogError, match="found 4 attempts, expected at most 3"):
+        parse_blocks([log])
