@@ -50,6 +50,7 @@ _PASSWORD = r"(?:passw(?:or)?d|passwort|passphrase)s?(?![a-z])|(?:^|_)(?:pw|pwd)
 _SECRET = (
     r"(?:token|secrets?|credentials?|creds|docker_?config_?json|(?:api|access|account|auth|client|consumer|deploy|encryption|hmac|license|master|munge"
     r"|private|secret|service|shared|signing|ssh|storage|subscription)_?key)(?![a-z])"
+    r"|(?:^|_)(?:anthropic|aws|azure|clearml|comet|datadog|gcp|hf|huggingface|kaggle|mlflow|neptune|ngc|openai|swanlab|wandb)_?key$"
     r"|(?:admin|db|ftp|http|ldap|mail|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user)_?pass$"
 )
 _KEY = r"(?:^|_)(?:auth(?:_|$)|(?:key|pat|pass|cookies?|session_?id|sid|signature|sig|csrf|dsn|jwt)$)"

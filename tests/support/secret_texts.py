@@ -56,6 +56,9 @@ token = '{v}'
 api-key = "{v}"
 train.py --wandb-api-key {v} --lr 1e-4
 train.py --wandb-api-key={v} --lr 1e-4
+train.py --wandb-key {v} --lr 1e-4
+Namespace(lr=0.1, wandb_key='{v}', steps=50)
+wandb.key={v}
 python main.py --hf_token {v}
 python main.py --token "{v}"
 java -Dapi.token={v} -jar x.jar
