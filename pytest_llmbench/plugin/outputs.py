@@ -98,6 +98,7 @@ def _list_failures(session: Session) -> list[str]:
 
 def _list_remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
+    from pytest_llmbench.plugin.session import MOST_UNMATCHED
     from pytest_llmbench.report.costs import format_cost, sum_session
     from pytest_llmbench.report.verdicts import select_worst
 
@@ -111,7 +112,9 @@ def _list_remarks(session: Session) -> list[str]:
     untold = [stray for stray in results.unmatched if stray.id not in reported]
     remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}" for stray in untold[:5]]
     if len(untold) > 5:
-        remarks.append(f"{len(untold) - 5} more runs were not judged: --llmb-unmatched=fail makes an item of each")
+        of_fail = f"only {MOST_UNMATCHED:,} have an item, and `llmbench summary` lists all"
+        advice = of_fail if session.settings.unmatched == "fail" else "--llmb-unmatched=fail makes an item of each"
+        remarks.append(f"{len(untold) - 5:,} more runs were not judged: {advice}")
     if cost := sum_session(select_worst(session.described), results.planned_hours):
         remarks.append(f"GPU-hours: {format_cost(cost)}")
     return remarks

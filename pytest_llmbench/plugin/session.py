@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # From this many failing items on, each message takes three lines.
 SHORT_FROM = 6
 
+# Unmatched runs that have an item of their own: pytest compares each failed item with the reports of all.
+MOST_UNMATCHED = 1000
+
 SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 """The verdicts of a session that did its work, whatever a user's own test made of them."""
 
@@ -315,12 +318,15 @@ class Session:
 
     @property
     def failing_unmatched(self) -> tuple[UnmatchedRun, ...]:
-        """The unmatched runs that have an item of their own: none where they are only listed. A recording has those of
-        unreadable marks: what it records may be a run of an A/B."""
+        """The unmatched runs that have an item of their own, at most MOST_UNMATCHED: none where they are only listed. A
+        recording has those of unreadable marks: what it records may be a run of an A/B."""
         if self.settings.unmatched != "fail":
             return ()
         recording = self.settings.record is not None
-        return tuple(run for run in self.results.unmatched if not recording or run.reason is Reason.MARK_UNREADABLE)
+        runs = [run for run in self.results.unmatched if not recording or run.reason is Reason.MARK_UNREADABLE]
+        if len(runs) > MOST_UNMATCHED:  # what cannot be read comes first: it is rarer, and may hide any run
+            runs.sort(key=lambda run: run.reason not in (Reason.UNREADABLE, Reason.MARK_UNREADABLE))
+        return tuple(runs[:MOST_UNMATCHED])
 
     def pack_for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""

@@ -16,6 +16,7 @@ from generator import write_run
 from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.plugin import session
 from pytest_llmbench.report.notifications import make_message
 
 SUITE = "pytest_llmbench/suite"
@@ -398,3 +399,31 @@ def test_own_trend_test_replaces_the_built_in_one(fortnight: Path, pytester: pyt
         passed=2, failed=4, deselected=353
     )
     pytester.runpytest_inprocess(*base, "-k", f"test_level_too and {LLAMA[0]}").assert_outcomes(failed=1, deselected=93)
+
+
+@pytest.mark.parametrize("workers", ["-n0", pytest.param("-n2", marks=pytest.mark.slow)])
+def test_unmatched_runs_without_an_item_are_counted(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """Unreadable files come first. `-n2` runs other processes, with the limit that ships."""
+    if workers == "-n0":
+        monkeypatch.setattr(session, "MOST_UNMATCHED", 3)
+    line = "Training epoch 0, iteration 0/0 | global_step: 0 | reduced_train_loss: 11.0 | train_step_timing in s: 7.3"
+    runs = pytester.mkdir("runs")
+    (runs / "new").mkdir()
+    (runs / "old").mkdir()
+    for number in range(10):
+        (runs / "new" / f"log-account.pretrain_mine_{number}_0.out").write_text(f"{line}{number}\n")
+    (runs / "old" / "cut.tar").write_bytes(bytes(20480))
+    done = pytester.runpytest_inprocess(workers, f"--llmb-logs={runs}", "--llmb-json=o.json", "-p", "no:cacheprovider")
+    outcomes = json.loads(Path("o.json").read_text())["outcomes"]
+    reasons = [outcome["reason"] for outcome in outcomes if outcome["kind"] == "stray"]
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert reasons.count("unreadable") == 1
+    text = " ".join(done.stdout.str().split())
+    if workers == "-n0":
+        assert len(reasons) == 3
+        assert "3 more runs were not judged: only 3 have an item, and `llmbench summary` lists all" in text
+    else:
+        assert len(reasons) == 11
+        assert "more runs were not judged" not in text
