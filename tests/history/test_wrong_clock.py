@@ -26,8 +26,8 @@ LATER = datetime(2099, 12, 31, 23, tzinfo=UTC)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> StoreLocation:
-    return StoreLocation("h.db", tmp_path / "h.db").until(NOW)
+def store(place: StoreLocation) -> StoreLocation:
+    return place.until(NOW)
 
 
 def judge(place: StoreLocation, began: datetime, *outcomes: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def store_as_session(place: StoreLocation, now: datetime, folder: Path) -> tuple
 def test_session_reports_a_clock_that_jumped(store: StoreLocation, tmp_path: Path) -> None:
     assert store_as_session(store, NOW, tmp_path)[1] == ""
     stored, doubt = store_as_session(store, LATER, tmp_path)
-    assert stored.endswith("stored in h.db")
+    assert stored.endswith(f"stored in {store.shown}")
     assert "begins 27083 days after the newest one before it (2025-11-06): look at the clock" in doubt
     assert "begins later than now" in store_as_session(store, NOW + timedelta(days=1), tmp_path)[1]
 
