@@ -163,3 +163,12 @@ def test_a_dllogger_record_that_is_not_whole_is_torn(record: str) -> None:
 def test_look_alikes_are_no_steps(line: str) -> None:
     log = parse(line + "\n")
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
+
+
+@pytest.mark.parametrize("time", ["01:..", "9<", "00 [12<"])
+def test_bar_with_a_damaged_time_has_no_stamp(time: str) -> None:
+    """The end of the text, which holds `11:58<`, is not read instead."""
+    line = f"Epoch 0: :   0%|          | 5/4000 [{time}, reduced_train_loss=4.170, global_step=4.000, "
+    line += "consumed_samples=2560.0, train_step_timing in s=13.70]\n"
+    (segment,) = parse(line + "of 01:19<11:58\n").segments
+    assert math.isnan(segment.steps.stamp[0])

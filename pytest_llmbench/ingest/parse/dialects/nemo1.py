@@ -234,6 +234,8 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
 def _read_time_so_far(text: bytes, begin: int) -> float:
     """Return the time since a bar began, as it stands there (`1:03:17<`, `23:22<`), in seconds; NaN without one."""
     stop = text.find(b"<", begin, begin + 12)
+    if stop < begin + 5:
+        return NAN
     try:
         seconds = 60 * SIXTY[text[stop - 5 : stop - 3]] + SIXTY[text[stop - 2 : stop]]
         return seconds + 3600.0 * int(text[begin : stop - 6]) if stop > begin + 5 else float(seconds)
