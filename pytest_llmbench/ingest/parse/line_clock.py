@@ -134,7 +134,7 @@ class LineClocks:
         self._last: dict[str, _Clocked] = {}  # of each rank
         self._kind: int | None = None
         self._counted = NAN
-        self._pause_ahead = 0  # the kinds that are announced after the last step
+        self._pause_ahead: dict[str, int] = {}  # of each rank the kinds that are announced after its last step
 
     def add(self, chunk: ByteChunk, records: Sequence[StepRecord]) -> None:
         """Take the records that a chunk holds."""
@@ -181,7 +181,7 @@ class LineClocks:
             place = record.origin.offset - chunk.offset
             if gap == 0 and before:
                 begin = max(0, before.stop - chunk.offset)
-                announced = self._pause_ahead if before.stop < chunk.offset + chunk.start else 0
+                announced = self._pause_ahead.get(rank, 0) if before.stop < chunk.offset + chunk.start else 0
             else:
                 begin = _find_stop(chunk, records[gap + late - 1])
                 announced = 0
@@ -191,13 +191,18 @@ class LineClocks:
         self._last[rank] = _Clocked(int(steps[-1]), float(stamps[-1]), chunk.offset + _find_stop(chunk, records[-1]))
 
     def _look_behind(self, chunk: ByteChunk) -> None:
-        """Note whether a pause is announced behind the last step of a chunk, for the first one of the next."""
+        """Note which pauses are announced behind the last step of each rank, for the first one of the next chunk."""
         if chunk.whole or not self._last:
             return
-        last = max(clocked.stop for clocked in self._last.values()) - chunk.offset
-        goes_on = self._pause_ahead if last < chunk.start else 0  # the chunk has no step
-        begin = max(last, chunk.stop - TAIL, chunk.start)
-        self._pause_ahead = goes_on | find_pauses(chunk.text, begin, chunk.stop)
+        begin = max(chunk.stop - TAIL, chunk.start)
+        announced = {
+            kind: max(chunk.text.rfind(word, begin, chunk.stop) for word in words) for kind, words in PAUSES.items()
+        }
+        for rank, clocked in self._last.items():
+            stop = clocked.stop - chunk.offset
+            goes_on = self._pause_ahead.get(rank, 0) if stop < chunk.start else 0  # the chunk has no step of the rank
+            behind = sum(kind for kind, place in announced.items() if place >= max(stop, begin))
+            self._pause_ahead[rank] = goes_on | behind
 
 
 def _group_rows(rows: Sequence[int], ranks: Sequence[str]) -> dict[str, list[int]]:

@@ -108,3 +108,16 @@ def test_pause_is_found_for_each_rank() -> None:
     ]
     steps = read("".join([*lines[:5], VALIDATION, *lines[5:]]))
     assert np.flatnonzero(steps.paused).tolist() == [5]
+
+
+@pytest.mark.parametrize("block", [1 << 20, 97, 1000])
+def test_pause_is_found_if_another_rank_prints_after_its_announcement(block: int) -> None:
+    stamps = [MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(60)]
+    ranks = [
+        [nemo2(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:") for step, stamp in enumerate(stamps)]
+        for rank in (0, 1)
+    ]
+    unread = "".join(f"a line of no step, number {number}\n" for number in range(400))
+    lines = [first + second for first, second in zip(*ranks, strict=True)]
+    text = "".join([*lines[:4], ranks[0][4], VALIDATION, ranks[1][4], unread, *lines[5:]])
+    assert np.flatnonzero(read(text, block).paused).tolist() == [5]
