@@ -22,7 +22,7 @@ from written_logs import nemo2_run
 
 from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.ingest.parse import checkpoints, endings, facts
-from pytest_llmbench.ingest.sources import zstd
+from pytest_llmbench.ingest.sources.zstd import zstd
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

@@ -28,8 +28,8 @@ from pytest_llmbench.ingest.discover.megatron_bridge import Companions, collect_
 from pytest_llmbench.ingest.discover.metadata import interpret, parse
 from pytest_llmbench.ingest.parse.growing import Growing
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
-from pytest_llmbench.ingest.sources import zstd
 from pytest_llmbench.ingest.sources.compressed import Stream
+from pytest_llmbench.ingest.sources.zstd import zstd
 from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.settings import Settings

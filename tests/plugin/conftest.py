@@ -19,7 +19,7 @@ from sessions import Judge, Judged, Write
 import pytest_llmbench
 from pytest_llmbench.baseline import read
 from pytest_llmbench.core.models import Baseline, Recipe
-from pytest_llmbench.ingest.sources import zstd  # noqa: F401
+from pytest_llmbench.ingest.sources.zstd import zstd  # noqa: F401
 from pytest_llmbench.launch.follow import watch
 
 # pytester forgets what a session imported: a second one would import it again, and compare enums of two modules

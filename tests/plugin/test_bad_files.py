@@ -19,8 +19,9 @@ from sessions import Judge
 
 from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.ingest.discover import find_runs
-from pytest_llmbench.ingest.sources import compressed, files, zstd
+from pytest_llmbench.ingest.sources import compressed, files
 from pytest_llmbench.ingest.sources.stores import Stores
+from pytest_llmbench.ingest.sources.zstd import zstd
 from pytest_llmbench.pipeline.catalog import load
 from pytest_llmbench.pipeline.find_runs import ingest
 from pytest_llmbench.pipeline.settings import Settings

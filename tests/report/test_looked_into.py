@@ -13,7 +13,8 @@ from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from written_archives import archive
 
 from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
-from pytest_llmbench.ingest.sources import files, zstd
+from pytest_llmbench.ingest.sources import files
+from pytest_llmbench.ingest.sources.zstd import zstd
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.measure import measure
 from pytest_llmbench.pipeline import log_excerpt as quoting

@@ -76,7 +76,7 @@ class LogCache:
         new = [reading for reading in new if reading.state]
         if len(new) < WORTH_FILES and sum(reading.state.size for reading in new if reading.state) < WORTH_BYTES:
             return
-        from pytest_llmbench.ingest.sources import zstd
+        from pytest_llmbench.ingest.sources.zstd import zstd
 
         with contextlib.suppress(OSError, MemoryError):
             # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
@@ -92,7 +92,7 @@ class LogCache:
 
     def _load(self) -> Sequence[FileReading]:
         """Return what the cache file holds: nothing where it is absent, damaged, of another version or of others."""
-        from pytest_llmbench.ingest.sources import zstd
+        from pytest_llmbench.ingest.sources.zstd import zstd
 
         try:
             data = self._read_signed()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bz2 import BZ2Decompressor
     from lzma import LZMADecompressor
 
-    from pytest_llmbench.ingest.sources.zstd import ZstdDecompressor
+    from pytest_llmbench.ingest.sources.zstd import zstd
 
 # Compressed bytes that are decompressed at once: gzip makes at most 4 MiB of text of them.
 SLICE = 4096
@@ -70,7 +70,7 @@ class Decoder(Protocol):
 class LimitedDecoder:
     """A decoder of bzip2, xz or zstd that returns its text in parts: call it without data for the next part."""
 
-    def __init__(self, decoder: BZ2Decompressor | LZMADecompressor | ZstdDecompressor) -> None:
+    def __init__(self, decoder: BZ2Decompressor | LZMADecompressor | zstd.ZstdDecompressor) -> None:
         self._decoder = decoder
 
     @property
@@ -185,9 +185,9 @@ def _make_gzip() -> Decoder:
 
 
 def _make_zstd() -> Decoder:
-    from pytest_llmbench.ingest.sources.zstd import DecompressionParameter, ZstdDecompressor
+    from pytest_llmbench.ingest.sources.zstd import zstd
 
-    return LimitedDecoder(ZstdDecompressor(options={DecompressionParameter.window_log_max: WINDOW_LOG}))
+    return LimitedDecoder(zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}))
 
 
 def _make_xz() -> Decoder:
@@ -214,9 +214,9 @@ def _list_errors() -> tuple[type[Exception], ...]:
     """Return what the decoders raise for data that are none."""
     import lzma
 
-    from pytest_llmbench.ingest.sources.zstd import ZstdError
+    from pytest_llmbench.ingest.sources.zstd import zstd
 
-    return zlib.error, lzma.LZMAError, ZstdError, OSError, EOFError, ValueError
+    return zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError
 
 
 def _slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -3,38 +3,8 @@
 import sys
 
 if sys.version_info >= (3, 14):
-    from compression.zstd import (
-        CompressionParameter,
-        DecompressionParameter,
-        ZstdCompressor,
-        ZstdDecompressor,
-        ZstdDict,
-        ZstdError,
-        compress,
-        decompress,
-        get_frame_info,
-    )
+    from compression import zstd
 else:
-    from backports.zstd import (
-        CompressionParameter,
-        DecompressionParameter,
-        ZstdCompressor,
-        ZstdDecompressor,
-        ZstdDict,
-        ZstdError,
-        compress,
-        decompress,
-        get_frame_info,
-    )
+    from backports import zstd
 
-__all__ = [
-    "CompressionParameter",
-    "DecompressionParameter",
-    "ZstdCompressor",
-    "ZstdDecompressor",
-    "ZstdDict",
-    "ZstdError",
-    "compress",
-    "decompress",
-    "get_frame_info",
-]
+__all__ = ["zstd"]

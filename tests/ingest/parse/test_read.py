@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.parse.dialect_reader import load_reader
 from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending, read_log
 from pytest_llmbench.ingest.parse.records import Tally
-from pytest_llmbench.ingest.sources import zstd
+from pytest_llmbench.ingest.sources.zstd import zstd
 
 
 def test_of_two_dialects_the_one_with_more_steps_counts() -> None:

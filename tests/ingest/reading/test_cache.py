@@ -17,7 +17,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.models import RegexDialect
 from pytest_llmbench.ingest.reading import cache as log_cache
 from pytest_llmbench.ingest.reading.cache import LogCache, hash_parser
-from pytest_llmbench.ingest.sources import zstd
+from pytest_llmbench.ingest.sources.zstd import zstd
 from pytest_llmbench.pipeline.settings import cache_folder
 
 DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")

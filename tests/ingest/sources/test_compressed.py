@@ -15,8 +15,9 @@ import pytest
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.ingest.parse.read import read_log
-from pytest_llmbench.ingest.sources import compressed, zstd
+from pytest_llmbench.ingest.sources import compressed
 from pytest_llmbench.ingest.sources.compressed import SLICE, Stream
+from pytest_llmbench.ingest.sources.zstd import zstd
 
 TEXT = b"".join(b"step %d of 15000, loss 4.2\n" % number for number in range(15_000))
 CHECKSUM: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}  # as the command `zstd` writes
