@@ -191,24 +191,25 @@ def runs_of_one_configuration(folder: Path, count: int) -> None:
     _write_runs(folder, count)
 
 
-@case(15_000)
-def short_runs_of_one_configuration(folder: Path, count: int) -> None:
-    """Write runs with two steps of one configuration."""
+def _write_short_runs(folder: Path, count: int, model: str) -> None:
+    """Write runs with two steps, each in a folder of its own; `model` may contain the number of the run."""
     for number in range(count):
-        place = folder / f"pretrain_llama3.1_8b_bf16_gpus8_{1_750_000_000 + 600 * number}"
+        place = folder / f"pretrain_{model.format(number)}_bf16_gpus8_{1_750_000_000 + 600 * number}"
         place.mkdir()
         text = _step(0, 2, 7.3 + number / 1e6) + _step(1, 2, 7.2 + number / 1e6)
         (place / NAME.format(1_000_000 + number)).write_text(text)
+
+
+@case(15_000)
+def short_runs_of_one_configuration(folder: Path, count: int) -> None:
+    """Write runs with two steps of one configuration."""
+    _write_short_runs(folder, count, "llama3.1_8b")
 
 
 @case(15_000)
 def runs_of_unknown_models(folder: Path, count: int) -> None:
     """Write runs of two steps, each of another model without a baseline."""
-    for number in range(count):
-        place = folder / f"pretrain_model{number}_7b_bf16_gpus8_{1_750_000_000 + 600 * number}"
-        place.mkdir()
-        text = _step(0, 2, 7.3 + number / 1e6) + _step(1, 2, 7.2 + number / 1e6)
-        (place / NAME.format(1_000_000 + number)).write_text(text)
+    _write_short_runs(folder, count, "model{}_7b")
 
 
 # --- logs --------------------------------------------------------------------------------------------------
