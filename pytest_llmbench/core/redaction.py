@@ -126,7 +126,7 @@ class Redactor:
 
     def redact_named(self, name: str, text: str) -> str:
         """Return the value of a variable without secrets: nothing of it is shown if its name tells of one."""
-        if find_kind(name) is not None and is_assigned_secret(name, text, loose=False):
+        if is_assigned_secret(name, text, loose=False):
             return MASK
         return self.redact(text)
 
