@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from pytest_llmbench.core.models import EndingCode, Identity, Key, Reason, Run, UnmatchedRun
 from pytest_llmbench.pipeline.settings import Settings
+
+JOINED = "other-unmatched-runs"
+"""The id of the item of all unmatched runs without an item of their own."""
 
 
 def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[UnmatchedRun]:
@@ -34,6 +38,25 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
                 summary=texts[0].partition("; ")[0] if reason is Reason.UNREADABLE else identity.summary,
                 advice="" if reason is Reason.UNREADABLE else identity.advice,
             )
+
+
+def join_unmatched(runs: Sequence[UnmatchedRun]) -> UnmatchedRun:
+    """Join unmatched runs into one, whose item fails wherever an item of any of them would."""
+    first = runs[0]
+    return replace(
+        first,
+        id=JOINED,
+        text=f"{len(runs):,} more unmatched runs, {first.id} ({first.text}) among them",
+        candidates=_join_keys(run.candidates for run in runs),
+        nearest=(),
+        about=_join_keys(run.about for run in runs),
+        started=None,
+        advice="",
+    )
+
+
+def _join_keys(keys: Iterable[tuple[Key, ...]]) -> tuple[Key, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(keys)))
 
 
 def explain_unmatched(run: Run) -> tuple[Reason, list[str]]:

@@ -112,7 +112,7 @@ def _list_remarks(session: Session) -> list[str]:
     untold = [stray for stray in results.unmatched if stray.id not in reported]
     remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}" for stray in untold[:5]]
     if len(untold) > 5:
-        of_fail = f"only {MOST_UNMATCHED:,} have an item, and `llmbench summary` lists all"
+        of_fail = f"only {MOST_UNMATCHED:,} have an item, the last for all others; `llmbench summary` lists all"
         advice = of_fail if session.settings.unmatched == "fail" else "--llmb-unmatched=fail makes an item of each"
         remarks.append(f"{len(untold) - 5:,} more runs were not judged: {advice}")
     if cost := sum_session(select_worst(session.described), results.planned_hours):

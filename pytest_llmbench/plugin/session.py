@@ -318,15 +318,21 @@ class Session:
 
     @property
     def failing_unmatched(self) -> tuple[UnmatchedRun, ...]:
-        """The unmatched runs that have an item of their own, at most MOST_UNMATCHED: none where they are only listed. A
-        recording has those of unreadable marks: what it records may be a run of an A/B."""
+        """The unmatched runs with an item, at most MOST_UNMATCHED, of which the last then joins all others.
+
+        None if they are only listed. A recording has those of unreadable marks: what it records may be a run of an A/B.
+        """
         if self.settings.unmatched != "fail":
             return ()
         recording = self.settings.record is not None
         runs = [run for run in self.results.unmatched if not recording or run.reason is Reason.MARK_UNREADABLE]
-        if len(runs) > MOST_UNMATCHED:  # what cannot be read comes first: it is rarer, and may hide any run
+        if len(runs) > MOST_UNMATCHED:
+            from pytest_llmbench.pipeline.unmatched import join_unmatched
+
+            # What cannot be read comes first: it is rarer, and may hide any run.
             runs.sort(key=lambda run: run.reason not in (Reason.UNREADABLE, Reason.MARK_UNREADABLE))
-        return tuple(runs[:MOST_UNMATCHED])
+            runs = [*runs[: MOST_UNMATCHED - 1], join_unmatched(runs[MOST_UNMATCHED - 1 :])]
+        return tuple(runs)
 
     def pack_for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""

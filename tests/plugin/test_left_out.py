@@ -284,6 +284,24 @@ def test_newer_run_of_another_gpu_type_is_unmatched(
 
 
 @pytest.mark.slow
+def test_selection_fails_on_an_unmatched_run_without_an_item_of_its_own(
+    other_gpu: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "Training epoch 0, iteration 0/0 | global_step: 0 | reduced_train_loss: 11.0 | train_step_timing in s: 7.3"
+    newer = int((datetime.now(UTC) - timedelta(hours=1)).timestamp())
+    for number in range(4):
+        unknown = other_gpu / f"pretrain_model{number}_7b_bf16_gpus8_{newer + number}"
+        unknown.mkdir()
+        (unknown / f"log-account.pretrain_{number}_0.out").write_text(f"{line}{number}\n")
+    monkeypatch.setattr(session, "MOST_UNMATCHED", 2)
+    code, names, told = red(other_gpu, pytester, "-k", GROK[2])
+    assert code == 1
+    assert names == ["stray other-unmatched-runs"]
+    (outcome,) = [outcome for outcome in told["outcomes"] if outcome["kind"] == "stray"]
+    assert outcome["text"].startswith("4 more unmatched runs")
+
+
+@pytest.mark.slow
 def test_unmatched_run_outside_the_selection_is_a_caution(other_gpu: Path, pytester: pytest.Pytester) -> None:
     code, names, told = red(other_gpu, pytester, "-k", "llama3.1_8b")
     assert (code, names) == (0, [])
@@ -423,7 +441,8 @@ def test_unmatched_runs_without_an_item_are_counted(
     text = " ".join(done.stdout.str().split())
     if workers == "-n0":
         assert len(reasons) == 3
-        assert "3 more runs were not judged: only 3 have an item, and `llmbench summary` lists all" in text
+        assert "4 more runs were not judged: only 3 have an item, the last for all others; `llmbench summary`" in text
+        assert "9 more unmatched runs, " in text
     else:
         assert len(reasons) == 11
         assert "more runs were not judged" not in text
