@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
@@ -48,7 +48,7 @@ NESTED = (*_LISTS, "environment")
 REMOVE = "restore a copy, or remove what that session said: DELETE FROM {} WHERE session = '{}'"
 
 
-_NEVER, _EVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: int) -> Rows:
@@ -282,20 +282,19 @@ def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> d
     with connect(place, writes=False) as connection:
         if not has_tables(connection, place.shown):
             return {}
-        return _read_last_days(connection, configurations, place.latest or _EVER)
+        return _read_last_days(connection, configurations, place)
 
 
 def _read_last_days(
-    connection: Connection, configurations: Collection[str], latest: datetime
+    connection: Connection, configurations: Collection[str], place: StoreLocation
 ) -> dict[str, tuple[StoredRun, ...]]:
     first_days = _find_first_days(connection, configurations)
-    runs = _read_runs(connection, configurations, first_days, latest)
+    runs = _read_runs(connection, configurations, first_days, place)
     # Days on which a configuration only has verdicts that are not shown do not count: then older ones do.
     short = [name for name in first_days if _count_days(runs.get(name, ())) < LAST]
     if short:
-        runs |= _read_runs(connection, short, {}, latest)
-    last_days = {name: _select_last_days(runs[name], latest) for name in configurations if name in runs}
-    return {name: of_name for name, of_name in last_days.items() if of_name}
+        runs |= _read_runs(connection, short, {}, place)
+    return {name: _select_last_days(runs[name]) for name in configurations if name in runs}
 
 
 def _find_first_days(connection: Connection, configurations: Collection[str]) -> dict[str, datetime]:
@@ -317,16 +316,17 @@ def _find_first_days(connection: Connection, configurations: Collection[str]) ->
 
 
 def _read_runs(
-    connection: Connection, configurations: Collection[str], first_days: Mapping[str, datetime], latest: datetime
+    connection: Connection, configurations: Collection[str], first_days: Mapping[str, datetime], place: StoreLocation
 ) -> dict[str, list[StoredRun]]:
     """Return by configuration its runs; of those in `first_days` older ones than all of these days may be missing."""
     # The run's configuration is the same, but would be searched first: verdicts in their order are read twice as fast.
     wanted = _select_shown().where(VERDICT.c.configuration.in_(configurations), RUN.c.started.is_not(None))
+    wanted = wanted.where(is_in_time(place, SESSION), is_in_time(place, RUN))
     if first_days:
         others = [name for name in configurations if name not in first_days]
         wanted = wanted.where(or_(RUN.c.started >= min(first_days.values()), RUN.c.configuration.in_(others)))
     runs = defaultdict(list)
-    for name, run in _make_stored_runs(connection.execute(wanted.order_by(VERDICT.c.id)).all(), latest):
+    for name, run in _make_stored_runs(connection.execute(wanted.order_by(VERDICT.c.id)).all()):
         runs[name].append(run)
     return runs
 
@@ -345,14 +345,14 @@ def _select_shown() -> Select[Any]:
     return joined.where(VERDICT.c.verdict.in_(SHOWN))
 
 
-def _make_stored_runs(rows: Iterable[Sequence[Any]], latest: datetime) -> Iterable[tuple[str, StoredRun]]:
+def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
     """Return each run once for each window, with the verdict of the session that began last, and its configuration."""
     make_window, parse = cache(Window), cache(parse_environment)  # they repeat themselves night after night
     last = {}
     # A session that was added late was stored after others that had begun after it.
-    rows = sorted(rows, key=itemgetter(0))
-    rows = rows[: bisect_right(rows, convert_to_stored(latest), key=itemgetter(0))]
-    for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in rows:
+    for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in sorted(
+        rows, key=itemgetter(0)
+    ):
         window = make_window(first, last_step, statistic)
         fields = (started.replace(tzinfo=UTC), job_id, logs, window, parse(environment), *judged)
         last[number, first, last_step, statistic] = name, _make_stored_run(fields)
@@ -390,10 +390,9 @@ def _count_days(runs: Sequence[StoredRun]) -> int:
     return len({run.started.date() for run in runs})
 
 
-def _select_last_days(runs: Iterable[StoredRun], latest: datetime) -> tuple[StoredRun, ...]:
-    """Return the runs of the last days until `latest`, oldest first."""
+def _select_last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
+    """Return the runs of the last days, oldest first."""
     dated = sorted(runs, key=_STARTED)
-    dated = dated[: bisect_right(dated, latest, key=_STARTED)]
     days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, dated))))
     if len(days) > LAST:
         dated = dated[bisect_left(dated, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :]
