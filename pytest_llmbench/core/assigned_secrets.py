@@ -1,4 +1,4 @@
-"""Values that a text gives to names that tell of a secret: `NAME=value`, JSON, YAML, arguments, headers, tables."""
+"""Find the values of secret names in a text: `NAME=value`, JSON, YAML, arguments, headers, tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLOSING = ".,;:)]}\\"
 
 
 def find_assigned(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the values that a text gives to names that tell of a secret, in whatever notation."""
+    """Yield the (start, end) indexes of the values of secret names in a text, in any notation."""
     if not any(sign in text for sign in _SIGNS):
         return
     pattern, index = re.compile(_ASSIGNED), 0
@@ -74,13 +74,13 @@ def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
 
 
 def _is_code(value: str, telling: str) -> bool:
-    """True for `os.environ[...`, which calls something; a password may have a bracket in it."""
+    """True for a call or subscript such as `os.environ[...`; a password may contain a bracket."""
     call = re.compile(_CALL)
     return bool(call.fullmatch(value) if telling.lower().startswith("pass") else call.match(value))
 
 
 def _fits(text: str, match: re.Match[str], before: str) -> bool:
-    """True if a name and a value belong together, which they do not in `arn:aws:secretsmanager:1:secret:name`."""
+    """True if the value belongs to the name; false in `arn:aws:secretsmanager:1:secret:name`."""
     if match["sign"] == ":" and text[match.end() - 1] == ":" and text[match.start() - 1 : match.start()] == ":":
         return False
     if match["comma"] is not None:
@@ -96,13 +96,13 @@ def _begins_line(text: str, start: int) -> bool:
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:
-    """True if a line has nothing but this name and its value, as in YAML and files of settings."""
+    """True if the line contains only this name and its value, as in YAML and configuration files."""
     line = text[max(0, start - 80) : start].rpartition("\n")[2]
     return " " not in line.strip(" -\t") and not text[end : end + 80].partition("\n")[0].strip()
 
 
 def _strip(value: str) -> str:
-    """Return a value without what closes the brackets and sentences around it, nor the arguments that follow it."""
+    """Strip closing brackets, punctuation and the following arguments from the end of a value."""
     if "," in value:
         value = re.split(r",(?=[\w.-]+=)", value, maxsplit=1)[0]
     return re.split(r";|\\+[nrt]", value, maxsplit=1)[0].rstrip(_CLOSING) if not value.startswith(";") else value

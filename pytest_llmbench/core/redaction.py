@@ -107,7 +107,7 @@ class Redactor:
         return Redactor(self._values.union(values))
 
     def without(self, names: Iterable[str]) -> Redactor:
-        """Return one that shows the values that are whole components of these names, which are no secrets."""
+        """Return a redactor that shows values that are whole components of these public names."""
         parts = [value for value in self._values if is_identifier(value)]
         if not parts:
             return self
@@ -125,13 +125,13 @@ class Redactor:
         return hide_tokens(text)
 
     def redact_named(self, name: str, text: str) -> str:
-        """Return the value of a variable without secrets: nothing of it is shown if its name tells of one."""
+        """Redact the value of a variable: all of it if the variable has a secret name."""
         if is_assigned_secret(name, text, loose=False):
             return MASK
         return self.redact(text)
 
     def redact_lines(self, lines: Iterable[str]) -> list[str]:
-        """Return as many lines of one text without secrets, also without the lines of a private key."""
+        """Redact the lines of one text, including those of a private key; returns as many lines."""
         hidden = hide_tokens("\n".join(lines)).split("\n")
         return [MASK if is_line_of_key(line) else self.redact(line) for line in hidden]
 

@@ -1,8 +1,8 @@
-"""The rules by which a secret is found in a text that anybody wrote: notations, URLs, headers, forms of tokens.
+"""Find secrets in any text by their notation: assignments, URLs, headers, token formats.
 
-One table, RULES: texts in lower case, one of which occurs wherever the rule finds something, and the finder. One
-search finds the texts of all rules, and no pattern is compiled before one of its texts has occurred. Repetitions are
-bounded, so that time grows with the length of a text and not with its square.
+RULES is the one table: each rule has keywords in lower case and a finder. One search looks for the keywords of all
+rules, and a pattern is compiled when one of its keywords first occurs. Repetitions in patterns are bounded, so that the
+time grows linearly with the length of a text.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 MASK = "***"
 
 Finder = Callable[[str], Iterable[tuple[int, int]]]
-"""Yields where secrets begin and end in a text, in order."""
+"""Yields the (start, end) indexes of the secrets in a text, in order."""
 
 Rules = tuple[tuple[tuple[str, ...], Finder], ...]
-"""Texts in lower case, one of which occurs wherever the finder finds something, and the finder."""
+"""Pairs of keywords in lower case and a finder. Every match of the finder contains one of the keywords."""
 
 SHORT = 1000  # characters: texts up to this length are remembered, as those of a session repeat themselves
 
@@ -49,7 +49,7 @@ _BEFORE_VALUE = r"\s{0,3}[:=,]\s{0,3}[\\\[(]{0,2}[\"']?"
 
 
 def find_pattern(pattern: str, accept: Callable[[str], bool] | None = None) -> Finder:
-    """Return a finder of the groups of a pattern, or of all that it matches if it has none."""
+    """Return a finder for the last group of a pattern, or for whole matches if it has no group."""
     return partial(_find_pattern, pattern, accept)
 
 
@@ -159,7 +159,7 @@ TOKENS = (
     (("sk-",), rf"{_START}sk-(?:ant|proj|svcacct|admin|or|live|test)-([\w-]{{20,}})"),
     (("sk-",), rf"{_START}sk-([A-Za-z0-9]{{32,}}|[A-Za-z0-9]{{20}}T3BlbkFJ[\w-]*)"),
 )
-"""Forms of tokens that the collection lacks, or has narrower than they occur; the group is what has to look random."""
+"""Token formats that are missing from the collection, or narrower there. A group, if any, has to look random."""
 
 _BLOCK = (
     r"-----BEGIN[ A-Z0-9_-]{0,60}PRIVATE KEY(?: BLOCK)?-----"
@@ -238,7 +238,7 @@ RULES: Rules = (
 
 
 def hide_tokens(text: str) -> str:
-    """Return a text with `***` for every secret that a rule finds in it, whoever wrote it."""
+    """Replace every secret that a rule finds in a text by `***`."""
     if len(text) < 8:
         return text
     return _hide_remembered(text) if len(text) <= SHORT else _hide(text)
@@ -263,7 +263,7 @@ _hide_remembered = lru_cache(maxsize=4096)(_hide)
 
 @cache
 def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
-    """Return all rules, a search for their texts, and for each text the numbers of the rules that need one like it."""
+    """Return all rules, the search for their keywords, and the numbers of the rules of each keyword."""
     from ahocorasick_rs import BytesAhoCorasick
 
     rules = (*RULES, *list_token_rules())
@@ -275,7 +275,7 @@ def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
 
 
 def list_token_rules() -> Rules:
-    """Return the forms of tokens: ours and the collection's."""
+    """Return the rules for token formats: ours, then the collection's."""
     from pytest_llmbench.core.token_rules import TOKEN_RULES
 
     ours = [(keywords, partial(_find_token, pattern)) for keywords, pattern in TOKENS]
@@ -289,7 +289,7 @@ def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text with `***` in these places; what has several lines keeps them."""
+    """Replace these (start, end) spans of a text by `***`, once for each line of a span."""
     pieces, end = [], 0
     for start, stop in spans:
         pieces += [text[end:start], MASK + "".join("\n" + MASK for _ in range(text.count("\n", start, stop)))]

@@ -156,7 +156,7 @@ def is_line_of_key(line: str) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """True for what stands in the place of a value: `None`, `$NAME`, `<token>`, `***`."""
+    """True for a placeholder such as `None`, `$NAME`, `<token>` or `***`."""
     return bool(re.fullmatch(_PLACEHOLDER, value))
 
 

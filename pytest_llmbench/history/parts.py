@@ -1,4 +1,4 @@
-"""A history in parts: sessions, as many as are read at once, so that memory does not grow with the store."""
+"""Divide a history into parts of some thousand verdicts, so that memory does not grow with the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that may go: old ones, and those whose clock was wrong, which begin later than now and count nowhere."""
+"""Remove old sessions, and sessions that a wrong clock dates later than now."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Statements:
 
 
 class _Carried:
-    """What stands as it was stated, segment after segment."""
+    """The statements that apply to a segment, for one segment after the other."""
 
     def __init__(self, statements: Sequence[Statement]) -> None:
         """Begin before the first segment; the statements are in the order of the log."""
@@ -159,9 +159,9 @@ class _Carried:
         self._is_current = True  # whether `_selected` is what `_values` hold
 
     def select(self, end: int, first_line: int) -> tuple[Statement, ...]:
-        """Return what counts for a segment that begins on a line, behind one that ends on another line.
+        """Return the statements that apply to the segment from `first_line` on, after one that ends on line `end`.
 
-        A field that is stated between these lines counts as it is stated there.
+        Statements between these two lines replace earlier ones of the same field.
         """
         self._add_up_to(end)
         stop = bisect_right(self._statements, first_line, lo=self._place, key=_get_line)
@@ -184,7 +184,7 @@ class _Carried:
 
 
 def _keep(values: dict[StatedField, dict[str, Statement]], statement: Statement) -> None:
-    """Keep a statement behind those before it, each value of a field once."""
+    """Append a statement to those of its field; an earlier one with the same value is dropped."""
     of_field = values.setdefault(statement.field, {})
     of_field.pop(statement.value, None)
     of_field[statement.value] = statement
