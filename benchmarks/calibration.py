@@ -23,10 +23,10 @@ from procedures import PROCEDURES
 from scenarios import RUNS, SCENARIOS, TOLERANCE, cases
 from scipy.stats import binomtest
 
-from pytest_llmbench.core.models import Verdict
+from pytest_llmbench.core.codes import Verdict
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.log_records import Floats
 
 CHANGES = (0.0, 0.02, 0.03, 0.05, 0.07, 0.10)
 MARGIN = TOLERANCE.fraction

@@ -20,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.core.models import Noise, SideAnswer, SideEstimate, SideRun
+from pytest_llmbench.comparison.comparison_records import SideAnswer, SideEstimate, SideRun
+from pytest_llmbench.comparison.unpaired import MARGIN, Sides, compare_all
+from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.unpaired import MARGIN, Sides, compare_all
 
 ASSUMED_CV = 0.01
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)

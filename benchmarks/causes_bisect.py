@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.core.models import BisectAnswer, BisectOutcome, NextTrial, Noise, Trial, TrialOutcome
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
 from pytest_llmbench.judge.bisect import BisectSettings, next_step
 
 

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.core.models import NextTrial, Noise, PairedAnswer, PairedOutcome, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.judge.noise import pool
 from pytest_llmbench.judge.paired import PairedSettings, next_step
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.core.models import ProbeOutcome
-from pytest_llmbench.judge.probe import MOST_RUNS, decide_probe
+from pytest_llmbench.core.trial_records import ProbeOutcome
+from pytest_llmbench.tools.probe.probe_decision import MOST_RUNS, decide_probe
 
 PROMISED = 0.05
 

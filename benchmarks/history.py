@@ -25,7 +25,7 @@ from environment import ENVIRONMENT
 from generator import write_run
 from generator.__main__ import shipped
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.history import record
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_llmbench.core.models import ParsedLog
+from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.runtime import count_processors
-from pytest_llmbench.ingest.discover import find_runs
-from pytest_llmbench.ingest.parse.collect import LogCollector
-from pytest_llmbench.ingest.parse.read import BLOCK, parse_blocks, read_log
-from pytest_llmbench.ingest.parse.scan import MarkerSearch
-from pytest_llmbench.ingest.reading.cache import LogCache
-from pytest_llmbench.ingest.reading.reader import Reading
-from pytest_llmbench.ingest.sources.files import File
-from pytest_llmbench.ingest.sources.stores import Stores
+from pytest_llmbench.logs.collect import LogCollector
+from pytest_llmbench.logs.log_reader import BLOCK, parse_blocks, read_log
+from pytest_llmbench.logs.reading.cache import LogCache
+from pytest_llmbench.logs.reading.reader import Reading
+from pytest_llmbench.logs.scan import MarkerSearch
+from pytest_llmbench.logs.sources.files import File
+from pytest_llmbench.logs.sources.stores import Stores
+from pytest_llmbench.runs.discover.discovery import find_runs
 
 CACHE = "--cache="
 LARGEST = 1 << 62

@@ -20,10 +20,10 @@ from generator import write_run
 from generator.__main__ import shipped
 
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.pipeline import evaluate
-from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.session import evaluate
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.collect_runs import ingest
+from pytest_llmbench.session.settings import Settings
 
 Result = TypeVar("Result")
 

@@ -37,9 +37,9 @@ ENVIRONMENT = Path(sys.prefix)
 STRATA = (
     "judge",
     "measure",
-    "ingest/parse",
-    "ingest/discover",
-    "pipeline/outcomes.py",
+    "logs",
+    "runs/discover/discovery",
+    "session/outcomes.py",
     "pipeline/launch",
     "history",
 )

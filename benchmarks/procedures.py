@@ -12,7 +12,8 @@ import numpy as np
 from fleet import WINDOW
 from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 
-from pytest_llmbench.core.models import Evidence, Judgement, Look, Noise, Verdict
+from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look, Noise
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability

@@ -20,9 +20,9 @@ from log_damages import DAMAGES, ENCODINGS, HARMLESS, Damage
 from log_strategies import NAMES, NOISE, written
 from written_logs import nemo2_run
 
-from pytest_llmbench.core.dialects import DIALECTS
-from pytest_llmbench.ingest.parse import checkpoints, endings, facts
-from pytest_llmbench.ingest.sources.zstd import zstd
+from pytest_llmbench.logs import checkpoints, endings, facts
+from pytest_llmbench.logs.dialect_table import DIALECTS
+from pytest_llmbench.logs.sources.zstd import zstd
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

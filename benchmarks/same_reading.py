@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,18 +21,18 @@ import numpy as np
 import pytest_llmbench
 
 
-def module(name: str, before: str) -> Any:
-    """Return a module of the package, also of a commit in which it had another name."""
-    try:
-        return import_module(name)
-    except ImportError:
-        return import_module(before)
+def find_module(*names: str) -> Any:
+    """Return the first module that the package has; other commits call it by another name."""
+    for name in names[:-1]:
+        with suppress(ImportError):
+            return import_module(f"pytest_llmbench.{name}")
+    return import_module(f"pytest_llmbench.{names[-1]}")
 
 
-models = module("pytest_llmbench.core.models", "pytest_llmbench.models")
-parse = module("pytest_llmbench.ingest.parse.read", "pytest_llmbench.parse.read")
-archives = module("pytest_llmbench.ingest.sources.packed", "pytest_llmbench.files.packed")
-stores = module("pytest_llmbench.ingest.sources.stores", "pytest_llmbench.files.stores")
+models = find_module("core.baseline_records", "core.models.baselines")
+parse = find_module("logs.log_reader", "ingest.parse.read")
+archives = find_module("logs.sources.packed", "ingest.sources.packed")
+stores = find_module("logs.sources.stores", "ingest.sources.stores")
 
 LEFT_OUT = ("sha256", "fingerprint")
 """Of these a change is meant."""

@@ -14,29 +14,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from fleet import WINDOW, Expected, trimmed_means
 
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core.baseline_records import (
     Architecture,
     Baseline,
     BaselineKind,
     Configuration,
-    Evidence,
-    Identity,
     Key,
-    Measurement,
     Parallelism,
     Recording,
-    Run,
-    RunFiles,
     Source,
     Tolerance,
     Window,
 )
+from pytest_llmbench.core.judgement_records import Evidence
+from pytest_llmbench.core.run_records import Identity, Measurement, Run, RunFiles
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.estimate import estimate_prior
 from pytest_llmbench.judge.run_selection import list_before_newest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.log_records import Floats
 
 TOLERANCE = Tolerance(0.05)
 ASSUMED_CV = 0.01

@@ -43,7 +43,14 @@ def main(folder: Path) -> None:
             launch = ("-k", "fake", "--llmb-launch", "--llmb-repeats=1", f"--llmb-nodelist={','.join(nodes)}")
             call(cluster, folder, "pytest", "-q", *launch, "--llmb-history=h.db")
             date_back(folder / "h.db", began, timedelta(days=NIGHTS - night))
-            _, text = call(cluster, folder, "pytest_llmbench.cli.main", "nodes", "--history=h.db", "--json=nodes.json")
+            _, text = call(
+                cluster,
+                folder,
+                "pytest_llmbench.cli.main",
+                "nodes",
+                "--history=h.db",
+                "--json=nodes.json",
+            )
             described = json.loads((folder / "nodes.json").read_text())
             named = [name for suspect in described["named"] for name in suspect["nodes"]]
             print(f"night {night + 1:2}: {' '.join(nodes)}: {described['answer']} {' '.join(named)}", flush=True)

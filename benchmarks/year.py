@@ -24,7 +24,8 @@ from pytest_llmbench.judge.changes import LevelShift, find_level_shifts, find_sl
 from pytest_llmbench.judge.noise import estimate_fleet_correlation
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats, Noise
+    from pytest_llmbench.core.judgement_records import Noise
+    from pytest_llmbench.core.log_records import Floats
 
 CONFIGURATIONS = 82
 NIGHTS = 365

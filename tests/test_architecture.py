@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,16 +18,25 @@ import pytest
 import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
-FLOORS = {"core": 1, "pipeline": 4} | dict.fromkeys(("plugin", "suite", "cli"), 5)
-FLOORS |= dict.fromkeys(("ingest", "measure", "judge", "launch", "history", "baseline", "report"), 3)
-"""docs/architecture.md draws them: an import goes to a lower floor or stays in its room."""
+LAYERS = (
+    ("core",),
+    ("logs",),
+    ("runs", "judge", "baseline", "history", "report"),
+    ("session",),
+    ("launch", "comparison"),
+    ("tools",),
+    ("plugin", "suite", "cli"),
+)
+"""From the bottom up, as docs/architecture.md lists them: an import goes down or stays in its package."""
+
+LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "experiments"
 
-FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli",)}
+FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli", "tools")}
 """Which rooms know a program that people start."""
 
-OPENS = ("ingest/sources/", "ingest/reading/cache.py", "core/userfile.py")
+OPENS = ("logs/sources/", "logs/reading/cache.py", "core/userfile.py")
 """What reads files of users, and the cache of what was read."""
 KEEPS = ("report/", "baseline/", "history/", "launch/")
 """What keeps files of its own, and reads them back."""
@@ -70,6 +80,17 @@ class Module(NamedTuple):
         """The folder under the package, or the file name of a module at the package's root."""
         return self.path.partition("/")[0]
 
+    @property
+    def name(self) -> str:
+        """The dotted name, of a package without `__init__`."""
+        return f"pytest_llmbench/{self.path}".removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+    @property
+    def packages(self) -> set[str]:
+        """The packages directly under `pytest_llmbench` that the module imports from."""
+        names = (name.split(".") for name in self.imports if name.startswith("pytest_llmbench."))
+        return {name[1] for name in names} - {"__version__"}
+
 
 def parse_module(path: Path) -> Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -105,15 +126,46 @@ def test_root_contains_only_an_init_without_imports(modules: list[Module]) -> No
     assert [name for name in root.imports if name.startswith("pytest_llmbench.")] == []
 
 
-def test_an_import_goes_to_a_lower_floor_or_stays_in_its_room(modules: list[Module]) -> None:
+def test_imports_go_down_or_stay(modules: list[Module]) -> None:
+    upward = [
+        (module.path, other)
+        for module in modules
+        for other in module.packages - {module.room}
+        if module.room in LEVELS and LEVELS[other] >= LEVELS[module.room]
+    ]
+    assert upward == []
+
+
+def test_tools_do_not_import_each_other(modules: list[Module]) -> None:
     wrong = []
     for module in modules:
-        if module.path == "__init__.py":
+        parts = module.path.split("/")
+        if parts[0] != "tools":
             continue
-        names = (name.split(".") for name in module.imports if name.startswith("pytest_llmbench."))
-        others = {name[1] for name in names} - {module.room, "__version__"}
-        wrong += [(module.path, other) for other in others if FLOORS[other] >= FLOORS[module.room]]
+        allowed = {parts[1]} if len(parts) > 2 else set()
+        shared = {
+            Path(other.path).stem for other in modules if other.path.startswith("tools/") and other.path.count("/") == 1
+        }
+        used = {name.split(".")[2] for name in module.imports if name.startswith("pytest_llmbench.tools.")}
+        wrong += [(module.path, name) for name in used - allowed - shared]
     assert wrong == []
+
+
+def test_module_names_are_unique(modules: list[Module]) -> None:
+    stems = Counter(Path(module.path).stem for module in modules)
+    assert [name for name, count in stems.items() if count > 1 and name != "__init__"] == []
+
+
+def test_imports_form_no_circle(modules: list[Module]) -> None:
+    """Imports within functions and under TYPE_CHECKING count."""
+    graph: dict[str, set[str]] = {module.name: set() for module in modules}
+    for module in modules:
+        for name in module.imports:
+            target = name if name in graph else name.rpartition(".")[0]
+            if target in graph and target != module.name:
+                graph[module.name].add(target)
+    order = TopologicalSorter(graph)
+    order.prepare()  # raises CycleError with the modules of a circle
 
 
 RUNS = {
@@ -121,12 +173,12 @@ RUNS = {
         "launch/slurm/__init__.py",
         "launch/submit/setup.py",
         "launch/submit/candidate.py",
-        "ingest/reading/file_reader.py",
+        "logs/reading/file_reader.py",
     ),
     "posix_spawn": ("launch/submit/process.py",),
-    "multiprocessing": ("ingest/nccl/__init__.py",),
-    "pickle": ("plugin/session.py", "ingest/reading/file_reader.py"),
-    "import_module": ("plugin/configure.py", "plugin/collection.py", "ingest/parse/dialect_reader.py"),
+    "multiprocessing": ("tools/nccl/nccl_trace.py",),
+    "pickle": ("plugin/session.py", "logs/reading/file_reader.py"),
+    "import_module": ("plugin/configure.py", "plugin/collection.py", "logs/dialect_reader.py"),
 }
 """What starts programs, or makes code of bytes or names, and the modules that use it: on no file of a user."""
 
@@ -173,8 +225,8 @@ def _opens_file(call: ast.Call) -> bool:
     return _name(call) in FILE_CALLS if isinstance(call.func, ast.Attribute) else _name(call) == "open"
 
 
-def test_every_room_stands_on_a_floor(modules: list[Module]) -> None:
-    assert {module.room for module in modules if "/" in module.path} == FLOORS.keys()
+def test_every_package_has_a_layer(modules: list[Module]) -> None:
+    assert {module.room for module in modules if "/" in module.path} == LEVELS.keys()
 
 
 @pytest.mark.slow
@@ -267,7 +319,7 @@ print(json.dumps(facts))
 @pytest.mark.slow
 def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_they_were(tmp_path: Path) -> None:
     """Whoever calls pytest within a program goes on with it; and no library is loaded for what another night needs."""
-    code = JUDGE.format(heavy=HEAVY | {"pytest_llmbench.core.models.trials"})
+    code = JUDGE.format(heavy=HEAVY | {"pytest_llmbench.core.trial_records"})
     command = [sys.executable, "-c", code, f"--llmb-logs={EXAMPLES}", "--llmb-no-cache"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     seen = json.loads(done.stdout.splitlines()[-1])

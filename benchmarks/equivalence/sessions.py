@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
 EXAMPLES = "examples"
@@ -150,8 +149,13 @@ def run_command(command: str, folder: Path, tree: Path) -> list[str]:
         "XDG_CACHE_HOME": str(folder / ".cache"),
     }
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.remove(''); sys.argv[0] = {program!r}; "
-         f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=False)", *arguments],
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.remove(''); sys.argv[0] = {program!r}; "
+            f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=False)",
+            *arguments,
+        ],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -42,7 +42,7 @@ class Job:
 
 
 LIBRARIES = (
-    *("pytest", "numpy", "yaml", "pytest_llmbench.ingest.sources.zstd", "jinja2", "sqlalchemy.dialects.sqlite"),
+    *("pytest", "numpy", "yaml", "pytest_llmbench.logs.sources.zstd", "jinja2", "sqlalchemy.dialects.sqlite"),
     *("hyperscan", "ahocorasick_rs", "sqlite3", "xml.etree.ElementTree"),
 )
 
@@ -247,14 +247,14 @@ def write_log(dialect: str) -> Callable[[Path], None]:
 
 def load_parser() -> None:
     """Parse one line: this imports what the parser imports at its first use."""
-    from pytest_llmbench.ingest.parse.read import parse_blocks
+    from pytest_llmbench.logs.log_reader import parse_blocks
 
     parse_blocks([format_step("nemo2", 0, 1.5, START).encode()])
 
 
 def read_training_log(folder: Path, counting: Counting) -> str:
     """Read `training.log` as any session does."""
-    from pytest_llmbench.ingest.parse.read import read_log
+    from pytest_llmbench.logs.log_reader import read_log
 
     load_parser()
     with counting:
@@ -274,7 +274,7 @@ def write_large_log(folder: Path) -> None:
 
 def read_large_log(folder: Path, counting: Counting) -> str:
     """Read a large log block by block in one thread: threads that wait for each other execute a varying number."""
-    from pytest_llmbench.ingest.parse.read import parse_blocks
+    from pytest_llmbench.logs.log_reader import parse_blocks
 
     load_parser()
     with (folder / "training.log").open("rb") as file, counting:
@@ -305,8 +305,8 @@ def write_many_runs(folder: Path) -> None:
 
 def find_many_runs(folder: Path, counting: Counting) -> str:
     """Find 500 runs, reading no more of their logs than finding needs."""
-    from pytest_llmbench.ingest.discover import find_runs
-    from pytest_llmbench.ingest.sources.stores import Stores
+    from pytest_llmbench.logs.sources.stores import Stores
+    from pytest_llmbench.runs.discover.discovery import find_runs
 
     with counting:
         runs = find_runs([folder / "runs"], Stores()).runs
@@ -315,10 +315,10 @@ def find_many_runs(folder: Path, counting: Counting) -> str:
 
 def judge_many_runs(folder: Path, counting: Counting) -> str:
     """Judge each of 500 runs, which were found, read and measured before."""
-    from pytest_llmbench.pipeline import evaluate
-    from pytest_llmbench.pipeline.catalog import load
-    from pytest_llmbench.pipeline.find_runs import ingest
-    from pytest_llmbench.pipeline.settings import Settings
+    from pytest_llmbench.session import evaluate
+    from pytest_llmbench.session.catalog import load
+    from pytest_llmbench.session.collect_runs import ingest
+    from pytest_llmbench.session.settings import Settings
 
     settings = Settings(logs=(folder / "runs",), runs="each")
     catalog, now = load(settings), START + timedelta(days=20)

@@ -14,8 +14,8 @@ from generator.experiments import table, write_experiments
 from generator.plan import Ending
 from generator.runs import write_run
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
+from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.errors import LlmbenchError, did_you_mean
-from pytest_llmbench.core.models import Baseline
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ from generator.runs import own_job, write
 from generator.series import falling_loss
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Baseline
+    from pytest_llmbench.core.baseline_records import Baseline
 
 RECIPES = {"cs": "tensorwise", "mx": "mxfp8", "sc": "blockwise"}
 FULL_NAMES, SHORT_NAMES = (26, 2), (26, 8)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from generator.layouts import layout
 from generator.plan import Plan
 from generator.runs import write_plan
-from pytest_llmbench.core.models import Reason, Verdict
+from pytest_llmbench.core.codes import Reason, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pytest_llmbench.core.models import Baseline
+    from pytest_llmbench.core.baseline_records import Baseline
 
 PASS = Verdict.PASS, Reason.WITHIN_TOLERANCE
 REGRESSION = Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from generator import series
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Baseline
+    from pytest_llmbench.core.baseline_records import Baseline
 
 Ending = Literal["finished", "diverged", "time-limit", "killed"]
 LayoutName = Literal["results", "experiments", "workloads", "launcher", "sbatch", "local"]

@@ -17,7 +17,7 @@ from generator.preambles import node_count, node_name
 if TYPE_CHECKING:
     from pathlib import Path, PurePosixPath
 
-    from pytest_llmbench.core.models import Baseline
+    from pytest_llmbench.core.baseline_records import Baseline
 
 PREFIX_LENGTH = 10
 SCRIPT = """\

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Window
+    from pytest_llmbench.core.baseline_records import Window
 
 PRINTED_DIGITS = {"nemo1": 3, "nemo2": 4}
 MAXTEXT_DECIMALS = 3

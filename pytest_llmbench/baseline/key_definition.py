@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pytest_llmbench.core.models import BaselineKind
+from pytest_llmbench.core.baseline_records import BaselineKind
 from pytest_llmbench.core.yamlfile import Fields, Number, Spec, Text
 
 KINDS = tuple(kind.value for kind in BaselineKind)

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import COLUMNS, CONFIGURATION, DERIVED, NOT_GIVEN
+from pytest_llmbench.core.baseline_records import Architecture, Baseline, Contradiction, Erratum
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.core.metric_definitions import METRICS, is_logged
-from pytest_llmbench.core.models import Architecture, Baseline, Contradiction, Erratum
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
 

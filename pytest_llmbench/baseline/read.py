@@ -22,9 +22,7 @@ from pytest_llmbench.baseline.schema import (
     add_defaults,
     get_file_fields,
 )
-from pytest_llmbench.core.dialects import REGEX, name_regex_dialect
-from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core.baseline_records import (
     AcceptedValue,
     Architecture,
     Baseline,
@@ -43,9 +41,11 @@ from pytest_llmbench.core.models import (
     Tolerance,
     Window,
 )
+from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.core.userfile import is_there, leads_up, walk_folders
 from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
+from pytest_llmbench.logs.dialect_table import REGEX, name_regex_dialect
 
 
 def read_recipe(path: Path) -> Recipe:

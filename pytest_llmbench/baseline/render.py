@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.baseline.key_definition import KeyDefinition
 from pytest_llmbench.baseline.schema import CONFIGURATION, FILE, MODEL, NO_PEAK, RECORDED, format_decimal
+from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Budget, Key, Recipe, Tolerance
 from pytest_llmbench.core.errors import RecordError
-from pytest_llmbench.core.models import Baseline, BaselineKind, Budget, Key, Recipe, Tolerance
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec, Text
 
 

@@ -25,11 +25,9 @@ from pytest_llmbench.baseline.key_definition import (
     require,
 )
 from pytest_llmbench.baseline.launch_schema import LAUNCH
-from pytest_llmbench.core.definitions import load_definitions
-from pytest_llmbench.core.dialects import DIALECTS, RATE, REGEX, UNITS
+from pytest_llmbench.core.baseline_records import Budget, RunMatch, TimesOf, Tolerance, ToleranceSource
 from pytest_llmbench.core.flops import NO_FORMULA
 from pytest_llmbench.core.metric_definitions import BUDGETED
-from pytest_llmbench.core.models import Budget, RunMatch, TimesOf, Tolerance, ToleranceSource
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -41,6 +39,8 @@ from pytest_llmbench.core.yamlfile import (
     Text,
     YamlMapping,
 )
+from pytest_llmbench.logs.definitions import load_definitions
+from pytest_llmbench.logs.dialect_table import DIALECTS, RATE, REGEX, UNITS
 
 SCHEMA = "1"
 LATENT = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")

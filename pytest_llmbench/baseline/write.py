@@ -19,8 +19,8 @@ from pytest_llmbench.baseline.schema import (
     FILE,
 )
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Key, Recipe, Recording, Source
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import Baseline, BaselineKind, Key, Recipe, Recording, Source
 from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.core.userfile import is_there
 

@@ -1,4 +1,4 @@
-"""The command line of `llmbench`; and `llmbench chat`, which is one function: a session in a few lines."""
+"""The command line of `llmbench`: the commands of all tools in one parser."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from pytest_llmbench import __version__
-from pytest_llmbench.cli import Output, Parser, Subparsers, tell, tell_aside
-from pytest_llmbench.core.errors import LlmbenchError, ReportError, describe_os_error
+from pytest_llmbench.core.errors import LlmbenchError, describe_os_error
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_unfit_system, discard_output
 from pytest_llmbench.core.stop_signals import StopSignals
+from pytest_llmbench.tools.command_line import Output, Parser, tell, tell_aside
 
 CommandFunction = Callable[[argparse.Namespace], Output]
 
@@ -25,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     number for a signal. Those of `probe` are git's."""
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["probe"]:
-        from pytest_llmbench.cli.probe import guard_exit
+        from pytest_llmbench.tools.probe.probe_command import guard_exit
 
         return guard_exit(lambda: _run_stoppable(argv))
     try:
@@ -105,7 +104,17 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    from pytest_llmbench.cli import baselines, compare, history, nccl, nodes, probe, replay, setup, site, summary
+    from pytest_llmbench.tools.baselines import baselines_command as baselines
+    from pytest_llmbench.tools.chat import chat_command as chat
+    from pytest_llmbench.tools.compare import compare_command as compare
+    from pytest_llmbench.tools.nccl import nccl_command as nccl
+    from pytest_llmbench.tools.nodes import nodes_command as nodes
+    from pytest_llmbench.tools.probe import probe_command as probe
+    from pytest_llmbench.tools.replay import replay_command as replay
+    from pytest_llmbench.tools.setup import setup_command as setup
+    from pytest_llmbench.tools.site import site_command as site
+    from pytest_llmbench.tools.stored_runs import history_command as history
+    from pytest_llmbench.tools.summary import summary_command as summary
 
     parser = Parser(prog="llmbench", description="Look at baselines and runs of LLM training benchmarks.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -114,7 +123,7 @@ def _make_parser() -> argparse.ArgumentParser:
     rooms = (baselines, summary, replay, compare, probe, nccl)
     for add in (
         *(room.add for room in rooms),
-        _add_chat,
+        chat.add,
         history.add,
         site.add,
         nodes.add,
@@ -123,35 +132,6 @@ def _make_parser() -> argparse.ArgumentParser:
     ):
         add(commands)
     return parser
-
-
-def _add_chat(commands: Subparsers) -> None:
-    parser = commands.add_parser("chat", help="A session in at most ten lines, for a chat or a mail.")
-    parser.add_argument("file", metavar="FILE", type=Path, help="What pytest's --llmb-json wrote.")
-    parser.add_argument(
-        "--format",
-        choices=("text", "slack"),
-        default="text",
-        help="slack is JSON for an incoming webhook. Default: text.",
-    )
-    parser.add_argument(
-        "--link", metavar="URL", help="Where all of it is (default: the CI job that runs, if one does)."
-    )
-    parser.set_defaults(command=_run_chat)
-
-
-def _run_chat(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.core import runtime
-    from pytest_llmbench.report import document, notifications
-
-    link = runtime.read_job_url(os.environ) if arguments.link is None else arguments.link
-    session = document.read(arguments.file)
-    try:
-        text = redact_text(notifications.make_message(session, link))
-    # Somebody edited the file, or another version wrote it: any part of it may be of another kind.
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ReportError(f"{arguments.file}: changed since --llmb-json wrote it: {error!r}") from None
-    return Output(notifications.convert_to_slack(text) if arguments.format == "slack" else text, redacted=True)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
+from pytest_llmbench.core.baseline_records import Architecture
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
-from pytest_llmbench.core.models import Architecture
 
 NO_FORMULA = "none"
 """Stands in a baseline file for a model whose FLOPs nobody counts."""

@@ -9,10 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core.models.logs import EndingCode
+from pytest_llmbench.core.log_records import EndingCode
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Ending, Unread
+    from pytest_llmbench.core.log_records import Ending, Unread
 
 MANIFOLD = 10  # from here on a ratio reads better than a percentage
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_llmbench.core.flops import NO_FORMULA, count_model_flops
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Baseline, Configuration
+    from pytest_llmbench.core.baseline_records import Baseline, Configuration
 
 SECONDS_PER_DAY = 86400
 TOKENS = 1e12

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags, Floats, Integers
+    from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
 TRIMMED = 0.2  # the share that is trimmed or winsorised at each end
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from pytest_llmbench.core.baseline_records import AcceptedValue, Recording, Tolerance
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import format_difference, format_seconds
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import AcceptedValue, Recording, Tolerance
 
 DEFAULT_FRACTION = 0.05  # how much slower a run may be, where neither an option nor a file says another
 

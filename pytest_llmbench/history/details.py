@@ -11,8 +11,10 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from pytest_llmbench.core.models import MeasuredRun, Software, StoredDetails, Window
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.baseline_records import Window
+from pytest_llmbench.core.job_records import Purpose
+from pytest_llmbench.core.node_records import MeasuredRun, Software
+from pytest_llmbench.core.run_records import StoredDetails
 from pytest_llmbench.history.queries import SHOWN, Row, Rows, fetch_rows, parse_environment, parse_list, unpack_steps
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, is_in_time

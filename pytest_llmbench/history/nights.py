@@ -8,7 +8,7 @@ from functools import cache
 
 from sqlalchemy import and_, or_, select
 
-from pytest_llmbench.core.models import StoredSession, StoredVerdict, Window
+from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.history.queries import (
     Row,
     fetch_rows,
@@ -18,6 +18,7 @@ from pytest_llmbench.history.queries import (
     refuse_no_time,
 )
 from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.history.stored_verdicts import StoredSession, StoredVerdict
 from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, is_in_time
 
 ParseEnvironment = Callable[[str], Mapping[str, str]]

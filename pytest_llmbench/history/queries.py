@@ -17,8 +17,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Date, Function, Select, func, or_, select
 
+from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
-from pytest_llmbench.core.models import StoredRun, Window
+from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.history.paired_noise import list_noises
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
 from pytest_llmbench.history.tables import (

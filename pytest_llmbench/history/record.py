@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, or_, select, text, update
 
 from pytest_llmbench.core import formatting, runtime
+from pytest_llmbench.core.codes import JUDGED, NoteCode
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import JUDGED, NoteCode, join_fingerprints, make_run_keys
 from pytest_llmbench.core.redaction import hide_password_of, hide_tokens
+from pytest_llmbench.core.run_records import join_fingerprints, make_run_keys
 from pytest_llmbench.history.paired_noise import store_noises
 from pytest_llmbench.history.store import StoreLocation, connect, refuse_damaged
 from pytest_llmbench.history.tables import (

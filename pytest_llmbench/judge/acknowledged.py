@@ -11,19 +11,12 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import Baseline
+from pytest_llmbench.core.codes import NoteCode, Reason
+from pytest_llmbench.core.judgement_records import Evidence, PreviousRun
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import (
-    Acknowledgement,
-    Baseline,
-    Evidence,
-    Measurement,
-    Metric,
-    Note,
-    NoteCode,
-    PreviousRun,
-    Reason,
-)
 from pytest_llmbench.core.robust import compute_median
+from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metric, Note
 from pytest_llmbench.judge.run_selection import list_valid_runs
 
 LAST_RUNS = 7  # the level before an accepted change is the median of so many valid runs before it

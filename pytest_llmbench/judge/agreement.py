@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Measurement, Reason
+from pytest_llmbench.core.baseline_records import Baseline
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.judgement_records import Estimate, Evidence
 from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_trimmed_mean, winsorise
+from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import EQUAL, FEWEST_STEPS, Answer, bound_run_rounding, estimate_within
 from pytest_llmbench.judge.noise import REACHING, estimate_within_run
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.log_records import Floats
 
     Statistic = Callable[[Floats, Sequence[int]], float]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import (
     BisectAnswer,
     BisectOutcome,
     BuildRange,
     FoundChange,
     NextTrial,
-    Noise,
     PairedEstimate,
     Trial,
     TrialOutcome,
@@ -29,7 +29,7 @@ from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.trials import ASSUMED_CV, FIRST_LOOK, MOST_PAIRS, Fit, RunBounds
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags, Floats, Integers
+    from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
 NAMED = 0.95  # of the posterior, for a build and for a range
 NEIGHBOURS = 2  # so many runs of the builds on both sides of a change, before it is named

@@ -8,20 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import (
-    AcceptedValue,
-    Budget,
-    CheckpointAction,
-    CheckpointRecord,
-    Evidence,
-    Judgement,
-    Measurement,
-    Note,
-    NoteCode,
-    Reason,
-    Recording,
-    Verdict,
-)
+from pytest_llmbench.core.baseline_records import AcceptedValue, Budget, Recording
+from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
+from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.tolerance import (
     EQUAL,
     FASTER,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.robust import compute_median, compute_median_deviation
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.noise import compute_hidden_spread, compute_inflation, compute_running_median
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats, Integers
+    from pytest_llmbench.core.log_records import Floats, Integers
 
 FEWEST = 7  # fewer days show no change: three on each side, and one to tell the noise from it
 HELD = 3  # a level that did not hold for so many days is none

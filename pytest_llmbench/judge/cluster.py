@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import JUDGED, Baseline, Estimate, Evidence, Judgement, Key, Measurement, StoredRun
+from pytest_llmbench.core.baseline_records import Baseline, Key
+from pytest_llmbench.core.codes import JUDGED
+from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
+from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.judge.distributions import (
     compute_beta_probability,
     compute_probability,
@@ -23,7 +26,7 @@ from pytest_llmbench.judge.estimate import APART, estimate_noise, estimate_sigma
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags, Floats
+    from pytest_llmbench.core.log_records import Flags, Floats
 
 Name = TypeVar("Name")
 

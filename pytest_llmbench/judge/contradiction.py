@@ -7,17 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import (
-    JUDGED,
-    Baseline,
-    Contradiction,
-    Evidence,
-    Judgement,
-    Note,
-    NoteCode,
-    Reason,
-    Verdict,
-)
+from pytest_llmbench.core.baseline_records import Baseline, Contradiction
+from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.run_records import Note
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
 # A contradiction of at most this part of the tolerance, as a logarithm, is rounding or a spreadsheet's.

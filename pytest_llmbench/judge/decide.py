@@ -7,18 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import (
-    Estimate,
-    Evidence,
-    Judgement,
-    Measurement,
-    Noise,
-    Note,
-    PreviousRuns,
-    Reason,
-    Status,
-    Verdict,
-)
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement, Noise, PreviousRuns
+from pytest_llmbench.core.outcome_records import Status
+from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted, takes_no_improvement
 from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_runs, with_budget_verdict

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Baseline, Estimate, Evidence, Look, Measurement, Noise, StoredRun
+from pytest_llmbench.core.baseline_records import Baseline
+from pytest_llmbench.core.judgement_records import Estimate, Evidence, Look, Noise
 from pytest_llmbench.core.robust import winsorise
+from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.distributions import compute_probability, compute_quantile
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats, PreviousRun, PreviousRuns
+    from pytest_llmbench.core.judgement_records import PreviousRun, PreviousRuns
+    from pytest_llmbench.core.log_records import Floats
 
 # A year of daily runs of 82 configurations is 30,000 runs: this is called for each of them.
 _STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")

@@ -6,18 +6,10 @@ import math
 from dataclasses import replace
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import (
-    Baseline,
-    Clock,
-    Estimate,
-    Evidence,
-    Judgement,
-    Measurement,
-    Note,
-    NoteCode,
-    TimedBy,
-    Verdict,
-)
+from pytest_llmbench.core.baseline_records import Baseline, TimedBy
+from pytest_llmbench.core.codes import NoteCode, Verdict
+from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
+from pytest_llmbench.core.run_records import Clock, Measurement, Note
 from pytest_llmbench.judge.agreement import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.noise import ENOUGH

@@ -8,23 +8,20 @@ from datetime import datetime
 
 import numpy as np
 
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.formatting import unify_fact
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core.judgement_records import (
     ComparedFacts,
     ComparedNodes,
     Evidence,
     Judgement,
-    Key,
     LastGoodRun,
-    Measurement,
     PreviousRun,
     RunSource,
-    Segment,
-    StatedField,
-    StoredDetails,
-    StoredRun,
-    Verdict,
 )
+from pytest_llmbench.core.log_records import Segment, StatedField
+from pytest_llmbench.core.run_records import Measurement, StoredDetails, StoredRun
 from pytest_llmbench.judge.estimate import EQUAL
 from pytest_llmbench.judge.run_selection import get_job_id, list_valid_runs
 from pytest_llmbench.judge.shape import FEWEST, find_shape

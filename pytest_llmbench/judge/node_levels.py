@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.models import Noise, Software
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.node_records import Software
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.judge.changes import find_level_shifts, find_slow_change
 from pytest_llmbench.judge.noise import (
@@ -26,7 +27,7 @@ from pytest_llmbench.judge.noise import (
 from pytest_llmbench.judge.slow_nodes import NodeRun
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.log_records import Floats
 
 WINDOW = 60  # of so many of the last nights runs are looked at
 

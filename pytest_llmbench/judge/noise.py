@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_median_deviation, winsorise
 from pytest_llmbench.judge.distributions import compute_f_probability, compute_polygamma
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.log_records import Floats
 
 FEWEST_DAYS = 8  # history shorter than this many days says too little of its spread
 CONFIGURATIONS = 5  # from this many configurations with a spread of their own on, they say something of each other

@@ -1,6 +1,6 @@
 """Whether another run may be the newest: job ids, times of files and launches that contradict the order of the logs.
 
-The order of runs rests on clocks of other machines (`ingest/ordering.py`). A contradiction alone is ordinary: jobs wait
+The order of runs rests on clocks of other machines (`runs/ordering.py`). A contradiction alone is ordinary: jobs wait
 in queues, and files are copied. It fails an item only if the two runs would not have the same result.
 """
 
@@ -15,20 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_llmbench.core.models import (
-    JUDGED,
-    LONGEST_QUEUE,
-    Clock,
-    Dating,
-    Evidence,
-    Judgement,
-    Measurement,
-    Note,
-    NoteCode,
-    Reason,
-    Run,
-    Verdict,
-)
+from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.run_records import LONGEST_QUEUE, Clock, Dating, Measurement, Note, Run
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
 # Runs that began no further apart are of one time: either of them may stand for it.

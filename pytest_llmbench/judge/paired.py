@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.core.models import NextTrial, Noise, PairedAnswer, PairedEstimate, PairedOutcome, Trial
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedEstimate, PairedOutcome, Trial
 from pytest_llmbench.judge import trials as runs
 from pytest_llmbench.judge.trials import FIRST_LOOK, MOST_PAIRS, CountedRun, Fit, RunBounds
 

@@ -15,7 +15,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.robust import NORMAL, compute_median, find_stragglers
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags, Floats
+    from pytest_llmbench.core.log_records import Flags, Floats
 
 # A level holds at least this share of the steps, and at least so many: fewer are stragglers.
 SMALLEST_SHARE = 0.15

@@ -13,20 +13,10 @@ from operator import attrgetter
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import (
-    DailyRun,
-    DailyRuns,
-    Evidence,
-    Measurement,
-    Note,
-    NoteCode,
-    PreviousRun,
-    PreviousRuns,
-    Problem,
-    Reason,
-    StoredRun,
-)
+from pytest_llmbench.core.codes import NoteCode, Reason
+from pytest_llmbench.core.judgement_records import DailyRun, DailyRuns, Evidence, PreviousRun, PreviousRuns
 from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_median
+from pytest_llmbench.core.run_records import Measurement, Note, Problem, StoredRun
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 

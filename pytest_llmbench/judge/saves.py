@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import CheckpointAction, CheckpointRecord, Measurement
+from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.core.robust import compute_median
+from pytest_llmbench.core.run_records import Measurement
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags
+    from pytest_llmbench.core.log_records import Flags
 
 # Share of the extra time of a step that a save has to take to explain it.
 SHARE = 0.5

@@ -11,7 +11,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRuns, LevelChange, Noise, OnBound
+from pytest_llmbench.core.judgement_records import ChangeKind, DailyRuns, LevelChange, Noise, OnBound
+from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift, find_level_shifts, find_slow_change
 from pytest_llmbench.judge.estimate import EQUAL

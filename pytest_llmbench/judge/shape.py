@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Measurement, Note, NoteCode
+from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_trimmed_mean, winsorise
+from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.judge.noise import LARGEST_CORRELATION
 from pytest_llmbench.judge.pattern import (
@@ -27,7 +28,7 @@ from pytest_llmbench.judge.pattern import (
 from pytest_llmbench.judge.saves import describe_saves
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats, Integers
+    from pytest_llmbench.core.log_records import Floats, Integers
 
 FEWEST = 3  # fewer steps have no shape
 DISAGREE = 0.01  # the mean and the trimmed mean say different things if they differ by more than this

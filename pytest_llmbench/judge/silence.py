@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from pytest_llmbench.core.models import Key, Silence
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.outcome_records import Silence
 
 TURN = timedelta(hours=12)  # runs that start within it after another belong to the same night
 LAST = 5  # turns that show the rhythm

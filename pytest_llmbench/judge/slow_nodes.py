@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core.models import NodeDoubt, NodeEvidence, Software, Suspect
+from pytest_llmbench.core.node_records import NodeDoubt, NodeEvidence, Software, Suspect
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Flags, Floats, Integers
+    from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
 HELD = 0.95  # the suspects hold so much of the posterior
 NAMED = 0.99

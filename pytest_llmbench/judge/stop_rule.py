@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_llmbench.core.models import JUDGED, Judgement, Look, Reason, Verdict
+from pytest_llmbench.core.codes import JUDGED, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement, Look
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 

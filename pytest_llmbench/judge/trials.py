@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import NextTrial, Noise, PairedEstimate, Trial, TrialOutcome
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import NextTrial, PairedEstimate, Trial, TrialOutcome
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import POWER

@@ -11,8 +11,8 @@ import hashlib
 import secrets
 from collections.abc import Iterable
 
-from pytest_llmbench.core.models.jobs import JobSpec
-from pytest_llmbench.core.models.logs import Quote
+from pytest_llmbench.core.job_records import JobSpec
+from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.core.redaction import MASK, SHORTEST, count_shared, hide_values, list_forms
 
 _SALT = 8  # characters of the salt of a digest

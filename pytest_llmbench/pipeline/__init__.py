@@ -1,1 +1,1 @@
-"""The order of the stages: the one room that knows all of them."""
+"""The launch of a session, until it joins the other launch modules."""

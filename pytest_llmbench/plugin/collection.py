@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.core.models import Case, Check, CheckKind, Status, UnmatchedRun
-from pytest_llmbench.pipeline.cautions import Selection, Subject
-from pytest_llmbench.pipeline.session_checks import CHECKS
+from pytest_llmbench.core.outcome_records import Case, Check, CheckKind, Status, UnmatchedRun
 from pytest_llmbench.plugin.fixtures import get_case
 from pytest_llmbench.plugin.stash import (
     BY_NAME,
@@ -38,9 +36,11 @@ from pytest_llmbench.plugin.stash import (
     raise_usage_errors,
     uses_runs,
 )
+from pytest_llmbench.session.cautions import Selection, Subject
+from pytest_llmbench.session.session_checks import CHECKS
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Key
+    from pytest_llmbench.core.baseline_records import Key
 
 PERFORMANCE = "test_performance"
 """The test of the configurations, which has a file even where it has no case."""

@@ -19,7 +19,6 @@ import pytest
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LlmbenchError, ReportError
-from pytest_llmbench.core.models import Caution, CautionCode
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import (
     INI_KEYS,
@@ -34,11 +33,10 @@ from pytest_llmbench.core.option_origins import (
     refuse_unknown,
 )
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS
+from pytest_llmbench.core.outcome_records import Caution, CautionCode
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.stop_signals import StopSignals
-from pytest_llmbench.ingest.reading.reader import ReadingProgress
-from pytest_llmbench.pipeline.option_values import OptionValues, find_output, refuse_blank
-from pytest_llmbench.pipeline.settings import list_outputs, refuse_logs, refuse_shared
+from pytest_llmbench.logs.reading.reader import ReadingProgress
 from pytest_llmbench.plugin.collection import register_check_fixtures
 from pytest_llmbench.plugin.hooks import Collector
 from pytest_llmbench.plugin.outputs import announce_reports
@@ -55,7 +53,9 @@ from pytest_llmbench.plugin.stash import (
     list_wanted_ids,
     raise_usage_errors,
 )
-from pytest_llmbench.report.files import REPORTS
+from pytest_llmbench.report.output_files import REPORTS
+from pytest_llmbench.session.option_values import OptionValues, find_output, refuse_blank
+from pytest_llmbench.session.settings import list_outputs, refuse_logs, refuse_shared
 
 # Imported by name: pytester forgets modules that a session imported, but their package would still have them.
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")

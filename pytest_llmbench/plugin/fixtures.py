@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Baseline, Case, Measurement, Outcome, Run, UnmatchedRun
+    from pytest_llmbench.core.baseline_records import Baseline
+    from pytest_llmbench.core.outcome_records import Case, Outcome, UnmatchedRun
+    from pytest_llmbench.core.run_records import Measurement, Run
 
 
 @pytest.fixture

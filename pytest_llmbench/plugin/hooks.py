@@ -13,7 +13,6 @@ import pytest
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import describe_os_error
 from pytest_llmbench.core.redaction import Redactor
-from pytest_llmbench.pipeline.cautions import restore_selection
 from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, is_guard, keep_wanted, make_selection
 from pytest_llmbench.plugin.outputs import (
     flush_terminal,
@@ -41,6 +40,7 @@ from pytest_llmbench.plugin.stash import (
     uses_runs,
     will_run,
 )
+from pytest_llmbench.session.cautions import restore_selection
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.session import Session

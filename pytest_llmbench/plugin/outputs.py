@@ -16,19 +16,20 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import TimedBy
+from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import ReportError
-from pytest_llmbench.core.models import Reason, TimedBy
 from pytest_llmbench.core.runtime import discard_output
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_llmbench.pipeline.outcomes import SessionResults
-    from pytest_llmbench.pipeline.settings import Settings
     from pytest_llmbench.plugin.session import Session
     from pytest_llmbench.report.document import SessionEnding
-    from pytest_llmbench.report.files import FileKind
+    from pytest_llmbench.report.output_files import FileKind
     from pytest_llmbench.report.terminal import TerminalLine
+    from pytest_llmbench.session.outcomes import SessionResults
+    from pytest_llmbench.session.settings import Settings
 
 
 NOT_ENDED = "the session has not ended: it runs, or was stopped before it could say more"
@@ -99,7 +100,7 @@ def _list_failures(session: Session) -> list[str]:
 def _list_remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
     from pytest_llmbench.plugin.session import MOST_UNMATCHED
-    from pytest_llmbench.report.costs import format_cost, sum_session
+    from pytest_llmbench.report.gpu_hours import format_cost, sum_session
     from pytest_llmbench.report.verdicts import select_worst
 
     results, since = session.results, session.settings.since
@@ -153,7 +154,7 @@ def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:
 def describe_tolerances(settings: Settings) -> Iterator[str]:
     """Yield the tolerances of a session, with where each was given."""
     from pytest_llmbench.core.tolerance import TIME, get_slot
-    from pytest_llmbench.pipeline.settings import DEFAULT_TOLERANCE
+    from pytest_llmbench.session.settings import DEFAULT_TOLERANCE
 
     for tolerance in settings.tolerances:
         yield f"{tolerance} ({tolerance.source})"
@@ -228,7 +229,7 @@ def announce_reports(
         return
     from pytest_llmbench.report import html, junit
     from pytest_llmbench.report.document import SessionEnding, make_document, render
-    from pytest_llmbench.report.files import JUNIT, REPORTS, is_stream, write_whole
+    from pytest_llmbench.report.output_files import JUNIT, REPORTS, is_stream, write_whole
 
     ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
     asked = {"version": __version__, "baselines": "", "tolerances": [], "header": [], "timed": str(TimedBy.WINDOW)}
@@ -254,7 +255,7 @@ def announce_reports(
 
 def _void_report(what: str, path: Path, kind: FileKind) -> str:
     """Make the report of an earlier session void; return the problem if that is impossible, else ""."""
-    from pytest_llmbench.report.files import make_void
+    from pytest_llmbench.report.output_files import make_void
 
     try:
         make_void(path, kind)
@@ -271,7 +272,7 @@ def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
     # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
     # only collects.
     from pytest_llmbench.core.redaction import IDENTIFYING, MASK, hide_values
-    from pytest_llmbench.pipeline.log_excerpt import read_excerpts
+    from pytest_llmbench.logs.log_excerpt import read_excerpts
 
     history = session.history
     outcomes = session.described
@@ -298,7 +299,7 @@ def _locate_excerpt(session: Session, excerpt: dict[str, Any]) -> tuple[Path, in
 
 def _write(session: Session, name: str, label: str, content: Callable[[], bytes]) -> bool:
     """Write one report, if it was asked for; False where that failed."""
-    from pytest_llmbench.report.files import REPORTS, write_whole
+    from pytest_llmbench.report.output_files import REPORTS, write_whole
 
     path = getattr(session.settings, name)
     if path is None:
@@ -387,8 +388,8 @@ def store_outcomes(session: Session) -> None:
     """Store the outcomes in the history, if there is one; what cannot be stored is told, and changes nothing."""
     if session.history is None:
         return
-    from pytest_llmbench.pipeline.session_history import with_hashes
     from pytest_llmbench.report.verdicts import select_worst
+    from pytest_llmbench.session.session_history import with_hashes
 
     outcomes = select_worst(session.described)
     try:

@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import CheckKind, Reason
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.outcome_records import CheckKind
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Case, Caution, Check, Outcome, UnmatchedRun
-    from pytest_llmbench.ingest.reading.reader import ReadCounts
-    from pytest_llmbench.pipeline.catalog import Catalog
-    from pytest_llmbench.pipeline.cautions import Selection
+    from pytest_llmbench.core.outcome_records import Case, Caution, Check, Outcome, UnmatchedRun
+    from pytest_llmbench.logs.reading.reader import ReadCounts
     from pytest_llmbench.pipeline.launch import Host
     from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
-    from pytest_llmbench.pipeline.outcomes import SessionResults
-    from pytest_llmbench.pipeline.session_history import SessionHistory
-    from pytest_llmbench.pipeline.settings import Settings
+    from pytest_llmbench.session.catalog import Catalog
+    from pytest_llmbench.session.cautions import Selection
+    from pytest_llmbench.session.outcomes import SessionResults
+    from pytest_llmbench.session.session_history import SessionHistory
+    from pytest_llmbench.session.settings import Settings
 
 # From this many failing items on, each message takes three lines.
 SHORT_FROM = 6
@@ -102,7 +103,7 @@ class Session:
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
         """Resolve option values; relative paths are below `directory`. Raises SettingsError."""
-        from pytest_llmbench.pipeline.settings import resolve
+        from pytest_llmbench.session.settings import resolve
 
         return cls(resolve(values, directory), lambda: datetime.now(UTC), directory)
 
@@ -119,8 +120,8 @@ class Session:
     @cached_property
     def catalog(self) -> Catalog:
         """The baselines in use."""
-        from pytest_llmbench.pipeline.acknowledgements import with_acknowledged
-        from pytest_llmbench.pipeline.catalog import load
+        from pytest_llmbench.session.acknowledgements import with_acknowledged
+        from pytest_llmbench.session.catalog import load
 
         return with_acknowledged(load(self.settings), self.settings.acknowledged, self.now.date())
 
@@ -130,7 +131,7 @@ class Session:
         place = self.settings.history
         if place is None:
             return None
-        from pytest_llmbench.pipeline.session_history import SessionHistory
+        from pytest_llmbench.session.session_history import SessionHistory
 
         return SessionHistory(place, self.catalog.baselines)
 
@@ -150,8 +151,8 @@ class Session:
             from pytest_llmbench.pipeline.launch.launch_session import start_unlaunched
 
             return start_unlaunched(self.settings, self.catalog)
-        from pytest_llmbench.pipeline.catalog import add_tables
-        from pytest_llmbench.pipeline.evaluate import gather
+        from pytest_llmbench.session.catalog import add_tables
+        from pytest_llmbench.session.evaluate import gather
 
         results = gather(self.settings, self.catalog, self.now, self.tell_reading, self.history)
         self.catalog = add_tables(self.catalog, results.tables, self.settings)
@@ -214,14 +215,14 @@ class Session:
     def decide_outcomes(self, selected: Collection[str], *, guarded: bool = False) -> None:
         """Decide what becomes of the selected items (ids), or record baselines from them; `guarded`: an item of its own
         says whether anything was judged."""
-        from pytest_llmbench.pipeline.outcomes import decide_guard, decide_outcomes
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.jobs import list_files
+        from pytest_llmbench.report.job_text import list_files
+        from pytest_llmbench.session.outcomes import decide_guard, decide_outcomes
 
         if self.settings.record is None:
             outcomes = decide_outcomes(self.results, selected, self.settings, guarded=guarded)
         else:
-            from pytest_llmbench.pipeline.record_baselines import record
+            from pytest_llmbench.session.record_baselines import record
 
             author, self._recording = self._find_author(), True
             now, recipes = self.now, (*self.catalog.recipes, *self.results.drafted)
@@ -255,7 +256,7 @@ class Session:
         import socket
 
         from pytest_llmbench.launch.slurm import run
-        from pytest_llmbench.pipeline.record_baselines import find_author
+        from pytest_llmbench.session.record_baselines import find_author
 
         return find_author(self.directory, os.environ, socket.gethostname(), run)
 
@@ -327,7 +328,7 @@ class Session:
         recording = self.settings.record is not None
         runs = [run for run in self.results.unmatched if not recording or run.reason is Reason.MARK_UNREADABLE]
         if len(runs) > MOST_UNMATCHED:
-            from pytest_llmbench.pipeline.unmatched import join_unmatched
+            from pytest_llmbench.session.unmatched import join_unmatched
 
             # What cannot be read comes first: it is rarer, and may hide any run.
             runs.sort(key=lambda run: run.reason not in (Reason.UNREADABLE, Reason.MARK_UNREADABLE))
@@ -357,7 +358,7 @@ class Session:
 
     def notice_left_out(self, options: str) -> None:
         """Keep as cautions what the selection (`options`) left out, what did not run, newer runs without an item."""
-        from pytest_llmbench.pipeline.cautions import list_subjects, tell_left_out, tell_newer
+        from pytest_llmbench.session.cautions import list_subjects, tell_left_out, tell_newer
 
         if self.selection is None:
             return
@@ -379,7 +380,7 @@ class Session:
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """What a reader of the verdicts should know besides; empty where there is nothing to say."""
-        from pytest_llmbench.pipeline.cautions import JudgedSession, find_cautions
+        from pytest_llmbench.session.cautions import JudgedSession, find_cautions
 
         if not self.described:
             return ()
@@ -396,7 +397,7 @@ class Session:
 
     def describe_crash(self, nodeid: str, error: str) -> list[dict[str, Any]]:
         """Return the outcome of an item that ended without one: its worker crashed."""
-        from pytest_llmbench.core.models import Outcome, Status
+        from pytest_llmbench.core.outcome_records import Outcome, Status
 
         result = self.results.configurations.get(formatting.get_item_id(nodeid))
         if result is None:
@@ -407,7 +408,7 @@ class Session:
 
 
 def _is_judged(described: dict[str, Any]) -> bool:
-    from pytest_llmbench.core.models import Reason
+    from pytest_llmbench.core.codes import Reason
 
     if described["status"] == "failed":
         return True

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import NoteCode
-from pytest_llmbench.report import jobs
+from pytest_llmbench.core.codes import NoteCode
+from pytest_llmbench.report import job_text as jobs
 
 SINCE_LAST_GOOD = (
     "find what made it slower since the last good run: {differs}run both in turn on the same nodes (--llmb-ab), or "

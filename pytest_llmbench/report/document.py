@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import ReportError
-from pytest_llmbench.core.models import Caution
-from pytest_llmbench.core.models.jobs import PlannedHours
+from pytest_llmbench.core.job_records import PlannedHours
+from pytest_llmbench.core.outcome_records import Caution
 from pytest_llmbench.core.userfile import parse_json, read_bytes
-from pytest_llmbench.report.costs import sum_session
+from pytest_llmbench.report.gpu_hours import sum_session
 from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
 
 SCHEMA = 1

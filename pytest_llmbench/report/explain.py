@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.metric_definitions import list_rows
-from pytest_llmbench.core.models import NoteCode
-from pytest_llmbench.report import jobs
+from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import advise, advise_repeats
-from pytest_llmbench.report.costs import format_cost, sum_configuration
+from pytest_llmbench.report.gpu_hours import format_cost, sum_configuration
 from pytest_llmbench.report.verdicts import locate_log, make_headline
 
 LABELS = {

@@ -10,25 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import (
-    Baseline,
+from pytest_llmbench.core.baseline_records import Baseline, Recording
+from pytest_llmbench.core.judgement_records import (
     ComparedFacts,
     DailyRun,
     Estimate,
     Judgement,
     LastGoodRun,
     LevelChange,
-    Measurement,
-    Metric,
-    Note,
-    Problem,
-    Recording,
-    StoredRun,
 )
+from pytest_llmbench.core.metric_definitions import METRICS
+from pytest_llmbench.core.run_records import Measurement, Metric, Note, Problem, StoredRun
 from pytest_llmbench.core.tolerance import find_reference
-from pytest_llmbench.report import jobs
-from pytest_llmbench.report.jobs import pick
+from pytest_llmbench.report import job_text as jobs
+from pytest_llmbench.report.job_text import pick
 
 MOST_DAILY_RUNS = 365
 """So many of a history stand in an outcome."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report import jobs
+from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.explain import (
     explain,
     format_baseline,

@@ -11,27 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_llmbench.core import formatting, metric_definitions
-from pytest_llmbench.core.models import (
-    JUDGED,
-    Check,
-    ComparedConfiguration,
-    Measurement,
-    NoteCode,
-    Outcome,
-    Reason,
-    Status,
-    Steps,
-    UnmatchedRun,
-    Verdict,
-)
+from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
+from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.core.outcome_records import Check, ComparedConfiguration, Outcome, Status, UnmatchedRun
 from pytest_llmbench.core.redaction import IDENTIFYING, Redactor
 from pytest_llmbench.core.robust import find_stragglers
-from pytest_llmbench.report import jobs
+from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report import judgement as of_judgement
-from pytest_llmbench.report.costs import sum_configuration
+from pytest_llmbench.report.gpu_hours import sum_configuration
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Integers
+    from pytest_llmbench.core.log_records import Integers
 
 SCHEMA = 1
 """Raised when a field of the dictionary changes its meaning."""

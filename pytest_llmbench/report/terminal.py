@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution, NoteCode
-from pytest_llmbench.report import jobs
+from pytest_llmbench.core.codes import NoteCode
+from pytest_llmbench.core.outcome_records import Caution
+from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import list_advice
 from pytest_llmbench.report.explain import WIDTH, count_columns, escape_commands, wrap
 from pytest_llmbench.report.verdicts import (

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from pytest_llmbench.core.formatting import make_finite
-from pytest_llmbench.core.models import BisectAnswer, Noise, PairedAnswer, PairedEstimate, TrialReport
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import BisectAnswer, PairedAnswer, PairedEstimate, TrialReport
 
 
 def describe(report: TrialReport) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution, CautionCode, Finding
+from pytest_llmbench.core.outcome_records import Caution, CautionCode, Finding
 
 ORDER = (
     "TEST_FAILED",

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_recipe
+from pytest_llmbench.core.baseline_records import Recipe
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.models import Recipe
 
 SMALLEST = min(find_baseline_files(list_shipped_baselines()), key=lambda path: path.stat().st_size)
 LINES = SMALLEST.read_text(encoding="utf-8").splitlines()[:120]

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_llmbench.baseline.read import read_recipe, read_recipes
 from pytest_llmbench.baseline.write import write_recorded
+from pytest_llmbench.core.baseline_records import Recording, RegexDialect, TimesOf
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import Recording, RegexDialect, TimesOf
 
 PATTERN = r"step (?P<step>\d+) .*? (?P<seconds>[\d.]+) ms"
 LOG = f"dialect: regex\nlog:\n  find: ' ms'\n  pattern: '{PATTERN}'\n"

@@ -22,7 +22,7 @@ from pytest_llmbench.baseline.schema import (
     MODEL,
     RECORDED,
 )
-from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.logs.log_reader import parse_blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 

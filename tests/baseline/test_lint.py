@@ -19,7 +19,7 @@ from pytest_llmbench.baseline.read import (
     read_recipes,
 )
 from pytest_llmbench.baseline.write import write_recorded
-from pytest_llmbench.core.models import AcceptedValue, Baseline, Contradiction, Erratum, Recording
+from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, Contradiction, Erratum, Recording
 
 Edit = Callable[[str, str, str], LintReport]
 

@@ -17,9 +17,9 @@ from pytest_llmbench.baseline.read import (
     read_recipes,
 )
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS
+from pytest_llmbench.core.baseline_records import Tolerance, Window
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import FORMULAS
-from pytest_llmbench.core.models import Tolerance, Window
 
 
 def refused(path: Path, text: str | bytes) -> str:

@@ -20,8 +20,8 @@ from pytest_llmbench.baseline.read import (
     read_file,
     read_recipes,
 )
+from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.models import Baseline, Window
 
 ROWS = {
     "Training step time": "step_time",

@@ -11,7 +11,7 @@ from shared_data import shared
 
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_tables, read_file, read_recipes
-from pytest_llmbench.core.models import Window
+from pytest_llmbench.core.baseline_records import Window
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "megatron_bridge_tables"
 

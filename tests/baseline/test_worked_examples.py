@@ -12,8 +12,8 @@ from shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import metric_definitions
+from pytest_llmbench.core.baseline_records import Baseline, Configuration
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
-from pytest_llmbench.core.models import Baseline, Configuration
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from pytest_llmbench.baseline.read import (
     read_recipe,
     read_recipes,
 )
+from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.models import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
-from pytest_llmbench.pipeline.recordings import make_recording
+from pytest_llmbench.session.recordings import make_recording
 
 SHIPPED = tuple(shipped().values())
 GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))

@@ -13,7 +13,7 @@ import ingest_today
 import pytest
 from ingest import measured, reading, searches, shell
 
-from pytest_llmbench.ingest.parse.read import read_log
+from pytest_llmbench.logs.log_reader import read_log
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from same_inputs import examples
 from same_reading import of_file, plain
 
 import pytest_llmbench
-from pytest_llmbench.core.models import DroppedRecords, DropReason, Ending
+from pytest_llmbench.core.log_records import DroppedRecords, DropReason, Ending
 
 Change = tuple[str, str, str]
 
@@ -68,9 +68,9 @@ def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "differs"),
     [
-        (("ingest/parse/dialects/nemo2.py", "", ""), False),
-        (("ingest/parse/dialects/nemo2.py", "Training epoch", "Training_epoch"), True),
-        (("ingest/parse/scan.py", "REACH = 8192", "REACH = 64"), True),
+        (("logs/dialects/nemo2.py", "", ""), False),
+        (("logs/dialects/nemo2.py", "Training epoch", "Training_epoch"), True),
+        (("logs/scan.py", "REACH = 8192", "REACH = 64"), True),
     ],
     ids=["none", "a marker", "reach"],
 )

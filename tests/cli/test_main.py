@@ -17,7 +17,7 @@ from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.unsaved import write_unsaved
-from pytest_llmbench.ingest.reading import reader
+from pytest_llmbench.logs.reading import reader
 
 pytestmark = pytest.mark.wheel
 
@@ -71,7 +71,7 @@ def test_a_fault_of_this_program_is_no_answer(
     def fail(*_: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("pytest_llmbench.pipeline.sides.parse_side", fail)
+    monkeypatch.setattr("pytest_llmbench.comparison.sides.parse_side", fail)
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "a", "b"]) == 2
     told = capsys.readouterr().err

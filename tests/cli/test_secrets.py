@@ -13,11 +13,11 @@ from generator import write_run
 from nccl_traces import record, run
 from remembered import ID, document, outcome
 
-from pytest_llmbench.cli.baselines import read_recipes_in
 from pytest_llmbench.cli.main import _make_parser, main
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.unsaved import write_unsaved
+from pytest_llmbench.tools.command_line import read_recipes_in
 
 TOKEN = "hf_53cr3t-of-m1ne"
 FOREIGN = "hf_" + "aB3" * 11

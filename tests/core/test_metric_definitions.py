@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core import metric_definitions as metrics
+from pytest_llmbench.core.baseline_records import Architecture, Configuration, Key, Parallelism
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
-from pytest_llmbench.core.models import Architecture, Configuration, Key, Parallelism
 
 
 def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:

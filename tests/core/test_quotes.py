@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core import log_records as logs
+from pytest_llmbench.core.log_records import (
     NO_QUOTE,
     DroppedRecords,
     DropReason,
@@ -13,7 +14,6 @@ from pytest_llmbench.core.models import (
     ParsedLog,
     Quote,
     Unread,
-    logs,
 )
 
 ENDING = Ending(

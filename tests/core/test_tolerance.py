@@ -13,8 +13,8 @@ from builders import BASELINE, at
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.baseline_records import Architecture, Recording, Tolerance
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.models import Architecture, Recording, Tolerance
 from pytest_llmbench.core.tolerance import (
     FASTER,
     KEPT,
@@ -28,8 +28,8 @@ from pytest_llmbench.core.tolerance import (
     merge_tolerances,
     parse_tolerances,
 )
-from pytest_llmbench.pipeline.catalog import select_tolerance
-from pytest_llmbench.pipeline.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
+from pytest_llmbench.session.catalog import select_tolerance
+from pytest_llmbench.session.settings import CERTIFIED, DEFAULT_TOLERANCE, Settings
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class Server:
             (folder / name).mkdir(parents=True)
         self.injector = Injector([f"{folder}/", f"{ROOT / 'baselines'}/"])
         use_environment(folder)
-        from pytest_llmbench.ingest.reading import cache
+        from pytest_llmbench.logs.reading import cache
 
         cache.WORTH_FILES = 0  # as with the logs of a month
         self._fork(lambda: night.prepare(folder, pytest.main))

@@ -16,16 +16,16 @@ from generator import write_run
 from generator.__main__ import shipped
 from jsonschema import Draft202012Validator, FormatChecker
 
-from pytest_llmbench.cli import redact_values
-from pytest_llmbench.core.models import SidesCompared
+from pytest_llmbench.comparison.compare_sides import compare_sides
+from pytest_llmbench.comparison.comparison_page import render_sides
+from pytest_llmbench.comparison.comparison_records import SidesCompared
+from pytest_llmbench.comparison.comparison_text import describe, format_text
+from pytest_llmbench.comparison.sides import SideRequest, read_paths
 from pytest_llmbench.core.redaction import IDENTIFYING
-from pytest_llmbench.pipeline.catalog import Catalog, load
-from pytest_llmbench.pipeline.compare import compare_sides
-from pytest_llmbench.pipeline.settings import Settings
-from pytest_llmbench.pipeline.sides import SideRequest, read_paths
 from pytest_llmbench.report import document
-from pytest_llmbench.report.comparison import describe, format_text
-from pytest_llmbench.report.html.sides import render_sides
+from pytest_llmbench.session.catalog import Catalog, load
+from pytest_llmbench.session.settings import Settings
+from pytest_llmbench.tools.command_line import redact_values
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 PARTED = b"\n--- "

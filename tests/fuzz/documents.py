@@ -19,23 +19,24 @@ from pytest_llmbench.baseline.documents.document_configurations import ImportDef
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_file, read_recipe
 from pytest_llmbench.baseline.write import write_recorded
+from pytest_llmbench.core.baseline_records import Baseline, Recipe, Recording
 from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
-from pytest_llmbench.core.models import Acknowledgement, Baseline, Recipe, Recording
-from pytest_llmbench.core.models.jobs import Cluster
-from pytest_llmbench.core.models.trials import Variant
+from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
 from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.ingest.nccl import Trace, read_saved
-from pytest_llmbench.ingest.nccl.changes import build_document, compare
+from pytest_llmbench.core.run_records import Acknowledgement
+from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.recipe.cluster import fill_references, read_cluster, read_llmb_run
 from pytest_llmbench.launch.recipe.variants import MOST_ARMS, read_variants
-from pytest_llmbench.pipeline.acknowledgements import read_acknowledged, read_last_repair
-from pytest_llmbench.pipeline.catalog import load, read_suite
-from pytest_llmbench.pipeline.option_values import OptionValues
-from pytest_llmbench.pipeline.settings import Settings, resolve
 from pytest_llmbench.report.document import SessionEnding, make_document, read, render
-from pytest_llmbench.report.files import EXPORT, REPORTS, TRACE, find_obstacle
 from pytest_llmbench.report.notifications import convert_to_slack
+from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle
+from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair
+from pytest_llmbench.session.catalog import load, read_suite
+from pytest_llmbench.session.option_values import OptionValues
+from pytest_llmbench.session.settings import Settings, resolve
+from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare
+from pytest_llmbench.tools.nccl.nccl_trace import Trace, read_saved
 
 TODAY = date(2025, 11, 20)
 

@@ -13,10 +13,10 @@ from generator.runs import own_job
 from log_strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_recipe
-from pytest_llmbench.core.dialects import DIALECTS
-from pytest_llmbench.ingest.parse.collect import STEP_MARKERS
-from pytest_llmbench.ingest.parse.endings import MARKERS as ENDING_MARKERS
-from pytest_llmbench.ingest.parse.facts import NCCL_OPERATION
+from pytest_llmbench.logs.collect import STEP_MARKERS
+from pytest_llmbench.logs.dialect_table import DIALECTS
+from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
+from pytest_llmbench.logs.facts import NCCL_OPERATION
 
 MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)
 

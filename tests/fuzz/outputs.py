@@ -11,7 +11,7 @@ from fuzz.laws import empty_folder, refusals, require, require_printable, requir
 from planned import planned
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, JobStatus
+from pytest_llmbench.core.job_records import Cluster, JobStatus
 from pytest_llmbench.launch.journal import database
 from pytest_llmbench.launch.preflight import slurm_checks
 from pytest_llmbench.launch.recipe.cluster import describe_machine

@@ -20,19 +20,21 @@ from generator.bridge import COMMAND_TEXT, SCRIPT_TEXT, BridgeRun, make_configur
 from log_laws import find_problems
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
-from pytest_llmbench.core.definitions import load_definitions
+from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.models import AttemptFiles, ParsedLog, RegexDialect, RunFiles
+from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.redaction import Redactor
-from pytest_llmbench.ingest.discover.megatron_bridge import Companions, collect_hints
-from pytest_llmbench.ingest.discover.metadata import interpret, parse
-from pytest_llmbench.ingest.parse.growing import Growing
-from pytest_llmbench.ingest.parse.read import parse_blocks, read_log
-from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.zstd import zstd
-from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.core.run_records import AttemptFiles, RunFiles
+from pytest_llmbench.logs.definitions import load_definitions
+from pytest_llmbench.logs.growing import Growing
+from pytest_llmbench.logs.log_reader import parse_blocks, read_log
+from pytest_llmbench.logs.sources.compressed import Stream
+from pytest_llmbench.logs.sources.zstd import zstd
+from pytest_llmbench.runs.layouts.megatron_bridge import Companions, collect_hints
+from pytest_llmbench.runs.layouts.metadata import interpret, parse
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.collect_runs import ingest
+from pytest_llmbench.session.settings import Settings
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 BLOCKS = 7

@@ -21,21 +21,22 @@ from log_laws import find_problems
 from remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError, LaunchError
-from pytest_llmbench.core.models import ParsedLog, StoredRun
-from pytest_llmbench.core.models.jobs import JobStatus
-from pytest_llmbench.core.models.stalls import StallLimits
+from pytest_llmbench.core.job_records import JobStatus
+from pytest_llmbench.core.log_records import ParsedLog
+from pytest_llmbench.core.run_records import StoredRun
+from pytest_llmbench.core.stall_limits import StallLimits
 from pytest_llmbench.history import queries, record, unsaved
 from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
-from pytest_llmbench.ingest.parse.read import parse_blocks, read_ending
-from pytest_llmbench.ingest.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
-from pytest_llmbench.ingest.reading.consistency import is_consistent
-from pytest_llmbench.ingest.sources.compressed import Stream
-from pytest_llmbench.ingest.sources.files import FileState
 from pytest_llmbench.launch.journal import Journal, database, places
 from pytest_llmbench.launch.submit.process import Process
+from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
+from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
+from pytest_llmbench.logs.reading.consistency import is_consistent
+from pytest_llmbench.logs.sources.compressed import Stream
+from pytest_llmbench.logs.sources.files import FileState
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes, restore_named
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.session_history import SessionHistory
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.session_history import SessionHistory
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PAGE_BYTES = 512

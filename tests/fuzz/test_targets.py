@@ -15,9 +15,9 @@ from fuzz.laws import Finding, find_misfit
 from fuzz.mutate import Shape, mutate
 from fuzz.targets import TARGETS
 
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import BaselineError, LogError
-from pytest_llmbench.core.models import Key
-from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.logs.log_reader import parse_blocks
 
 NAMES = list(TARGETS)
 SLOW = ("store", "unsaved", "journal", "session", "document", "archive", "growing", "option", "compare")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from generator.__main__ import shipped
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 from generator import write_run
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 LAYOUTS = {"24.11": "results", "25.01": "results", "25.04": "experiments", "25.05": "workloads"}
 PRINTED = {

@@ -8,7 +8,8 @@ import pytest
 from generator.__main__ import main
 from generator.experiments import EXPERIMENTS, table, verdicts
 
-from pytest_llmbench.core.models import Baseline, Reason, Verdict
+from pytest_llmbench.core.baseline_records import Baseline
+from pytest_llmbench.core.codes import Reason, Verdict
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

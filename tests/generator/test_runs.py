@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from generator import write_run
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 LLAMA = "llama3.1_70b-25.04-h100-bf16-64"
 GROK = "grok1_314b-25.05-gb200-bf16-128"

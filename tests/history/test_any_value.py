@@ -14,13 +14,13 @@ from node_nights import launch
 from remembered import ID, document, outcome
 
 from pytest_llmbench.cli import main as cli
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import Key
 from pytest_llmbench.history import record, tables
 from pytest_llmbench.history.paired_noise import OPTIONAL
 from pytest_llmbench.history.store import StoreLocation, locate_store
-from pytest_llmbench.pipeline.session_history import SessionHistory
-from pytest_llmbench.pipeline.slow_nodes import search_history
+from pytest_llmbench.session.node_history import search_history
+from pytest_llmbench.session.session_history import SessionHistory
 
 NOW = datetime.now(UTC)
 """The commands read the clock: a night has to be one of the last days."""

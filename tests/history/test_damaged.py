@@ -18,7 +18,7 @@ from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries, record, unsaved
 from pytest_llmbench.history.store import PATIENCE_SECONDS, StoreLocation, connect, locate_store
-from pytest_llmbench.pipeline.session_history import SessionHistory
+from pytest_llmbench.session.session_history import SessionHistory
 
 NIGHTS = 20
 PLACES = 12

@@ -20,7 +20,7 @@ from pytest_llmbench.history.paired_noise import NEWEST, read_noises
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect, locate_store
 from pytest_llmbench.history.unsaved import read_unsaved, write_unsaved
-from pytest_llmbench.pipeline.session_history import SessionHistory
+from pytest_llmbench.session.session_history import SessionHistory
 
 
 def compared(

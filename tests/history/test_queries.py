@@ -16,7 +16,7 @@ from remembered import ID, START, document, nights, outcome
 from sqlalchemy import delete, select, update
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import StoredRun
+from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.history import prune, queries
 from pytest_llmbench.history.details import list_measured_runs
 from pytest_llmbench.history.queries import read_stored_runs

@@ -13,8 +13,8 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import connect, locate_store
-from pytest_llmbench.pipeline import session_history as remembering
-from pytest_llmbench.pipeline.session_history import SessionHistory
+from pytest_llmbench.session import session_history as remembering
+from pytest_llmbench.session.session_history import SessionHistory
 
 
 def test_user_without_write_permission_is_reported(database: str, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from pytest_llmbench.history.paired_noise import read_noises
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import AHEAD, StoreLocation, connect
 from pytest_llmbench.history.unsaved import write_unsaved
-from pytest_llmbench.pipeline.fleet_nights import collect_nights
-from pytest_llmbench.pipeline.session_history import SessionHistory
+from pytest_llmbench.session.session_history import SessionHistory
+from pytest_llmbench.tools.site.fleet_nights import collect_nights
 
 NOW = START + timedelta(days=5)
 LATER = datetime(2099, 12, 31, 23, tzinfo=UTC)

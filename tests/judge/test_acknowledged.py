@@ -9,19 +9,10 @@ from datetime import date, timedelta
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
-from pytest_llmbench.core.models import (
-    Acknowledgement,
-    BaselineKind,
-    Evidence,
-    Judgement,
-    Measurement,
-    Problem,
-    Reason,
-    Recording,
-    StoredRun,
-    Tolerance,
-    Verdict,
-)
+from pytest_llmbench.core.baseline_records import BaselineKind, Recording, Tolerance
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Problem, StoredRun
 from pytest_llmbench.judge.acknowledged import accept_reasons, apply_acknowledgements
 from pytest_llmbench.judge.decide import judge
 
@@ -193,7 +184,7 @@ def test_second_change_counts_from_the_level_before_it(before: float, expected: 
 
 
 def test_expected_metrics_move_with_the_level() -> None:
-    from pytest_llmbench.core.models import Metric
+    from pytest_llmbench.core.run_records import Metric
 
     expected = (Metric("step_time_seconds", 7.325), Metric("mfu", 0.4, larger_is_better=True))
     found = apply_acknowledgements(evidence(measurement(7.76, expected=expected)), [SLOWER])

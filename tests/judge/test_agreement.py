@@ -13,8 +13,10 @@ from builders import BASELINE, HISTORY, evidence, measurement, noisy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Acknowledgement, Baseline, BaselineKind, Measurement, Reason, Recording, Verdict
+from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Recording
+from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.robust import compute_trimmed_mean
+from pytest_llmbench.core.run_records import Acknowledgement, Measurement
 from pytest_llmbench.judge.acknowledged import accept_reasons
 from pytest_llmbench.judge.agreement import Occasion, count_groups, expect_noise, find_run_levels
 from pytest_llmbench.judge.decide import judge

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
+from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
 from pytest_llmbench.judge.bisect import BisectSettings, count_runs, expect_runs, get_cap, next_step
 
 THIRTY_TWO = BisectSettings(32)

@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 from builders import BASELINE, NOW, at, evidence, measurement, run
 
-from pytest_llmbench.core.models import (
-    Budget,
-    CheckpointAction,
-    CheckpointRecord,
-    Checkpoints,
-    Judgement,
-    Measurement,
-    Problem,
-    Reason,
-    Verdict,
-)
+from pytest_llmbench.core.baseline_records import Budget
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints
+from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.judge.decide import judge, judge_alone
 
 SAVES, DISPATCH, LOADS = "checkpoint_save_seconds", "checkpoint_save_dispatch_seconds", "checkpoint_load_seconds"

@@ -10,22 +10,11 @@ from typing import Any
 import pytest
 from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
-from pytest_llmbench.core.models import (
-    AcceptedValue,
-    Acknowledgement,
-    Baseline,
-    BaselineKind,
-    Case,
-    Judgement,
-    Look,
-    NoteCode,
-    Outcome,
-    Reason,
-    Recording,
-    Status,
-    Verdict,
-    Window,
-)
+from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, BaselineKind, Recording, Window
+from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.tolerance import FASTER
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone

@@ -13,7 +13,8 @@ from fleet import Fleet, expected, runs
 from procedures import judged
 from scenarios import RUNS, SCENARIOS, cases
 
-from pytest_llmbench.core.models import Noise, Verdict
+from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.judgement_records import Noise
 
 SEED = 11
 WITHIN_RUN = "margin test, within-run error only"

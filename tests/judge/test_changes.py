@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge.changes import FEWEST, SMALLEST, LevelShift, choose_level, draw_in, find_level_shifts
 from pytest_llmbench.judge.noise import compute_inflation, estimate_fleet_correlation
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats
+    from pytest_llmbench.core.log_records import Floats
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 QUIET = Noise(1e-4, 100.0, "nights", measured=True)

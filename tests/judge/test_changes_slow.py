@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge.changes import ANCHOR, find_slow_change
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)

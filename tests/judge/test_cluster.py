@@ -14,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.core.models import Estimate, Key, Noise, Problem, Reason, Verdict
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Estimate, Noise
+from pytest_llmbench.core.run_records import Problem
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.cluster import (
     ConfigurationShift,

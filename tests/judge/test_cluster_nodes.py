@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.formatting import format_exclude_option
-from pytest_llmbench.core.models import Measurement
+from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.cluster import NodeFinding, RunOnNodes, find_slow_nodes, judge_nodes
 from pytest_llmbench.judge.decide import judge
 

@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 from builders import BASELINE, KEY, NOW, at, evidence, measurement
 
-from pytest_llmbench.core.models import (
-    Acknowledgement,
-    Baseline,
-    Contradiction,
-    Judgement,
-    NoteCode,
-    Reason,
-    Verdict,
-)
+from pytest_llmbench.core.baseline_records import Baseline, Contradiction
+from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.contradiction import with_contradiction
 from pytest_llmbench.judge.decide import judge
 

@@ -12,7 +12,11 @@ from builders import ASSUMED, BASELINE, HISTORY, NOW, evidence, measurement, noi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Evidence, Note, NoteCode, Problem, Reason, Status, Tolerance, Verdict
+from pytest_llmbench.core.baseline_records import Tolerance
+from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Evidence
+from pytest_llmbench.core.outcome_records import Status
+from pytest_llmbench.core.run_records import Note, Problem
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from builders import BASELINE, measurement
 
-from pytest_llmbench.core.models import Judgement, Reason, Status, Tolerance, Verdict
+from pytest_llmbench.core.baseline_records import Tolerance
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.judge.decide import SEVERITY, decide_status, pick_worst
 
 

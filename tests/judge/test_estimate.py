@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.core.models import Look, Noise
+from pytest_llmbench.core.judgement_records import Look, Noise
 from pytest_llmbench.judge.estimate import (
     Answer,
     answer,

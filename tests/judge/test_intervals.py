@@ -12,25 +12,19 @@ from builders import BASELINE, HISTORY, NOW, at, evidence, log, means_of, measur
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import (
-    BaselineKind,
-    Evidence,
-    Judgement,
-    Measurement,
-    Reason,
-    Recording,
-    Status,
-    Steps,
-    Verdict,
-    Window,
-)
+from pytest_llmbench.core.baseline_records import BaselineKind, Recording, Window
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
+from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.agreement import meets_point
 from pytest_llmbench.judge.decide import decide_status, judge
 from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.shape import find_shape
-from pytest_llmbench.measure import measure
-from pytest_llmbench.pipeline.selftest import run_selftest
+from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.session.selftest import run_selftest
 
 RECORDED = at(
     BASELINE,

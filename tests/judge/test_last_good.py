@@ -9,22 +9,10 @@ from typing import Any
 import pytest
 from builders import BASELINE, NOW, evidence, log, measurement, run, segment
 
-from pytest_llmbench.core.models import (
-    ComparedFacts,
-    ComparedNodes,
-    Evidence,
-    Hint,
-    LastGoodRun,
-    Measurement,
-    Problem,
-    Reason,
-    RunSource,
-    StatedField,
-    Statement,
-    StoredDetails,
-    StoredRun,
-    Verdict,
-)
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, Evidence, LastGoodRun, RunSource
+from pytest_llmbench.core.log_records import StatedField, Statement
+from pytest_llmbench.core.run_records import Hint, Measurement, Problem, StoredDetails, StoredRun
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.last_good import add_stored, find_last_good, list_settings
 

@@ -13,7 +13,11 @@ from builders import BASELINE, HISTORY, NOW, evidence, measurement, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import BaselineKind, Judgement, Look, Measurement, Problem, Reason, Status, Verdict
+from pytest_llmbench.core.baseline_records import BaselineKind
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.outcome_records import Status
+from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders import evidence, measurement, nights
 
-from pytest_llmbench.core.models import Noise
+from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 

@@ -10,18 +10,9 @@ from typing import Any
 import pytest
 from builders import KEY, NOW, evidence, measurement, run
 
-from pytest_llmbench.core.models import (
-    Acknowledgement,
-    AttemptFiles,
-    Clock,
-    Dating,
-    Evidence,
-    Judgement,
-    Measurement,
-    NoteCode,
-    Reason,
-    Verdict,
-)
+from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.run_records import Acknowledgement, AttemptFiles, Clock, Dating, Measurement
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.order import find_order_doubts, with_order_doubt
 

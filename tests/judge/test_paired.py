@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import NextTrial, Noise, PairedAnswer, PairedOutcome, Trial, TrialOutcome
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome
 from pytest_llmbench.judge.paired import PairedSettings, count_runs, next_step
 
 SEPARATE = PairedSettings()

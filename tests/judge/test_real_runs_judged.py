@@ -15,17 +15,21 @@ from shared_data import shared
 
 from pytest_llmbench.baseline.write import make_recorded_baseline
 from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.core.models import Baseline, Judgement, Measurement, Reason, Segment, Verdict, Window
+from pytest_llmbench.core.baseline_records import Baseline, Window
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.log_records import Segment
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
-from pytest_llmbench.ingest.parse.read import read_log
+from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.agreement import STALLS
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
-from pytest_llmbench.measure.window import begins, find_missing_steps, mask_window
-from pytest_llmbench.pipeline.recordings import make_recording
+from pytest_llmbench.logs.log_reader import read_log
+from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.runs.measure.window import begins, find_missing_steps, mask_window
+from pytest_llmbench.session.recordings import make_recording
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Floats, Integers
+    from pytest_llmbench.core.log_records import Floats, Integers
 
 FEWEST = 30
 

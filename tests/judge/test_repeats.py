@@ -12,7 +12,8 @@ from builders import HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import Measurement, Problem, Reason, Verdict
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.judge.decide import judge
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)

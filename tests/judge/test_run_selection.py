@@ -13,16 +13,10 @@ from builders import BASELINE, HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.models import (
-    BaselineKind,
-    Judgement,
-    Measurement,
-    Problem,
-    Reason,
-    Recording,
-    StoredRun,
-    Verdict,
-)
+from pytest_llmbench.core.baseline_records import BaselineKind, Recording
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.run_records import Measurement, Problem, StoredRun
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.run_selection import (
     average_current_runs,

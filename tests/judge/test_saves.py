@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders import measurement
 
-from pytest_llmbench.core.models import CheckpointAction, CheckpointRecord, Checkpoints
+from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints
 from pytest_llmbench.judge.saves import describe_saves
 from pytest_llmbench.judge.shape import find_shape
 

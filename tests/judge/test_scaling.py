@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
-from pytest_llmbench.core.models import (
-    Baseline,
-    BaselineKind,
-    Configuration,
-    Estimate,
-    Judgement,
-    Key,
-    Noise,
-    Verdict,
-)
-from pytest_llmbench.judge.comparison import (
+from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Configuration, Key
+from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.judgement_records import Estimate, Judgement, Noise
+from pytest_llmbench.judge.configuration_pairs import (
     SEVERITY,
     ConfigurationComparison,
     compare_speed_ups,
@@ -33,7 +26,7 @@ from pytest_llmbench.judge.comparison import (
 )
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability
-from pytest_llmbench.measure.metrics import find_pairs, group_families
+from pytest_llmbench.runs.measure.run_metrics import find_pairs, group_families
 
 MARGIN = math.log(1.05)
 KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)

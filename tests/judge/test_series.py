@@ -9,7 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import Acknowledgement, ChangeKind, DailyRun, LevelChange, Noise
+from pytest_llmbench.core.judgement_records import ChangeKind, DailyRun, LevelChange, Noise
+from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.changes import LevelShift
 from pytest_llmbench.judge.series import assign_acknowledgements, compare_environments, find_changes, find_flips
 

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shared_data import shared
 
-from pytest_llmbench.core.models import Measurement, Note, Steps
-from pytest_llmbench.ingest.parse.read import read_log
+from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.shape import Shape, find_shape
+from pytest_llmbench.logs.log_reader import read_log
 
 EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"
 GENEFORMER = "nemo2/geneformer_500_steps.out"

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.models import NodeDoubt, NodeEvidence, Software
+from pytest_llmbench.core.node_records import NodeDoubt, NodeEvidence, Software
 from pytest_llmbench.judge.node_levels import PlacedRun, compare_with_levels
 from pytest_llmbench.judge.slow_nodes import NodeRun, find_slow_node
 

@@ -9,7 +9,10 @@ from itertools import product
 import pytest
 from builders import BASELINE, HISTORY, NOW, evidence, measurement, run
 
-from pytest_llmbench.core.models import Judgement, Look, Reason, Status, Tolerance, Verdict
+from pytest_llmbench.core.baseline_records import Tolerance
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.judge.decide import decide_status, judge
 from pytest_llmbench.judge.stop_rule import IN_TURN, ONE_LOOK, RunPlan, choose_look, count_next_runs
 

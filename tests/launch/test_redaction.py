@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shipped_specs import CALLER, spec
 
-from pytest_llmbench.core.models import Quote
+from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment
 from pytest_llmbench.launch import WITHHELD, find_secret_values, hide_in_quote, make_digest, redact
 

@@ -17,15 +17,15 @@ from bad_files import KINDS
 from generator import write_run
 from sessions import Judge
 
-from pytest_llmbench.core.models import Baseline
-from pytest_llmbench.ingest.discover import find_runs
-from pytest_llmbench.ingest.sources import compressed, files
-from pytest_llmbench.ingest.sources.stores import Stores
-from pytest_llmbench.ingest.sources.zstd import zstd
-from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.find_runs import ingest
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.core.baseline_records import Baseline
+from pytest_llmbench.logs.sources import compressed, files
+from pytest_llmbench.logs.sources.stores import Stores
+from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.plugin.stash import raise_usage_errors
+from pytest_llmbench.runs.discover.discovery import find_runs
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.collect_runs import ingest
+from pytest_llmbench.session.settings import Settings
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 DIGITS = "9" * 5000

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from forked_processes import Programs
 
-from pytest_llmbench.ingest.reading import cache as log_cache
-from pytest_llmbench.ingest.reading import file_reader
+from pytest_llmbench.logs.reading import cache as log_cache
+from pytest_llmbench.logs.reading import file_reader
 
 OPENED = """
 import os, sys

@@ -12,7 +12,7 @@ from fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
 from sessions import Judge, Judged, Write
 
 from pytest_llmbench.baseline import write
-from pytest_llmbench.core.models import Baseline, Budget, Recording
+from pytest_llmbench.core.baseline_records import Baseline, Budget, Recording
 
 LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 SAVE, LOAD = "checkpoint_save_seconds", "checkpoint_load_seconds"

@@ -20,7 +20,7 @@ from generator.lines import megatron_line
 from own_baseline import LLAMA_8B, own_baseline
 from sessions import Judge, Judged
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 FAILED = pytest.ExitCode.TESTS_FAILED
 USAGE = pytest.ExitCode.USAGE_ERROR

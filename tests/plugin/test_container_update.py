@@ -11,7 +11,7 @@ from sessions import Judge, Judged
 from updated_container import AFTER, BEFORE, CONTAINERS, date, plan_nights, write_night
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 RECORDED = 5
 ROW = "nemotron4_340b-own-{}-128"

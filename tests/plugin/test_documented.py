@@ -11,7 +11,7 @@ from generator import write_run
 from sessions import Judge
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 pytestmark = pytest.mark.wheel
 

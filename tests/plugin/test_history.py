@@ -22,12 +22,12 @@ from generator import write_run
 from sessions import Judge, Judged, Write
 
 from pytest_llmbench.cli import main as cli
+from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import Baseline
 from pytest_llmbench.history import queries, store
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.pipeline import session_history as remembering
 from pytest_llmbench.report import junit
+from pytest_llmbench.session import session_history as remembering
 
 pytestmark = pytest.mark.wheel
 

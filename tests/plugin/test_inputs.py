@@ -38,7 +38,7 @@ def told(session: Judged) -> object:
 
 @pytest.mark.slow
 def test_archive_is_judged_like_its_folder(judged: Judge, examples: Path, tmp_path: Path) -> None:
-    from pytest_llmbench.ingest.sources.zstd import zstd
+    from pytest_llmbench.logs.sources.zstd import zstd
 
     data = packed(examples, tmp_path / "x.tar", "w").read_bytes()
     archive = tmp_path / "x.tar.zst"

@@ -16,8 +16,8 @@ from fake_recipe import write_recipe
 from generator import write_run
 from sessions import Judge, Judged
 
-from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.settings import Settings
 
 NAME = "fake_8b-24.11-h100-bf16-8"
 NIGHTS, CHANGED = 33, 26

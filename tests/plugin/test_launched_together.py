@@ -12,8 +12,8 @@ from fake_recipe import write_recipe
 from generator import write_run
 from sessions import Judge, Judged
 
-from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.settings import Settings
 
 SMALL, LARGE, FP8 = (f"fake_8b-24.11-h100-{rest}" for rest in ("bf16-8", "bf16-16", "fp8-8"))
 FAMILY = "fake_8b-24.11-h100-bf16"

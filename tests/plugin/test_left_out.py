@@ -15,7 +15,7 @@ import pytest
 from generator import write_run
 from sessions import Judge
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.plugin import session
 from pytest_llmbench.report.notifications import make_message
 

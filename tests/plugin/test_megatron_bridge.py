@@ -16,7 +16,7 @@ from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_b
 from sessions import Judge, Judged
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 COARSEST = "megatron_bridge_nemotron_3_5_lightning-26.08-gb200-fp8_mx-8"
 

@@ -18,12 +18,12 @@ from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_b
 from shared_data import shared
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
-from pytest_llmbench.core.models import Baseline, Key
-from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
+from pytest_llmbench.core.baseline_records import Baseline, Key
+from pytest_llmbench.core.job_records import Cluster, JobSpec, LaunchFacts
 from pytest_llmbench.launch.recipe import build_job, list_missing
 from pytest_llmbench.launch.recipe.fit import explain_unfit, read_facts
-from pytest_llmbench.pipeline.catalog import Catalog
-from pytest_llmbench.pipeline.find_runs import ingest_job
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.collect_runs import ingest_job
 
 MODELS = {
     "LLAMA3_8B": ("llama", "llama3_8b"),

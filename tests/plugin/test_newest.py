@@ -14,7 +14,7 @@ from generator import write_run
 from generator.plan import STARTED
 from sessions import Judge
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 NEMOTRON = "nemotron4_340b-25.01-h100-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-16"

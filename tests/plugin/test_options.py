@@ -12,7 +12,7 @@ import pytest
 from generator import write_run
 from sessions import Judge, Write
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"

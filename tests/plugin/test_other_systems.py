@@ -15,7 +15,7 @@ from sessions import Judge, Write
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core import runtime
-from pytest_llmbench.ingest.parse import read
+from pytest_llmbench.logs import log_reader as read
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 

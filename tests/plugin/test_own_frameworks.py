@@ -12,7 +12,7 @@ from event_files import argument, event, event_file
 from event_files import run as write_events
 from sessions import Judge, Write
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 
 def write_state(seconds: Sequence[float]) -> str:

@@ -12,7 +12,7 @@ from generator import write_run
 from generator.plan import STARTED
 from sessions import Judge, Judged
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 GROK = "grok1_314b-24.11-h100-bf16-512"
 NEMOTRON = "nemotron4_340b-25.01-h100-bf16-128"

@@ -11,7 +11,7 @@ from fake_recipe import write_recipe
 from generator import write_run
 from sessions import Judge
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 TOKEN = "hf_53cr3t-of-m1ne"
 FOREIGN = "hf_" + "aB3" * 11

@@ -113,7 +113,7 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
 
         def pytest_configure(config):
             if hasattr(config, "workerinput"):
-                import pytest_llmbench.ingest.parse.read as read
+                import pytest_llmbench.logs.log_reader as read
                 read.read_log = None  # a worker that reads a log fails
         """
     )

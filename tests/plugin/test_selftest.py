@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sessions import Judge, Write
 
-from pytest_llmbench.measure import validity
-from pytest_llmbench.pipeline import selftest
+from pytest_llmbench.runs.measure import validity
+from pytest_llmbench.session import selftest
 
 NAME = "grok1_314b-25.05-gb200-bf16-128"
 

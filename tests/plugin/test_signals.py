@@ -18,11 +18,11 @@ from sessions import Moment, Write, signal_at
 from pytest_llmbench.baseline import write as baseline_write
 from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.store import locate_store
-from pytest_llmbench.ingest.reading import reader
-from pytest_llmbench.pipeline import catalog, evaluate, outcomes, session_history, settings
+from pytest_llmbench.logs.reading import reader
 from pytest_llmbench.plugin import outputs
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report import document, html, junit
+from pytest_llmbench.session import catalog, evaluate, outcomes, session_history, settings
 
 FP8 = "grok1_314b-25.05-gb200-fp8-128"
 

@@ -9,7 +9,7 @@ import pytest
 from generator import write_run
 from titan_runs import write_run as write_titan_run
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 SUITE = "pytest_llmbench/suite"
 GUARD = f"{SUITE}/test_something_was_judged.py::test_something_was_judged[session]"

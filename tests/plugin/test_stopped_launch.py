@@ -14,9 +14,9 @@ from pytest_llmbench.core import stop_signals
 from pytest_llmbench.launch.follow import Engine
 from pytest_llmbench.launch.follow.progress import Progress
 from pytest_llmbench.launch.journal import Journal
-from pytest_llmbench.pipeline import catalog
 from pytest_llmbench.pipeline.launch import Planner
 from pytest_llmbench.plugin import hooks
+from pytest_llmbench.session import catalog
 
 ID = "fake_one-24.11-h100-bf16-8"
 WAIT = f"while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done; {WELL}"

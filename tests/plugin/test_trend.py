@@ -12,7 +12,7 @@ import pytest
 from generator import write_run
 from sessions import Judge, Judged, Write
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 NAME = "llama3.1_8b-25.04-h100-fp8-16"
 NIGHTS, CHANGED = 34, 26

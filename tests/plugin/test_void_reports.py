@@ -10,7 +10,8 @@ import pytest
 
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.plugin.outputs import announce_reports
-from pytest_llmbench.report import document, files
+from pytest_llmbench.report import document
+from pytest_llmbench.report import output_files as files
 
 OLD = {
     "--llmb-json": '{\n "schema": 1,\n "version": "0.1.0",\n "exit_code": 0,\n "green": true\n}',

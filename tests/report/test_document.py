@@ -13,8 +13,8 @@ from builders import KEY, NOW
 from jsonschema import Draft202012Validator
 from outcomes import SCHEMA, check, doubtful, faults, killed, missing, slow, stray, told
 
+from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.errors import ReportError
-from pytest_llmbench.core.models import Verdict
 from pytest_llmbench.report.document import PARTS, SessionEnding, make_document, read, render
 
 ASKED = {

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import check, missing, stray, told
 
-from pytest_llmbench.core.models import Case, Note, NoteCode, Outcome, Problem, Reason, Status
-from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
+from pytest_llmbench.core.codes import NoteCode, Reason
+from pytest_llmbench.core.job_records import LaunchedJob, Purpose
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.run_records import Note, Problem
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render

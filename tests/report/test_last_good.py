@@ -14,23 +14,16 @@ from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from jsonschema import Draft202012Validator
 from outcomes import FOLDER, SCHEMA
 
-from pytest_llmbench.core.models import (
-    Case,
-    ComparedFacts,
-    ComparedNodes,
-    LastGoodRun,
-    Outcome,
-    RunSource,
-    Status,
-)
+from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, LastGoodRun, RunSource
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding, make_document
 from pytest_llmbench.report.explain import WIDTH, explain, list_last_good
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.notifications import list_workflow_commands, make_message, render_job_summary
 from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.runs.measure.measurement import measure
 
 EVEN = "no single step stands out"
 SPIKE = "one spike: step 31 took 2 x the median"

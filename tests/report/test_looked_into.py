@@ -12,14 +12,16 @@ import pytest
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from written_archives import archive
 
-from pytest_llmbench.core.models import Attempt, AttemptFiles, Case, Outcome, ParsedLog, Run, Status
-from pytest_llmbench.ingest.sources import files
-from pytest_llmbench.ingest.sources.zstd import zstd
+from pytest_llmbench.core.log_records import ParsedLog
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
-from pytest_llmbench.pipeline import log_excerpt as quoting
-from pytest_llmbench.pipeline.log_excerpt import WIDEST, read_excerpts
+from pytest_llmbench.logs import log_excerpt as quoting
+from pytest_llmbench.logs.log_excerpt import WIDEST, read_excerpts
+from pytest_llmbench.logs.sources import files
+from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.report.outcome import MOST_STEPS, describe
+from pytest_llmbench.runs.measure.measurement import measure
 
 
 def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from builders import BASELINE, NOW, evidence, log, run, segment, steps
 from growth import LINEAR, measure_growth
 from outcomes import FOLDER, stray
 
-from pytest_llmbench.core.models import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
-from pytest_llmbench.report import html, jobs, terminal
-from pytest_llmbench.report.html.tables import list_tables
+from pytest_llmbench.report import html, terminal
+from pytest_llmbench.report import job_text as jobs
+from pytest_llmbench.report.html.page_tables import list_tables
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.terminal import render_summary
+from pytest_llmbench.runs.measure.measurement import measure
 
 
 def many(count: int) -> list[dict[str, Any]]:

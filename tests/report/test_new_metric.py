@@ -9,13 +9,13 @@ import pytest
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 
 from pytest_llmbench.core.metric_definitions import METRICS, Definition
-from pytest_llmbench.core.models import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
 from pytest_llmbench.report import junit
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe, list_properties
+from pytest_llmbench.runs.measure.measurement import measure
 
 
 def test_a_metric_that_is_declared_is_in_every_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import check, doubtful, killed, missing, slow, stray, told
 
-from pytest_llmbench.core.models import Verdict
+from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.report.explain import count_columns, explain, wrap
 from pytest_llmbench.report.html import choose_colour as page_colour
 from pytest_llmbench.report.terminal import render_summary

@@ -11,24 +11,17 @@ import numpy as np
 import pytest
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 
-from pytest_llmbench.core.models import (
-    Case,
-    Ending,
-    EndingCode,
-    Outcome,
-    Quote,
-    Reason,
-    Run,
-    Status,
-    UnmatchedRun,
-)
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.log_records import Ending, EndingCode, Quote
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status, UnmatchedRun
+from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
 from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe, describe_stray, list_properties, list_property_names
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import format_counts
+from pytest_llmbench.runs.measure.measurement import measure
 
 FOLDER = Path("/runs")
 

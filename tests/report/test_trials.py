@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pytest_llmbench.core.models import NextTrial, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.judge import bisect, paired
 from pytest_llmbench.report.trials import describe
 

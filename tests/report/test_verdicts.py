@@ -12,7 +12,8 @@ import pytest
 from builders import NOW
 from outcomes import check, faults, missing, slow, told
 
-from pytest_llmbench.core.models import Caution, CautionCode, Check, CheckKind, Finding, Status, Verdict
+from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.outcome_records import Caution, CautionCode, Check, CheckKind, Finding, Status
 from pytest_llmbench.report import notifications
 from pytest_llmbench.report.document import SessionEnding, make_document, render
 from pytest_llmbench.report.html import render as page

@@ -15,7 +15,7 @@ import pytest
 from clusters import Cluster
 from job_specs import job_spec
 
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Phase
+from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Phase
 from pytest_llmbench.launch.follow import Engine, NextJob
 from pytest_llmbench.launch.follow.watch import Limits
 from pytest_llmbench.launch.journal import Journal

@@ -13,8 +13,8 @@ import pytest
 from clusters import Cluster
 from shipped_specs import baseline, facts
 
-from pytest_llmbench.core.models.jobs import Cluster as Described
-from pytest_llmbench.core.models.jobs import JobSpec
+from pytest_llmbench.core.job_records import Cluster as Described
+from pytest_llmbench.core.job_records import JobSpec
 from pytest_llmbench.launch.recipe import build_job
 
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"

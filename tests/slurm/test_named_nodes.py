@@ -19,7 +19,7 @@ from node_nights import launch, store
 from outcomes import faults
 from remembered import outcome
 
-from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.baseline_records import Key
 
 KEY = Key("fake", "8b", "24.11", "h100", "bf16", 16)
 NIGHTS = 30

@@ -12,7 +12,7 @@ import pytest
 from clusters import Cluster as RealCluster
 from planned import machine, planned, program
 
-from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.launch.preflight import check_launch
 from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
 from pytest_llmbench.launch.slurm import Slurm, run

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from clusters import Cluster
 
-from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
+from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway, run
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from bad_files import GZ, LINES, LOG, STEPS, Write, empty_folder, fifo, file, link, patch, sparse
 from written_archives import END, archive, special
 
-from pytest_llmbench.ingest.sources.zstd import zstd
+from pytest_llmbench.logs.sources.zstd import zstd
 
 NEST = f"run_3/{LOG}"
 

@@ -11,29 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core.baseline_records import (
     Architecture,
-    Attempt,
-    AttemptFiles,
     Baseline,
     BaselineKind,
     Configuration,
-    Evidence,
-    Identity,
     Key,
-    Measurement,
-    Noise,
     Parallelism,
-    ParsedLog,
-    Run,
-    RunFiles,
-    Segment,
     Source,
-    Steps,
     Tolerance,
     Window,
 )
+from pytest_llmbench.core.judgement_records import Evidence, Noise
+from pytest_llmbench.core.log_records import ParsedLog, Segment, Steps
 from pytest_llmbench.core.robust import compute_trimmed_mean
+from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Identity, Measurement, Run, RunFiles
 
 NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from compared import bits
 from reading_places import reading_of, write_runs
 
-from pytest_llmbench.core.models import RegexDialect
-from pytest_llmbench.ingest.reading.cache import LogCache
-from pytest_llmbench.ingest.reading.codec import FileReading
+from pytest_llmbench.core.baseline_records import RegexDialect
+from pytest_llmbench.logs.reading.cache import LogCache
+from pytest_llmbench.logs.reading.codec import FileReading
 
 
 class Places:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.core.models import ParsedLog, Steps
+from pytest_llmbench.core.log_records import ParsedLog, Steps
 
 
 def bits(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from generator import write_run
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 NEMO2 = "llama3.1_8b-25.04-h100-fp8-16"
 BF16 = "llama3.1_8b-25.04-h100-bf16-16"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pytest_llmbench.core.models import Estimate, Noise
+from pytest_llmbench.core.judgement_records import Estimate, Noise
 from pytest_llmbench.judge.distributions import compute_probability
 
 KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest_llmbench
-from pytest_llmbench.ingest.parse import scan
+from pytest_llmbench.logs import scan
 
 PACKAGE = str(Path(pytest_llmbench.__file__).parent)
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase, Purpose
 
 KEY = Key("grok1", "314b", "25.05", "gb200", "bf16", 128)
 START = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

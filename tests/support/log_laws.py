@@ -7,7 +7,7 @@ import math
 import numpy as np
 from log_strategies import Written
 
-from pytest_llmbench.core.models import ParsedLog
+from pytest_llmbench.core.log_records import ParsedLog
 
 STEP = tuple[int, float, float]
 PLACES = 9

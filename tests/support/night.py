@@ -14,26 +14,20 @@ from typing import Any
 import numpy as np
 from builders import log, run, segment, steps
 
+from pytest_llmbench.core.baseline_records import Baseline
+from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.formatting import escape_values
-from pytest_llmbench.core.models import (
-    Attempt,
-    AttemptFiles,
-    Baseline,
-    Ending,
-    EndingCode,
-    Quote,
-    Reason,
-    Run,
-    UnmatchedRun,
-)
-from pytest_llmbench.core.models.jobs import LaunchedJob, Purpose
-from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.evaluate import evaluate_runs
-from pytest_llmbench.pipeline.find_runs import IngestedRuns
-from pytest_llmbench.pipeline.log_excerpt import read_excerpts
-from pytest_llmbench.pipeline.outcomes import decide_outcomes
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.core.job_records import LaunchedJob, Purpose
+from pytest_llmbench.core.log_records import Ending, EndingCode, Quote
+from pytest_llmbench.core.outcome_records import UnmatchedRun
+from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
+from pytest_llmbench.logs.log_excerpt import read_excerpts
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.collect_runs import IngestedRuns
+from pytest_llmbench.session.evaluate import evaluate_runs
+from pytest_llmbench.session.outcomes import decide_outcomes
+from pytest_llmbench.session.settings import Settings
 
 NOW = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from typing import Any
 import builders
 from remembered import document, outcome
 
-from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 

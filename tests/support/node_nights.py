@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from remembered import START, document, outcome
 
-from pytest_llmbench.core.models import Key
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 

@@ -10,10 +10,11 @@ from typing import Any
 from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from jsonschema import Draft202012Validator
 
-from pytest_llmbench.core.models import Case, Check, CheckKind, Outcome, Reason, Status, UnmatchedRun, Verdict
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.outcome_records import Case, Check, CheckKind, Outcome, Status, UnmatchedRun
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure import measure
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+from pytest_llmbench.runs.measure.measurement import measure
 
 FOLDER = Path("/runs")
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.job_records import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
 from pytest_llmbench.launch.preflight.plan import LocalMachine, PlannedJob
 from pytest_llmbench.launch.slurm import CommandOutput
 

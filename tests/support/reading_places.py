@@ -9,9 +9,9 @@ from typing import Any
 from generator import write_run
 from generator.__main__ import shipped
 
-from pytest_llmbench.ingest.discover import find_runs
-from pytest_llmbench.ingest.reading.reader import Reading
-from pytest_llmbench.ingest.sources.stores import Stores
+from pytest_llmbench.logs.reading.reader import Reading
+from pytest_llmbench.logs.sources.stores import Stores
+from pytest_llmbench.runs.discover.discovery import find_runs
 
 CONFIGURATION = "llama3.1_8b-25.04-h100-bf16-16"
 

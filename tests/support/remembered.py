@@ -11,11 +11,13 @@ from typing import Any
 
 import builders
 
-from pytest_llmbench.core.models import Case, Key, Outcome, Status, Verdict
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.history import record
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.measure.metrics import make_metric
 from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.runs.measure.run_metrics import make_metric
 
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)
 ID = builders.KEY.id

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
-from pytest_llmbench.core.models import Baseline, Recipe
-from pytest_llmbench.core.models.jobs import Cluster, JobSpec, LaunchFacts
+from pytest_llmbench.core.baseline_records import Baseline, Recipe
+from pytest_llmbench.core.job_records import Cluster, JobSpec, LaunchFacts
 from pytest_llmbench.launch.recipe import build_job
 from pytest_llmbench.launch.recipe.fit import read_facts
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pytest_llmbench.core.models import (
+from pytest_llmbench.comparison.comparison_records import (
     ComparedSide,
     NoData,
     NotCompared,
-    Reason,
     SideComparison,
     SideRun,
     SidesCompared,
-    Window,
 )
-from pytest_llmbench.judge.unpaired import Sides, compare_all
+from pytest_llmbench.comparison.unpaired import Sides, compare_all
+from pytest_llmbench.core.baseline_records import Window
+from pytest_llmbench.core.codes import Reason
 
 NOW = datetime(2025, 11, 20, 6, tzinfo=UTC)
 WINDOW = Window(11, 44)

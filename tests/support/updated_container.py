@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from generator import write_run
 
-from pytest_llmbench.core.models import Baseline
+from pytest_llmbench.core.baseline_records import Baseline
 
 STEP_SECONDS = {
     ("gb200", "fp8"): (1.28, 1.68),

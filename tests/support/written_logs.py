@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.core.models import ParsedLog
-from pytest_llmbench.ingest.parse.read import parse_blocks
+from pytest_llmbench.core.log_records import ParsedLog
+from pytest_llmbench.logs.log_reader import parse_blocks
 
 
 def parse(text: str | bytes) -> ParsedLog:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.models import StatedField
-from pytest_llmbench.ingest.parse.read import read_log
+from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.logs.log_reader import read_log
 
 IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
 PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR")

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core import metric_definitions
-from pytest_llmbench.ingest.parse.read import read_log
+from pytest_llmbench.logs.log_reader import read_log
 
 IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
 

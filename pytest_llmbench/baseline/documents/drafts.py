@@ -15,9 +15,9 @@ from pytest_llmbench.baseline.documents.markdown import MarkdownTable, list_show
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration, UnreadCell
 from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS, NO_PEAK, SHAPE
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.dialects import DIALECTS
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.gpus import find_peak
+from pytest_llmbench.logs.dialect_table import DIALECTS
 
 _PEAKS = re.compile(rf"\b(?:({GPU})\b|({DTYPE})\s+(?:GPUs?\s+)?(?:is|=)\s+(\d+(?:\.\d+)?)\s*([TP])FLOPS)", re.ASCII)
 _CONSTANT = re.compile(r"model flops for .{0,200}? is (\d\.\d+[eE]\+?\d+)", re.ASCII)

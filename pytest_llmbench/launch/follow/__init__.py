@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import (
+from pytest_llmbench.core.job_records import (
     NEVER_MADE,
     Job,
     JobEnd,
@@ -19,8 +19,8 @@ from pytest_llmbench.core.models.jobs import (
     Phase,
     SubmissionState,
 )
-from pytest_llmbench.core.models.stalls import LogProgress
 from pytest_llmbench.core.redaction import MASK
+from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.launch import find_secret_values
 from pytest_llmbench.launch.follow.progress import Progress, summarize
 from pytest_llmbench.launch.follow.stalls import ReadProgress

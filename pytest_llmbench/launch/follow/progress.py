@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from pytest_llmbench.core.formatting import escape, join_first
-from pytest_llmbench.core.models.jobs import STEPLESS, Job, JobEnd, JobStatus, Phase
-from pytest_llmbench.core.models.stalls import Stall, StallPlace
+from pytest_llmbench.core.job_records import STEPLESS, Job, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.stall_limits import Stall, StallPlace
 
 # how far the log of a job is: steps done, of how many (None: unknown), seconds that one takes
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]

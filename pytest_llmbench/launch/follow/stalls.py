@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Purpose
-from pytest_llmbench.core.models.stalls import LogProgress, Stall, StallLimits, StallPlace
+from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Purpose
+from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits, StallPlace
 from pytest_llmbench.launch.follow.progress import LastStep, describe_place, find_no_step, format_duration
 
 # A job is told that stands still for so many of its own slowest gaps between steps, but not sooner than this.

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import (
+from pytest_llmbench.core.job_records import (
     BESIDE,
     STEPLESS,
     TRIALS,
@@ -22,7 +22,7 @@ from pytest_llmbench.core.models.jobs import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.models.stalls import LogProgress, Stall, StallLimits
+from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits
 from pytest_llmbench.launch.follow.progress import LastStep, find_no_step, format_duration
 from pytest_llmbench.launch.follow.stalls import StallWatch, describe_stall, limit_running
 from pytest_llmbench.launch.slurm import SlurmAway

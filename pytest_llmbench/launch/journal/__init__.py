@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, SubmissionState
+from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, SubmissionState
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import find_secret_values, redact
 from pytest_llmbench.launch.journal import database, places

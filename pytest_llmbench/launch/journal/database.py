@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.core.models.stalls import Stall, StallPlace
+from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.core.redaction import MASK
+from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch import find_secret_values, make_digest, redact
 from pytest_llmbench.launch.slurm.statuses import OWN
 from pytest_llmbench.launch.submit.process import Process

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.core.models.jobs import Cluster, LaunchFacts, PreflightCheck, Purpose
+from pytest_llmbench.core.job_records import Cluster, LaunchFacts, PreflightCheck, Purpose
 from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.preflight.plan import (
     JobProblem,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun
-from pytest_llmbench.core.models.jobs import JobSpec, Purpose
+from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.preflight.slurm_checks import (
     find_requested_time,

@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import fill
 
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
-from pytest_llmbench.core.models.jobs import NEVER_IGNORED, JobSpec, LaunchFacts, PreflightCheck, Purpose
+from pytest_llmbench.core.job_records import NEVER_IGNORED, JobSpec, LaunchFacts, PreflightCheck, Purpose
 from pytest_llmbench.core.redaction import mask_environment
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.recipe.fit import advise_hours

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
-from pytest_llmbench.core.models.jobs import Cluster, PreflightCheck
+from pytest_llmbench.core.job_records import Cluster, PreflightCheck
 from pytest_llmbench.launch.preflight.plan import JobProblem, PlannedJob, find_script
 from pytest_llmbench.launch.slurm import Partition
 from pytest_llmbench.launch.slurm.statuses import parse_duration

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Baseline, Key
-from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
+from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Pairs, Purpose
 from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.recipe import fit
 from pytest_llmbench.launch.recipe.cluster import fill_references

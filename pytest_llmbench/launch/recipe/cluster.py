@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.gpus import read_gpu_type
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, Pairs
+from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,

@@ -10,10 +10,10 @@ from textwrap import fill
 from types import MappingProxyType
 from typing import Any
 
+from pytest_llmbench.core.baseline_records import Baseline, Configuration, Key, Recipe
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import count_noun, join_first
-from pytest_llmbench.core.models import Baseline, Configuration, Key, Recipe
-from pytest_llmbench.core.models.jobs import (
+from pytest_llmbench.core.job_records import (
     Checkpointing,
     Cluster,
     Command,

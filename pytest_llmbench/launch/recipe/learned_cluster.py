@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pytest_llmbench.core.formatting import count_noun, join_first
 from pytest_llmbench.core.gpus import read_gpu_type
-from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.launch.slurm import Partition
 
 

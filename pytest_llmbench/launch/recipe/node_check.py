@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_llmbench.core.models.jobs import Cluster, JobSpec, Purpose
+from pytest_llmbench.core.job_records import Cluster, JobSpec, Purpose
 
 MINUTES = 15  # a check that takes longer is ended; it is also what its GPU-hours are counted by
 

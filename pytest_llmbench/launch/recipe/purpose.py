@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import count_noun
-from pytest_llmbench.core.models.jobs import PURPOSE_FLAGS, Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
+from pytest_llmbench.core.job_records import PURPOSE_FLAGS, Checkpointing, LaunchFacts, Pairs, Profiling, Purpose
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import Key
+    from pytest_llmbench.core.baseline_records import Key
 
 
 EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.core.models.trials import Variant
+from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
 from pytest_llmbench.launch.recipe import IMAGE

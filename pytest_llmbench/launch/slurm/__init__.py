@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import JobStatus
+from pytest_llmbench.core.job_records import JobStatus
 from pytest_llmbench.launch.slurm.statuses import (
     SACCT_FIELDS,
     SQUEUE_FIELDS,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
-from pytest_llmbench.core.models import EndingCode
-from pytest_llmbench.core.models.jobs import Blame, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.job_records import Blame, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.log_records import EndingCode
 
 SACCT_FIELDS = "JobIDRaw,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,NodeList"
 # each field with the sign behind it, so that it is printed at its full length

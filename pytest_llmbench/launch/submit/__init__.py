@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Purpose
+from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Purpose
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import allocation, process, sbatch_wrapper, submissions

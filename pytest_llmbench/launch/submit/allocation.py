@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.core.models.jobs import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase, Purpose
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.slurm import CLOCK_MARGIN

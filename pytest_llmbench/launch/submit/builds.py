@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, SubmissionState
+from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.journal import take_lock
 from pytest_llmbench.launch.submit import GRACE_SECONDS, KILLED, SUBMIT_SECONDS, Launcher, Scheduler, Tools, process

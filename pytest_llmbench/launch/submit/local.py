@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.submit import process

@@ -12,7 +12,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 
-from pytest_llmbench.core.models.jobs import Job, JobSpec
+from pytest_llmbench.core.job_records import Job, JobSpec
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.slurm import COMMENT
 

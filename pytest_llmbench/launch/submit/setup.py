@@ -20,10 +20,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import escape
-from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import (
+from pytest_llmbench.core.job_records import (
     Blame,
     Cluster,
     Command,

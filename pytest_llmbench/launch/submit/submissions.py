@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
-from pytest_llmbench.core.models.jobs import Job, SubmissionState
+from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.launch import WITHHELD, has_unknown_secrets, redact
 from pytest_llmbench.launch.submit.sbatch_wrapper import NODES_NAMED
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.core.models.jobs import TRIALS, Job
-from pytest_llmbench.core.models.logs import NO_JOB, TRIALS_FILE, VARIANT_MARK
+from pytest_llmbench.core.job_records import TRIALS, Job
+from pytest_llmbench.core.log_records import NO_JOB, TRIALS_FILE, VARIANT_MARK
 from pytest_llmbench.launch.submit import SUBMIT_SECONDS, Launcher, Scheduler
 from pytest_llmbench.launch.submit.local import find_log
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError

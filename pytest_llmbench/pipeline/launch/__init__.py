@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Key, Noise
-from pytest_llmbench.core.models.jobs import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.core.models.trials import Variant
-from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.core.job_records import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
 from pytest_llmbench.pipeline.launch.trial_plans import WARMED, count_trials, estimate_hours, plan_allocations
-from pytest_llmbench.pipeline.launch_settings import COMMITS, LaunchSettings
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.launch_settings import COMMITS, LaunchSettings
 
 if TYPE_CHECKING:
     from datetime import datetime

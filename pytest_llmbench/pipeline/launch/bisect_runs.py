@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import (
     BisectAnswer,
     BisectOutcome,
     BuildRange,
     FoundChange,
     NextTrial,
-    Noise,
     PairedEstimate,
-    Reason,
     Trial,
     TrialReport,
 )

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Judgement, Run
-from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobSpec, LaunchedJob, Loss, Purpose
-from pytest_llmbench.core.models.stalls import StallPlace
+from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, JobSpec, LaunchedJob, Loss, Purpose
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.core.stall_limits import StallPlace
 from pytest_llmbench.pipeline.launch.costs import measure_cost
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.cluster import NodeFinding

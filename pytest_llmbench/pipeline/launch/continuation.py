@@ -9,10 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.models import Reason
-from pytest_llmbench.core.models.jobs import JobSpec, Resumption
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.job_records import JobSpec, Resumption
 from pytest_llmbench.core.options import JUDGING_OPTIONS, LAUNCHING
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models.jobs import (
+from pytest_llmbench.core.job_records import (
     NEVER_MADE,
     EndedBy,
     Job,

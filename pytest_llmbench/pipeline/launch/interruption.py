@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import TRIALS
+from pytest_llmbench.core.job_records import TRIALS
 from pytest_llmbench.pipeline.launch import Host
 from pytest_llmbench.pipeline.launch.continuation import format_resume
 from pytest_llmbench.pipeline.launch.costs import describe_used
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.session.launch_settings import LaunchSettings
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine

@@ -11,35 +11,26 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import Baseline, Key
+from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models import (
-    Baseline,
-    Case,
-    Evidence,
-    Judgement,
-    Key,
-    Look,
-    MeasuredRun,
-    Measurement,
-    Quote,
-    Reason,
-    Run,
-    RunKeys,
-    StoredRun,
-    TrialTime,
-    Verdict,
-)
-from pytest_llmbench.core.models.jobs import TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.job_records import TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look
+from pytest_llmbench.core.log_records import Quote
+from pytest_llmbench.core.node_records import MeasuredRun
+from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.run_records import Measurement, Run, RunKeys, StoredRun
+from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.pipeline.catalog import Catalog, select_tolerance
 from pytest_llmbench.pipeline.launch.configuration_progress import get_nodes
 from pytest_llmbench.pipeline.launch.node_checks import Confirmation
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult, JudgedConfigurations
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.session.catalog import Catalog, select_tolerance
+from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.cluster import NodeFinding
-    from pytest_llmbench.pipeline.evaluate import Measured
+    from pytest_llmbench.session.evaluate import Measured
 
 
 QUOTED = 3  # so many lines are quoted of what the nodes of a run say
@@ -88,7 +79,7 @@ class LaunchedRuns:
         from pytest_llmbench.launch import has_unknown_secrets
         from pytest_llmbench.launch.recipe import find_named_image
         from pytest_llmbench.launch.submit import estimate_submission
-        from pytest_llmbench.pipeline.find_runs import ingest_job
+        from pytest_llmbench.session.collect_runs import ingest_job
 
         since = estimate_submission(job)
         if job.spec.allocation:
@@ -113,8 +104,8 @@ class LaunchedRuns:
     @cached_property
     def _history(self) -> Measured:
         """What older runs under --llmb-logs measured: they tell the noise."""
-        from pytest_llmbench.pipeline.evaluate import measure_runs
-        from pytest_llmbench.pipeline.find_runs import ingest
+        from pytest_llmbench.session.collect_runs import ingest
+        from pytest_llmbench.session.evaluate import measure_runs
 
         now = self.now()
         runs = ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
@@ -122,8 +113,8 @@ class LaunchedRuns:
 
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on launched runs, newest first, at the levels of a look at them."""
-        from pytest_llmbench.pipeline.evaluate import apply_acknowledged_levels
-        from pytest_llmbench.pipeline.outcomes import judge_case
+        from pytest_llmbench.session.evaluate import apply_acknowledged_levels
+        from pytest_llmbench.session.outcomes import judge_case
 
         evidence = apply_acknowledged_levels(self._gather_evidence({key: runs})[key], self.settings, self.catalog)
         self._evidence[key] = tuple(dataclasses.replace(item, look=self.choose_look(key)) for item in evidence)
@@ -131,7 +122,7 @@ class LaunchedRuns:
 
     def _gather_evidence(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
         """Return the evidence on launched runs against each baseline, with all older ones, whose noise is theirs."""
-        from pytest_llmbench.pipeline.evaluate import collect_evidence
+        from pytest_llmbench.session.evaluate import collect_evidence
 
         older = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
         measured = {**older, **{key: self.measure_runs(key, of_key) for key, of_key in runs.items()}}
@@ -151,7 +142,7 @@ class LaunchedRuns:
 
         A log of this launch that lies under --llmb-logs is no older run: its night would count twice.
         """
-        from pytest_llmbench.measure import measure
+        from pytest_llmbench.runs.measure.measurement import measure
 
         now = self.now()
         return tuple(
@@ -168,7 +159,7 @@ class LaunchedRuns:
     def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""
         from pytest_llmbench.judge.budgets import with_budget_verdict
-        from pytest_llmbench.measure import measure
+        from pytest_llmbench.runs.measure.measurement import measure
 
         baselines = self.catalog.baselines[key]
         done = reason is Reason.PURPOSE_DONE
@@ -183,7 +174,7 @@ class LaunchedRuns:
         """Return the step time of a run that stands for itself; the reason where it has none."""
         from pytest_llmbench.judge.estimate import bound_run_rounding
         from pytest_llmbench.judge.run_selection import find_unusable
-        from pytest_llmbench.measure import measure
+        from pytest_llmbench.runs.measure.measurement import measure
 
         plain = dataclasses.replace(run, found=dataclasses.replace(run.found, excluded=None, excluded_because=""))
         of_run = plain if run.found.excluded is Reason.VARIANT else run  # it is marked where its session goes on
@@ -203,7 +194,7 @@ class LaunchedRuns:
         """Return what the runs behind a verdict tell of their nodes, which are given by run id; `confirmations` are
         runs on suspect nodes, which count for nothing else, `named` nodes that the history and such a run show."""
         from pytest_llmbench.judge.cluster import judge_nodes
-        from pytest_llmbench.measure import measure
+        from pytest_llmbench.runs.measure.measurement import measure
 
         evidence = result.pick_deciding(self._evidence[result.case.key])
         measured = [measure(run, evidence.baseline, self.now()) for run in confirmations]
@@ -212,8 +203,8 @@ class LaunchedRuns:
     def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         """Return what the history says with a run on these nodes, which it names."""
         from pytest_llmbench.judge.run_selection import find_unusable
-        from pytest_llmbench.measure import measure
-        from pytest_llmbench.pipeline.slow_nodes import compare_with_history
+        from pytest_llmbench.runs.measure.measurement import measure
+        from pytest_llmbench.session.node_history import compare_with_history
 
         where = f"job {job.job_id} there"
         started = job.status.started if job.status else None
@@ -252,9 +243,9 @@ class LaunchedRuns:
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
-        from pytest_llmbench.ingest.parse.quoted_lines import read_last_lines
         from pytest_llmbench.launch import hide_in_quote
         from pytest_llmbench.launch.slurm.statuses import find_blame
+        from pytest_llmbench.logs.quoted_lines import read_last_lines
 
         attempt = run.attempts[-1]
         log, ending = attempt.files.log, attempt.log.ending
@@ -274,8 +265,8 @@ class LaunchedRuns:
 
     def find_driver_errors(self, job: Job, run: Run) -> str:
         """Return the last lines in which the driver of a GPU complains in the log of a run, with their numbers."""
-        from pytest_llmbench.ingest.parse.quoted_lines import DRIVER_ERROR, find_lines
         from pytest_llmbench.launch import hide_in_quote
+        from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines
 
         logs = [attempt.files.log for attempt in run.attempts]
         lines = [(log, number, text) for log in logs for number, text in find_lines(log, DRIVER_ERROR, QUOTED)]
@@ -285,9 +276,9 @@ class LaunchedRuns:
 
     def read_check(self, job: Job) -> str:
         """Return the last lines that a check of nodes printed."""
-        from pytest_llmbench.ingest.parse.quoted_lines import read_last_lines
         from pytest_llmbench.launch import hide_in_quote
         from pytest_llmbench.launch.recipe.node_check import OUTPUT
+        from pytest_llmbench.logs.quoted_lines import read_last_lines
 
         lines = read_last_lines(job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED)
         return " | ".join(hide_in_quote(line, job.spec) for line in lines)
@@ -295,8 +286,8 @@ class LaunchedRuns:
 
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Put the logs of a run in an allocation where no later run of it writes; `template` says how their paths end."""
-    from pytest_llmbench.ingest.discover import find_runs
     from pytest_llmbench.launch.submit.allocation import is_kept, keep_logs
+    from pytest_llmbench.runs.discover.discovery import find_runs
 
     if is_kept(job):
         return

@@ -10,10 +10,13 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, Caution, CautionCode, Key, Noise, Reason, StoredRun, Verdict
-from pytest_llmbench.core.models.jobs import BESIDE, TRIALS, PlannedHours, Purpose, SubmissionState
-from pytest_llmbench.pipeline.catalog import Catalog
+from pytest_llmbench.core.job_records import BESIDE, TRIALS, PlannedHours, Purpose, SubmissionState
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
+from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.continuation import add_resumptions, format_collect, format_resume
 from pytest_llmbench.pipeline.launch.costs import HoursBudget, measure_held
@@ -29,10 +32,11 @@ from pytest_llmbench.pipeline.launch.trial_runs import (
     refuse_changed,
     restore_noise,
 )
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.option_parsers import LARGEST_SEQUENCE
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult, SessionResults
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.option_parsers import LARGEST_SEQUENCE
+from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
+from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import Engine
@@ -350,9 +354,9 @@ class LaunchSession:
         return budget
 
     def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
-        from pytest_llmbench.pipeline.evaluate import add_fleet_findings
-        from pytest_llmbench.pipeline.fleet import with_efficiencies
-        from pytest_llmbench.pipeline.outcomes import apply_requirements
+        from pytest_llmbench.session.evaluate import add_fleet_findings
+        from pytest_llmbench.session.fleet import with_efficiencies
+        from pytest_llmbench.session.outcomes import apply_requirements
 
         results = dict(self.results.configurations)
         for key, why in plan.skipped.items():

@@ -10,14 +10,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.models.jobs import JobSpec, Purpose
+from pytest_llmbench.core.job_records import JobSpec, Purpose
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.models import NodeSearch, Suspect
+    from pytest_llmbench.core.node_records import NodeSearch, Suspect
     from pytest_llmbench.launch.preflight.plan import PlannedJob
-    from pytest_llmbench.pipeline.catalog import Catalog
-    from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-    from pytest_llmbench.pipeline.settings import Settings
+    from pytest_llmbench.session.catalog import Catalog
+    from pytest_llmbench.session.launch_settings import LaunchSettings
+    from pytest_llmbench.session.settings import Settings
 
 NODELIST = "--nodelist="
 
@@ -47,8 +47,8 @@ def find_named_nodes(
     if settings.history is None or launch.purpose is not Purpose.MEASURE:
         return ()
     from pytest_llmbench.history.details import has_nodes
-    from pytest_llmbench.pipeline.slow_nodes import search_history
-    from pytest_llmbench.report.nodes import describe, format_suspect
+    from pytest_llmbench.report.node_text import describe, format_suspect
+    from pytest_llmbench.session.node_history import search_history
 
     try:
         if not has_nodes(settings.history):

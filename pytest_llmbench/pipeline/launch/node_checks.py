@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Run
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobIdentity, JobSpec, Purpose
+from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobIdentity, JobSpec, Purpose
+from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes, build_confirmation
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.cluster import NodeFinding

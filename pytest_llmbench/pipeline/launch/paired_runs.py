@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import NextTrial, Noise, PairedAnswer, PairedOutcome, Reason, Trial, TrialReport
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialReport
 from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer, TrialProgress, describe_noise, format_change
 
 WORDS = {

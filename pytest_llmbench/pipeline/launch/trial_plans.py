@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.models.jobs import TRIALS, JobSpec, Purpose
+from pytest_llmbench.core.job_records import TRIALS, JobSpec, Purpose
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress

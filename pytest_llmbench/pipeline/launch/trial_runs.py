@@ -12,20 +12,24 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Case, NextTrial, Noise, Reason, Run, Trial, TrialOutcome, TrialReport
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, Purpose
-from pytest_llmbench.core.models.logs import VARIANT_MARK
+from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Purpose
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.log_records import VARIANT_MARK
+from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
 from pytest_llmbench.pipeline.launch.named_nodes import pin_nodes
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
     from pytest_llmbench.launch.preflight.allocation import AllocationPlan
     from pytest_llmbench.launch.preflight.plan import PlannedJob
-    from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+    from pytest_llmbench.session.launch_settings import LaunchSettings
 
 MOST_ALLOCATIONS = 3  # that ended before their runs did; each further run is a job of its own
 

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.models import Caution
-from pytest_llmbench.report import explain, jobs
+from pytest_llmbench.core.outcome_records import Caution
+from pytest_llmbench.report import explain
+from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import advise, list_advice
-from pytest_llmbench.report.costs import format_cost, sum_session
 from pytest_llmbench.report.document import SessionEnding
+from pytest_llmbench.report.gpu_hours import format_cost, sum_session
 from pytest_llmbench.report.html.charts import draw_distribution, draw_history, draw_loss, draw_steps, format_change
 from pytest_llmbench.report.html.curves import draw_curve
-from pytest_llmbench.report.html.tables import list_tables
+from pytest_llmbench.report.html.page_tables import list_tables
 from pytest_llmbench.report.verdicts import (
     BY_DOCUMENT,
     ORDER,
@@ -48,7 +49,7 @@ from pytest_llmbench.report.verdicts import (
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from pytest_llmbench.core.models.jobs import PlannedHours
+    from pytest_llmbench.core.job_records import PlannedHours
 
 HERE = Path(__file__).parent
 

@@ -21,7 +21,7 @@ from pytest_llmbench.baseline.documents.markdown import read_tables
 from pytest_llmbench.baseline.documents.table_configurations import DocumentConfiguration
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_file, read_recipe
-from pytest_llmbench.core.models import Baseline, Source
+from pytest_llmbench.core.baseline_records import Baseline, Source
 
 DOCUMENTS = {
     "grok1/24.11": "000_e0e04c4c085ed8d6.txt",

@@ -13,8 +13,8 @@ import pytest
 from job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
-from pytest_llmbench.core.models.stalls import LogProgress
+from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.launch.follow import Engine, NextJob
 from pytest_llmbench.launch.follow.progress import Progress
 from pytest_llmbench.launch.follow.watch import Limits

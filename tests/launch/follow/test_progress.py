@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from job_specs import START, Clock, ended, job, running, waiting
 
-from pytest_llmbench.core.models.jobs import Blame, Job, JobEnd, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.follow.progress import Progress, format_duration, summarize
 
 HERE = Path("/scratch")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from job_specs import START, ended, job, job_spec, running, waiting
 
-from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
-from pytest_llmbench.core.models.stalls import LogProgress, Stall, StallLimits, StallPlace
+from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
+from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits, StallPlace
 from pytest_llmbench.launch.follow.stalls import describe_stall, limit_running
 from pytest_llmbench.launch.follow.watch import Limits, PollDecision, Watch, explain_end
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from job_specs import START, ended, job, job_spec, running, waiting
 
-from pytest_llmbench.core.models.jobs import Blame, EndedBy, Job, JobEnd, Purpose
-from pytest_llmbench.core.models.stalls import LogProgress, StallLimits
+from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, Purpose
+from pytest_llmbench.core.stall_limits import LogProgress, StallLimits
 from pytest_llmbench.launch.follow.watch import Limits, Watch, explain_end, has_moved_on
 
 

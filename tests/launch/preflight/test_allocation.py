@@ -10,7 +10,7 @@ import pytest
 from job_specs import job_spec
 from planned import FACTS
 
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.preflight.allocation import AllocationPlan, place_run, plan_allocation
 from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.slurm import Partition, SlurmAway

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planned import planned
 
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.preflight.plan import (
     LaunchProblem,
     PlannedJob,

@@ -14,7 +14,7 @@ import pytest
 from planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, PreflightCheck, Purpose
+from pytest_llmbench.core.job_records import Cluster, PreflightCheck, Purpose
 from pytest_llmbench.launch.preflight import check_launch
 from pytest_llmbench.launch.preflight.plan import LaunchProblem, LocalMachine, PlannedJob, describe_problems
 from pytest_llmbench.launch.preflight.python_checks import is_wanted_version

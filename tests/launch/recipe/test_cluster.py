@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe
+from pytest_llmbench.core.job_records import Cluster, InstalledRecipe
 from pytest_llmbench.launch.recipe.cluster import (
     CLUSTER,
     describe_machine,

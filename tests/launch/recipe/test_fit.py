@@ -10,7 +10,7 @@ import pytest
 from shipped_specs import CALLER, baseline, facts, recipe, spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Checkpointing, Cluster, Command, InstalledRecipe, Profiling, Purpose
+from pytest_llmbench.core.job_records import Checkpointing, Cluster, Command, InstalledRecipe, Profiling, Purpose
 from pytest_llmbench.launch.recipe.fit import (
     count_nodes,
     count_steps,

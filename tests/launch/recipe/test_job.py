@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shipped_specs import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.launch.recipe import IMAGE, build_job, find_named_image, list_missing
 
 STAGE = Path("/lustre/stage")

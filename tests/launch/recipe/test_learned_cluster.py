@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.models.jobs import Cluster
+from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.launch.recipe.cluster import read_cluster
 from pytest_llmbench.launch.recipe.learned_cluster import LearnedCluster, format_cluster_file, learn_cluster
 from pytest_llmbench.launch.slurm import CommandOutput, Partition, Slurm, SlurmAway

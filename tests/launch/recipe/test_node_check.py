@@ -7,7 +7,7 @@ from pathlib import Path
 
 from job_specs import job_spec
 
-from pytest_llmbench.core.models.jobs import Cluster, Purpose
+from pytest_llmbench.core.job_records import Cluster, Purpose
 from pytest_llmbench.launch.recipe.node_check import build_node_check
 
 

@@ -10,9 +10,9 @@ import pytest
 from builders import BASELINE
 from planned import FACTS
 
+from pytest_llmbench.core.baseline_records import Configuration, Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Configuration, Key
-from pytest_llmbench.core.models.jobs import LaunchFacts, Pairs, Profiling, Purpose
+from pytest_llmbench.core.job_records import LaunchFacts, Pairs, Profiling, Purpose
 from pytest_llmbench.launch.recipe.purpose import (
     ProfileRequest,
     build_variables,

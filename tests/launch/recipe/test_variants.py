@@ -14,8 +14,8 @@ import pytest
 from job_specs import job_spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, Command, InstalledRecipe, LaunchFacts
-from pytest_llmbench.core.models.trials import Variant
+from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, LaunchFacts
+from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.journal import take_lock
 from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.recipe.variants import (

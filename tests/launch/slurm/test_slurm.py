@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
+from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.launch.slurm import CommandOutput, Partition, Slurm, SlurmAway
 from pytest_llmbench.launch.slurm.statuses import count_gpus, expand_hosts, explain_status, parse_duration
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmbench.core.models import EndingCode
-from pytest_llmbench.core.models.jobs import Blame, JobStatus, Phase
+from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
+from pytest_llmbench.core.log_records import EndingCode
 from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck, find_blame, find_phase, format_exit
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)

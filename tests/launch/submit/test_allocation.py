@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from job_specs import START, ended, job_spec, running, waiting
 
-from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.slurm import StepStatus
 from pytest_llmbench.launch.submit import SlurmJobs, allocation

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from job_specs import job_spec
 
-from pytest_llmbench.core.models.jobs import Job, SubmissionState
+from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.slurm import Slurm
 from pytest_llmbench.launch.submit import Scheduler, Tools

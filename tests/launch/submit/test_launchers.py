@@ -16,9 +16,7 @@ import pytest
 from job_specs import START, job_spec
 
 from pytest_llmbench.baseline.launch_schema import LAUNCHERS
-from pytest_llmbench.core.models.jobs import Job, JobStatus, Phase, Purpose
-from pytest_llmbench.ingest.discover.metadata import read_metadata
-from pytest_llmbench.ingest.discover.names import read_log_name
+from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.launch.slurm import SlurmAway
 from pytest_llmbench.launch.submit import (
@@ -30,6 +28,8 @@ from pytest_llmbench.launch.submit import (
 )
 from pytest_llmbench.launch.submit.local import LocalLauncher
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
+from pytest_llmbench.runs.discover.names import read_log_name
+from pytest_llmbench.runs.layouts.metadata import read_metadata
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.slurm import Slurm

@@ -17,11 +17,11 @@ from planned import FACTS, machine, program
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.cli.main import main
-from pytest_llmbench.cli.setup import SetupOptions, choose_recipe, set_up
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
+from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
 from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.submit.setup import SetupHost, build_setup_step, check_setup, run_setup
+from pytest_llmbench.tools.setup.setup_command import SetupOptions, choose_recipe, set_up
 
 PLAIN = replace(FACTS, setup="./setup.sh", virtual_environment=False, python="", image="")
 CLUSTER = Cluster(account="my account", partition="batch")
@@ -419,7 +419,15 @@ def test_command_ends_with_the_next_step_or_its_failure(
 @pytest.mark.slow
 def test_terminated_command_ends_its_step(tmp_path: Path) -> None:
     recipe(tmp_path, WAITS)
-    command = [sys.executable, "-m", "pytest_llmbench.cli.main", "setup", "maxtext_llama2", "--folder", "recipe"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_llmbench.cli.main",
+        "setup",
+        "maxtext_llama2",
+        "--folder",
+        "recipe",
+    ]
     environment = {**os.environ, **caller(tmp_path)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

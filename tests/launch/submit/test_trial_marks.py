@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from job_specs import job, job_spec
 
-from pytest_llmbench.core.models.jobs import Job, Purpose
+from pytest_llmbench.core.job_records import Job, Purpose
 from pytest_llmbench.launch.submit import Scheduler
 from pytest_llmbench.launch.submit.submissions import Submission, SubmitError
 from pytest_llmbench.launch.submit.trial_marks import MarkFirst

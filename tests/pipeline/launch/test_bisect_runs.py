@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_llmbench.core.models import (
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import (
     BisectAnswer,
     BisectOutcome,
     BuildRange,
     FoundChange,
     NextTrial,
-    Noise,
     PairedEstimate,
-    Reason,
     Trial,
     TrialOutcome,
 )
 from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress, describe_search
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.session.launch_settings import LaunchSettings
 
 NAMES = [f"c{number}" for number in range(9)]
 ENDS = PairedEstimate(0.0005, -0.002, 0.003, 0.036, 0.01, 0.001, 6.0, Noise(0.002, 6.0, "", measured=True), (4, 4))

@@ -11,7 +11,7 @@ import pytest
 from builders import KEY, NOW
 from job_specs import job_spec
 
-from pytest_llmbench.core.models.jobs import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.launch.journal import Journal
 from pytest_llmbench.pipeline.launch.costs import HoursBudget, describe_used, measure_cost, measure_held

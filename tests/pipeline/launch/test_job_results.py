@@ -15,16 +15,19 @@ from planned import FACTS
 from remembered import START as NIGHTS_START
 from written_logs import parse
 
-from pytest_llmbench.core.models import NO_QUOTE, Ending, EndingCode, Key, Look, Run
-from pytest_llmbench.core.models.jobs import Blame, Job
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.job_records import Blame, Job
+from pytest_llmbench.core.judgement_records import Look
+from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode
+from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.launch.submit.allocation import OUTPUT
-from pytest_llmbench.measure import measure
-from pytest_llmbench.pipeline.catalog import load
-from pytest_llmbench.pipeline.find_runs import ingest_job
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
 from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.collect_runs import ingest_job
+from pytest_llmbench.session.settings import Settings
 
 
 def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:

@@ -12,13 +12,13 @@ from job_specs import job_spec
 from node_nights import KEYS, make_nights, store
 from planned import FACTS
 
-from pytest_llmbench.core.models.jobs import JobSpec, Purpose
+from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.launch.preflight.plan import PlannedJob
-from pytest_llmbench.pipeline.catalog import Catalog
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes, find_named_nodes, restore_named, select_named
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.settings import Settings
 
 SPECS = tuple(
     job_spec(Path("/recipe"), case_id=key.id, key=key, via="sbatch", nodes=8, gpus=64, gpu_hours=hours)

@@ -11,8 +11,9 @@ import pytest
 from builders import BASELINE, KEY, NOW, run
 from job_specs import job_spec
 
-from pytest_llmbench.core.models import Judgement, Key, Noise, Reason, Run, Tolerance, TrialTime, Verdict
-from pytest_llmbench.core.models.jobs import (
+from pytest_llmbench.core.baseline_records import Key, Tolerance
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.job_records import (
     Blame,
     Job,
     JobEnd,
@@ -23,12 +24,15 @@ from pytest_llmbench.core.models.jobs import (
     Purpose,
     SubmissionState,
 )
+from pytest_llmbench.core.judgement_records import Judgement, Noise
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.launch.preflight.allocation import AllocationPlan, place_run
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.outcomes import ConfigurationResult
 
 SPEC = job_spec(
     Path("/recipe"),

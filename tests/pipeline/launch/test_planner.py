@@ -12,16 +12,16 @@ import pytest
 from job_specs import job_spec
 from planned import FACTS
 
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models import Key
-from pytest_llmbench.core.models.jobs import Purpose
+from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.slurm import CommandOutput
-from pytest_llmbench.pipeline import catalog
 from pytest_llmbench.pipeline.launch import Host, Planner
 from pytest_llmbench.pipeline.launch.trial_plans import count_trials, estimate_hours, plan_allocations
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.settings import resolve
+from pytest_llmbench.session import catalog
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.settings import resolve
 
 GPUS, CPU = Key("grok1", "314b", "25.05", "h100", "bf16", 512), Key("tiny_llama", "15m", "1.0", "cpu", "fp32", 1)
 SINFO = "batch*|up|infinite|64|gpu:h100:8\n"

@@ -11,8 +11,9 @@ import pytest
 from builders import BASELINE, KEY, NOW, measurement, run
 from job_specs import job_spec
 
-from pytest_llmbench.core.models import Case, Judgement, Key, Reason, Run, Tolerance, TrialTime, Verdict
-from pytest_llmbench.core.models.jobs import (
+from pytest_llmbench.core.baseline_records import Key, Tolerance
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.job_records import (
     Blame,
     EndedBy,
     Job,
@@ -24,7 +25,11 @@ from pytest_llmbench.core.models.jobs import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.models.stalls import Stall, StallPlace
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.core.stall_limits import Stall, StallPlace
+from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.judge.cluster import NodeFinding
 from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress
@@ -32,8 +37,8 @@ from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
 from pytest_llmbench.pipeline.launch.node_checks import Confirmation, NodeChecks, plan_confirmation
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.outcomes import ConfigurationResult
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.outcomes import ConfigurationResult
 
 SPEC = job_spec(Path("/recipe"), case_id=KEY.id, key=KEY, via="sbatch", nodes=2, gpus=8, gpu_hours=10.0)
 WELL = JobEnd(Blame.NONE)

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from job_specs import Clock, job, running
 
-from pytest_llmbench.core.models import Discovery
-from pytest_llmbench.core.models.stalls import LogProgress
-from pytest_llmbench.ingest import discover
-from pytest_llmbench.ingest.sources.files import File
-from pytest_llmbench.pipeline.catalog import load
+from pytest_llmbench.core.run_records import Discovery
+from pytest_llmbench.core.stall_limits import LogProgress
+from pytest_llmbench.logs.sources.files import File
 from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
-from pytest_llmbench.pipeline.settings import Settings
+from pytest_llmbench.runs.discover import discovery as discover
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.settings import Settings
 
 
 class Watched:

@@ -13,13 +13,13 @@ from job_specs import KEY, job_spec
 from planned import FACTS
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.models.jobs import PreflightCheck, Purpose
+from pytest_llmbench.core.job_records import PreflightCheck, Purpose
 from pytest_llmbench.launch.preflight.plan import PlannedJob
 from pytest_llmbench.launch.recipe.variants import find_without_script
 from pytest_llmbench.launch.slurm import run
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.trial_runs import digest_scripts, digest_variants, refuse_changed
-from pytest_llmbench.pipeline.launch_settings import LaunchSettings
+from pytest_llmbench.session.launch_settings import LaunchSettings
 
 AB = LaunchSettings(ab="variants.yaml")
 SEARCH = LaunchSettings(bisect="variants.yaml")

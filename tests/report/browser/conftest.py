@@ -30,9 +30,9 @@ def absent(text: str) -> None:
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the pages of a whole night, and of a few configurations of it."""
-    from pytest_llmbench.report.comparison import describe
+    from pytest_llmbench.comparison.comparison_page import render_sides
+    from pytest_llmbench.comparison.comparison_text import describe
     from pytest_llmbench.report.html import render
-    from pytest_llmbench.report.html.sides import render_sides
 
     folder = tmp_path_factory.mktemp("night")
     outcomes = make_outcomes(folder)

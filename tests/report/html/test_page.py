@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import missing, told
 
-from pytest_llmbench.core.models import Reason, UnmatchedRun
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
 from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe_stray

@@ -1,0 +1,155 @@
+"""The page of `llmbench compare`: each configuration on both sides, with its runs and what differs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pytest_llmbench.comparison.comparison_records import SideAnswer
+from pytest_llmbench.comparison.comparison_text import (
+    count_answers,
+    format_answer,
+    format_interval,
+    format_no_data,
+    list_facts,
+    list_remarks,
+)
+from pytest_llmbench.core import formatting
+from pytest_llmbench.report.explain import name_label
+from pytest_llmbench.report.html import Badge, make_environment, make_policy, read_part
+from pytest_llmbench.report.html.charts import Chart
+from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
+from pytest_llmbench.report.html.page_tables import ShownTable
+from pytest_llmbench.report.html.site_names import ENDING, INDEX
+
+BADGES = {
+    SideAnswer.SLOWER: ("red", "\N{MULTIPLICATION X}"),
+    SideAnswer.CANNOT_TELL: ("unclear", "?"),
+    SideAnswer.ALIKE: ("green", "\N{CHECK MARK}"),
+    SideAnswer.FASTER: ("green", "\N{BLACK STAR}"),
+}
+"""The colour of an answer, and what stands beside its word."""
+
+COLUMNS = (
+    ("Answer", "text"),
+    ("Configuration", "text"),
+    ("Difference", "number"),
+    ("Interval", "text"),
+    ("A", "number"),
+    ("B", "number"),
+    ("Runs", "number"),
+    ("Candidate", "text"),
+)
+"""The heads of the columns of the table, and how their cells are aligned."""
+
+
+def render_sides(described: Mapping[str, Any], now: datetime, *, of_site: bool = False) -> str:
+    """Return the page of a comparison, which holds all it shows and loads nothing; one of a site links to its first."""
+    style, script = read_part("style.css"), read_part("script.js")
+    comparisons = [_describe(comparison, described["margin"]) for comparison in described["comparisons"]]
+    not_compared = [f"{each['configuration']}: {each['text']}" for each in described["not_compared"]]
+    lists = (("Not compared", not_compared), ("Runs without data", list(map(format_no_data, described["no_data"]))))
+    return (
+        make_environment()
+        .get_template("sides.html")
+        .render(
+            title=count_answers(described),
+            ending=ENDING if of_site else "llmbench",
+            back=f"../{INDEX}" if of_site else "",
+            now=f"{now:%Y-%m-%d %H:%M} UTC",
+            remarks=list(list_remarks(described)),
+            sides=(described["a"], described["b"]),
+            counts=_count_colours(comparisons),
+            columns=COLUMNS,
+            comparisons=comparisons,
+            lists=[(title, texts) for title, texts in lists if texts],
+            style=style,
+            script=script,
+            policy=make_policy(style, script),
+        )
+    )
+
+
+def _count_colours(comparisons: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    colours = [comparison["badge"].colour for comparison in comparisons]
+    return [(colour, colours.count(colour)) for colour in dict.fromkeys(colours)]
+
+
+def name_anchor(configuration: str) -> str:
+    """Return by which name a link opens a configuration (its id) of the page."""
+    return re.sub(r"[^\w.-]+", "-", configuration, flags=re.ASCII)
+
+
+def _describe(comparison: Mapping[str, Any], margin: float) -> dict[str, Any]:
+    name, answer = comparison["configuration"], SideAnswer(comparison["answer"])
+    anchor = name_anchor(name)
+    colour, symbol = BADGES[answer]
+    return {
+        "anchor": anchor,
+        "name": name,
+        "badge": Badge(colour, symbol, format_answer(comparison, margin)),
+        "cells": _list_cells(comparison),
+        "facts": list(list_facts(comparison, margin)),
+        "chart": _draw_runs(comparison, f"{anchor}-runs"),
+        "tables": [table for table in _list_tables(comparison) if table[-1]],
+    }
+
+
+def _list_cells(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
+    difference, low, high = format_interval(comparison)
+    seconds = [comparison[side]["step_seconds"] for side in ("a", "b")]
+    return [
+        (difference, f"{comparison['difference']:.9g}"),
+        (f"{low} to {high}", f"{comparison['low']:.9g}"),
+        *((formatting.format_seconds(value), f"{value:.9g}") for value in seconds),
+        ("{} + {}".format(*comparison["runs"]), str(sum(comparison["runs"]))),
+        (name_label(comparison["candidate"]), comparison["candidate"]),
+    ]
+
+
+def _list_tables(comparison: Mapping[str, Any]) -> Iterator[ShownTable]:
+    yield (
+        "Differs",
+        ("what", "A", "B"),
+        [(name_label(fact["name"]), fact["a"], fact["b"]) for fact in comparison["differs"]],
+    )
+    varies = [
+        (name_label(fact["name"]), *(formatting.join_first(fact[side], 8) for side in ("a", "b")))
+        for fact in comparison["varies"]
+    ]
+    yield "Varies within a side", ("what", "A", "B"), varies
+    runs = [
+        (
+            run["run"],
+            formatting.format_seconds(run["step_seconds"]),
+            (run["started"] or "unknown")[:16].replace("T", " "),
+            run["job_id"] or "-",
+            formatting.fold_nodes(run["nodes"]) or "unknown",
+            run["log"],
+        )
+        for side in ("a", "b")
+        for run in comparison[side]["runs"]
+    ]
+    yield "Runs", ("run", "step time", "started (UTC)", "job", "nodes", "log"), runs
+
+
+def _draw_runs(comparison: Mapping[str, Any], name: str) -> Chart:
+    """Draw the step time of each run of both sides, with the mean of each side."""
+    times = [[run["step_seconds"] for run in comparison[side]["runs"]] for side in ("a", "b")]
+    middle = [comparison[side]["step_seconds"] for side in ("a", "b")]
+    y = make_number_scale(*pad([value for of_side in times for value in of_side]))
+    picture = Picture(Scale(0.0, 3.0, [(1.0, "A"), (2.0, "B")]), y, "", "seconds")
+    for place, (values, mean) in enumerate(zip(times, middle, strict=True), 1):
+        picture.draw_line([(place - 0.4, mean), (place + 0.4, mean)], "line")
+        count = len(values)
+        points = [(place + 0.5 * ((at + 0.5) / count - 0.5), value) for at, value in enumerate(values)]
+        picture.draw_points(points, "dot", "measured")
+    spans = [
+        f"{label}: {formatting.count_noun(len(values), 'run')}, {formatting.format_seconds(min(values))} to "
+        f"{formatting.format_seconds(max(values))}"
+        for label, values in zip("AB", times, strict=True)
+    ]
+    key = "the line is the mean of a side"
+    return Chart(name, "Runs", f"{'; '.join(spans)}.", picture.make_svg(name), key)

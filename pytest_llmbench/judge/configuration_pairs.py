@@ -1,0 +1,275 @@
+"""Comparison: how fast a configuration is beside another one, against what the baselines of the two say."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import BaselineKind, Configuration, Key
+from pytest_llmbench.core.codes import JUDGED, Verdict
+from pytest_llmbench.core.judgement_records import Estimate, Judgement
+from pytest_llmbench.core.outcome_records import CheckKind
+from pytest_llmbench.judge.distributions import compute_quantile
+from pytest_llmbench.judge.estimate import EQUAL, Answer, answer
+
+# Worst first.
+VERDICTS = {
+    Answer.BEYOND: Verdict.REGRESSION,
+    Answer.CANNOT_TELL: Verdict.INCONCLUSIVE,
+    Answer.WITHIN: Verdict.PASS,
+}
+
+SEVERITY = tuple(VERDICTS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One configuration beside its reference, against the baselines of one kind.
+
+    Ratios are step times of the reference over those of the configuration: the weak-scaling efficiency, or the
+    speed-up.
+    """
+
+    key: Key
+    reference: Key
+    baseline: BaselineKind
+    measured: float
+    documented: float
+    bound: float  # the smallest measured ratio that passes
+    difference: float  # measured over documented, less 1
+    low: float
+    high: float
+    verdict: Verdict
+    threshold_only: bool = False  # of one of the two nothing is known of the error: it adds nothing to the interval
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationComparison:
+    """What a family or a pair says: the worst of its rows, MISSING without any."""
+
+    kind: CheckKind  # of the check that shows it
+    id: str
+    members: tuple[Key, ...]  # judged or not
+    verdict: Verdict
+    text: str
+    rows: tuple[ComparisonRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedMember:
+    """A member that was judged against the baseline of a kind."""
+
+    configuration: Configuration
+    judgement: Judgement
+    estimate: Estimate
+
+
+def compare(
+    kind: CheckKind,
+    identifier: str,
+    configurations: Sequence[Configuration],
+    judgements: Mapping[Key, Sequence[Judgement]],
+) -> ConfigurationComparison:
+    """Compare the configurations with the first of them that was judged, by the ratios of their step times.
+
+    `judgements` holds one for each baseline of a key; those against baselines of one kind are compared with each other.
+    REGRESSION: a configuration is shown to lose more of the documented ratio than its margin. INCONCLUSIVE: that cannot
+    be told. PASS: neither. One that is not slower than its own baseline always passes: a faster reference is no loss.
+    """
+    groups = _group_members(configurations, judgements)
+    rows = tuple(_compare_pair(member, group[0]) for group in groups for member in group[1:])
+    verdict = min((row.verdict for row in rows), key=SEVERITY.index, default=Verdict.MISSING)
+    text = _describe(kind, configurations, groups, rows) if rows else _explain_too_few(kind, configurations)
+    return ConfigurationComparison(
+        kind, identifier, tuple(configuration.key for configuration in configurations), verdict, text, rows
+    )
+
+
+def _group_members(
+    configurations: Sequence[Configuration], judgements: Mapping[Key, Sequence[Judgement]]
+) -> list[list[_JudgedMember]]:
+    """Return what can be compared, for each kind of baseline: at least two that were judged, in their order."""
+    by_kind: dict[BaselineKind, list[_JudgedMember]] = defaultdict(list)
+    for configuration in configurations:
+        for judgement in judgements.get(configuration.key, ()):
+            estimate = judgement.estimate
+            if estimate is not None and _counts(judgement, estimate, configuration):
+                by_kind[judgement.baseline.kind].append(_JudgedMember(configuration, judgement, estimate))
+    return [group for _, group in sorted(by_kind.items()) if len(group) > 1]
+
+
+def _counts(judgement: Judgement, estimate: Estimate, configuration: Configuration) -> bool:
+    same_work = _identify_work(judgement.baseline.configuration) == _identify_work(configuration)
+    return judgement.verdict in JUDGED and math.isfinite(estimate.difference) and same_work
+
+
+def _identify_work(configuration: Configuration) -> tuple[object, ...]:
+    return configuration.architecture, configuration.global_batch_size
+
+
+def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> ComparisonRow:
+    """Compare two log differences: the reference's less the member's is the log of measured over documented."""
+    ours, theirs = member.estimate, reference.estimate
+    loss = ours.difference - theirs.difference
+    half_width = _combine_widths(ours, theirs)
+    documented = reference.judgement.baseline.step_seconds / member.judgement.baseline.step_seconds
+    at_baseline = _is_at_baseline(ours)
+    return ComparisonRow(
+        key=member.configuration.key,
+        reference=reference.configuration.key,
+        baseline=member.judgement.baseline.kind,
+        measured=documented * math.exp(-loss),
+        documented=documented,
+        bound=documented * math.exp(-ours.margin),
+        difference=math.expm1(-loss),
+        low=math.expm1(-loss - half_width),
+        high=math.expm1(-loss + half_width),
+        verdict=Verdict.PASS if at_baseline else VERDICTS[answer(loss - half_width, loss + half_width, ours.margin)],
+        threshold_only=ours.threshold_only or theirs.threshold_only,
+    )
+
+
+def _is_at_baseline(estimate: Estimate) -> bool:
+    """Whether a member is not shown to be slower than its own baseline."""
+    return estimate.difference <= EQUAL or (estimate.p_slower is not None and estimate.p_slower > estimate.level)
+
+
+def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
+    """Return the half-width of the interval of a difference of two estimates; 0 where nothing is known of either.
+
+    Variances add; degrees of freedom as Welch (Biometrika 34, 1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
+    Two errors that rest on one estimate of the noise know no more of it than either does.
+    """
+    estimates = [estimate for estimate in (ours, theirs) if not estimate.threshold_only]
+    if not estimates:
+        return 0.0
+    variances = [estimate.standard_error**2 for estimate in estimates]
+    freedom = min(estimate.degrees_of_freedom for estimate in estimates)
+    if ours.noise != theirs.noise and sum(variances) > 0:
+        parts = zip(variances, estimates, strict=True)
+        freedom = sum(variances) ** 2 / sum(variance**2 / estimate.degrees_of_freedom for variance, estimate in parts)
+    return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+def _describe(
+    kind: CheckKind,
+    configurations: Sequence[Configuration],
+    groups: Sequence[Sequence[_JudgedMember]],
+    rows: Sequence[ComparisonRow],
+) -> str:
+    worst = min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.difference))
+    compared = {member.configuration.key for group in groups for member in group}
+    missing = [_label(kind, configuration.key) for configuration in configurations if configuration.key not in compared]
+    slow = [group[0].configuration.key for group in groups if group[0].judgement.verdict is Verdict.REGRESSION]
+    parts = [_describe_row(kind, worst), _describe_work(kind, configurations, len(compared))]
+    if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
+        parts.append("not slower than its own baseline, so no loss: its reference is faster than documented")
+    if slow:
+        parts.append(f"{_label(kind, slow[0])} is a regression itself, which flatters what is compared with it")
+    if any(row.threshold_only for row in rows):
+        parts.append("threshold only: of some of the numbers the error is unknown")
+    if missing:
+        parts.append(f"not compared: {formatting.join_first(missing)}")
+    return "; ".join(parts)
+
+
+def _explain_too_few(kind: CheckKind, configurations: Sequence[Configuration]) -> str:
+    members = formatting.join_first([_label(kind, configuration.key) for configuration in configurations])
+    return f"fewer than two of {members} were judged against baselines of one kind"
+
+
+def _describe_row(kind: CheckKind, row: ComparisonRow) -> str:
+    ratios = (row.measured, row.documented, row.bound)
+    if kind is CheckKind.FP8_SPEEDUP:
+        measured, documented, bound = (f"{ratio:.3f}" for ratio in ratios)
+        what = f"FP8 is {measured} times as fast as BF16"
+    else:
+        measured, documented, bound = (f"{ratio * 100:.1f} %" for ratio in ratios)
+        what = f"{row.key.gpus} GPUs have {measured} of the throughput per GPU of {row.reference.gpus}"
+    low, high, apart = (formatting.format_difference(1 + part) for part in (row.low, row.high, row.difference))
+    return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
+
+
+def _describe_work(kind: CheckKind, configurations: Sequence[Configuration], compared: int) -> str:
+    first, other = configurations[0], configurations[-1]
+    model = f"sequence length {first.architecture.sequence_length}, {first.architecture.layers} layers"
+    if kind is CheckKind.WEAK_SCALING:
+        per_gpu = first.global_batch_size / first.key.gpus
+        return f"the lowest of {compared} sizes, GBS {per_gpu:.6g} per GPU, {model}"
+    same = (first.parallelism, first.micro_batch_size) == (other.parallelism, other.micro_batch_size)
+    return f"step times at GBS {first.global_batch_size}, {model}{'' if same else ', another parallelism'}"
+
+
+def _label(kind: CheckKind, key: Key) -> str:
+    return f"{key.gpus} GPUs" if kind is CheckKind.WEAK_SCALING else key.dtype.upper()
+
+
+# --- which are compared with which, under what ids --------------------------------------------------------
+
+
+def compare_weak_scaling(
+    families: Sequence[Sequence[Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
+) -> tuple[ConfigurationComparison, ...]:
+    """Return for each family, which does the same work per GPU at every size, the efficiency of its sizes.
+
+    The reference is the smallest size that was judged; the verdicts are those of `compare`.
+    """
+    ordered = [sorted(family, key=lambda member: member.key.gpus) for family in families]
+    ids = _make_family_ids([family[0] for family in ordered])
+    return tuple(
+        compare(CheckKind.WEAK_SCALING, identifier, family, judgements)
+        for identifier, family in zip(ids, ordered, strict=True)
+    )
+
+
+def compare_speed_ups(
+    pairs: Sequence[tuple[Configuration, Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
+) -> tuple[ConfigurationComparison, ...]:
+    """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts are those of `compare`."""
+    return tuple(
+        compare(CheckKind.FP8_SPEEDUP, _make_id(pair[0].key, str(pair[0].key.gpus)), pair, judgements) for pair in pairs
+    )
+
+
+def _make_id(key: Key, *parts: str) -> str:
+    head = (f"{key.recipe}_{key.size}", key.release, key.gpu)
+    return "-".join(filter(None, (*head, *parts, key.task, key.scaling, key.variant)))
+
+
+def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
+    """Return an id for each family, given by its smallest size; where keys differ in size only, with what differs."""
+    stems = [_make_id(configuration.key, configuration.key.dtype) for configuration in smallest]
+    alike = defaultdict(list)
+    for stem, configuration in zip(stems, smallest, strict=True):
+        alike[stem].append(configuration)
+    return [
+        "-".join([stem, *_tell_apart(configuration, alike[stem])])
+        for stem, configuration in zip(stems, smallest, strict=True)
+    ]
+
+
+def _tell_apart(configuration: Configuration, alike: Sequence[Configuration]) -> list[str]:
+    """Return the facts that tell a family from those alike; where they do not, its smallest size, which always does."""
+    facts = [_list_facts(other) for other in alike]
+    facts_apart = [
+        fact
+        for position, fact in enumerate(_list_facts(configuration))
+        if len({other[position] for other in facts}) > 1
+    ]
+    return facts_apart if len(set(facts)) == len(facts) else [*facts_apart, f"from{configuration.key.gpus}"]
+
+
+def _list_facts(configuration: Configuration) -> tuple[str, ...]:
+    architecture = configuration.architecture
+    return (
+        f"layers{architecture.layers}",
+        f"seq{architecture.sequence_length}",
+        f"mbs{configuration.micro_batch_size}",
+        f"gbs{configuration.global_batch_size / configuration.key.gpus:.6g}",
+    )

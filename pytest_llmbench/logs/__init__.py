@@ -1,0 +1,1 @@
+"""Bytes to parsed logs: sources, dialects, recognisers, endings and the cache."""

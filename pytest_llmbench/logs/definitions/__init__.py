@@ -1,0 +1,26 @@
+"""Dialects that ship as files: what a baseline file may say under `log`, one file for each framework.
+
+They are tried on logs in which no other dialect finds a step.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import tomllib
+from functools import cache
+
+from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
+
+NAMES = ("automodel", "deepspeed", "llm_c", "modded_nanogpt", "nanochat", "nanotron", "olmo", "prime_rl", "verl")
+
+
+@cache
+def load_definitions() -> dict[str, RegexDialect]:
+    """Return the dialects by their names."""
+    return {name: _load(name) for name in NAMES}
+
+
+def _load(name: str) -> RegexDialect:
+    values = tomllib.loads((pkgutil.get_data(__name__, f"{name}.toml") or b"").decode())
+    times_of = TimesOf(values.pop("averages", TimesOf.SINGLE))
+    return RegexDialect(name, averages=times_of, shipped=True, **values)

@@ -1,0 +1,292 @@
+"""What reads the records of a dialect: one by one, or all of a log by columns where they are alike."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from operator import ge, gt, sub
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.logs.dialect_table import DIALECTS, Dialect
+from pytest_llmbench.logs.line_clock import find_pauses, is_long
+from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit
+from pytest_llmbench.logs.step_records import (
+    COLUMNS,
+    RecordOrigin,
+    StepParser,
+    StepRecord,
+    Tally,
+    Torn,
+    Unmatched,
+    count_digits,
+    read_rank,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.log_records import Flags, Floats, Integers
+
+Records = Sequence[StepRecord]
+
+
+class DialectReader(ABC):
+    """Reads one dialect: its records one by one, and then what they are together.
+
+    `read_columns` reads all records of a log at once where they are alike; None for a dialect that has no such reader.
+    """
+
+    read_columns: ColumnReader | None = None
+
+    def __init__(self, dialect: Dialect) -> None:
+        """Take the row of the dialect."""
+        self.dialect = dialect
+
+    @abstractmethod
+    def read_records(self, hit: Hit, rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
+        """Return what belongs to a marker, with the rank of its line; several records where they were glued."""
+
+    def join(self, records: Records, tally: Tally) -> list[StepRecord]:
+        """Return one record for several of a step, in the order of the log, before ranks are told apart."""
+        return list(records)
+
+    def settle(self, records: Records, tally: Tally) -> list[StepRecord]:
+        """Return the steps of one rank, those certain now that only their neighbours tell."""
+        return list(records)
+
+    def time_steps(self, records: Records) -> list[StepRecord]:
+        """Return the steps of one attempt, each once and in order, with what only the others tell of their times."""
+        return list(records)
+
+
+class ModuleReader(DialectReader):
+    """Reads a built-in dialect with the functions of its module: `read_step`, and which of the others it has."""
+
+    def __init__(self, name: str) -> None:
+        """Load the module of this name."""
+        super().__init__(DIALECTS[name])
+        module = import_module(f"pytest_llmbench.logs.dialects.{name}")
+        self._read_step: StepParser = module.read_step
+        for function in {"read_columns", "join", "settle", "time_steps"} & vars(module).keys():
+            setattr(self, function, getattr(module, function))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleReader:
+        """Return itself: it never changes."""
+        return self
+
+    def read_records(self, hit: Hit, rank: str) -> Sequence[StepRecord | Torn]:
+        """Return the record that begins at a marker, if one does."""
+        record = self._read_step(hit.text, hit.start, hit.end, RecordOrigin(hit.offset, hit.line, rank))
+        return () if record is None else (record,)
+
+
+@cache
+def load_reader(name: str) -> ModuleReader:
+    """Return the reader of a built-in dialect; its module is loaded with the first log that has a marker of it."""
+    return ModuleReader(name)
+
+
+Numbers = Sequence[float]
+Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
+
+
+class Repeated(NamedTuple):
+    """Records that repeat a step."""
+
+    first: int  # the place of the first one among the records of a part, then its line
+    text: str
+    times: int
+
+
+class StepColumns(NamedTuple):
+    """What the records of a log say, in their order; None what none of them prints. Fields as in `StepRecord`.
+
+    The last record is a step.
+    """
+
+    step: Sequence[int]
+    seconds: Numbers
+    resolution: Numbers
+    total: int | None = None
+    loss: Numbers | None = None
+    grad_norm: Numbers | None = None
+    tflops: Numbers | None = None
+    tokens: Numbers | None = None
+    batch: Numbers | None = None
+    memory: Numbers | None = None
+    rate: Numbers | None = None
+    consumed: Numbers | None = None
+    targets: Numbers | None = None
+    stamp: Numbers | None = None
+    loss_digits: int = 0
+    asynchronous: tuple[int, int] = (0, 0)  # the first place, and the one behind the last
+    kept: Sequence[int] | None = None  # of which records these are the steps, None where they are of all
+    repeated: Repeated | None = None  # the others, which repeat a step
+
+
+class UniformPart(NamedTuple):
+    """One attempt."""
+
+    steps: Steps
+    rank: str
+    total: int | None
+    begin: tuple[int, int]  # where its first record stands: byte and line
+    end: tuple[int, int]  # where its last one does
+    repeated: Repeated | None
+    loss_digits: int = 0
+
+
+UniformParts = tuple[UniformPart, ...]
+
+# Reads the records at these places of a text, each on a line of its own that ends there; None where one is not as the
+# others.
+ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
+
+
+def read_parts(
+    reader: ColumnReader, text: bytes, places: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+) -> UniformParts | None:
+    """Return what the records at these places of a whole log say; None where they have to be read one by one.
+
+    Every start between them begins another part. New steps behind an end are of another part, too, and are not read.
+    """
+    if b"\r" in text:
+        return None
+    bounds = sorted({0, len(places), *(bisect_left(places, start) for start in starts)})
+    parts = [_read_part(reader, text, places[begin:end], ends) for begin, end in pairwise(bounds)]
+    sure = tuple(part for part in parts if part is not None)
+    return sure if len(sure) == len(parts) and len({part.rank for part in sure}) == 1 else None
+
+
+def _read_part(reader: ColumnReader, text: bytes, places: Sequence[int], ends: Sequence[int]) -> UniformPart | None:
+    stops = [text.find(b"\n", place) for place in places]
+    if stops[-1] < 0 or any(map(gt, stops, places[1:])):
+        return None  # the last line has no end, or two records share one
+    rank = _read_rank(text, places)
+    if rank is None or max(map(sub, stops, places)) >= REACH:
+        return None
+    columns = reader(text, places, stops)
+    if columns is None or any(map(ge, columns.step, columns.step[1:])):
+        return None
+    lines = _number_lines(text, places, stops)
+    kept = columns.kept if columns.kept is not None else range(len(places))
+    first, new, last = kept[0], kept[-1], len(places) - 1
+    if any(places[first] < end < places[new] for end in ends):
+        return None
+    again = columns.repeated and columns.repeated._replace(first=lines[columns.repeated.first])
+    paused = _find_pauses(columns, text, [places[row] for row in kept], [stops[row] for row in kept])
+    steps = _build_steps(columns, lines if columns.kept is None else [lines[row] for row in kept], paused)
+    begin, end = ((places[row], lines[row]) for row in (first, last))
+    return UniformPart(steps, rank, columns.total, begin, end, again, columns.loss_digits)
+
+
+def _find_pauses(columns: StepColumns, text: bytes, places: Sequence[int], stops: Sequence[int]) -> Integers:
+    """Return the kinds of the pauses that are announced before each step and took their time, 0 for none."""
+    if columns.stamp is None:
+        return _get_zeros(len(columns.step))
+    paused = np.zeros(len(columns.step), dtype=np.int64)
+    took = np.diff(columns.step) * np.array(columns.seconds[1:])
+    for row in np.flatnonzero(is_long(np.diff(columns.stamp), took)).tolist():
+        paused[row + 1] = find_pauses(text, stops[row], places[row + 1])
+    return paused
+
+
+def _number_lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
+    """Return the numbers of the lines of records that stand at places, each on one that ends at its stop."""
+    lines = [text.count(b"\n", 0, places[0]) + 1]
+    for stop, place in zip(stops, places[1:], strict=False):
+        between = text.count(b"\n", stop + 1, place) if stop + 1 < place else 0
+        lines.append(lines[-1] + 1 + between)
+    return lines
+
+
+def parse_numbers(printed: Sequence[bytes]) -> Numbers:
+    """Return the values of a column; many print the same one in every record."""
+    if printed.count(printed[0]) == len(printed):
+        return [float(printed[0])] * len(printed)
+    return list(map(float, printed))
+
+
+def count_most_digits(printed: Sequence[bytes] | None) -> int:
+    """Return the largest number of digits of printed numbers, 0 for none."""
+    if not printed:
+        return 0
+    digits = b" ".join(printed).translate(None, b".-")
+    if digits.translate(None, b" ").isdigit():  # no exponents: a tenth of the time
+        return max(map(len, digits.split(b" ")))
+    return max(map(count_digits, set(printed)))
+
+
+def match_rows(
+    layout: re.Pattern[bytes], text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> list[tuple[bytes, ...]] | None:
+    """Return the groups of a layout at each place; None where one of them is of another layout.
+
+    A layout begins with what stands at the places, and nowhere else.
+    """
+    rows: list[tuple[bytes, ...]] = layout.findall(text, places[0], stops[-1] + 1)
+    return rows if len(rows) == len(places) else None
+
+
+def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
+    """Return the rank that stands before all records, None where that is not the same before each."""
+    prefixes = {text[text.rfind(b"\n", 0, place) + 1 : place] for place in places}
+    prefix = prefixes.pop()
+    if prefixes or len(prefix) >= REACH_BACK:
+        return None
+    if not prefix:
+        return ""
+    return read_rank(Hit(b"", text, places[0], len(text), places[0], 0))
+
+
+def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -> Steps:
+    count = len(columns.step)
+    numbers = {name: getattr(columns, field, None) for name, field in COLUMNS.items()}
+    return Steps(
+        index=np.array(columns.step, dtype=np.int64),
+        seconds=np.array(columns.seconds),
+        resolution_seconds=np.array(columns.resolution),
+        line=np.array(lines, dtype=np.int64),
+        mean_of=_get_ones(count),
+        asynchronous=_get_flags(count, *columns.asynchronous),
+        has_loss=_get_flags(count, 0, count if columns.loss is not None else 0),
+        has_grad_norm=_get_flags(count, 0, count if columns.grad_norm is not None else 0),
+        stamp=_get_absent(count) if columns.stamp is None else np.array(columns.stamp),
+        since=_get_absent(count),
+        paused=paused,
+        **{name: _get_absent(count) if each is None else np.array(each) for name, each in numbers.items()},
+    )
+
+
+def _make_read_only(column: Column) -> Column:
+    """Return a column that logs can share, for nobody can write to it."""
+    column.setflags(write=False)
+    return column
+
+
+@cache
+def _get_absent(count: int) -> Floats:
+    return _make_read_only(np.full(count, np.nan))
+
+
+@cache
+def _get_ones(count: int) -> Integers:
+    return _make_read_only(np.ones(count, dtype=np.int64))
+
+
+@cache
+def _get_zeros(count: int) -> Integers:
+    return _make_read_only(np.zeros(count, dtype=np.int64))
+
+
+@cache
+def _get_flags(count: int, begin: int, end: int) -> Flags:
+    """Return that many flags, those from `begin` and before `end` set."""
+    places = np.arange(count)
+    return _make_read_only((begin <= places) & (places < end))

@@ -1,0 +1,1 @@
+"""One module for each dialect: how a framework prints its steps."""

@@ -1,0 +1,189 @@
+"""MaxText: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, ..., loss: 0.000`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import takewhile
+from statistics import median
+
+from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.logs.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
+from pytest_llmbench.logs.step_records import (
+    HOLE,
+    NAN,
+    NOT_FINITE,
+    RecordOrigin,
+    StepRecord,
+    Tally,
+    Torn,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
+    read_without_codes,
+)
+
+MARKER = b"completed step: "
+
+HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?(?:\d{1,15}\.\d{3,9}|%b))," % NOT_FINITE)
+CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
+THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|%b)" % NOT_FINITE)
+# MaxText prints fixed formats: a number is whole when it has all its places, whatever follows.
+EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|%b)" % NOT_FINITE)
+
+# JAX hands a step over and goes on. Until its queue is full MaxText prints how long the handing over took:
+# `seconds: 0.319` in step 1 of a run of 5.66 s. Such steps are among the first, and take less than FAST of later ones.
+FIRST_STEPS = 5
+FEWEST_LATER = 5
+FAST = 0.75
+
+LOSS = b"loss"
+# The target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens): without the sequence length they
+# give no batch size, and padding lowers them.
+TARGETS = b"total_weights"
+TARGETS_PRINTED = re.compile(rb", total_weights: (\d{1,15}(?:\.\d{1,9})?)(?=,)")
+LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
+# What stands before the steps in which the batch grows, which are not those of the configuration.
+RAMP_UP = b"[Rampup Batch Size Phase], "
+NUMBERS = {
+    b"TFLOP/s/device": THREE_DECIMALS,
+    b"Tokens/s/device": THREE_DECIMALS,
+    LOSS: THREE_DECIMALS,
+    b"grad_norm": EXPONENT,
+}
+
+
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
+
+    A step of the phase in which the batch grows has mean_of 0: `settle` leaves it out.
+    """
+    return read_without_codes(_read_plain, text, start, end, origin)
+
+
+def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    stop = find_line_stop(text, start, end)
+    whole = stop < end
+    glued = text.find(MARKER, start + len(MARKER), stop)
+    stop = stop if glued < 0 else glued
+    head = HEAD.match(text, start, stop)
+    if head is None:
+        return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
+    number = _read_numbers(text[head.end() : stop])
+    if number is None or not (whole or LOSS in number):
+        return Torn(origin, text[start:stop])
+    return StepRecord(
+        origin,
+        int(head[1]),
+        float(head[2]),
+        get_printed_unit(head[2]) if head[2][-1:].isdigit() else 0.0,
+        loss=number.get(LOSS),
+        grad_norm=number.get(b"grad_norm"),
+        tflops=number.get(b"TFLOP/s/device", NAN),
+        tokens=number.get(b"Tokens/s/device", NAN),
+        targets=_read_targets(text[head.end() : stop]),
+        loss_digits=_count_loss_digits(text[head.end() : stop]),
+        mean_of=0 if text.endswith(RAMP_UP, 0, start) else 1,
+    )
+
+
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the steps of one rank without those whose batch had not its size yet."""
+    for record in records:
+        if not record.mean_of:
+            tally.add(DropReason.RAMPED_UP, record.origin.line, f"step {record.step}: {record.seconds:g} s")
+    return [record for record in records if record.mean_of]
+
+
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
+    """Return the steps at these places, each on a line of its own; None where one is not as the first, or not whole."""
+    fields = text[places[0] : stops[0]].split(b", ")[2:]
+    names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
+    if not names or len(set(names)) < len(fields) or text.endswith(RAMP_UP, 0, places[0]):
+        return None
+    rows = match_rows(_compile_layout(names), text, places, stops)
+    if rows is None:
+        return None
+    steps, printed, *columns = zip(*rows, strict=True)
+    read = (name for name in names if name in NUMBERS or name == TARGETS)
+    value = dict(zip(read, columns, strict=True))
+    number = {name: parse_numbers(column) for name, column in value.items()}
+    seconds = list(map(float, printed))
+    return StepColumns(
+        list(map(int, steps)),
+        seconds,
+        [get_printed_unit(text) for text in printed],
+        loss=number.get(LOSS),
+        grad_norm=number.get(b"grad_norm"),
+        tflops=number.get(b"TFLOP/s/device"),
+        tokens=number.get(b"Tokens/s/device"),
+        targets=number.get(TARGETS),
+        loss_digits=count_most_digits(value.get(LOSS)),
+        asynchronous=_find_dispatched(seconds),
+    )
+
+
+@cache
+def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return what a record with these fields looks like."""
+    values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}+\.\d{3})") | {
+        b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)",
+        TARGETS: rb"(\d{1,15}+(?:\.\d{1,9}+)?)",
+    }
+    fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*+")) for name in names)
+    return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?\d{1,15}+\.\d{3,9}+)" + b"".join(fields) + rb"\n")
+
+
+def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the steps of one attempt, those marked asynchronous whose time is that of dispatching them only."""
+    begin, end = _find_dispatched([record.seconds for record in records])
+    return [record._replace(asynchronous=begin <= place < end) for place, record in enumerate(records)]
+
+
+def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
+    """Return the first place, and the one behind the last, of the times that are those of dispatching a step only.
+
+    They follow the steps that compile, are at most FIRST_STEPS with those, and take less than FAST of the next step and
+    of the median of the later ones, which the next step has reached. A step that is fast later on is not judged here.
+    """
+    later = [value for value in seconds[FIRST_STEPS:] if 0 < value < math.inf]
+    if len(later) < FEWEST_LATER:
+        return 0, 0
+    level = median(later)
+    first = sum(1 for _ in takewhile(lambda value: value * FAST > level, seconds[:FIRST_STEPS]))
+    fast = list(takewhile(lambda value: 0 < value < FAST * level, seconds[first:]))
+    after = first + len(fast)
+    sure = after <= FIRST_STEPS and all(value < FAST * seconds[after] for value in fast)
+    return (first, after) if sure else (0, 0)
+
+
+def _read_targets(text: bytes) -> float:
+    """Return the target tokens that a record goes on with, NaN without them."""
+    match = TARGETS_PRINTED.search(text)
+    return float(match[1]) if match else NAN
+
+
+def _count_loss_digits(text: bytes) -> int:
+    """Return with how many digits a record prints its loss."""
+    match = LOSS_PRINTED.search(text)
+    return count_digits(match[1]) if match else 0
+
+
+def _read_numbers(text: bytes) -> dict[bytes, float] | None:
+    """Return the numbers that a record goes on with; None if one of them is not whole, or stands there twice."""
+    number: dict[bytes, float] = {}
+    if HOLE in text:
+        return None
+    for part in filter(None, text.strip().split(b",")):
+        name, colon, value = part.strip().partition(b": ")
+        if name not in NUMBERS:
+            if not colon and LOSS not in number:
+                return None
+            continue
+        match = NUMBERS[name].match(value)
+        if match is None or name in number:
+            return None
+        number[name] = float(match[0])
+    return number

@@ -1,0 +1,254 @@
+"""NeMo 2 (NeMo-Run): `Training epoch 0, iteration 49/49 | global_step: 49 | ... | train_step_timing in s: 12.39`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from operator import methodcaller
+
+from pytest_llmbench.logs.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
+from pytest_llmbench.logs.scan import REACH
+from pytest_llmbench.logs.step_records import (
+    HOLE,
+    NAN,
+    NOT_FINITE,
+    RecordOrigin,
+    StepRecord,
+    Torn,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
+    get_significant_unit,
+    read_without_codes,
+)
+
+MARKER = b"Training epoch "
+# Trailing zeros are not printed: 6.08 has a resolution of 0.001. From 1000 on it is `1.249e+03`.
+DIGITS = 4
+
+HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
+CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
+STEP = re.compile(rb"\d{1,15}+")
+FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
+NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
+PLAIN = 15
+SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % PLAIN)
+OTHER = rb"[^|\r\n\x00\x1b]*"
+REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
+REST_LINES = 8
+POINT = methodcaller("find", b".")
+# Digits and point of a number whose logarithm is below that of the next power of ten.
+SHORT = 10
+
+TIME = b"train_step_timing in s"
+NUMBERS = (
+    TIME,
+    b"global_batch_size",
+    b"reduced_train_loss",
+    b"grad_norm",
+    b"TFLOPS_per_GPU",
+    b"peak_memory_usage",
+    b"max_memory_allocated",
+)
+STEP_NAME = b"global_step"
+RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
+# Printed from the first validation on, in each step.
+VALIDATION = b"val_loss"
+NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
+BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
+# Fields that a record may lack, or have cut, and is whole all the same.
+EXTRA = (RATE, SAMPLES)
+READ = frozenset((*NUMBERS, STEP_NAME))
+# Stands behind the names of a record in which no number that is read may have been cut at its end.
+WHOLE = b""
+
+
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way."""
+    return read_without_codes(_read_plain, text, start, end, origin)
+
+
+def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    stop = find_line_stop(text, start, end)
+    head = HEAD.match(text, start, stop)
+    if head is None:
+        return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
+    values = _read_values(text, head.end(), stop, end)
+    if values is None:
+        return Torn(origin, text[start:stop])
+    epoch, iteration, last = (int(number) for number in head.groups())
+    step = int(values[STEP_NAME])
+    # `iteration` restarts in each epoch: it tells the total only where it is the same as `global_step`
+    return _build_record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values)
+
+
+def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
+    """Return the steps at these places, each on a line of its own; None where one is not as the others, or not whole.
+
+    The first step does not print `consumed_samples`, with which the others end.
+    """
+    usual = min(1, len(places) - 1)
+    fields = text[places[usual] : stops[usual]].split(b" | ")[1:]
+    names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
+    if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
+        return None
+    if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
+        return None
+    rows = match_rows(_compile_layout(names), text, places, stops)
+    if rows is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
+        return None
+    if names[-1] not in READ and _lacks_last(names[-1], text, rows[usual:], places[usual:], stops[usual:]):
+        return None  # one that is not the first lacks what the others go on with: its last number may be cut
+    epochs, iterations, lasts, *columns = zip(*rows, strict=True)
+    value = dict(zip((name for name in names if name in READ or name in EXTRA), columns, strict=True))
+    steps = list(map(int, value[STEP_NAME]))
+    if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):
+        totals = set(lasts)
+    else:
+        counted = zip(epochs, map(int, iterations), lasts, steps, strict=True)
+        totals = {last for epoch, iteration, last, step in counted if iteration == step and int(epoch) == 0}
+    if len(totals) > 1:
+        return None
+    number = {name: parse_numbers(value[name]) for name in NUMBERS if name in value}
+    return StepColumns(
+        steps,
+        number[TIME],
+        _get_resolutions(value[TIME], number[TIME]),
+        int(totals.pop()) + 1 if totals else None,
+        loss=number.get(b"reduced_train_loss"),
+        grad_norm=number.get(b"grad_norm"),
+        tflops=number.get(b"TFLOPS_per_GPU"),
+        batch=number.get(b"global_batch_size"),
+        memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated")),
+        rate=parse_numbers(value[RATE]) if RATE in value else None,
+        consumed=_parse_all_samples(value[SAMPLES]) if SAMPLES in value else None,
+        loss_digits=count_most_digits(value.get(LOSS)),
+    )
+
+
+def _lacks_last(
+    name: bytes, text: bytes, rows: Sequence[Sequence[bytes]], places: Sequence[int], stops: Sequence[int]
+) -> bool:
+    """Tell whether a record lacks the last field; what stands between two records is of neither."""
+    if name in EXTRA:
+        return not all(row[-1] for row in rows)
+    field = b" | %b: " % name
+    return any(text.find(field, place, stop) < 0 for place, stop in zip(places, stops, strict=True))
+
+
+@cache
+def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return what a record with these fields looks like; it may lack the last one unless that is read."""
+    values = dict.fromkeys((*NUMBERS, *EXTRA), b"(%b)" % FINITE) | {STEP_NAME: b"(%b)" % STEP.pattern}
+    *fields, last = (b"%b: %b" % (re.escape(name), values.get(name, OTHER)) for name in names)
+    ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
+    return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
+
+
+@lru_cache(maxsize=64)
+def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return equal names as one object: most records of a log have the same."""
+    return names
+
+
+def _build_record(origin: RecordOrigin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
+    number = {name: float(values[name]) for name in NUMBERS if name in values}
+    seconds = number[TIME]
+    return StepRecord(
+        origin,
+        step,
+        seconds,
+        _get_resolution(values[TIME], seconds),
+        total,
+        loss=number.get(b"reduced_train_loss"),
+        grad_norm=number.get(b"grad_norm"),
+        tflops=number.get(b"TFLOPS_per_GPU", NAN),
+        batch=number.get(b"global_batch_size", NAN),
+        # until 25.04 by the first name: what tensors took, not what the allocator had reserved
+        memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated", NAN)),
+        rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
+        consumed=_parse_samples(values.get(SAMPLES, b"")),
+        loss_digits=count_digits(values.get(LOSS, b"")),
+        bad_validation=VALIDATION in values and NOT_NUMBER.fullmatch(values[VALIDATION]) is not None,
+        layout=_share(tuple(values)),
+    )
+
+
+def _parse_all_samples(printed: Sequence[bytes]) -> list[float]:
+    """Return the numbers of samples of all steps: nearly always plain digits, and none in the first step."""
+    if b"".join(printed).isdigit() and max(map(len, printed)) <= PLAIN:
+        return [float(text) if text else NAN for text in printed]
+    return list(map(_parse_samples, printed))
+
+
+def _parse_samples(printed: bytes) -> float:
+    """Return a number of samples that is printed in full, NaN for any other."""
+    return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
+
+
+def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:
+    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn.
+
+    An empty name behind them says that the last number is whole whatever others go on with, or is not read.
+    """
+    glued = text.find(MARKER, begin, stop)
+    line_ends = stop < end and glued < 0
+    parts = text[begin : stop if glued < 0 else glued].split(b" | ")
+    followed = not line_ends or b": " not in parts[-1]
+    if followed:
+        parts.pop()
+    values: dict[bytes, bytes] = {}
+    for part in parts:
+        name, colon, value = part.partition(b": ")
+        if not colon or name in values:
+            return None
+        values[name] = value if part is not parts[-1] else value.rstrip()  # a blank within may stand for a digit
+    if HOLE in b"".join(parts):
+        return None
+    if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):
+        return None
+    if not all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values):
+        return None
+    if not followed and parts[-1].partition(b": ")[0] in READ:
+        return None if _goes_on_below(text, stop, end) else values
+    return values | {WHOLE: b""}
+
+
+def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
+    """Return the resolution of each time. Short numbers of one shape, such as 12.39 and 98.70, have the same."""
+    if min(printed) < b"1" or max(map(len, printed)) > SHORT or b"e" in b"".join(printed):
+        return list(map(_get_resolution, printed, seconds))
+    return list(map(_get_resolution_of_shape, map(len, printed), map(POINT, printed)))
+
+
+@cache
+def _get_resolution_of_shape(length: int, point: int) -> float:
+    """Return the resolution of a number of so many letters with its point at a place, -1 for none."""
+    printed = b"1" * length if point < 0 else b"%b.%b" % (b"1" * point, b"1" * (length - point - 1))
+    return _get_resolution(printed, float(printed))
+
+
+def _get_resolution(printed: bytes, seconds: float) -> float:
+    return min(get_significant_unit(seconds, DIGITS), get_printed_unit(printed)) if seconds > 0 else 0.0
+
+
+def _is_cut(text: bytes, places: Sequence[int], stops: Sequence[int]) -> bool:
+    """Tell whether what follows a record that ends there begins with the rest of its last number."""
+    apart = (stop for stop, place in zip(stops, [*places[1:], -1], strict=True) if stop + 1 != place)
+    return any(_goes_on_below(text, stop, min(stop + REACH, len(text))) for stop in apart)
+
+
+def _goes_on_below(text: bytes, stop: int, end: int) -> bool:
+    """Tell whether one of the next lines is the rest of this one: a number cut at the end of a line looks whole."""
+    for _ in range(REST_LINES):
+        begin = text.find(b"\n", stop, end) + 1
+        if begin == 0:
+            return False
+        stop = text.find(b"\n", begin, end)
+        line = text[begin : end if stop < 0 else stop]
+        if REST.match(line):
+            return True
+        if stop < 0 or MARKER in line:
+            return False
+    return False

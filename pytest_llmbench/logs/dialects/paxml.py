@@ -1,0 +1,117 @@
+"""PaxML: `[PAX STATUS]: train_step() took 7.47 seconds.`, without a step number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.logs.step_records import (
+    NAN,
+    NOT_FINITE,
+    RecordOrigin,
+    StepRecord,
+    Tally,
+    Torn,
+    find_line_stop,
+    get_printed_unit,
+    strip_codes,
+)
+
+MARKER = b"[PAX STATUS]: "
+TOOK = b"train_step() took "
+LOOP = b"Starting training loop"
+LOSS = b"step_i: "
+END = b"Elapsed time for <_main>"
+
+SECONDS = re.compile(rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE)
+FIRST = re.compile(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
+BEFORE_FIRST = b"Model "
+PRINTED_LOSS = re.compile(
+    rb"step_i: \d{1,15}, train(?:ing)? loss: (-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?|%b))[ \t,]*[\r\n]"
+    % NOT_FINITE
+)
+
+# What stands for the step until `settle` counts: a step, a torn one, and lines that are no steps.
+#
+# A step that is not negative is that of a line that FIRST reads.
+UNNUMBERED, CUT, LOOP_BEGINS, HAS_LOSS, ENDED = -1, -2, -3, -4, -5
+
+
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    """Return what the line at `text[start]` says, for `settle` to count; None for what only begins the same way."""
+    if text.startswith(TOOK, start):
+        return _read_seconds(text, start, end, origin)
+    if text.startswith(LOOP, start):
+        return StepRecord(origin, LOOP_BEGINS, NAN, 0.0) if text.endswith(MARKER, 0, start) else None
+    if text.startswith(END, start):
+        return StepRecord(origin, ENDED, NAN, 0.0)
+    if (initial := FIRST.match(text, start, end)) and text.endswith(BEFORE_FIRST, 0, start):
+        return StepRecord(origin, int(initial[1]), NAN, 0.0)
+    if printed := PRINTED_LOSS.match(text, start, end):
+        return StepRecord(origin, HAS_LOSS, NAN, 0.0, loss=float(printed[1]))
+    return None
+
+
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the steps of one rank, counted from 0, or from the step that the process says it begins with.
+
+    A torn line takes a number, a line that is lost does not: the steps after it have too low numbers. Where several
+    processes begin to train and nothing tells their lines apart, no step can be counted.
+
+    A loss is printed every hundred steps or so, and goes to the step before it.
+    """
+    return [step for starts, rest in _divide_runs(records) for step in _count_steps(starts, rest, tally)]
+
+
+def _divide_runs(records: Sequence[StepRecord]) -> list[tuple[list[StepRecord], list[StepRecord]]]:
+    """Return the lines that begin each run, and those that follow them up to the next run.
+
+    A process says that it ended after its last step: a step behind that is of another one whose beginning was lost.
+    """
+    runs: list[tuple[list[StepRecord], list[StepRecord]]] = [([], [])]
+    ended = False
+    for record in records:
+        starts = record.step >= 0 or record.step == LOOP_BEGINS
+        goes_on = record.step in (UNNUMBERED, CUT)
+        if (starts and runs[-1][1]) or (goes_on and ended):
+            runs.append(([], []))
+        ended = record.step == ENDED or (ended and not (starts or goes_on))
+        runs[-1][0 if starts else 1].append(record)
+    return runs
+
+
+def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    loops = sum(record.step == LOOP_BEGINS for record in starts)
+    initial = [record.step for record in starts if record.step >= 0]
+    if max(loops, len(initial)) > 1:
+        text = f"train_step() of one of {max(loops, len(initial))} processes that nothing tells apart"
+        for record in rest:
+            if record.step != ENDED:
+                tally.add(DropReason.UNKNOWN_STEP, record.origin.line, text)
+        return []
+    number = initial[0] if initial else 0
+    steps: list[StepRecord] = []
+    for record in rest:
+        if record.step == ENDED:
+            continue
+        if record.step == HAS_LOSS:
+            steps[-1:] = [last._replace(loss=record.loss) for last in steps[-1:]]
+            continue
+        if record.step == CUT:
+            tally.add(DropReason.TORN, record.origin.line, f"train_step() of step {number}")
+        else:
+            steps.append(record._replace(step=number))
+        number += 1
+    return steps
+
+
+def _read_seconds(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | None:
+    """Return a step that is not counted yet; one whose time or beginning is cut has a number all the same."""
+    stop = find_line_stop(text, start, end)
+    match = SECONDS.match(strip_codes(text, start, stop, stop) or b"")
+    marked = text.endswith(MARKER, 0, start)
+    if match and marked:
+        digits = match[1][-1:].isdigit()
+        return StepRecord(origin, UNNUMBERED, float(match[1]), get_printed_unit(match[1]) if digits else 0.0)
+    return StepRecord(origin, CUT, NAN, 0.0) if marked else None

@@ -1,0 +1,137 @@
+"""Records of Hugging Face's Trainer with a step and the time so far, which LLaMA-Factory and ms-swift write.
+
+`{"current_steps": 10, "total_steps": 6750, "loss": 2.219, "elapsed_time": "0:00:32"}` (LLaMA-Factory) and
+`{'loss': 3.95, 'global_step/max_steps': '10/438', 'elapsed_time': '51s', 'train_speed(iter/s)': 0.193342}` (ms-swift).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from pytest_llmbench.logs import clock
+from pytest_llmbench.logs.dialects.huggingface import NUMBER, QUOTES, REWARD_NAMES, read_fields
+from pytest_llmbench.logs.scan import REACH_BACK, find_line_begin
+from pytest_llmbench.logs.step_records import (
+    NAN,
+    NOT_FINITE,
+    RecordOrigin,
+    StepRecord,
+    Tally,
+    Torn,
+    count_digits,
+    find_line_stop,
+    get_printed_unit,
+)
+
+CURRENT, TOTAL, BOTH = b"current_steps", b"total_steps", b"global_step/max_steps"
+STEPS = re.compile(rb"(\d{1,15})/(\d{1,15})")
+BAD_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
+COUNT = re.compile(rb"\d{1,15}")
+CLOCK = re.compile(rb"(?:(\d{1,5}) days?, )?(\d{1,5}):([0-5]\d):([0-5]\d)")
+WORDS = re.compile(rb"(?:(\d{1,5})d )?(?:(\d{1,5})h )?(?:(\d{1,5})m )?(\d{1,5})s")
+ELAPSED = b"elapsed_time"
+RATE, TIME = b"train_speed(iter/s)", b"train_speed(s/it)"
+GIB = 2**30
+
+# How far the time that follows from the printed speed may be from the printed time, which is cut to whole seconds.
+WHOLE_SECOND = 1.01
+
+
+def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+    """Return the record around `text[start]`: `time_steps` finds its time. An evaluation has mean_of 0."""
+    stop = find_line_stop(text, start, end)
+    begin = text.rfind(b"{", find_line_begin(text, max(0, start - REACH_BACK), start), start)
+    if begin < 0 or not text.startswith((b'"', b"'"), start - 1):
+        return None
+    fields = read_fields(text, begin + 1, stop)
+    # LLaMA-Factory of early 2024 prints every name in every record, null where it has nothing to say.
+    filled = None if fields is None else {name: value for name, value in fields.items() if value != b"null"}
+    values = None if filled is None else {name: value.strip(QUOTES) for name, value in filled.items()}
+    if values is not None and b"train_runtime" in values:
+        return None  # the record of the whole run
+    record = None if values is None else _build_record(origin, values)
+    return Torn(origin, text[begin:stop]) if record is None else record if record.step else None
+
+
+def _build_record(origin: RecordOrigin, values: Mapping[bytes, bytes]) -> StepRecord | None:
+    """Return a step or an evaluation, step 0 for what is neither; None where a number is not whole."""
+    step, total = _read_counts(values)
+    elapsed = _read_elapsed(values.get(ELAPSED, b""))
+    if step is None or elapsed is None:
+        return None
+    stamp, unit = _read_stamp(values, step, elapsed)
+    record = StepRecord(origin, step, NAN, unit, total, stamp=stamp)
+    loss, norm = values.get(b"loss"), values.get(b"grad_norm")
+    if loss is None:
+        evaluates = any(name.startswith(b"eval_") for name in values)
+        bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
+        return record._replace(mean_of=0, bad_validation=bad) if evaluates else record._replace(step=0)
+    if not all(number is None or NUMBER.fullmatch(number) for number in (loss, norm)):
+        return None
+    return record._replace(
+        loss=float(loss),
+        loss_digits=count_digits(loss),
+        grad_norm=float(norm) if norm is not None else None,
+        rate=_read_number(values, b"learning_rate", b"lr"),
+        memory=_read_number(values, b"memory(GiB)") * GIB,
+        step_tokens=_read_number(values, b"total_tokens", b"num_input_tokens_seen"),  # so far: `time_steps` divides
+        rewards=any(map(REWARD_NAMES.match, values)),
+    )
+
+
+def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the training steps of one rank."""
+    return clock.mark_restarts(list(clock.mark_evaluations(records)), tally)
+
+
+def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the steps of one attempt with their times."""
+    first = [record._replace(step_tokens=NAN) for record in records[:1]]
+    rest = [record._replace(step_tokens=_count_tokens(record, before)) for before, record in pairwise(records)]
+    counted = [*first, *rest]
+    return clock.time_steps(counted, first_step=1)
+
+
+def _count_tokens(record: StepRecord, before: StepRecord) -> float:
+    """Return the tokens of a step since the record before."""
+    return (record.step_tokens - before.step_tokens) / (record.step - before.step)
+
+
+def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]:
+    """Return the step and the total."""
+    both = STEPS.fullmatch(values.get(BOTH, b""))
+    if both:
+        return int(both[1]), int(both[2])
+    step, total = values.get(CURRENT, b""), values.get(TOTAL, b"")
+    return (int(step), int(total)) if COUNT.fullmatch(step) and COUNT.fullmatch(total) else (None, None)
+
+
+def _read_elapsed(text: bytes) -> int | None:
+    """Return whole seconds since the beginning of training."""
+    match = CLOCK.fullmatch(text) or WORDS.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _read_stamp(values: Mapping[bytes, bytes], step: int, elapsed: int) -> tuple[float, float]:
+    """Return the time so far and one unit in its last place.
+
+    ms-swift also prints the mean speed so far, in more digits: where both agree, the time follows from it.
+    """
+    for name in (RATE, TIME):
+        text = values.get(name, b"")
+        speed = float(text) if NUMBER.fullmatch(text) else 0.0
+        if speed > 0:
+            stamp = step / speed if name == RATE else step * speed
+            if elapsed <= stamp < elapsed + WHOLE_SECOND:
+                return stamp, stamp * get_printed_unit(text) / speed
+    return float(elapsed), 1.0
+
+
+def _read_number(values: Mapping[bytes, bytes], *names: bytes) -> float:
+    text = next((values[name] for name in names if name in values), b"")
+    return float(text) if NUMBER.fullmatch(text) else NAN

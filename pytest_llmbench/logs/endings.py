@@ -1,0 +1,366 @@
+"""How a log says that it ended: lines of Slurm, of a crash or a time-out, tracebacks; and which is the cause."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pytest_llmbench.core.log_records import Ending, EndingCode, ParsedLog, Quote, Segment
+from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, Hit
+from pytest_llmbench.logs.step_records import find_line_stop, make_printable, read_rank
+from pytest_llmbench.logs.tracebacks import HEAD, Traceback, Tracebacks
+
+# What a log says, stronger causes first; of a crash, an exception and NCCL's time-out in one log the first counts.
+CODES = tuple(code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE))
+
+# Somebody ended the whole run.
+DECISIONS = (
+    EndingCode.TIME_LIMIT,
+    EndingCode.NODE_FAILURE,
+    EndingCode.PREEMPTED,
+    EndingCode.REQUEUED,
+    EndingCode.CANCELLED,
+)
+
+# A process died of itself; others can fail for that reason.
+FAILURES = (
+    EndingCode.GPU_FAILURE,
+    EndingCode.OUT_OF_MEMORY,
+    EndingCode.GPU_OUT_OF_MEMORY,
+    EndingCode.DIVERGED,
+    EndingCode.SEGFAULT,
+    EndingCode.TRACEBACK,
+)
+
+# The program ended itself: of a run that finished it says nothing.
+ORDERLY = (EndingCode.EXITED,)
+
+CRASHES = (EndingCode.SEGFAULT, EndingCode.TRACEBACK, EndingCode.NCCL_TIMEOUT)
+
+# The lower, the stronger.
+PLACES: dict[EndingCode, int] = {code: place for place, code in enumerate(CODES)}
+
+
+class Sign(NamedTuple):
+    """A line or a traceback that says how a log ended."""
+
+    ending: Ending
+    line: int  # where it stands: the head of a traceback, whose ending is on the line of its exception
+    kind: str = ""  # what a traceback raised, without the message
+    unread: bool = False  # whether it is no more than the head of a traceback
+
+
+def choose_cause(signs: Sequence[Sign]) -> Ending | None:
+    """Return the cause among what a log says, with the most telling one of the others beside it."""
+    if not signs:
+        return None
+    waited = min((each.ending.line for each in signs if each.ending.code == EndingCode.NCCL_TIMEOUT), default=0)
+    first: dict[EndingCode, Ending] = {}
+    # What stands behind NCCL's time-out followed from it, and a head alone says less than an exception.
+    for each in sorted(signs, key=lambda each: (0 < waited < each.ending.line, each.unread, each.ending.line)):
+        first.setdefault(each.ending.code, each.ending)
+    main = _find_cause(first)
+    return replace(main, beside=_find_beside(main, first) or _find_last_raised(main, signs))
+
+
+def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
+    """Return the ending that a log and its standard error tell together; which line was first cannot be told.
+
+    The failure of a process therefore counts before a time-out of NCCL in the other file.
+    """
+    if log is None or error is None or log.code not in PLACES:  # a cut log does not know how it ended
+        return error if error is not None else log
+    main, other = sorted((log, error), key=lambda each: (each.went_on, _get_strength(each)))
+    if _is_word_of_framework(main) and other.code == EndingCode.STEP_CANCELLED:
+        main, other = other, main
+    telling = other.code in (*FAILURES, EndingCode.NCCL_TIMEOUT) and other.code != main.code and not other.went_on
+    beside = other if telling else None
+    return replace(main, beside=main.beside or beside)
+
+
+def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
+    """Return a log with the ending that it and its standard error tell together.
+
+    What happened before training began ended no run with steps.
+    """
+    if error is None or (error.before_training and log.segments):
+        return log
+    readings = tuple(replace(reading, ending=combine_endings(reading.ending, error)) for reading in log.readings)
+    return replace(log, ending=combine_endings(log.ending, error), readings=readings)
+
+
+def _get_strength(ending: Ending) -> float:
+    """Return a number that is lower for a stronger cause. A framework that is told to end calls any reason preemption:
+    Slurm's words say more."""
+    return PLACES[EndingCode.CANCELLED] + 0.5 if _is_word_of_framework(ending) else PLACES[ending.code]
+
+
+def _is_word_of_framework(ending: Ending) -> bool:
+    return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.quote
+
+
+def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
+    strongest = min(first.values(), key=_get_strength)
+    cancelled = first.get(EndingCode.STEP_CANCELLED)
+    failed = first.get(EndingCode.TASK_FAILURE)
+    if cancelled is not None:
+        if _is_word_of_framework(strongest):
+            return cancelled
+        # Slurm cancels a step after a crash as well as by hand: its word counts where all else is what follows from it.
+        follows = [first[code] for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) if code in first]
+        if strongest in follows and cancelled.line < min(each.line for each in follows):
+            return cancelled
+    if strongest.code not in CRASHES:
+        return strongest
+    earliest = min((first[code] for code in CRASHES if code in first), key=lambda each: each.line)
+    if earliest.code == EndingCode.NCCL_TIMEOUT and failed is not None and failed.line < earliest.line:
+        return failed
+    return earliest
+
+
+def _find_last_raised(main: Ending, signs: Sequence[Sign]) -> Ending | None:
+    """Return the last exception of another kind than that of the cause: the run may have survived the first."""
+    if main.code != EndingCode.TRACEBACK:
+        return None
+    kinds = {"", *(each.kind for each in signs if each.ending is main)}
+    later = [each.ending for each in signs if each.ending.code == main.code and each.kind not in kinds]
+    return max((each for each in later if each.line > main.line), key=lambda each: each.line, default=None)
+
+
+def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
+    """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
+    if main.code in DECISIONS:
+        endings = [first[code] for code in (*FAILURES, EndingCode.NCCL_TIMEOUT) if code in first]
+        return min((each for each in endings if each.line < main.line), key=lambda each: each.line, default=None)
+    if main.code == EndingCode.NCCL_TIMEOUT:
+        return min((first[code] for code in FAILURES if code in first), key=lambda each: each.line, default=None)
+    if main.code == EndingCode.STEP_CANCELLED:
+        return None
+    after = (EndingCode.PREEMPTED, EndingCode.REQUEUED, EndingCode.CANCELLED, EndingCode.NCCL_TIMEOUT)
+    return next((first[code] for code in after if code in first), None)
+
+
+SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
+# The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program.
+XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
+
+# What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand.
+PATTERNS = {
+    EndingCode.TIME_LIMIT: SLURM + rb".{0,99}DUE TO TIME LIMIT",
+    EndingCode.NODE_FAILURE: SLURM + rb".{0,99}DUE TO NODE.FAIL|srun: error: Node failure on ",
+    EndingCode.GPU_FAILURE: rb"uncorrectable (?:ECC|NVLink) error (?:encountered|detected)|CUDA_ERROR_ECC_UNCORRECTABLE"
+    rb"|NVRM: Xid \([^)]{1,60}\): " + XIDS + rb"\b",
+    EndingCode.OUT_OF_MEMORY: rb"srun: error: \S{1,99}: tasks? .{1,99}: Out Of Memory"
+    rb"|slurmstepd\S{0,99}: error: .{0,99}(?:oom.kill|out-of-memory handler)|[Oo]ut of memory: Kill(?:ed)? process",
+    EndingCode.GPU_OUT_OF_MEMORY: rb"\bOutOfMemoryError: |RuntimeError: RESOURCE_EXHAUSTED"
+    rb"|RuntimeError: CUDA (?:error: )?out of memory",
+    EndingCode.DIVERGED: rb"Error: .{0,99}(?:found (?:NaN|Inf) in local |Unexpected result (?:nan|inf)\b)"
+    rb"|ValueError: The loss returned in .{1,40} is (?:nan|inf)",
+    EndingCode.PREEMPTED: SLURM + rb".{0,99}DUE TO PREEMPTION|\bPreemption detected, saving checkpoint and exiting",
+    EndingCode.REQUEUED: SLURM + rb".{0,99}DUE TO JOB REQUEUE",
+    EndingCode.CANCELLED: rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED ",
+    # Megatron's limits, Lightning's Timer, and the cap of modded-nanogpt and its descendants.
+    EndingCode.EXITED: rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)"
+    rb"|\bTime limit reached\. Elapsed time is [\w:., ]{1,40}\. Signaling Trainer to stop"
+    rb"|\bstopping_early: ?wallclock_cap\b",
+    EndingCode.SEGFAULT: rb"\bSegmentation fault\b",
+    EndingCode.NCCL_TIMEOUT: rb"Watchdog caught collective operation timeout",
+    EndingCode.TASK_FAILURE: SLURM + rb".{0,99}DUE TO TASK FAILURE"
+    rb"|srun: error: \S{1,99}: tasks? .{1,99}: (?:Exited with exit code|Aborted|Killed|Bus error)"
+    rb"|: line \d{1,9}: +\d{1,9} Killed\b",
+    EndingCode.STEP_CANCELLED: SLURM,
+}
+
+MARKERS = (
+    b"rror: ",  # Slurm's words and most exceptions: one short marker costs less than six long ones
+    b"Killed",
+    b"NVRM: Xid",
+    b"Preemption detected",
+    b"collective operation timeout",
+    b"Segmentation fault",
+    b"[exiting program after ",
+    b"Elapsed time ",
+    b"stopping_early: ",
+    HEAD,
+)
+
+# A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do.
+WORDS = (
+    *(b"CANCELLED ", b"srun: error: ", b"uncorrectable ", b"ECC_UNCORRECTABLE", b"NVRM: Xid", b"oom", b"ut-of-memory"),
+    *(b"ut of memory", b"OutOfMemoryError: ", b"RESOURCE_EXHAUSTED", b"found NaN in ", b"found Inf in ", b" Killed"),
+    *(
+        b"Unexpected result ",
+        b"The loss returned in ",
+        b"Preemption detected",
+        b"Segmentation fault",
+        b"operation timeout",
+        b"[exiting program after ",
+        b"Time limit reached",
+        b"stopping_early: ",
+    ),
+)
+
+# A line that goes on beyond what can be seen is read again as far back as this: a pattern may begin there.
+LONGEST_PATTERN = 512
+
+# The nodes that a line itself says failed. `ON n1` in `*** STEP 7.0 ON n1 CANCELLED` is only where Slurm wrote it.
+_FAILED_NODES = re.compile(
+    rb"srun: error: Node failure on ([\w.,\[\]-]{1,99})|(?:^|\s)([\w.-]{1,64}) kernel: .{0,99}NVRM: Xid"
+)
+
+_PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values()))
+_CODES = tuple(PATTERNS)
+
+SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
+# Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first.
+AFTERMATH = re.compile(
+    rb"(?:[\w.]+\.)?(?:ChildFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError|DistNetworkError"
+    rb"|CalledProcessError|ProcessExitedException)\b"
+    rb"|(?:[\w.]+\.)?(?:DistBackendError|RuntimeError): .{0,999}(?:remote process exited|onnection closed by peer"
+    rb"|onnection reset by peer|Broken pipe|NCCL communicator was aborted)"
+)
+
+# Characters that are shown.
+LINE_LENGTH = 160
+EXCEPTION_LENGTH = 200
+
+KEPT = 10_000
+
+# So many steps can still be printed after the cause: another process prints them, or later than they were made.
+LATE_STEPS = 2
+
+
+class Decisive(NamedTuple):
+    """From which line on an ending counts."""
+
+    first: int = 0
+    near: int = 0  # from here on no more steps follow it than are printed late
+    finished: bool = False  # whether the last attempt is, so that an orderly end says nothing
+
+
+_EVERY_LINE = Decisive()
+
+
+class Endings:
+    """Collects the lines that say how a log ended: the latest KEPT of each code, so that no log fills the memory."""
+
+    def __init__(self) -> None:
+        self._by_code: dict[EndingCode, deque[Ending]] = {}
+        self._read_to = (0, 0)
+        self._tracebacks = Tracebacks()
+
+    def take(self, chunk: ByteChunk, hits: Iterable[Hit]) -> None:
+        """Take the lines of markers in the new part of a chunk, and follow its tracebacks."""
+        heads = []
+        for hit in hits:
+            if hit.marker == HEAD:
+                heads.append(hit)
+            else:
+                self._add(hit)
+        self._tracebacks.take(chunk, heads)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a traceback goes on, so that the next lines matter whatever they hold."""
+        return self._tracebacks.follows
+
+    def result(self, decisive: Decisive = _EVERY_LINE) -> Ending | None:
+        """Return what ended the log, with what else happened beside it, or None.
+
+        What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful; a
+        warning's traceback does not count there.
+        """
+        signs = [Sign(ending, ending.line) for endings in self._by_code.values() for ending in endings]
+        raised = [each for each in self._tracebacks.latest if not each.warned]
+        signs += map(_describe_traceback, raised)
+        if decisive.finished:
+            signs = [sign for sign in signs if sign.ending.code not in ORDERLY]
+        near = choose_cause([sign for sign in signs if sign.line >= decisive.near])
+        if near is not None:
+            return near
+        of_warnings = {each.head for each in raised if each.below_warning}
+        early = choose_cause([sign for sign in signs if sign.line >= decisive.first and sign.line not in of_warnings])
+        return early and replace(early, went_on=True)
+
+    def find_before_training(self) -> Ending | None:
+        """Return what was found as something that happened before training began, or None."""
+        ending = self.result()
+        return ending and replace(ending, went_on=True, before_training=True)
+
+    def _add(self, hit: Hit) -> None:
+        """Take the line of a marker, unless it was taken for the marker before."""
+        number, offset = self._read_to
+        if number == hit.line and hit.offset < offset:
+            return
+        begin = hit.text.rfind(b"\n", max(0, hit.start - REACH_BACK), hit.start) + 1 or max(0, hit.start - REACH_BACK)
+        stop = find_line_stop(hit.text, hit.start, hit.end)
+        shown_whole = stop < hit.end or stop == len(hit.text)
+        self._read_to = hit.line, hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN)
+        line = hit.text[begin:stop]
+        codes = _find_codes(line) if any(word in line for word in WORDS) else ()
+        if codes:
+            code = min(codes, key=_CODES.index)
+            rank, named = _format_rank(read_rank(hit)), _FAILED_NODES.search(line)
+            nodes = (named[1] or named[2]).decode() if named else ""
+            ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=rank, nodes=nodes)
+            self._by_code.setdefault(code, deque(maxlen=KEPT)).append(ending)
+
+
+def name_file(ending: Ending, name: str) -> Ending:
+    """Return an ending, and what happened beside it, as told by a file of this name."""
+    beside = ending.beside and name_file(ending.beside, name)
+    return replace(ending, file=name, beside=beside)
+
+
+def find_decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Decisive:
+    """Return the lines from which on an ending counts: what came before the last attempt ended is no ending of it.
+
+    That is the end mark or last step of a finished attempt, and the first step of an unfinished one.
+    """
+    if not segments:
+        return Decisive()
+    last = segments[-1]
+    if last.finished:
+        line = max((line for line in end_lines if line >= last.first_line), default=last.last_line)
+        return Decisive(line, line, finished=True)
+    late = len(last.steps) - 1 - LATE_STEPS
+    return Decisive(last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line)
+
+
+def _describe_traceback(traceback: Traceback) -> Sign:
+    """Return what a traceback says of the end."""
+    text: str = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
+    if traceback.code and b" " not in traceback.first:  # it says no more than its name
+        text += f" in `{make_printable(traceback.code, LINE_LENGTH)}`"
+    if traceback.last != traceback.first:
+        text += f", which led to {make_printable(traceback.last, EXCEPTION_LENGTH)}"
+    ending = Ending(_read_code(traceback), Quote(text), traceback.line, rank=_format_rank(traceback.rank))
+    kind = re.split(r": | in `", text, maxsplit=1)[0] if traceback.first else ""
+    return Sign(ending, traceback.head, kind, unread=not (traceback.first or traceback.code))
+
+
+def _read_code(traceback: Traceback) -> EndingCode:
+    """Return what the exception of a traceback means."""
+    if traceback.first.startswith(b"KeyboardInterrupt"):
+        return EndingCode.STEP_CANCELLED
+    if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
+        return EndingCode.AFTERMATH
+    codes = {code for text in (traceback.first, traceback.last) for code in _find_codes(text)}
+    return min(codes & {*FAILURES, EndingCode.NCCL_TIMEOUT}, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
+
+
+def _find_codes(text: bytes) -> list[EndingCode]:
+    """Return what a line says, perhaps several things, in its order."""
+    return [_CODES[(match.lastindex or 0) - 1] for match in _PATTERN.finditer(text)]
+
+
+def _format_rank(rank: str) -> str:
+    """Return `rank 52` for the labels `52 rank52`, `task 9` for `9 default3`, other labels as they are."""
+    match = re.search(r"\brank(\d+)", rank)
+    if match:
+        return f"rank {match[1]}"
+    task = re.match(r"(\d+)(?: |$)", rank)
+    return f"task {task[1]}" if task else rank

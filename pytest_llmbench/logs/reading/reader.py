@@ -1,0 +1,241 @@
+"""The texts of found runs, each read once: unchanged ones come from the cache, small files are read by several
+processes, archives in one pass; and how far that is, told on the terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+
+from pytest_llmbench.core.baseline_records import RegexDialect
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.log_records import Ending, ParsedLog
+from pytest_llmbench.core.run_records import RunFiles
+from pytest_llmbench.core.runtime import count_processors
+from pytest_llmbench.logs.reading.cache import LogCache
+from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult
+from pytest_llmbench.logs.reading.file_reader import parse, read_batches, read_file
+from pytest_llmbench.logs.sources.compressed import Stream, is_compressed
+from pytest_llmbench.logs.sources.stores import Stores
+
+# What a worker reads at once: enough to be worth an answer, and little enough to be shared evenly.
+BATCH_FILES, BATCH_BYTES = 64, 4 << 20
+
+# About what it takes to read a small file, and each byte of it.
+FILE_SECONDS, BYTE_SECONDS = 7e-4, 2e-9
+
+# About what it takes to start a worker: there is one for each time as much work, beside this process.
+WORKER_SECONDS = 0.25
+
+# With more of them this process would only take answers.
+MOST_WORKERS = 8
+
+
+class ReadCounts(NamedTuple):
+    """How many files were read, and how many bytes of them, of all that have to be."""
+
+    files: int
+    of_files: int
+    size: int
+    of_size: int
+
+
+class Reading:
+    """Reads the logs of runs, with the dialects that baseline files define."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        runs: Iterable[RunFiles],
+        definitions: Sequence[RegexDialect] = (),
+        *,
+        cache: LogCache | None = None,
+        tell: Callable[[ReadCounts], None] | None = None,
+    ) -> None:
+        """Read what of the runs lies in archives or on this machine."""
+        self._stores = stores
+        self._definitions = tuple(definitions)
+        self._tell = tell
+        attempts = [attempt for run in runs for attempt in run.attempts]
+        wanted = {_name_file(attempt.log, is_log=True): attempt.log for attempt in attempts}
+        wanted |= {_name_file(attempt.err, is_log=False): attempt.err for attempt in attempts if attempt.err}
+        self._results: dict[FileToRead, ReadResult] = {}
+        for path, text in stores.read_packed(wanted.values()):
+            is_log = _name_file(path, is_log=True) in wanted
+            self._results[_name_file(path, is_log=is_log)] = self._read(text, is_log=is_log)
+        self._read_here([file for file in wanted if file not in self._results and os.path.isabs(file.path)], cache)
+
+    def get_log(self, path: Path) -> ParsedLog:
+        """Return what a log says; LogError if it cannot be read."""
+        return cast("ParsedLog", self._find(path, is_log=True))
+
+    def get_ending(self, path: Path) -> Ending | None:
+        """Return how a standard error says that the job ended, or None; LogError if it cannot be read."""
+        return cast("Ending | None", self._find(path, is_log=False))
+
+    def _find(self, path: Path, *, is_log: bool) -> ParsedLog | Ending | None:
+        file = _name_file(path, is_log=is_log)
+        result = self._results[file] if file in self._results else self._read(self._stores.stream(path), is_log=is_log)
+        if isinstance(result, LogError):
+            raise result
+        return result
+
+    def _read(self, text: Stream | LogError, *, is_log: bool) -> ReadResult:
+        return text if isinstance(text, LogError) else parse(text, self._definitions, is_log=is_log)
+
+    def _read_here(self, wanted: Sequence[FileToRead], cache: LogCache | None) -> None:
+        """Read files of this machine, but for those that the cache knows."""
+        self._results |= cache.find_unchanged(wanted) if cache else {}
+        sizes = {file: _read_size(file.path) for file in wanted if file not in self._results}
+        if sizes:
+            self._read_new(sizes, cache)
+        elif self._tell:
+            self._tell(ReadCounts(0, 0, 0, 0))
+
+    def _read_new(self, sizes: dict[FileToRead, int], cache: LogCache | None) -> None:
+        from pytest_llmbench.logs.log_reader import LARGE
+
+        alone = {file for file, size in sizes.items() if file.is_log and size >= LARGE and not is_compressed(file.path)}
+        shared = {file: size for file, size in sizes.items() if file not in alone}
+        keep = cache is not None
+        new: list[FileReading] = []
+        done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
+
+        def take(readings: Sequence[FileReading]) -> None:
+            nonlocal done
+            new.extend(readings)
+            size = sum(sizes[reading.file] for reading in readings)
+            done = done._replace(files=done.files + len(readings), size=done.size + size)
+            if self._tell:
+                self._tell(done)
+
+        take([])
+        batches = list(make_batches(shared))
+        answers = read_batches(batches, self._definitions, count_workers(shared, len(batches)), keep=keep)
+        with closing(answers):  # an interrupted session would keep its workers as long as its traceback
+            for readings in answers:
+                take(readings)
+        for file in sorted(alone):  # several threads search each of them
+            take([read_file(file, self._definitions, keep=keep)])
+        self._results |= {reading.file: reading.result for reading in new}
+        if cache:
+            cache.keep(new)
+
+
+def count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
+    """Return how many workers are worth their start: none for few or small files."""
+    seconds = FILE_SECONDS * len(sizes) + BYTE_SECONDS * sum(sizes.values())
+    processors = count_processors()
+    return min(int(seconds / WORKER_SECONDS), processors - 1, batches - 1, MOST_WORKERS)
+
+
+def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
+    """Yield files in batches, the largest first: the last ones to be read are short, and all processes end together."""
+    batch: list[FileToRead] = []
+    left = BATCH_BYTES
+    for file in sorted(sizes, key=lambda file: -sizes[file]):
+        if batch and (left < sizes[file] or len(batch) == BATCH_FILES):
+            yield batch
+            batch, left = [], BATCH_BYTES
+        batch.append(file)
+        left -= sizes[file]
+    if batch:
+        yield batch
+
+
+def _read_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # reading it says why
+        return 0
+
+
+def _name_file(path: Path, *, is_log: bool) -> FileToRead:
+    return FileToRead(os.fspath(path), is_log)
+
+
+# --- how far a long reading is: one line that is rewritten on a terminal, and a line now and then in a file ----
+
+# A shorter reading tells nothing.
+FIRST_SECONDS = 2.0
+REWRITE_SECONDS = 0.5
+# Where nothing can be rewritten the second line comes so long after the first, and each later one twice as late.
+LINE_SECONDS, LONGEST_SECONDS = 10.0, 300.0
+
+_UNITS = ("kB", "MB", "GB", "TB")
+
+
+class Terminal(Protocol):
+    """What pytest's terminal reporter can do."""
+
+    @property
+    def isatty(self) -> bool:
+        """Whether a line can be rewritten."""
+
+    def rewrite(self, line: str, /, *, erase: bool) -> None:
+        """Write a line over the last one."""
+
+    def write_line(self, line: str, /) -> None:
+        """Write a line."""
+
+    def flush(self) -> None:
+        """Let what was written be seen."""
+
+
+class ReadingProgress:
+    """Tells how far reading is, and at its end what it took."""
+
+    def __init__(self, terminal: Callable[[], Terminal | None], clock: Callable[[], float]) -> None:
+        """Take where it is told, None for nowhere, and a clock in seconds."""
+        self._terminal = terminal
+        self._clock = clock
+        self._began: float | None = None
+        self._next = 0.0
+        self._pause = LINE_SECONDS
+        self._written = False
+
+    def __call__(self, done: ReadCounts) -> None:
+        """Tell it, if it is time; the first call is the beginning."""
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+            self._next = now + FIRST_SECONDS
+        ended = done.files == done.of_files
+        terminal = self._terminal()
+        if terminal is None or not (self._written if ended else now >= self._next):
+            return
+        self._written = True
+        line = f"llmbench: {describe_progress(done, now - self._began)}"
+        if terminal.isatty:
+            terminal.rewrite(line, erase=True)
+            self._next = now + REWRITE_SECONDS
+        if ended or not terminal.isatty:
+            terminal.write_line("" if terminal.isatty else line)
+            self._next = now + self._pause
+            self._pause = min(self._pause * 2, LONGEST_SECONDS)
+        terminal.flush()
+
+
+def describe_progress(done: ReadCounts, seconds: float) -> str:
+    """Return `read 120 of 5000 logs, 1.2 GB of 30 GB, about 40 s left`."""
+    if done.files == done.of_files:
+        return f"read {done.files} logs, {format_size(done.size)}, in {_format_duration(seconds)}"
+    part, whole = (done.size, done.of_size) if done.size else (done.files, done.of_files)
+    left = f", about {_format_duration(seconds * (whole - part) / part)} left" if part else ""
+    return f"read {done.files} of {done.of_files} logs, {format_size(done.size)} of {format_size(done.of_size)}{left}"
+
+
+def format_size(count: float) -> str:
+    """Return a number of bytes with a unit: `1.2 GB`."""
+    for unit in _UNITS[:-1]:
+        count /= 1000
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+    return f"{count / 1000:.3g} {_UNITS[-1]}"
+
+
+def _format_duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 100 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

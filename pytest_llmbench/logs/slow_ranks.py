@@ -1,0 +1,117 @@
+"""The lines in which a log itself reports a slow rank or node.
+
+Known are the reports of nvidia-resiliency-ext (also in NeMo and Megatron-LM), of Megatron-LM's straggler detector, of
+dlrover, the straggler effect in the summary of DeepSpeed's communication logger, and sentences that name a slow rank or
+node. A red item quotes them: a log is read for that once more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pytest_llmbench.core.log_records import Quote
+from pytest_llmbench.logs.scan import Hit, find_line_begin, find_markers, iterate_chunks
+from pytest_llmbench.logs.step_records import find_line_stop, make_printable
+
+MARKERS = (b"traggl", b"TRAGGL", b"Score=", b"MnEtpt/Rnk", b"slow", b"Slow", b"SLOW")
+
+# Characters of a line that are quoted.
+LENGTH = 200
+
+# Bytes of a line that are looked at.
+LONGEST = 2000
+
+# A rank below this share of the fastest, or of its own best, is slow; reports print the scores of healthy ones, too.
+SLOW = 0.9
+
+_SCORE = re.compile(rb"\bRank=\d{1,7},? +Node=[\w.:-]{1,99},? +Score=(\d{1,3}(?:\.\d{1,9})?)")
+_THROUGHPUT = re.compile(
+    rb"MnEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)(?:TF)?/\d{1,7}\b.{0,99}?MxEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)"
+)
+
+# The table of DeepSpeed's `log_summary(show_straggler=True)`: for each size the time of the fastest rank in all calls,
+# and how much longer this rank waited for the slowest.
+_EFFECT = re.compile(rb"Message Size +Count +Total comm lat\(ms\) +Total straggler\(ms\)")
+_EFFECT_ROW = re.compile(rb"^ +([\d.]+ [KMGT]?B) +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ *\r?$", re.MULTILINE)
+_EFFECT_SIZE = 20_000  # bytes of the table
+
+_NUMBERED = rb"(?:is|are|was|were)?\W{0,6}\d{1,7}(?![\d.]*[\w.]*[A-Za-z%])"
+_SUBJECT = (
+    rb"(?:\b(?:global[ _])?ranks?\b\W{0,6}\d{1,7}|\bnode[ _-]?(?:rank|name|id)?s?\b\W{0,6}[\w.-]{0,60}\d"
+    rb"|\bgpus?\b\W{0,4}\d{1,7}\b(?! (?:gpus|ranks|of)))"
+)
+_STRAGGLER = re.compile(
+    rb"(?i)(?<![\w-])stragglers?(?![\w-])(?:[^\r\n]{0,200}%b|(?: nodes?| ranks?)?[ :]{1,4}%b)"
+    rb"|%b[^\r\n]{0,60}(?<![\w-])stragglers?(?![\w-])" % (_SUBJECT, _NUMBERED, _SUBJECT)
+)
+_SLOW_ONE = re.compile(rb"(?i)(?<![\w-])slow(?:est)? (?:global )?(?:ranks?|nodes?|gpus?|workers?)\b[^\r\n]{0,40}\d")
+_NONE = re.compile(
+    rb"(?i)\b(?:no|not|without|0|zero)\b[^\r\n]{0,30}(?:straggl|slow)|(?:straggl|slow)[^\r\n]{0,40}(?:\bnone\b|\bno\b|\bnot\b"
+    rb"|: ?(?:0\b|\[\]|\{\})|enabled|disabled|threshold|interval)"
+)
+
+
+class SlowRankLine(NamedTuple):
+    """One line that names a slow rank or node."""
+
+    line: int
+    text: Quote
+    score: float  # the smaller the slower; 1 for a line that prints no number
+
+
+def find_slow_ranks(blocks: Iterable[bytes], begin: int, end: float) -> tuple[SlowRankLine, ...]:
+    """Return up to two reports between two lines: the last sentence that names a rank, and the worst score.
+
+    LogError if the log cannot be read.
+    """
+    sentence, worst = None, None
+    line = 0
+    for chunk in iterate_chunks(blocks):
+        for hit in find_markers(chunk, MARKERS):
+            if hit.line != line and begin < hit.line < end:
+                line = hit.line
+                report = _read_line(hit)
+                if report and report.score == 1:
+                    sentence = report
+                elif report and (worst is None or report.score <= worst.score):
+                    worst = report
+    return tuple(sorted(filter(None, (sentence, worst))))
+
+
+def _read_line(hit: Hit) -> SlowRankLine | None:
+    begin = find_line_begin(hit.text, max(0, hit.start - LENGTH), hit.start)
+    text = hit.text[begin : find_line_stop(hit.text, hit.start, hit.end)][:LONGEST]
+    if _EFFECT.search(text):
+        return _read_effect(hit)
+    if match := _THROUGHPUT.search(text):
+        slowest, fastest = float(match[1]), float(match[2])
+        score, quoted = (slowest / fastest if fastest else 1.0), match[0]
+    else:
+        score, quoted = min(map(float, _SCORE.findall(text)), default=1.0), text
+    if score < SLOW or (score == 1 and _names_slow_one(text)):
+        return SlowRankLine(hit.line, make_printable(quoted, LENGTH), score)
+    return None
+
+
+def _read_effect(hit: Hit) -> SlowRankLine | None:
+    """Return the row of a table of straggler effects in which most time was waited."""
+    rows = list(_EFFECT_ROW.finditer(hit.text[hit.start : hit.start + _EFFECT_SIZE]))
+    if not rows:
+        return None
+    worst = max(rows, key=lambda row: float(row[4]))
+    shortest, waited = float(worst[3]), float(worst[4])
+    score = shortest / (shortest + waited) if waited > 0 else 1.0
+    if score >= SLOW:
+        return None
+    line = hit.line + hit.text.count(b"\n", hit.start, hit.start + worst.start())
+    size, count = worst[1].decode(), worst[2].decode()
+    return SlowRankLine(
+        line, Quote(f"straggler {waited:g} ms beside {shortest:g} ms in {count} calls of {size}"), score
+    )
+
+
+def _names_slow_one(text: bytes) -> bool:
+    """Whether a sentence names a rank or node as slow, and does not deny it or state a setting."""
+    return not _NONE.search(text) and bool(_STRAGGLER.search(text) or _SLOW_ONE.search(text))

@@ -1,0 +1,347 @@
+"""Files of metrics as lines of text: event files of TensorBoard, tables (CSV) and JSON lines.
+
+Each value that readers know becomes a line `llmb scalar: STEP/TOTAL TIME VALUE NAME`, each argument that Megatron keeps
+in an event file one as its log has it. Anything else of such a file is left out, whatever it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Protocol
+
+from pytest_llmbench.logs.metric_names import METRIC_NAMES, STEP_TIMES
+
+# How an event file begins: the length of the first record, its checksum, when it was written, and its version.
+EVENTS = re.compile(rb"[\x18-\xff]\0{7}.{4}\x09.{8}\x1a\x0dbrain\.Event:2", re.DOTALL)
+EVENTS_HEAD = 36
+
+# Bytes of a first line that names the columns of a table.
+FIRST_LINE = 1 << 16
+# Longer records are images, histograms and graphs; a longer one still is damage.
+LARGEST_SCALAR = 1 << 16
+LARGEST_RECORD = 1 << 31
+LONGEST_ARGUMENT = 300
+# A longer line is none of metrics.
+LONGEST_ROW = 1 << 20
+
+TEXT = "/text_summary"
+ARGUMENT_WIDTH = 48
+TOTAL = "train_iters"
+STEP = "step"
+# When a row was written, in seconds since 1970: W&B has it in each.
+MOMENT = "_timestamp"
+ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
+LARGEST_STEP = 10**15
+
+
+class Renderer(Protocol):
+    """Makes lines of the bytes of a file."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the file ends within a record."""
+
+    def render(self, block: bytes) -> bytes:
+        """Return the lines that more bytes make; ValueError for damage."""
+
+    def finish(self) -> bytes:
+        """Return the lines that the rest makes."""
+
+
+def choose_renderer(name: str, head: bytes) -> Renderer | None:
+    """Return what renders a file of a name that begins so; None for any other file."""
+    if EVENTS.match(head):
+        return EventRenderer()
+    line = head.partition(b"\n")[0]
+    if name.endswith(".csv") and _is_table(_split_row(line)):
+        return TableRenderer()
+    if name.endswith(".jsonl") and _is_table(list(_read_object(line))):
+        return ObjectRenderer()
+    return None
+
+
+def needs_first_line(name: str) -> bool:
+    """Whether the whole first line tells if a file of this name is one of metrics."""
+    return name.endswith((".csv", ".jsonl"))
+
+
+def _is_table(names: Sequence[str]) -> bool:
+    return STEP in names and any(name in names for name in STEP_TIMES)
+
+
+def _render_scalar(step: int, total: str, moment: float, value: float, name: str) -> str:
+    return f"llmb scalar: {step}/{total} {moment:.6f} {value!r} {name}\n"
+
+
+# --- tables and JSON lines --------------------------------------------------------------------------------
+
+
+class RowRenderer:
+    """What reads a file row by row."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._rest = b""
+        self._too_long = False
+
+    @property
+    def unfinished(self) -> bool:
+        """Never: a last line without an end is one."""
+        return False
+
+    def render(self, block: bytes) -> bytes:
+        """Return the lines of the rows that end in a block."""
+        *rows, self._rest = (self._rest + block).split(b"\n")
+        if rows and self._too_long:
+            rows[0] = b""
+            self._too_long = False
+        if len(self._rest) > LONGEST_ROW:
+            self._rest, self._too_long = b"", True
+        return b"".join(map(self._render_row, rows))
+
+    def finish(self) -> bytes:
+        """Return those of the last row."""
+        return b"" if self._too_long else self._render_row(self._rest)
+
+    def _render_row(self, row: bytes) -> bytes:
+        values = self._read_row(row) if row.strip() and len(row) <= LONGEST_ROW else {}
+        step = _read_number(values.get(STEP))
+        if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
+            return b"\n"
+        moment = _read_number(values.get(MOMENT)) or math.nan
+        numbers = {name: _read_number(values[name]) for name in METRIC_NAMES if name in values}
+        lines = (
+            _render_scalar(int(step), "", moment if 0 < moment < LARGEST_STEP else math.nan, number, name)
+            for name, number in numbers.items()
+            if number is not None
+        )
+        return "".join(lines).encode() or b"\n"
+
+    def _read_row(self, row: bytes) -> dict[str, object]:
+        raise NotImplementedError
+
+
+class TableRenderer(RowRenderer):
+    """A table with the names of its columns in its first row; a run that was appended has its own."""
+
+    def __init__(self) -> None:
+        """Begin with no names."""
+        super().__init__()
+        self._names: list[str] = []
+
+    def _read_row(self, row: bytes) -> dict[str, object]:
+        cells = _split_row(row)
+        if STEP in cells:
+            self._names = cells
+            return {}
+        return dict(zip(self._names, cells, strict=False)) if len(cells) == len(self._names) else {}
+
+
+class ObjectRenderer(RowRenderer):
+    """A JSON object on each line."""
+
+    def _read_row(self, row: bytes) -> dict[str, object]:
+        return _read_object(row)
+
+
+def _split_row(line: bytes) -> list[str]:
+    try:
+        return next(csv.reader([line.decode("utf-8-sig", "replace").strip()]), [])
+    except csv.Error:
+        return []
+
+
+def _read_object(line: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_number(value: object) -> float | None:
+    """Return a number; None for what is none, and for an empty cell."""
+    if isinstance(value, bool) or not isinstance(value, str | float | int):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+# --- event files: frames of length, checksum, data, checksum ------------------------------------------------
+
+HEADER = 12
+FOOTER = 4
+MASK = 0xA282EAD8
+"""Added to a checksum once it is rotated."""
+
+Field = tuple[int, "int | bytes"]
+
+
+class EventRenderer:
+    """The frames of an event file, of which only small ones are looked into."""
+
+    def __init__(self) -> None:
+        """Begin before the first frame."""
+        self._rest = b""
+        self._skip = 0
+        self._place = 0
+        self._total = ""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the file ends within a frame."""
+        return bool(self._rest or self._skip)
+
+    def render(self, block: bytes) -> bytes:
+        """Return the lines of the frames that end in a block."""
+        skipped = min(self._skip, len(block))
+        self._skip -= skipped
+        self._place += skipped
+        data, begin = self._rest + block[skipped:], 0
+        lines: list[str] = []
+        first = self._place
+        while not self._skip and len(data) - begin >= HEADER:
+            self._place = first + begin
+            size = self._read_size(data[begin : begin + HEADER])
+            end = begin + HEADER + size + FOOTER
+            if size > LARGEST_SCALAR:
+                self._skip = max(0, end - len(data))
+                begin = min(end, len(data))
+            elif end > len(data):
+                break
+            else:
+                record, checksum = data[begin + HEADER : end - FOOTER], data[end - FOOTER : end]
+                self._refuse_damage(record, checksum)
+                lines += self._render_event(record)
+                begin = end
+        self._place = first + begin
+        self._rest = data[begin:]
+        return "".join(lines).encode("utf-8", "replace")
+
+    def finish(self) -> bytes:
+        """Return nothing: what is left is no whole frame."""
+        return b""
+
+    def _read_size(self, header: bytes) -> int:
+        self._refuse_damage(header[:8], header[8:])
+        size = int.from_bytes(header[:8], "little")
+        if size > LARGEST_RECORD:
+            raise ValueError(f"a record of {size} bytes begins at byte {self._place}")
+        return size
+
+    def _refuse_damage(self, data: bytes, checksum: bytes) -> None:
+        if compute_checksum(data) != int.from_bytes(checksum, "little"):
+            raise ValueError(f"a checksum behind byte {self._place} is wrong")
+
+    def _render_event(self, record: bytes) -> Iterator[str]:
+        """Yield the lines of one event; of one that is no event, nothing."""
+        fields = list(read_fields(record))
+        step = next((value for number, value in fields if number == 2 and isinstance(value, int)), 0)
+        moment = next((_unpack("<d", value) for number, value in fields if number == 1), math.nan)
+        if step >= LARGEST_STEP:
+            return
+        for number, summary in fields:
+            values = read_fields(summary) if number == 5 and isinstance(summary, bytes) else ()
+            for inner, value in values:
+                if inner == 1 and isinstance(value, bytes):
+                    yield from self._render_value(dict(read_fields(value)), step, moment)
+
+    def _render_value(self, fields: dict[int, int | bytes], step: int, moment: float) -> Iterator[str]:
+        tag = fields.get(1, b"")
+        name = tag.decode("utf-8", "replace") if isinstance(tag, bytes) else ""
+        tensor = fields.get(8)
+        if name in METRIC_NAMES:
+            value = _unpack("<f", fields[2]) if 2 in fields else _read_tensor(tensor)
+            yield _render_scalar(step, self._total, moment, value, name)
+        elif name.endswith(TEXT) and isinstance(tensor, bytes):
+            yield from self._render_argument(name.removesuffix(TEXT), tensor)
+
+    def _render_argument(self, name: str, tensor: bytes) -> Iterator[str]:
+        text = dict(read_fields(tensor)).get(8, b"")
+        value = text.decode("utf-8", "replace") if isinstance(text, bytes) else ""
+        if not (ARGUMENT.fullmatch(name) and value.isprintable() and 0 < len(value) <= LONGEST_ARGUMENT):
+            return
+        if name == TOTAL and value.isdecimal() and len(value) < 16:
+            self._total = value
+        yield f"  {name} {'.' * max(4, ARGUMENT_WIDTH - len(name))} {value}\n"
+
+
+def read_fields(data: bytes) -> Iterator[Field]:
+    """Yield the fields of a message of protocol buffers up to what is none: numbers, and bytes."""
+    place = 0
+    while place < len(data):
+        key, place = _read_varint(data, place)
+        if key is None:
+            return
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, place = _read_varint(data, place)
+            if value is None:
+                return
+            yield number, value
+            continue
+        if kind == 2:
+            size, place = _read_varint(data, place)
+        else:
+            size = {1: 8, 5: 4}.get(kind)
+        if size is None or place + size > len(data):
+            return
+        yield number, data[place : place + size]
+        place += size
+
+
+def _read_varint(data: bytes, place: int) -> tuple[int | None, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            break
+        byte = data[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+    return None, place
+
+
+def _read_tensor(tensor: int | bytes | None) -> float:
+    """Return the number of a tensor of one float; NaN for any other."""
+    if not isinstance(tensor, bytes):
+        return math.nan
+    fields = dict(read_fields(tensor))
+    of_float = fields.get(1) == 1
+    return _unpack("<f", fields.get(5) or fields.get(4)) if of_float else math.nan
+
+
+def _unpack(kind: str, value: int | bytes | None) -> float:
+    if not isinstance(value, bytes) or len(value) != struct.calcsize(kind):
+        return math.nan
+    number: float = struct.unpack(kind, value)[0]
+    return number
+
+
+def compute_checksum(data: bytes) -> int:
+    """Return the masked CRC-32C of data, as frames hold it."""
+    table, checksum = _make_table(), 0xFFFFFFFF
+    for byte in data:
+        checksum = table[(checksum ^ byte) & 255] ^ (checksum >> 8)
+    checksum ^= 0xFFFFFFFF
+    return ((checksum >> 15 | checksum << 17) + MASK) & 0xFFFFFFFF
+
+
+@cache
+def _make_table() -> tuple[int, ...]:
+    values = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        values.append(value)
+    return tuple(values)

@@ -1,0 +1,1 @@
+"""Folders to runs, and runs to measurements."""

@@ -1,0 +1,1 @@
+"""Which files under the given paths are runs, and of which configuration."""

@@ -1,0 +1,1 @@
+"""What launchers write next to logs, one module each."""

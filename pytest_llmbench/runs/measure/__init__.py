@@ -1,0 +1,1 @@
+"""Window, step times, metrics and validity of a run."""

@@ -1,0 +1,1 @@
+"""What every judging session does: settings, runs, judgements, outcomes, checks, history."""

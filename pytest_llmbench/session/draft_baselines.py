@@ -1,0 +1,278 @@
+"""Baselines for runs that match none: one for each configuration that logs, names and metadata tell apart.
+
+Runs are of one configuration where they lie at one place and say the same of themselves. A draft matches exactly these
+again: at another place, or saying anything else, a run is of no baseline, and not judged by a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_llmbench.baseline.read import read_recipes
+from pytest_llmbench.core.baseline_records import (
+    MEGATRON_BRIDGE,
+    Architecture,
+    Baseline,
+    BaselineKind,
+    Configuration,
+    Key,
+    Recipe,
+    RunMatch,
+    Source,
+)
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.formatting import count_noun, join_first
+from pytest_llmbench.core.gpus import find_peak
+from pytest_llmbench.core.log_records import ParsedLog
+from pytest_llmbench.core.run_records import Identity, Run
+from pytest_llmbench.logs.definitions import load_definitions
+from pytest_llmbench.logs.dialect_table import DIALECTS
+from pytest_llmbench.runs.discover.path_patterns import make_pattern
+from pytest_llmbench.runs.discover.run_facts import collect_facts, list_parts
+from pytest_llmbench.runs.measure.attempts import Choice, choose_segment
+from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps
+from pytest_llmbench.runs.measure.window import USUAL, choose_own_window
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.described_run import UNKNOWN, DescribedRun, describe_run, name_model
+from pytest_llmbench.session.settings import Settings
+
+OWN = "own"
+"""The release of what was drafted from runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A baseline without a value yet, the runs that it is of, and what is said of it."""
+
+    recipe: Recipe
+    runs: tuple[Run, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def baseline(self) -> Baseline:
+        """The only baseline of its recipe."""
+        return self.recipe.baselines[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """The drafts of a session, and the runs that none was made for, each with the reason."""
+
+    drafts: tuple[Draft, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """What the drafts are, as if they had been read from files."""
+        return tuple(draft.recipe for draft in self.drafts)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What a reader has to know of all of them."""
+        return (*(line for draft in self.drafts for line in draft.lines), *self.refused)
+
+    def group_by_file(self, directory: Path) -> dict[Path, list[Draft]]:
+        """Return the drafts by the file of their recipe and release below a folder."""
+        files: dict[Path, list[Draft]] = defaultdict(list)
+        for draft in self.drafts:
+            files[directory / draft.recipe.path].append(draft)
+        return dict(sorted(files.items()))
+
+    def add_to(self, catalog: Catalog) -> Catalog:
+        """Return a catalog with the drafts."""
+        own = {draft.baseline.key: (draft.baseline,) for draft in self.drafts}
+        return replace(catalog, recipes=(*catalog.recipes, *self.recipes), baselines={**catalog.baselines, **own})
+
+    def identify(self, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """Return runs, those of a draft as runs of its configuration."""
+        keys = {id(run): draft.baseline.key for draft in self.drafts for run in draft.runs}
+        because = "a baseline was drafted from it"
+        return tuple(
+            replace(run, identity=Identity(keys[id(run)], because)) if id(run) in keys else run for run in runs
+        )
+
+
+def draft_baselines(runs: Sequence[Run], settings: Settings, catalog: Catalog) -> Drafts:
+    """Return baselines for the runs that match none; a run that may be of one that there is gets no other."""
+    groups: dict[tuple[str, RunMatch], list[Run]] = defaultdict(list)
+    refused = []
+    for run in runs:
+        if run.identity.key is not None:
+            continue
+        why = _explain_refusal(run)
+        if why:
+            refused.append(f"{run.id}: no baseline was drafted: {why}")
+            continue
+        logs = [attempt.log for attempt in run.attempts]
+        groups[_find_dialect(logs), _make_match(run, logs, settings)].append(run)
+    taken = {key: baselines[0] for key, baselines in catalog.baselines.items()}
+    drafts = []
+    for (dialect, match), of_group in groups.items():
+        described = describe_run(of_group[0], settings)
+        baseline = _make_baseline(of_group, dialect, match, described, _list_peaks(catalog))
+        baseline = _name_apart(baseline, described, taken)
+        taken[baseline.key] = baseline
+        drafts.append(_make_draft(baseline, of_group, described))
+    return Drafts(tuple(drafts), (*_list_alike(drafts), *refused))
+
+
+def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
+    """Return a catalog with what was drafted and recorded in a folder before: its runs are recorded under their names,
+    and no name is given twice."""
+    try:
+        recipes = read_recipes([directory]) if directory.is_dir() else ()
+    except BaselineError:  # the folder is empty; or writing there will say what is wrong
+        return catalog
+    own = {
+        baseline.key: (baseline,)
+        for recipe in recipes
+        for baseline in recipe.baselines
+        if baseline.match and baseline.key not in catalog.baselines
+    }
+    added = tuple(recipe for recipe in recipes if any(baseline.key in own for baseline in recipe.baselines))
+    return replace(catalog, recipes=(*catalog.recipes, *added), baselines={**catalog.baselines, **own})
+
+
+def _list_alike(drafts: Sequence[Draft]) -> Iterator[str]:
+    """Yield drafts that only a number in their place tells apart: nobody knows whether that is one of a run."""
+    alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for draft in drafts:
+        match = draft.baseline.match
+        if match is not None:
+            alike[re.sub(r"\d+", "#", match.path), match.says].append(draft.baseline.key.id)
+    for (path, _), ids in alike.items():
+        if len(ids) > 1:
+            yield f"{join_first(ids)} differ in a number of their place only: for runs of one write `path: {path}`"
+
+
+def _explain_refusal(run: Run) -> str:
+    """Return why no baseline is drafted from a run; empty where one is."""
+    # Of the rows of a table a run is own where nobody says which one it is of: the gate need not wait for that.
+    others = [key for key in run.identity.candidates if key.recipe != MEGATRON_BRIDGE]
+    if others and not run.identity.fits_none:
+        return run.identity.because
+    if run.found.excluded is not None:
+        return run.found.excluded_because
+    logs = [attempt.log for attempt in run.attempts]
+    if not any(len(segment.steps) for log in logs for segment in log.segments):
+        return "its log has no training step"
+    if _find_dialect(logs) not in (*DIALECTS, *load_definitions()):
+        return "a baseline file defines how its log is read: name the run as that file's recipe is called"
+    return ""
+
+
+def _find_dialect(logs: Sequence[ParsedLog]) -> str:
+    return next((log.dialect for log in reversed(logs) if log.dialect and log.segments), "")
+
+
+def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunMatch:
+    """Return the place of a run below the given paths, and what it says of itself."""
+    parts = list_parts(run.found)
+    folder = run.found.attempts[0].log.parent
+    above = max((len(given.parts) for given in settings.logs if given == folder or given in folder.parents), default=0)
+    # A name alone, such as train.log, says too little: the folder that holds it belongs to the place.
+    below = parts[above:] if len(parts) - above > 1 else parts[-2:]
+    facts = collect_facts(run.found, logs)
+    path = make_pattern(below, run.found.job_id)
+    return RunMatch(path, tuple((fact.name, fact.text) for fact in facts))
+
+
+def _list_peaks(catalog: Catalog) -> dict[tuple[str, str], float]:
+    """Return the peaks that the baseline files state, by GPU type and precision."""
+    stated = ((key, baselines[0].peak_tflops) for key, baselines in catalog.baselines.items())
+    return {(key.gpu, key.dtype): peak for key, peak in stated if not math.isnan(peak)}
+
+
+def _make_baseline(
+    runs: Sequence[Run],
+    dialect: str,
+    match: RunMatch,
+    described: DescribedRun,
+    peaks: Mapping[tuple[str, str], float],
+) -> Baseline:
+    choice = _choose_segment(runs)
+    recipe, size = name_model(described, match.path, dialect)
+    gpu, dtype = described.get_text("gpu"), described.get_text("dtype")
+    key = Key(recipe, size, OWN, gpu, dtype, described.get_number("gpus") or 0, task=described.get_text("task", ""))
+    configuration = Configuration(
+        key,
+        Architecture("none", described.get_number("sequence_length") or 0, described.get_number("layers") or 0),
+        described.parallelism,
+        described.get_number("global_batch_size") or 0,
+        described.get_number("micro_batch_size"),
+    )
+    return Baseline(
+        configuration=configuration,
+        kind=BaselineKind.RECIPE,
+        step_seconds=math.nan,
+        cells=(),
+        window=choose_own_window(choice.segment),
+        timed="mean",
+        steps=count_own_steps(choice),
+        dialect=dialect,
+        peak_tflops=float(find_peak(gpu, dtype) or peaks.get((gpu, dtype), math.nan)),
+        source=Source(f"runs at {match.path}"),
+        match=match,
+    )
+
+
+def _choose_segment(runs: Sequence[Run]) -> Choice:
+    """Return the part that would be judged of the newest run that did not die, else of the newest run."""
+    chosen = (choose_segment(run.attempts, USUAL, UNKNOWN_STEPS) for run in runs)
+    choices = [choice for choice in chosen if choice is not None and len(choice.segment.steps)]
+    return next((choice for choice in choices if count_own_steps(choice) != UNKNOWN_STEPS), choices[0])
+
+
+def _name_apart(baseline: Baseline, described: DescribedRun, taken: Mapping[Key, Baseline]) -> Baseline:
+    """Return a baseline whose name no other one has, and whose file measures in one way."""
+    key, head = baseline.key, _get_head(baseline)
+    releases = (OWN, *(f"{OWN}-{number}" for number in range(2, len(taken) + 3)))
+    of_recipe = [other for other in taken.values() if other.key.recipe == key.recipe]
+    # One file has one window, one number of steps, one dialect.
+    release = next(
+        release
+        for release in releases
+        if all(_get_head(other) == head for other in of_recipe if other.key.release == release)
+    )
+    key = replace(key, release=release)
+    variants = ("", described.summarise(), *(f"v{number}" for number in range(2, len(taken) + 3)))
+    key = next(named for variant in variants if (named := replace(key, variant=variant)) not in taken)
+    return replace(baseline, configuration=replace(baseline.configuration, key=key))
+
+
+def _get_head(baseline: Baseline) -> tuple[object, ...]:
+    return baseline.dialect, baseline.steps, baseline.window[:2]
+
+
+def _make_draft(baseline: Baseline, runs: Sequence[Run], described: DescribedRun) -> Draft:
+    key = baseline.key
+    recipe = Recipe(
+        name=key.recipe,
+        release=key.release,
+        kind=BaselineKind.RECIPE,
+        title=f"{key.recipe}, drafted from runs",
+        framework=described.get_text("framework", baseline.dialect),
+        dialect=baseline.dialect,
+        names=(key.recipe,),
+        layout="",
+        baselines=(baseline,),
+        errata=(),
+        launch=(),
+        path=Path(key.recipe, f"{key.release}.yaml"),
+    )
+    match = baseline.match
+    lines = [f"{key.id}: {count_noun(len(runs), 'run')} at {match.path if match else ''}"]
+    lines += [f"  took {join_first(described.taken, 99)}"] if described.taken else []
+    lines += [f"  two things are said of {conflict}" for conflict in described.conflicts]
+    unknown = described.list_unknown()
+    if unknown:
+        lines.append(f"  nothing says {', '.join(unknown)}: a run with another one there is not told apart")
+    return Draft(recipe, tuple(runs), tuple(lines))
+
+
+__all__ = ["UNKNOWN", "Draft", "Drafts", "draft_baselines"]

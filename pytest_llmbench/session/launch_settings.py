@@ -1,0 +1,207 @@
+"""What a session launches, and how: the options of launches, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.job_records import PURPOSE_FLAGS, TRIALS, PreflightCheck, Purpose
+from pytest_llmbench.core.judgement_records import Look
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import LAUNCHING
+from pytest_llmbench.core.runtime import describe_missing_proc
+from pytest_llmbench.core.stall_limits import StallLimits
+from pytest_llmbench.judge.stop_rule import RunPlan, choose_look
+from pytest_llmbench.session.option_values import declare_option, get_text, resolve_fields
+
+COMMITS = "git:"
+"""Before a range of commits, where a file of variants could stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """What is launched, and how. 0 and empty text: nothing says it."""
+
+    cluster: Path | None = declare_option("--llmb-cluster")  # a file or folder that exists
+    recipes: tuple[tuple[str, Path], ...] = declare_option(
+        "--llmb-recipe"
+    )  # names, with or without release, and folders
+    largest: int = declare_option("--llmb-max-gpus", unset=0)
+    gpus_per_node: int = declare_option("--llmb-gpus-per-node", unset=0)
+    launcher: str = declare_option("--llmb-launcher", unset="")
+    exclude: str = declare_option("--llmb-exclude", unset="")  # as Slurm writes nodes
+    nodelist: str = declare_option("--llmb-nodelist", unset="")
+    gpu_hours: float | None = declare_option("--llmb-gpu-hours")  # None: the cluster's limit
+    ignored: tuple[PreflightCheck, ...] = declare_option("--llmb-ignore", unset=())
+    max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
+    repeats: int = declare_option("--llmb-repeats")
+    repeats_at_once: bool = declare_option("--llmb-repeats-at-once")
+    node_checks: str = declare_option("--llmb-node-checks", unset="")  # a command of the site
+    retries: int = declare_option("--llmb-retries")
+    pending_limit: timedelta = declare_option("--llmb-pending-limit")
+    stall_limit: StallLimits = declare_option("--llmb-stall-limit")
+    keep_jobs: bool = declare_option("--llmb-keep-jobs")
+    dry_run: bool = declare_option("--llmb-dry-run")
+    submit_only: bool = declare_option("--llmb-submit-only")
+    collect: bool = declare_option("--llmb-collect")
+    resume: bool = declare_option("--llmb-resume")
+    session: str = declare_option("--llmb-session", unset="")
+    journal: Path | None = declare_option("--llmb-journal")  # a folder, perhaps to be made; None: `.llmbench` here
+    purpose: Purpose = Purpose.MEASURE
+    profile: str = declare_option("--llmb-profile", unset="")  # the text of the option
+    checkpoint: str = declare_option("--llmb-load-checkpoint", unset="")  # the folder to load
+    ab: str = declare_option("--llmb-ab", unset="")  # the file of variants
+    bisect: str = declare_option("--llmb-bisect", unset="")  # a file of variants, or commits
+    profile_on_regression: bool = declare_option("--llmb-profile-on-regression")
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on with an earlier session."""
+        return self.collect or self.resume
+
+    def plan_runs(self, asked: int = 1) -> RunPlan:
+        """Return how many runs a configuration may have of which a suite file asks for so many."""
+        return RunPlan(self.repeats, asked, self.repeats_at_once)
+
+    def choose_look(self, asked: int) -> Look:
+        """Return how its runs are looked at."""
+        return choose_look(self.plan_runs(asked))
+
+    def to_note(self) -> dict[str, Any]:
+        """Return what a session that goes on with this one has to know of it."""
+        places = {
+            "cluster": str(self.cluster.absolute()) if self.cluster else None,
+            "ab": _make_absolute(self.ab),
+            "bisect": _make_absolute(self.bisect),
+            "recipes": [(name, str(folder.absolute())) for name, folder in self.recipes],
+        }
+        limits = {"stall_limit": asdict(self.stall_limit), "pending_limit": self.pending_limit.total_seconds()}
+        return {name: getattr(self, name) for name in (*KEPT, *DESCRIBING)} | limits | places
+
+    def restore_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
+        """Return these settings with what was noted of the session that they go on with; its limits hold where none is
+        set anew, or what was to live would be cancelled.
+
+        ValueError, TypeError, LookupError, AttributeError or OverflowError for what no session noted.
+        """
+        standard = LaunchSettings()
+        for name in (*KEPT[1:], *DESCRIBING):
+            kinds = (int, float, NoneType) if name == "gpu_hours" else (type(getattr(standard, name)),)
+            _require_type(name, noted.get(name, getattr(standard, name)), *kinds)
+        kept = {name: noted[name] for name in KEPT if name in noted}
+        kept |= {name: noted[name] for name in DESCRIBING if name in noted and not getattr(self, name)}
+        if "stall_limit" in noted and self.stall_limit == standard.stall_limit:
+            limits = StallLimits(**noted["stall_limit"])
+            _require_type("tell_seconds", limits.tell_seconds, int, float, NoneType)
+            _require_type("cancels", limits.cancels, bool)
+            kept["stall_limit"] = limits
+        if "pending_limit" in noted and self.pending_limit == standard.pending_limit:
+            kept["pending_limit"] = timedelta(seconds=noted["pending_limit"])
+        if noted.get("cluster") and self.cluster is None:
+            kept["cluster"] = Path(noted["cluster"])
+        if not self.recipes:
+            kept["recipes"] = tuple((name, Path(folder)) for name, folder in noted.get("recipes", ()))
+            for name, _ in kept["recipes"]:
+                _require_type("a recipe", name, str)
+        return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
+
+    def describe(self, directory: Path) -> Iterator[str]:
+        """Yield what a session says of its launch before it starts."""
+        here = "the cluster of the session" if self.goes_on else "this machine, or what its Slurm has"
+        cluster = formatting.format_place(self.cluster, directory) if self.cluster else here
+        limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
+        if self.repeats > 2:
+            limits += ", all but the first at once" if self.repeats_at_once else ", one after the other"
+        yield f"launch on: {cluster}; {limits}" if self.purpose is Purpose.MEASURE else f"launch on: {cluster}"
+        if self.journal:
+            yield f"journal: {formatting.format_place(self.journal, directory)}"
+        kept = self.goes_on and self.stall_limit == LaunchSettings().stall_limit
+        yield f"stalls: {'as the session began' if kept else _describe_stall_limit(self.stall_limit)}"
+        if self.purpose is not Purpose.MEASURE:
+            yield f"for {self.purpose}: nothing is judged against a baseline"
+        if self.ignored:
+            yield f"preflight may be overruled: {', '.join(self.ignored)}"
+
+
+def _make_absolute(text: str) -> str:
+    """Return the file of variants so that another folder finds it; commits as they are."""
+    return text if not text or text.startswith(COMMITS) else str(Path(text).absolute())
+
+
+def _describe_stall_limit(limit: StallLimits) -> str:
+    if limit.tell_seconds is not None:
+        minutes = limit.tell_seconds / 60
+        return f"told after {minutes:g} min, cancelled after {2 * minutes:g} min"
+    begin = "told at 10 min or 20 gaps (first 30 min)"
+    return f"{begin}, cancelled at twice" if limit.cancels else f"{begin}, never cancelled"
+
+
+def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
+    """Return what is launched, None for a session that only judges runs on disk; raises SettingsError."""
+    if not any(values.get(name_destination(flag)) for flag in LAUNCHING):
+        return None
+    if problem := describe_missing_proc():
+        raise SettingsError(f"--llmb-launch: {problem}")
+    settings = LaunchSettings(**resolve_fields(LaunchSettings, values, directory), purpose=_choose_purpose(values))
+    _refuse_contradicting_launch(settings)
+    return settings
+
+
+def _require_type(name: str, value: object, *kinds: type) -> None:
+    if type(value) not in kinds:  # not isinstance: True is an int
+        raise TypeError(f"{name} is {value!r:.40}")
+
+
+# what a session does to its end, whatever the options of the one that goes on with it
+KEPT = (
+    "purpose",
+    "profile",
+    "checkpoint",
+    "ab",
+    "bisect",
+    "repeats",
+    "repeats_at_once",
+    "node_checks",
+    "retries",
+    "launcher",
+    "profile_on_regression",
+)
+
+
+# what describes its cluster, where the one that goes on with it says nothing: it may be started in another folder
+DESCRIBING = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hours")
+
+
+def _choose_purpose(values: Mapping[str, Any]) -> Purpose:
+    asked = {
+        flag: purpose
+        for purpose, flag in PURPOSE_FLAGS.items()
+        if get_text(values, flag) and values.get(name_destination(flag))
+    }
+    if len(asked) > 1:
+        first, second, *_ = asked
+        raise SettingsError(f"{first} and {second} exclude each other: one launch does one of them")
+    return next(iter(asked.values()), Purpose.MEASURE)
+
+
+def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
+    modes = [name for name in ("dry_run", "submit_only", "collect", "resume") if getattr(settings, name)]
+    allowed = (["dry_run", "resume"], ["submit_only", "resume"], ["dry_run", "submit_only"])
+    if len(modes) > 1 and modes not in allowed:
+        first, second = (f"--llmb-{name.replace('_', '-')}" for name in modes[:2])
+        raise SettingsError(f"{first} and {second} exclude each other")
+    if settings.session and not settings.goes_on:
+        raise SettingsError("--llmb-session is for --llmb-resume and --llmb-collect: a new session gets a new id")
+    if settings.ignored and settings.goes_on and not settings.dry_run:
+        raise SettingsError("--llmb-ignore is for a new session: one that goes on was checked when it began")
+    if settings.submit_only and settings.purpose in TRIALS:
+        flag = PURPOSE_FLAGS[settings.purpose]
+        raise SettingsError(f"{flag} and --llmb-submit-only exclude each other: each run decides which one follows")
+    if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
+        raise SettingsError("--llmb-profile-on-regression judges; it cannot stand beside another purpose of the launch")

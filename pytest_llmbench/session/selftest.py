@@ -1,0 +1,249 @@
+"""The gate's self-test: runs that passed are damaged on purpose, and the verdict on each has to change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.log_records import Segment, StatedField, Steps
+from pytest_llmbench.core.outcome_records import Check, CheckKind, Finding, Status
+from pytest_llmbench.core.run_records import Attempt, Measurement, Run
+from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.session.outcomes import JudgedConfigurations, decide_item_status, judge_evidence
+from pytest_llmbench.session.settings import Settings
+
+Damage = Callable[[Segment, Measurement], Segment | None]
+"""Returns the damaged segment, or None where the log cannot express the damage."""
+
+Decide = Callable[[Evidence], tuple[Judgement, Status]]
+"""The verdict, and what becomes of the item."""
+
+
+# Where nothing is known of the error, the detectable slowdown is the bound itself.
+JUST_BEYOND = 1 + 1e-6
+# A printed digit is a larger part of a shorter time, and its interval wider.
+WELL_BELOW = 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """What became of one damage: `caught` is None where the log cannot express it."""
+
+    name: str
+    caught: bool | None
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """The mutants of one item, and the smallest slowdown that its run shows, as a fraction of the baseline."""
+
+    id: str
+    detectable: float
+    mutants: tuple[Mutant, ...]
+
+    @property
+    def survivors(self) -> tuple[Mutant, ...]:
+        """The mutants that passed: damage that the gate would not see."""
+        return tuple(mutant for mutant in self.mutants if mutant.caught is False)
+
+
+def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[Check]:
+    """Yield a self-test of each run that passed, against the baseline that decided."""
+    for name, (result, evidence) in judged.by_id.items():
+        alone = bool(result.case.run_id)
+
+        def decide(item: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
+            judgement = judge_evidence(item, settings, alone=alone)
+            return judgement, decide_item_status(judgement, required=False, settings=settings)
+
+        if decide_item_status(result.judgement, required=False, settings=settings) is Status.PASSED:
+            tested = run_selftest(name, result.pick_deciding(evidence), result.judgement, decide)
+            if tested is not None:
+                yield _check(tested)
+
+
+def _check(tested: SelfTest) -> Check:
+    """Return the item of a self-test: it fails if a damaged copy of the run would have passed."""
+    survivors = tested.survivors
+    caught = [mutant for mutant in tested.mutants if mutant.caught]
+    untestable = [mutant.name for mutant in tested.mutants if mutant.caught is None]
+    shows = formatting.format_difference(1 + tested.detectable)
+    text = f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
+    if survivors:
+        text += f"; survived: {formatting.join_first([mutant.name for mutant in survivors])}"
+    if untestable:
+        text += f"; not testable: {formatting.join_first(untestable)}"
+    return Check(
+        kind=CheckKind.SELFTEST,
+        id=tested.id,
+        status=Status.FAILED if survivors else Status.PASSED,
+        verdict=Finding.SURVIVED if survivors else Finding.CAUGHT,
+        text=text,
+        lines=tuple(_list_lines(tested.mutants)),
+        decides=True,
+    )
+
+
+def _list_lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
+    for mutant in mutants:
+        word = {True: "caught", False: "SURVIVED", None: "not testable"}[mutant.caught]
+        yield f"  {mutant.name:<36} {word:<13} {mutant.told}"
+
+
+def run_selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: Decide) -> SelfTest | None:
+    """Judge damaged copies of a run whose item passed: each has to fail. None where nothing was compared."""
+    newest, estimate = judgement.measurement, judgement.estimate
+    if newest is None or estimate is None:
+        return None
+    factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
+    slower = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
+    mutants = [_judge(slower, judgement.runs, slow_down(factor), evidence, decide)]
+    if evidence.plausible is not None:
+        fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW
+        mutants.append(_judge("too fast to be true", judgement.runs, slow_down(fast), evidence, decide))
+    mutants += [_judge(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
+    return SelfTest(identifier, estimate.detectable, tuple(mutants))
+
+
+def _judge(
+    name: str,
+    runs: tuple[Measurement, ...],
+    change: Damage,
+    evidence: Evidence,
+    decide: Decide,
+) -> Mutant:
+    damaged = {id(measurement): _apply_damage(measurement, change) for measurement in runs}
+    if None in damaged.values():
+        return Mutant(name, None, "the log cannot express it")
+    again = tuple(
+        measure(run, measurement.baseline, evidence.now) if (run := damaged.get(id(measurement))) else measurement
+        for measurement in evidence.measurements
+    )
+    after, status = decide(replace(evidence, measurements=again))
+    return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
+
+
+def _apply_damage(measurement: Measurement, change: Damage) -> Run | None:
+    """Return the run with only the part of its log that was judged, changed."""
+    run = measurement.run
+    attempt = next(one for one in run.attempts if one.files.number == measurement.attempt)
+    segment = change(attempt.log.segments[measurement.segment - 1], measurement)
+    if segment is None:
+        return None
+    log = replace(attempt.log, segments=(segment,), nccl_line=0, nccl_last_line=0)  # other segments may be traced
+    return replace(run, attempts=(Attempt(attempt.files, log),))
+
+
+# --- damage -----------------------------------------------------------------------------------------------
+
+
+def slow_down(factor: float) -> Damage:
+    """Return the change that multiplies all step times; what the log derives from them follows."""
+
+    def change(segment: Segment, _: Measurement) -> Segment:
+        steps = segment.steps
+        return _with(
+            segment,
+            seconds=steps.seconds * factor,
+            tflops_per_gpu=steps.tflops_per_gpu / factor,
+            tokens_per_second_per_gpu=steps.tokens_per_second_per_gpu / factor,
+        )
+
+    return change
+
+
+def set_nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
+    """The loss is NaN from the middle of the window on."""
+    # A step that prints no loss cannot print a NaN either.
+    steps = segment.steps
+    bad = steps.has_loss & (steps.index >= _find_middle(measurement))
+    return _with(segment, loss=np.where(bad, np.nan, steps.loss)) if bad.any() else None
+
+
+def truncate(segment: Segment, measurement: Measurement) -> Segment:
+    """The log ends in the middle of the window."""
+    steps = _keep_steps(segment.steps, segment.steps.index < _find_middle(measurement))
+    return replace(segment, steps=steps, finished=False)
+
+
+def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment | None:
+    """The step times are in another unit than is believed."""
+    # Tokens/s, which missing times follow from, are in no unit.
+    counted = np.isin(segment.steps.index, measurement.window_steps)
+    if np.isnan(segment.steps.seconds[counted]).all():
+        return None
+    return _with(segment, seconds=segment.steps.seconds / 1000)
+
+
+def remove_window(segment: Segment, measurement: Measurement) -> Segment:
+    """The steps of the window are lost, those around it are there."""
+    window, index = measurement.baseline.window, segment.steps.index
+    return replace(segment, steps=_keep_steps(segment.steps, (index < window.first) | (index > window.last)))
+
+
+def double_batch(segment: Segment, _: Measurement) -> Segment | None:
+    """The run trained with twice the batch: all that the log derives from the batch doubles."""
+    steps = segment.steps
+    columns = (steps.global_batch_size, steps.tokens_per_second_per_gpu, steps.tflops_per_gpu)
+    if not any(np.isfinite(column).any() for column in columns):
+        return None
+    return _with(
+        segment,
+        global_batch_size=steps.global_batch_size * 2,
+        tokens_per_second_per_gpu=steps.tokens_per_second_per_gpu * 2,
+        tflops_per_gpu=steps.tflops_per_gpu * 2,
+    )
+
+
+def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
+    """No step moved the weights, by what the log prints of it: the learning rate, the gradient, or else the loss."""
+    steps, fields = segment.steps, {claim.field for claim in segment.stated}
+    if np.isfinite(steps.learning_rate).any():
+        return _with(segment, learning_rate=steps.learning_rate * 0)
+    if steps.has_grad_norm.any() and StatedField.ENGINE not in fields:
+        return _with(segment, grad_norm=steps.grad_norm * 0)
+    if segment.rewards or StatedField.OBJECTIVE in fields or not (steps.loss[steps.has_loss] > 0).any():
+        return None
+    return _with(segment, loss=-steps.loss)
+
+
+def double_world_size(segment: Segment, _: Measurement) -> Segment | None:
+    """The run had twice the GPUs, where the log states how many."""
+    if not any(claim.field == StatedField.GPUS for claim in segment.stated):
+        return None
+    stated = (
+        replace(claim, value=str(2 * int(claim.value))) if claim.field == StatedField.GPUS else claim
+        for claim in segment.stated
+    )
+    return replace(segment, stated=tuple(stated))
+
+
+CHANGES: dict[str, Damage] = {
+    "NaN loss": set_nan_loss,
+    "truncated": truncate,
+    "seconds read as milliseconds": read_as_milliseconds,
+    "missing window": remove_window,
+    "another batch size": double_batch,
+    "another number of GPUs": double_world_size,
+    "nothing learned": freeze_weights,
+}
+
+
+def _find_middle(measurement: Measurement) -> int:
+    window = measurement.baseline.window
+    return (window.first + window.last + 1) // 2
+
+
+def _with(segment: Segment, **columns: object) -> Segment:
+    return replace(segment, steps=dataclasses.replace(segment.steps, **columns))  # type: ignore[arg-type]
+
+
+def _keep_steps(steps: Steps, mask: object) -> Steps:
+    names = (field.name for field in dataclasses.fields(steps))
+    return Steps(**{name: getattr(steps, name)[mask] for name in names})

@@ -1,0 +1,339 @@
+"""Option and ini values, resolved once into frozen `Settings`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.core import runtime
+from pytest_llmbench.core.baseline_records import TimedBy, Tolerance, ToleranceSource
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.option_origins import Origins
+from pytest_llmbench.core.tolerance import DEFAULT_FRACTION, merge_tolerances
+from pytest_llmbench.core.userfile import expand_home
+from pytest_llmbench.report.output_files import REPORTS, find_obstacle, is_stream
+from pytest_llmbench.session.launch_settings import LaunchSettings, resolve_launch
+from pytest_llmbench.session.option_values import (
+    SUITES,
+    choose,
+    declare_option,
+    find_origins,
+    get_text,
+    list_suites,
+    resolve_fields,
+    split_layers,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmbench.history.store import StoreLocation
+
+DEFAULT_TOLERANCE = Tolerance(DEFAULT_FRACTION, source=ToleranceSource.DEFAULT)
+# A certified cluster has at least 95 % of the published performance, so 5.26 % more time: 1 / 0.95.
+CERTIFIED = Tolerance(0.05, "performance", larger_is_better=True, source=ToleranceSource.CERTIFICATE)
+
+
+# By the documents: one step is no verdict on a run, so nothing rests on it later: no baseline, no certificate, no night
+# of a history.
+OPTION = "--llmb-timed=document"
+
+NEVER = {
+    "--llmb-record": "a baseline is a mean of many steps, and never the last one",
+    "--llmb-certify": "a certificate does not rest on one step",
+}
+"""What a session by the documents cannot do, wherever it was asked for."""
+
+UNUSED = {
+    "--llmb-history": "one step is no night of a history",
+    "--llmb-acknowledged": "the tables know of no acknowledged change",
+}
+"""What it has no use for: refused where it was typed, left out where it stands in the ini file."""
+
+
+ENDINGS = {"--llmb-json": "json", "--llmb-html": "html", "--llmb-history": "db"}
+"""How files that are no logs may be called; JUnit reports are XML."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one session was asked to do."""
+
+    logs: tuple[Path, ...] = declare_option("--llmb-logs")
+    baselines: tuple[Path, ...] = declare_option("--llmb-baselines")
+    tolerances: tuple[Tolerance, ...] = declare_option("--llmb-tolerance", unset=())
+    """Those of the command line and the ini file, one for each `tolerance.get_slot`; for the other slots the baseline
+    files decide."""
+    require: tuple[str, ...] = declare_option("--llmb-require")
+    suites: tuple[Path, ...] = ()
+    """The suite files among what is required."""
+    asked: tuple[str, ...] = ()
+    """Item ids and shell patterns of ids by which the configurations of tables are asked for."""
+    unmatched: str = declare_option("--llmb-unmatched")
+    release: str = declare_option("--llmb-release", unset="")
+    gpu: str = declare_option("--llmb-gpu", unset="")
+    runs: str = declare_option("--llmb-runs")
+    since: datetime | None = declare_option("--llmb-since")
+    max_age: timedelta | None = declare_option("--llmb-max-age")
+    against: str = declare_option("--llmb-against", unset="")
+    """Empty for recorded baselines where there are any."""
+    timed: str = declare_option("--llmb-timed")
+    baseline_release: str = declare_option("--llmb-baseline-release", unset="")
+    record: Path | None = declare_option("--llmb-record")
+    model: str = declare_option("--llmb-model", unset="")
+    """With the next three what is recorded of runs that match no baseline, where nothing says it."""
+    size: str = declare_option("--llmb-size", unset="")
+    dtype: str = declare_option("--llmb-dtype", unset="")
+    gpus: int | None = declare_option("--llmb-gpus")
+    accept_drift: str = declare_option("--llmb-accept-drift", unset="")
+    """Why more than the budget may be recorded."""
+    accept_levels: str = declare_option("--llmb-accept-levels", unset="")
+    """Why runs of several levels may be recorded."""
+    drift_budget: float | None = declare_option("--llmb-drift-budget")
+    """A fraction; None where the baseline files decide."""
+    junit: Path | None = declare_option("--llmb-junit")
+    json: Path | None = declare_option("--llmb-json")
+    github: bool = False
+    """Whether this is a job of GitHub Actions that is told what is red."""
+    step_summary: Path | None = None
+    """Where GitHub reads the summary of a job."""
+    html: Path | None = declare_option("--llmb-html")
+    inconclusive: str = declare_option("--llmb-inconclusive")
+    improvement: str = declare_option("--llmb-improvement")
+    any_improvement: bool = False
+    """Whether somebody said that a run may be faster by any amount: the default of `improvement` does not."""
+    scaling: str = declare_option("--llmb-scaling")
+    trend: str = declare_option("--llmb-trend")
+    acknowledged: Path | None = declare_option("--llmb-acknowledged")
+    repeat_window: timedelta | None = declare_option("--llmb-repeat-window")
+    """None for no repeats but those of one launch."""
+    assumed_cv: float = declare_option("--llmb-assumed-cv")
+    """A fraction."""
+    certify: bool = declare_option("--llmb-certify")
+    selftest: bool = declare_option("--llmb-selftest")
+    launch: LaunchSettings | None = None
+    cache: Path | None = None
+    """The folder of what was read before; None to read all."""
+    commit: str = ""
+    """What a CI says that it tests; empty where none does."""
+    history: StoreLocation | None = declare_option("--llmb-history")
+    """Where verdicts are kept; None for nowhere, as in a session that records, or is timed as the documents do."""
+    origins: Origins = field(default_factory=dict)
+    """Where what was given was written."""
+    overridden: tuple[str, ...] = ()
+    """The options whose stricter value in the ini file does not count, since another was given."""
+
+
+ASSUMED_CV = Settings().assumed_cv
+"""The run-to-run variation that is assumed where nobody says another."""
+
+
+def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
+    """Build Settings from option values by `dest` (None or empty: not given); relative paths are below `directory`.
+
+    `values` were typed; those of a ChainMap's first layer were, and those of its second stand in the ini file. Raises
+    SettingsError for the first value that cannot be used.
+    """
+    typed, ini = split_layers(values)
+    settings = Settings(
+        **resolve_fields(Settings, values, directory),
+        **_choose_github(values, os.environ),
+        suites=list_suites(values, "--llmb-require", directory),
+        any_improvement=get_text(values, "--llmb-improvement") == "pass",
+        launch=resolve_launch(values, directory),
+        cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
+        commit=runtime.read_commit(os.environ),
+        origins=find_origins(values),
+        overridden=tuple(_list_overridden(typed, ini)),
+    )
+    settings = _time_by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
+    _refuse_contradictions(settings, typed)
+    _refuse_idle_trend(settings, typed)
+    outputs = list_outputs(settings)
+    refuse_shared(_list_inputs(settings, values, directory), outputs)
+    refuse_logs(settings.logs, outputs)
+    _refuse_replacing(outputs)
+    return _restrict_to_certificate(settings, typed) if settings.certify else settings
+
+
+def list_outputs(settings: Settings) -> dict[str, Path | None]:
+    """Return the files that a session writes, by flag; None where one was not asked for."""
+    reports = {f"--llmb-{name}": getattr(settings, name) for name in ("junit", "json", "html")}
+    return {"--llmb-history": settings.history.file if settings.history else None, **reports}
+
+
+def _list_inputs(settings: Settings, values: Mapping[str, Any], directory: Path) -> dict[str, Path | None]:
+    """Return the files that a session reads and somebody wrote, by flag; of a folder of baselines those that the
+    session would write there."""
+    written = [path for path in list_outputs(settings).values() if path and path.suffix.lower() in SUITES]
+    required = [directory / expand_home(str(text)) for text in values.get("llmb_require") or ()]
+    return {
+        **{f"--llmb-logs={place}": place for place in settings.logs},
+        **{f"--llmb-require={place}": place for place in required if os.path.isfile(place)},
+        **{
+            f"--llmb-baselines={place}": path
+            for place in settings.baselines
+            for path in written
+            if place in path.parents
+        },
+        "--llmb-acknowledged": settings.acknowledged,
+        "--llmb-cluster": settings.launch.cluster if settings.launch else None,
+    }
+
+
+def _choose_github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is told to GitHub: nothing elsewhere, nor where it was switched off."""
+    wanted = choose(values, "--llmb-github") == "auto" and environment.get("GITHUB_ACTIONS") == "true"
+    place = environment.get("GITHUB_STEP_SUMMARY", "")
+    return {"github": wanted, "step_summary": Path(place) if wanted and place else None}
+
+
+def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None:
+    """Refuse what has to judge in a session that only records, and what a launch has no use for."""
+    typed_history = get_text(typed, "--llmb-history") is not None
+    for flag, count in (
+        ("--llmb-certify", settings.certify),
+        ("--llmb-selftest", settings.selftest),
+        ("--llmb-history", typed_history),
+    ):
+        if count and settings.record is not None:
+            raise SettingsError(f"{flag} with --llmb-record: a session that records judges nothing; run two sessions")
+    for flag, reason in (("drift", settings.accept_drift), ("levels", settings.accept_levels)):
+        if reason and settings.record is None:
+            raise SettingsError(f"--llmb-accept-{flag} without --llmb-record: only what is recorded is accepted")
+    for flag in ("model", "size", "dtype", "gpus"):
+        if getattr(settings, flag) and settings.record is None:
+            raise SettingsError(f"--llmb-{flag} without --llmb-record: it says what is recorded of unknown runs")
+    if settings.launch is None:
+        return
+    for flag, useless in (
+        ("--llmb-selftest", settings.selftest),
+        ("--llmb-runs=each", settings.runs == "each"),
+        ("--llmb-since", settings.since is not None),
+        ("--llmb-max-age", settings.max_age is not None),
+    ):
+        if useless:
+            raise SettingsError(f"{flag} with a launch: it is about runs on disk; judge them with --llmb-logs alone")
+
+
+def _refuse_idle_trend(settings: Settings, typed: Mapping[str, Any]) -> None:
+    """Refuse --llmb-trend=fail where it was typed and there is nothing to search for changes."""
+    # It would never fail. An ini file may say it for other sessions.
+    if get_text(typed, "--llmb-trend") != "fail":
+        return
+    if settings.record is not None:
+        raise SettingsError("--llmb-trend=fail with --llmb-record: a session that records looks for no change")
+    if settings.launch is not None and not settings.logs and settings.history is None:
+        raise SettingsError(
+            "--llmb-trend=fail with a launch that knows of no earlier night: add --llmb-history or --llmb-logs"
+        )
+
+
+def _time_by_document(settings: Settings, typed: Mapping[str, Any]) -> Settings:
+    """Return the settings of a session that judges by the documents: against published baselines, and without what
+    would outlive it. Raises SettingsError for what contradicts that."""
+    asked = {"--llmb-record": settings.record is not None, "--llmb-certify": settings.certify}
+    asked |= {flag: bool(typed.get(name_destination(flag))) for flag in UNUSED}
+    for flag, why in {**NEVER, **UNUSED}.items():
+        if asked[flag]:
+            raise SettingsError(f"{OPTION} with {flag}: {why}; give --llmb-timed=window, or leave {flag} out")
+    against = str(typed.get("llmb_against") or "published")
+    if against != "published":
+        raise SettingsError(f"{OPTION} with --llmb-against={against}: only published baselines have a document")
+    return replace(settings, against="published", history=None, acknowledged=None)
+
+
+def _restrict_to_certificate(settings: Settings, typed: Mapping[str, Any]) -> Settings:
+    """Return what a certificate rests on: nothing untold, nothing missing, and the published performance."""
+    # Only the command line and the ini file may say another tolerance or baseline, only the command line that a run may
+    # be faster by any amount, and nothing another `inconclusive`.
+    mode = get_text(typed, "--llmb-inconclusive")
+    if mode not in (None, "fail"):
+        raise SettingsError(
+            f"--llmb-inconclusive={mode} with --llmb-certify: a certificate does not rest on a run that cannot tell; "
+            "leave it out"
+        )
+    return replace(
+        settings,
+        tolerances=_limit_tolerances([CERTIFIED], settings.tolerances),
+        require=(*settings.require, "all"),
+        against=settings.against or "published",
+        inconclusive="fail",
+        any_improvement=get_text(typed, "--llmb-improvement") == "pass",
+    )
+
+
+def _limit_tolerances(weakest: Sequence[Tolerance], tolerances: Sequence[Tolerance]) -> tuple[Tolerance, ...]:
+    """Return tolerances for a certificate: what was typed counts, and what stands in a file only if it is stricter."""
+    stricter = [
+        tolerance
+        for tolerance in tolerances
+        if tolerance.source == ToleranceSource.OPTION or tolerance.factor < weakest[0].factor
+    ]
+    return merge_tolerances(weakest, stricter)
+
+
+def _list_overridden(values: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that make less fail than their ini key would."""
+    for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
+        if get_text(ini, flag) == "fail" and get_text(values, flag) not in (None, "fail"):
+            yield flag
+    required = values.get("llmb_require")
+    if required and "all" not in required and not set(ini.get("llmb_require") or ()) <= set(required):
+        yield "--llmb-require"
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return where this user's caches are: in $XDG_CACHE_HOME or ~/.cache; None where there is neither."""
+    stated = environment.get("XDG_CACHE_HOME", "")
+    home = environment.get("HOME", "")
+    above = stated if os.path.isabs(stated) else os.path.join(home, ".cache")
+    return Path(above) / "pytest-llmbench" if os.path.isabs(above) else None
+
+
+def _refuse_replacing(written: Mapping[str, Path | None]) -> None:
+    """Refuse a report in the place of something else of the user's. Raises SettingsError."""
+    for flag, path in written.items():
+        if path is None or flag not in REPORTS:
+            continue
+        try:
+            obstacle = find_obstacle(path, REPORTS[flag])
+        except OSError as error:
+            obstacle = f"cannot be read: {error.strerror}; give another name"
+        if obstacle:
+            raise SettingsError(f"{flag}={path}: {obstacle}")
+
+
+def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> None:
+    """Refuse to write what is one of the logs, or would be read as one by the next session. Raises SettingsError."""
+    from pytest_llmbench.runs.discover.group import is_read
+
+    refuse_shared({f"--llmb-logs={place}": place for place in logs}, written)
+    folders = [Path(os.path.realpath(place)) for place in logs if os.path.isdir(place)]
+    for flag, path in written.items():
+        if path is None or is_stream(path) or not is_read(path.name):
+            continue
+        if not {Path(os.path.realpath(path.parent)), *Path(os.path.realpath(path)).parents}.isdisjoint(folders):
+            raise SettingsError(
+                f"{flag}={path}: below --llmb-logs a file of this name is read as a log: give it another name, such as "
+                f"{path.stem}.{ENDINGS.get(flag, 'xml')}, or another folder"
+            )
+
+
+def refuse_shared(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
+    """Refuse one file under two options where the session would write it: what is written last replaces the other.
+
+    Devices and pipes may be shared. Both map flags to places, None where one was not given. Raises SettingsError.
+    """
+    seen = {os.path.realpath(path): flag for flag, path in read.items() if path is not None}
+    for flag, path in written.items():
+        if path is None or is_stream(path):
+            continue
+        other = seen.setdefault(os.path.realpath(path), flag)  # a loop of links is itself
+        if other != flag:
+            raise SettingsError(
+                f"{flag}={path}: {other} is the same file, one would replace the other: give it another name"
+            )

@@ -1,0 +1,115 @@
+"""The reports of a slow rank that the logs of slow runs contain themselves, quoted in their red items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.codes import NoteCode, Verdict
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.outcome_records import Status
+from pytest_llmbench.core.redaction import make_redactor
+from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations, decide_item_status
+from pytest_llmbench.session.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.logs.slow_ranks import SlowRankLine
+
+SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
+
+# Bytes of a log that are searched once more: about a second.
+MOST = 1 << 30
+
+Bounds = tuple[int, float]
+"""The last line before what counts of a file, and the first line after it."""
+
+
+def with_slow_ranks(judged: JudgedConfigurations, settings: Settings) -> JudgedConfigurations:
+    """Return the results, those of slow runs with what their own log reports of a slow rank."""
+
+    def quote(result: ConfigurationResult, _: tuple[Evidence, ...]) -> ConfigurationResult:
+        judgement = result.judgement
+        red = decide_item_status(judgement, required=True, settings=settings) is Status.FAILED
+        if not red or judgement.verdict not in SLOW or judgement.measurement is None:
+            return result
+        return replace(result, judgement=_add_quotes(judgement, judgement.measurement))
+
+    return judged.map(quote)
+
+
+def _add_quotes(judgement: Judgement, measurement: Measurement) -> Judgement:
+    note = find_slow_rank(measurement)
+    if note is None:
+        return judgement
+    return replace(judgement, sentences=(*judgement.sentences, note.text), notes=(note, *judgement.notes))
+
+
+def find_slow_rank(measurement: Measurement) -> Note | None:
+    """Return the note that quotes what the measured part of a log, or its standard error, reports of a slow rank.
+
+    None if neither reports one.
+    """
+    if measurement.log is None:
+        return None
+    redactor = make_redactor()
+    for log, bounds in _list_places(measurement, measurement.log):
+        reports = _read_reports(log, bounds)
+        if reports:
+            own = log == measurement.log
+            quoted = ", ".join(f'"{redactor.redact(report.text)}" (line {report.line})' for report in reports)
+            text = f"{'the log' if own else log.name} reports a slow rank: {quoted}"
+            return Note(NoteCode.SLOW_RANK, text, reports[0].line if own else 0)
+    return None
+
+
+def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bounds]]:
+    """Yield the log and its standard error, each with the last line before and the first line after what counts."""
+    attempt = next((attempt for attempt in measurement.run.attempts if attempt.files.log == log), None)
+    yield log, _find_bounds(measurement)
+    if attempt is not None and attempt.files.err is not None and len(attempt.log.segments) == 1:
+        yield attempt.files.err, (0, math.inf)  # where several parts begin in it is unknown
+
+
+def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
+    """Return the reports in a file; nothing if it can no longer be read."""
+    from pytest_llmbench.logs.slow_ranks import find_slow_ranks
+    from pytest_llmbench.logs.sources import files
+    from pytest_llmbench.logs.sources.compressed import Stream
+    from pytest_llmbench.logs.sources.packed import find_archive, read_unlisted
+
+    archive = find_archive(log)
+    found: tuple[SlowRankLine, ...] = ()
+    try:
+        if archive is None:
+            return find_slow_ranks(_read_within(Stream(files.read_blocks(log), log)), *bounds)
+        blocks = _read_within(Stream(files.read_blocks(archive), archive))
+        for _, data in read_unlisted(archive, blocks, [log]):
+            found = find_slow_ranks(_read_within(Stream(data, log)), *bounds)
+    except LogError:
+        return found  # it was there when it was judged, or its archive is larger than what is searched
+    return found
+
+
+def _find_bounds(measurement: Measurement) -> Bounds:
+    """Return the last line before the measured part of a log, and the first line after it."""
+    logs = (attempt.log for attempt in measurement.run.attempts if attempt.files.log == measurement.log)
+    parts = next((log.segments for log in logs), ())
+    number = measurement.segment - 1
+    begin = parts[number - 1].last_line if 0 < number <= len(parts) else 0
+    end = parts[number + 1].first_line if 0 <= number < len(parts) - 1 else math.inf
+    return begin, end
+
+
+def _read_within(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of the first MOST bytes."""
+    passed = 0
+    for block in blocks:
+        yield block
+        passed += len(block)
+        if passed > MOST:
+            return

@@ -1,0 +1,1 @@
+"""`llmbench baselines`: list, show, compare, check and draft baseline files."""

@@ -1,0 +1,1 @@
+"""`llmbench chat`: a session in a few lines, for a chat or a mail."""

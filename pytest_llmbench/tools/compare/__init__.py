@@ -1,0 +1,1 @@
+"""`llmbench compare`: is B slower than A?"""

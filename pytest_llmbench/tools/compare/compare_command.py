@@ -1,0 +1,139 @@
+"""`llmbench compare`: two runs, folders, archives, or days of a history beside each other."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.core.errors import HistoryError, SettingsError, describe_os_error
+from pytest_llmbench.core.formatting import escape
+from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.redaction import IDENTIFYING
+from pytest_llmbench.tools.command_line import Output, Subparsers, redact_values, rename_flags, tell_aside
+
+if TYPE_CHECKING:
+    from pytest_llmbench.comparison.comparison_records import SidesCompared
+    from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.session.settings import Settings
+
+EXIT_CODES = (
+    "Exit code: 0 alike, faster or cannot tell, 1 slower, 2 usage error, 3 nothing comparable, 4 with --strict."
+)
+
+WHAT = "A run's log, a folder or an archive; of a history a day, days such as 2026-11-01..2026-11-07, or a session."
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench compare`."""
+    parser = commands.add_parser(
+        "compare",
+        help="Is B slower than A? Each configuration on both sides, and what differs besides.",
+        description="Is B slower than A? Each configuration on both sides, and what differs besides.",
+        epilog=EXIT_CODES,
+    )
+    parser.add_argument("a", metavar="A", help=WHAT)
+    parser.add_argument("b", metavar="B", help="The same, for what may be slower.")
+    parser.add_argument(
+        "--margin", metavar="PERCENT", default="1%", help="Sides that differ by less are alike (default: 1%%)."
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="Exit code 4 where it cannot tell, and for a configuration that was not compared.",
+    )
+    history = next(option for option in OPTIONS if option.flag == "--llmb-history")
+    parser.add_argument(
+        "--history",
+        metavar=history.metavar,
+        help="Where days and sessions, the noise of nights and nodes are read from (default: as `llmbench history`).",
+    )
+    for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
+        parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
+    for flag, what in (("--json", "Write all of it as a JSON document."), ("--html", "Write it as a page.")):
+        parser.add_argument(flag, metavar="FILE", help=what)
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.comparison.compare_sides import compare_places
+    from pytest_llmbench.comparison.comparison_text import describe, format_text
+    from pytest_llmbench.comparison.sides import parse_side, refuse_same
+    from pytest_llmbench.session.option_parsers import parse_percentage
+
+    try:
+        margin = parse_percentage(arguments.margin)
+        if not arguments.margin.rstrip().endswith("%"):  # 0.5 could be either
+            raise ValueError(f"found {arguments.margin!r}, expected a percentage such as 1% or 0.5%")
+    except ValueError as error:
+        raise SettingsError(f"--margin={arguments.margin}: {error}") from None
+    now = datetime.now(UTC)
+    with rename_flags():
+        history = _locate_history(arguments.history, now)
+        a = parse_side("A", arguments.a, history, Path.cwd())
+        b = parse_side("B", arguments.b, history, Path.cwd())
+        refuse_same(a, b)
+        places = [side.text for side in (a, b) if side.path is not None]
+        settings = _resolve(arguments, places, history)
+        compared: SidesCompared = compare_places((a, b), settings, history, margin, now)
+    described: dict[str, Any] = redact_values(describe(compared, now, strict=arguments.strict), IDENTIFYING)
+    problem = _write(described, settings, now)
+    return Output(format_text(described), 2 if problem else described["exit_code"], problem, redacted=True)
+
+
+def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
+    """Return the history that was typed, or that the environment or pytest's configuration names; None without any."""
+    from pytest_llmbench.history.store import locate_store, refuse_damaged
+    from pytest_llmbench.tools.history_options import find_stated, tell_future
+
+    if typed is not None and not typed.strip():
+        raise SettingsError("--history= is empty: give a value, or leave the option out")
+    stated = find_stated(typed, Path.cwd())
+    if stated is None:
+        return None
+    text, source = stated
+    try:
+        history = locate_store(text, Path.cwd(), writes=False).until(now)
+        refuse_damaged(history)
+        tell_future(history)
+    except HistoryError as error:
+        raise HistoryError(f"{source or '--history'}: {error}") from None
+    if source:  # nobody typed it
+        tell_aside(f"history: {escape(history.shown)} ({source})")
+    return history
+
+
+def _resolve(arguments: argparse.Namespace, places: list[str], history: StoreLocation | None) -> Settings:
+    from pytest_llmbench.session.option_values import refuse_blank
+    from pytest_llmbench.session.settings import list_outputs, refuse_shared, resolve
+
+    values = {
+        "llmb_logs": places,
+        "llmb_baselines": [arguments.baselines] if arguments.baselines is not None else None,
+        "llmb_release": arguments.release,
+        "llmb_gpu": arguments.gpu,
+        "llmb_json": arguments.json,
+        "llmb_html": arguments.html,
+    }
+    refuse_blank(values)
+    settings = resolve(values, Path.cwd())
+    refuse_shared({"--history": history.file if history else None}, list_outputs(settings))
+    return settings
+
+
+def _write(described: dict[str, Any], settings: Settings, now: datetime) -> str:
+    """Write the files that were asked for, and return what went wrong: the answer is printed all the same."""
+    from pytest_llmbench.report import document
+    from pytest_llmbench.report.output_files import HTML, JSON, write_whole
+
+    try:
+        if settings.json is not None:
+            write_whole(settings.json, document.render(described), JSON)
+        if settings.html is not None:
+            from pytest_llmbench.comparison.comparison_page import render_sides
+
+            write_whole(settings.html, render_sides(described, now).encode("utf-8", "backslashreplace"), HTML)
+    except OSError as error:
+        return f"llmbench: it cannot be written: {escape(describe_os_error(error))}"
+    return ""

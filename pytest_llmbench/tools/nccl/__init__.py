@@ -1,0 +1,1 @@
+"""`llmbench nccl`: the operations in NCCL traces, and what changed between two traces."""

@@ -1,0 +1,1 @@
+"""`llmbench nodes`: the nodes that make jobs slow."""

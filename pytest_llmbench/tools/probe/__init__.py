@@ -1,0 +1,1 @@
+"""`llmbench probe`: the answer to `git bisect run`."""

@@ -1,0 +1,1 @@
+"""`llmbench replay`: the verdicts under other settings."""

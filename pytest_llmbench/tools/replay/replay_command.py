@@ -1,0 +1,277 @@
+"""`llmbench replay`: the same runs judged under other settings, or as an earlier version judged them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
+from pytest_llmbench.core.outcome_records import Status
+from pytest_llmbench.core.run_records import make_run_keys
+from pytest_llmbench.tools.command_line import Output, Subparsers, add_runs, rename_flags, resolve_settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.outcome_records import Outcome
+    from pytest_llmbench.core.run_records import StoredRun
+    from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.session.outcomes import SessionResults
+    from pytest_llmbench.session.settings import Settings
+
+WHAT_IF = (
+    "--llmb-tolerance",
+    "--llmb-inconclusive",
+    "--llmb-improvement",
+    "--llmb-against",
+    "--llmb-baseline-release",
+    "--llmb-max-age",
+    "--llmb-repeat-window",
+    "--llmb-assumed-cv",
+    "--llmb-drift-budget",
+    "--llmb-certify",
+)
+"""The options of pytest that change a verdict and not which runs are read."""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench replay`."""
+    from pytest_llmbench.core.option import name_destination
+    from pytest_llmbench.core.options import OPTIONS
+
+    parser = commands.add_parser(
+        "replay", help="What if: judge the same runs under other settings, and list the verdicts that change."
+    )
+    add_runs(parser)
+    for option in OPTIONS:
+        if option.flag in WHAT_IF:
+            takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
+            flag = option.flag.replace("--llmb-", "--")
+            parser.add_argument(flag, dest=name_destination(option.flag), help=option.help, **takes)
+    parser.add_argument(
+        "--history",
+        metavar="URL",
+        help="After an upgrade: judge all runs again and list verdicts that differ from those of this history.",
+    )
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.core.option import name_destination
+
+    values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}
+    changed = {name: value for name, value in values.items() if value is not None}
+    if not all(str(value).strip() for value in changed.values()):
+        raise SettingsError("an option is empty: give it a value, or leave it out")
+    if arguments.history is not None:
+        return _run_against_history(arguments, changed)
+    if not changed:
+        flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
+        raise SettingsError(f"nothing to change: give one of {flags}, or --history")
+    with rename_flags():
+        replayed = replay(resolve_settings(arguments), resolve_settings(arguments, **changed), datetime.now(UTC))
+    return Output(format_replay(replayed), code=0 if replayed.judged else 1)
+
+
+def _run_against_history(arguments: argparse.Namespace, changed: Mapping[str, object]) -> Output:
+    from pytest_llmbench.tools.history_options import open_history
+
+    place = open_history(arguments.history)
+    with rename_flags():
+        settings = resolve_settings(arguments, llmb_runs="each", **changed)
+        nights = replay_history(settings, place, datetime.now(UTC))
+    return Output(format_nights(nights), code=0 if nights else 1)
+
+
+# --- both verdicts ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictChange:
+    """A configuration whose verdict, or what follows from it, is another one; None where it has no item."""
+
+    id: str
+    before: Outcome | None
+    after: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """All that was judged, and what changed. `judged` counts the items with a verdict in either case, of `items`."""
+
+    judged: int
+    items: int
+    changes: tuple[VerdictChange, ...]
+
+
+def replay(before: Settings, after: Settings, now: datetime) -> Replay:
+    """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
+    from pytest_llmbench.session.catalog import load
+    from pytest_llmbench.session.collect_runs import ingest
+    from pytest_llmbench.session.evaluate import evaluate_runs
+
+    # The runs are read again only where another release makes them runs of other configurations.
+    catalog = load(before)
+    runs = ingest(before, catalog, now)
+    outcomes_before = _decide(evaluate_runs(runs, before, catalog, now), before)
+    catalog_after = load(after)
+    if after.baseline_release != before.baseline_release:
+        runs = ingest(after, catalog_after, now)
+    outcomes_after = _decide(evaluate_runs(runs, after, catalog_after, now), after)
+    pairs = [
+        VerdictChange(name, outcomes_before.get(name), outcomes_after.get(name))
+        for name in sorted({*outcomes_before, *outcomes_after})
+    ]
+    changes = tuple(pair for pair in pairs if _get_verdict(pair.before) != _get_verdict(pair.after))
+    judged = sum(_is_judged(pair.before) or _is_judged(pair.after) for pair in pairs)
+    return Replay(judged, len(pairs), changes)
+
+
+def format_replay(replayed: Replay) -> str:
+    """Return the changes, 79 columns wide: those that turn red, those that turn green, the others; and a count."""
+    if not replayed.judged:
+        return "nothing was judged: there is no valid run of a known configuration under the given paths"
+    lines, count = [], []
+    for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
+        chosen = [change for change in replayed.changes if _matches_colours(change, colours)]
+        if chosen:
+            count.append(f"{len(chosen)} {label}")
+            heading = f"{label} (nothing turns red, or from red):" if colours is None else f"{label}:"
+            lines += [heading, *map(_format_change, filter(_has_run, chosen)), *_list_without_run(chosen)]
+    total = f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
+    return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
+
+
+def _matches_colours(change: VerdictChange, colours: tuple[bool, bool] | None) -> bool:
+    before, after = _is_failed(change.before), _is_failed(change.after)
+    return before == after if colours is None else (before, after) == colours
+
+
+def _has_run(change: VerdictChange) -> bool:
+    return any(
+        outcome is not None and outcome.judgement.measurement is not None for outcome in (change.before, change.after)
+    )
+
+
+def _list_without_run(changes: Sequence[VerdictChange]) -> list[str]:
+    """Return one line for all that have no run."""
+    ids = [change.id for change in changes if not _has_run(change)]
+    text = f"{len(ids)} without a run: {join_first(ids)}"
+    return textwrap.wrap(text, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False) if ids else []
+
+
+def _format_change(change: VerdictChange) -> str:
+    names = " -> ".join(
+        str(outcome.judgement.verdict) if outcome else "none" for outcome in (change.before, change.after)
+    )
+    shown = change.after or change.before
+    ratio = shown.judgement.log_difference if shown else None
+    skipped = " (skipped)" if change.after is not None and change.after.skipped else ""
+    return f"  {change.id:<38} {names:<28} {'' if ratio is None else format_difference(math.exp(ratio)):>7}{skipped}"
+
+
+def _decide(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
+    from pytest_llmbench.session.outcomes import decide_outcomes
+
+    return {outcome.case.id: outcome for outcome in decide_outcomes(results, list(results.configurations), settings)}
+
+
+def _get_verdict(outcome: Outcome | None) -> object:
+    return outcome and (outcome.judgement.verdict, outcome.status)
+
+
+def _is_judged(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.judged
+
+
+def _is_failed(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.failed
+
+
+# --- the verdicts of a history ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedNight:
+    """A run with the verdict that a history holds of it, and the one that it gets now."""
+
+    started: datetime
+    configuration: str
+    job_id: str
+    before: StoredRun
+    after: Outcome
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Both verdicts with their reasons, as `PASS (within-tolerance)`."""
+        judgement = self.after.judgement
+        return f"{self.before.verdict} ({self.before.reason})", f"{judgement.verdict} ({judgement.reason})"
+
+    @property
+    def failed(self) -> tuple[bool, bool]:
+        """True if its item failed before, and if it fails now."""
+        return self.before.status == Status.FAILED, self.after.failed
+
+    @property
+    def has_changed(self) -> bool:
+        """True if its verdict, the reason or what follows for its item is another one now."""
+        return self.texts[0] != self.texts[1] or self.failed[0] != self.failed[1]
+
+
+def replay_history(settings: Settings, place: StoreLocation, now: datetime) -> list[ReplayedNight]:
+    """Judge each run under `settings.logs` that a history has judged, oldest first; runs that it does not know are left
+    out. HistoryError if the history cannot be read."""
+    from pytest_llmbench.history.queries import read_stored_runs
+    from pytest_llmbench.session.catalog import load
+    from pytest_llmbench.session.collect_runs import ingest
+    from pytest_llmbench.session.evaluate import evaluate_runs
+
+    catalog = load(settings)
+    runs = ingest(settings, catalog, now)
+    keys = {run.identity.key for run in runs.runs if run.identity.key is not None}
+    by_id = read_stored_runs(place, [key.id for key in keys])
+    past = {key: by_id[key.id] for key in keys if key.id in by_id}
+    stored = {
+        (configuration, run_key): run
+        for configuration, runs_of_one in by_id.items()
+        for run in runs_of_one
+        if run.verdict
+        for run_key in make_run_keys(run.job_id, run.logs, run.started)
+    }
+    nights = []
+    for outcome in _decide(evaluate_runs(runs, settings, catalog, now, past), settings).values():
+        measurement, configuration = outcome.judgement.measurement, outcome.case.key.id
+        if measurement is None:
+            continue
+        found = (stored.get((configuration, run_key)) for run_key in measurement.run.same_run_keys)
+        before = next(filter(None, found), None)
+        if before is not None:
+            job_id = measurement.run.found.job_id
+            nights.append(ReplayedNight(before.started, configuration, job_id, before, outcome))
+    return sorted(nights, key=lambda night: (night.started, night.configuration, night.job_id))
+
+
+def format_nights(nights: Sequence[ReplayedNight]) -> str:
+    """Return the runs whose verdict changes, those that turn red first, and a count; 79 columns wide."""
+    if not nights:
+        return "nothing to compare: the history has no verdict on a run under the given paths"
+    changed = [night for night in nights if night.has_changed]
+    lines = []
+    for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
+        chosen = [
+            night for night in changed if (night.failed == colours if colours else night.failed[0] == night.failed[1])
+        ]
+        lines += [f"{label}:"] if chosen else []
+        for night in chosen:
+            job = f"  job {night.job_id}" if night.job_id else ""
+            lines.append(f"  {night.started:%Y-%m-%d %H:%M}{job}  {night.configuration}")
+            lines.append(f"    {night.texts[0]} -> {night.texts[1]}")
+            lines += textwrap.wrap(
+                night.after.judgement.text, 79, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+            )
+    count = f"{len(changed)} of {count_noun(len(nights), 'stored verdict')} would change"
+    return "\n".join([*lines, count])

@@ -1,0 +1,1 @@
+"""`llmbench site`: static pages of a history."""

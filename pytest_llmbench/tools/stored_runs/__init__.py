@@ -1,0 +1,1 @@
+"""`llmbench history`: list, show, export, prune and add stored sessions."""

@@ -1,0 +1,1 @@
+"""`llmbench summary`: a table of runs."""

@@ -1,0 +1,387 @@
+"""`llmbench summary`: a line for each run, with step time and TFLOP/s over a window."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import Parallelism, Window
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.tools.command_line import (
+    Output,
+    Subparsers,
+    add_runs,
+    redact_values,
+    rename_flags,
+    resolve_settings,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pytest_llmbench.core.baseline_records import Baseline, Configuration
+    from pytest_llmbench.core.log_records import Segment, Steps
+    from pytest_llmbench.core.run_records import IgnoredFile, Problem, Run
+    from pytest_llmbench.runs.measure.attempts import Choice
+    from pytest_llmbench.session.catalog import Catalog
+    from pytest_llmbench.session.collect_runs import IngestedRuns
+
+TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
+"""What is known of a run, by the keys of a baseline file; the framework is the recipe's, else the log's dialect."""
+
+WHOLE_NUMBERS = (
+    *("gpus", "global_batch_size", "micro_batch_size", "sequence_length"),
+    "total_steps",  # the log's own total
+    *(field.name for field in dataclasses.fields(Parallelism)),
+)
+"""The keys of numbers, which follow."""
+
+
+class WindowFrom(StrEnum):
+    """What says which steps a row's numbers are of."""
+
+    BASELINE = "baseline"
+    OPTION = "option"
+    DEFAULT = "default"
+    LAST_HALF = "last-half"
+
+
+class SummaryRow(NamedTuple):
+    """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none."""
+
+    run: str
+    job_id: str
+    launcher: str
+    configuration: str
+    started: datetime | None
+    status: str
+    """Success, or the verdict's reason in words."""
+    steps: int = 0
+    time_mean_s: float | None = None
+    time_std_s: float | None = None
+    tflops_per_gpu_mean: float | None = None
+    tflops_per_gpu_std: float | None = None
+    log: str | None = None
+    attempts: str = ""
+    """Those that its logs tell of, and which of them the numbers are of; empty for a single one."""
+    reason: str = ""
+    """The code of the reason, empty for Success."""
+    because: str = ""
+    """The text of the reason."""
+    window: str = ""
+    """The steps that the numbers are of (`11-44`)."""
+    window_from: str = ""
+    """What says that it is those."""
+    drift: float | None = None
+    """The change of the step time from the first to the last of them, a fraction, if it is no chance."""
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """By TEXTS and WHOLE_NUMBERS; what nothing says is not in it."""
+
+
+COLUMNS = SummaryRow._fields[:-1]
+"""The columns of CSV and JSON, before TEXTS and WHOLE_NUMBERS."""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare `llmbench summary`."""
+    parser = commands.add_parser(
+        "summary", help="One line for each run: status, step time and TFLOP/s over the window."
+    )
+    add_runs(parser)
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="Default: table.")
+    parser.add_argument(
+        "--window",
+        metavar="FIRST-LAST",
+        type=_parse_window,
+        help="Steps that the numbers are of (default: the baseline's; else 11-44 of up to 100, else the last half).",
+    )
+    parser.set_defaults(command=_run)
+
+
+def _parse_window(text: str) -> Window:
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected two step numbers such as 11-44")
+    return Window(int(first), int(last))
+
+
+def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.session.catalog import add_tables, load
+    from pytest_llmbench.session.collect_runs import ingest
+
+    with rename_flags():
+        settings = resolve_settings(arguments)
+        catalog = load(settings)
+    now = datetime.now(UTC)
+    ingested = ingest(settings, catalog, now)
+    catalog = add_tables(catalog, ingested.tables, settings)
+    table_rows = make_rows(ingested, catalog, arguments.window, now)
+    code, aside = 0 if table_rows else 1, format_skipped(ingested.ignored)
+    if arguments.format == "csv":
+        text = make_table(table_rows).to_csv(index=False).rstrip("\n")
+    elif arguments.format == "json":
+        text = make_table(table_rows).to_json(orient="records", date_format="iso", indent=2)
+    else:
+        text = format_table(table_rows)
+    return Output(text, code, aside, redacted=True)
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+
+def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[SummaryRow, ...]:
+    """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
+    lost = (
+        SummaryRow(
+            entry.id, "", "", "", None, f"Unreadable: {entry.text}", reason=str(entry.reason), because=entry.text
+        )
+        for entry in ingested.unreadable
+    )
+    shown = (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
+    return tuple(SummaryRow(*map(redact_values, row)) for row in shown)
+
+
+def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
+    """Return rows as a data frame with the columns COLUMNS, TEXTS and WHOLE_NUMBERS."""
+    import pandas as pd
+
+    unknown = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(WHOLE_NUMBERS)}
+    cells = [list(map(formatting.escape_values, (*row[:-1], *{**unknown, **row.facts}.values()))) for row in table_rows]
+    frame = pd.DataFrame(cells, columns=[*COLUMNS, *unknown])
+    return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))  # with a gap in it a column of numbers is of floats
+
+
+def format_table(table_rows: Sequence[SummaryRow]) -> str:
+    """Return rows as a table for a terminal, with the name of the configuration, or of a run that is none."""
+    if not table_rows:
+        return "no training run was found"
+    import pandas as pd
+
+    names = [row.configuration or formatting.escape(row.run) for row in table_rows]
+    width = max(map(len, names))
+    shown = {
+        "Run".ljust(width): [name.ljust(width) for name in names],
+        "Job": [row.job_id for row in table_rows],
+        "Status": [row.status for row in table_rows],
+        "Time Mean (s)": [_format_number(row.time_mean_s, 3) for row in table_rows],
+        "Time Std (s)": [_format_number(row.time_std_s, 3) for row in table_rows],
+        "TFLOPS Mean": [_format_number(row.tflops_per_gpu_mean, 2) for row in table_rows],
+        "TFLOPS Std": [_format_number(row.tflops_per_gpu_std, 2) for row in table_rows],
+        "Window": [_format_window(row) for row in table_rows],
+        "Steps": [_format_number(row.facts.get("total_steps") or row.steps or None) for row in table_rows],
+        "GPUs": [_format_number(row.facts.get("gpus")) for row in table_rows],
+        "GBS": [_format_number(row.facts.get("global_batch_size")) for row in table_rows],
+        "Framework": [row.facts.get("framework") or "-" for row in table_rows],
+    }
+    attempts = [
+        f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, table_rows, strict=True) if row.attempts
+    ]
+    drifts = [
+        f"{name.strip()}: drift: {formatting.format_difference(1 + row.drift)} from the first to the last step of "
+        f"{row.window}"
+        for name, row in zip(names, table_rows, strict=True)
+        if row.drift is not None
+    ]
+    table = pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None)
+    return "\n".join([table, *attempts, *drifts])
+
+
+def _format_number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _format_window(row: SummaryRow) -> str:
+    return f"{row.window} (last half)" if row.window_from == WindowFrom.LAST_HALF else row.window or "-"
+
+
+def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
+    """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for file in ignored:
+        by_reason.setdefault(formatting.escape(file.reason), []).append(formatting.escape(file.name))
+    lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
+    return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
+
+
+def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> SummaryRow:
+    from pytest_llmbench.runs.measure.measurement import choose_judged
+
+    key, folder = run.identity.key, run.found
+    baseline = _find_baseline(run, catalog, window)
+    choice, _ = choose_judged(run, baseline.required, now)
+    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else folder.folder
+    problem = _find_problem(run, baseline, now)
+    row = SummaryRow(
+        run=run.id,
+        job_id=folder.job_id,
+        launcher=folder.launcher,
+        configuration=key.id if key else "",
+        started=run.started,
+        status=_format_status(problem),
+        log=str(log),
+        reason=str(problem.reason) if problem else "",
+        because=problem.text if problem else "",
+        facts=collect_facts(run, choice, catalog),
+    )
+    return row if choice is None else _add_numbers(row, run, choice, baseline, window)
+
+
+def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> SummaryRow:
+    """Return a row with its numbers, and which steps they are of."""
+    from pytest_llmbench.runs.measure.window import compute_timing
+
+    steps = choice.segment.steps
+    counted, why = _choose_window(choice.segment, baseline.window if run.identity.key else None, window)
+    measured = compute_timing(steps, dataclasses.replace(baseline, window=counted)).window
+    time, tflops = _compute_mean(measured, "seconds"), _compute_mean(measured, "tflops_per_gpu")
+    return row._replace(
+        steps=len(steps),
+        time_mean_s=time[0],
+        time_std_s=time[1],
+        tflops_per_gpu_mean=tflops[0],
+        tflops_per_gpu_std=tflops[1],
+        attempts=_format_attempts(run, choice, baseline.steps),
+        window=f"{counted.first}-{counted.last}",
+        window_from=str(why),
+        drift=_find_drift(measured, steps),
+    )
+
+
+def _find_drift(measured: Steps, steps: Steps) -> float | None:
+    """Return the change from the first to the last measured step time, None if there is none beyond chance."""
+    import numpy as np
+
+    from pytest_llmbench.judge.shape import find_slope
+    from pytest_llmbench.runs.measure.moving_mean import detect_moving_mean
+
+    seconds = measured.seconds
+    if not (np.isfinite(seconds) & (seconds > 0)).all():
+        return None
+    slope = find_slope(seconds, detect_moving_mean(steps))
+    return slope.change if slope else None
+
+
+def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
+    """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
+    from pytest_llmbench.runs.measure.attempts import choose_segment
+    from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps, make_stand_in
+    from pytest_llmbench.runs.measure.window import USUAL
+
+    if run.identity.key is not None:
+        return catalog.baselines[run.identity.key][0]
+    wanted = window or USUAL
+    choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
+    if choice is None:
+        return make_stand_in(run, wanted, UNKNOWN_STEPS)
+    return make_stand_in(run, _choose_window(choice.segment, None, window)[0], count_own_steps(choice))
+
+
+def _choose_window(segment: Segment, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
+    """Return the steps that a row's numbers are of: the requested ones, the baseline's, or those of a recording."""
+    from pytest_llmbench.runs.measure.window import choose_last_half, choose_own_window, fits, is_usual
+
+    if asked is not None:
+        return asked, WindowFrom.OPTION
+    if of_baseline is None:
+        return choose_own_window(segment), WindowFrom.DEFAULT if is_usual(segment) else WindowFrom.LAST_HALF
+    if fits(segment.steps, of_baseline):
+        return of_baseline, WindowFrom.BASELINE
+    return choose_last_half(segment.steps), WindowFrom.LAST_HALF
+
+
+def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
+    """Return why a run may not be compared with a baseline, as the gate sees it."""
+    from pytest_llmbench.judge.run_selection import find_unusable
+    from pytest_llmbench.runs.measure.measurement import measure
+
+    measured = measure(run, baseline, now, step_time_only=True)
+    return measured.excluded or find_unusable(measured)
+
+
+def _format_status(problem: Problem | None) -> str:
+    """Return Success, or in a word why the numbers of a run may not count."""
+    if problem is None:
+        return "Success"
+    if problem.reason is Reason.UNREADABLE:
+        return f"Unreadable: {problem.text}"
+    return problem.reason.replace("-", " ").capitalize()
+
+
+def _format_attempts(run: Run, choice: Choice, total: int) -> str:
+    from pytest_llmbench.report.job_text import describe_log_attempt, format_log_attempts
+    from pytest_llmbench.runs.measure.attempts import list_attempts
+
+    summaries = list_attempts(run, choice, total)
+    return format_log_attempts({"tries": [describe_log_attempt(attempt, Path()) for attempt in summaries]}) or ""
+
+
+def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
+    """Return mean and standard deviation of what is printed of a column, None where nothing is."""
+    import numpy as np
+
+    from pytest_llmbench.core.robust import compute_mean
+    from pytest_llmbench.runs.measure.run_metrics import compute_spread
+
+    values = getattr(measured, name)
+    printed = np.isfinite(values) & (values > 0)
+    present = values[printed]
+    return (
+        (compute_mean(present, measured.mean_of[printed].tolist()), compute_spread(present))
+        if len(present)
+        else (None, None)
+    )
+
+
+# --- what a baseline file asks of a run ------------------------------------------------------------------
+
+
+def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> dict[str, Any]:
+    """Return what is known of a run: its log says it, else its names and metadata, else its configuration."""
+    key = run.identity.key
+    chosen = catalog.baselines[key][0] if key else None
+    log = choice.attempt.log if choice else run.attempts[-1].log if run.attempts else None
+    dialect = (log.dialect if log else None) or (chosen.dialect if chosen else "")
+    recipe = next((candidate for candidate in catalog.recipes if chosen and chosen in candidate.baselines), None)
+    values = _read_configuration(chosen.configuration) if chosen else {}
+    values |= {name: value for name, value in _read_names(run).items() if name not in TEXTS or name not in values}
+    values |= _read_log(choice) if choice else {}
+    values |= {"framework": (recipe.framework if recipe else "") or dialect, "dialect": dialect}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _read_configuration(configuration: Configuration) -> dict[str, Any]:
+    key = configuration.key
+    return {
+        **{name: getattr(key, name) for name in ("recipe", "size", "release", "gpu", "dtype", "gpus")},
+        **dataclasses.asdict(configuration.parallelism),
+        "global_batch_size": configuration.global_batch_size,
+        "micro_batch_size": configuration.micro_batch_size,
+        "sequence_length": configuration.architecture.sequence_length,
+    }
+
+
+def _read_names(run: Run) -> dict[str, Any]:
+    """Return what names and metadata say."""
+    # What they say in two ways nobody knows.
+    values_of: dict[str, set[str]] = {}
+    for hint in run.found.hints:
+        values_of.setdefault(hint.field, set()).add(hint.value)
+    agreed = {name: values.pop() for name, values in values_of.items() if len(values) == 1}
+    numbers = {name: int(agreed[name]) for name in WHOLE_NUMBERS if agreed.get(name, "").isdecimal()}
+    return {**{name: agreed[name] for name in TEXTS if name in agreed}, **numbers}
+
+
+def _read_log(choice: Choice) -> dict[str, Any]:
+    import numpy as np
+
+    printed = choice.segment.steps.global_batch_size
+    printed = printed[np.isfinite(printed)]
+    batch = {"global_batch_size": int(printed[-1])} if len(printed) else {}
+    return {**batch, "total_steps": choice.segment.total_steps}

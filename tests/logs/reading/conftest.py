@@ -1,0 +1,38 @@
+"""Runs that are read with a cache, and what is read of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cached_places import Places
+
+from pytest_llmbench.logs.reading import cache as log_cache
+from pytest_llmbench.logs.reading import file_reader
+from pytest_llmbench.logs.reading.codec import ReadResult
+from pytest_llmbench.logs.sources import files
+from pytest_llmbench.logs.sources.compressed import Stream
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    """Runs, and a cache that is worth its file from the first log on."""
+    monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
+    made = Places(tmp_path)
+    parse = file_reader.parse
+
+    def counted(source: Any, definitions: Any, **options: Any) -> ReadResult:
+        made.read.append(source.path if isinstance(source, Stream) else source)
+        return parse(source, definitions, **options)
+
+    monkeypatch.setattr(file_reader, "parse", counted)
+    return made
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every log counts as a large one that was last changed long ago, and lies on a disk."""
+    monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
+    monkeypatch.setattr(files, "LATE_WRITES_NS", -(10**9))
+    monkeypatch.setattr(files, "IN_MEMORY", frozenset())  # as the folder of this test may

@@ -1,0 +1,277 @@
+"""The cache of what logs said: an unchanged log is not read again, and a changed one always is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cached_places import Places
+from reading_places import reading_of
+
+from pytest_llmbench.core.baseline_records import RegexDialect
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.logs.reading import cache as log_cache
+from pytest_llmbench.logs.reading.cache import LogCache, hash_parser
+from pytest_llmbench.logs.sources.zstd import zstd
+from pytest_llmbench.session.settings import cache_folder
+
+DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
+
+
+@pytest.mark.slow
+def test_an_unchanged_folder_is_read_once(places: Places) -> None:
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+    assert (places.folder.stat().st_mode & 0o777, places.file.stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_what_is_kept_quotes_no_secret(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
+    log, error = places.logs[0], places.logs[0].with_suffix(".err")
+    text = "Traceback (most recent call last):\nRuntimeError: 401 for hf_53cr3t-of-m1ne\n"
+    log.write_text(log.read_text().rpartition("\n")[0][:-200] + "\n" + text)
+    error.write_text(text)
+    for hidden in (False, True):  # the first time they are read, then the cache has them
+        reading = reading_of(places.runs, cache=places.cache())
+        for ending in (reading.get_log(log).ending, reading.get_ending(error)):
+            assert ending is not None
+            assert ("***" in ending.quote, "53cr3t" in ending.quote) == (hidden, not hidden)
+
+
+def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
+    places.logs[0].write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99)
+    for _ in range(2):
+        found = reading_of(places.runs, cache=places.cache())
+        with pytest.raises(LogError, match="damaged"):
+            found.get_log(places.logs[0])
+    assert places.read.count(places.logs[0]) == 2
+    assert places.read.count(places.logs[1]) == 1
+
+
+@pytest.mark.slow
+def test_another_parser_or_definition_sees_nothing_of_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("re2")
+    places.again()
+    assert places.again((DEFINITION,)) == sorted(places.logs)
+    assert places.again((DEFINITION,)) == []
+    assert places.again((replace(DEFINITION, unit="ms"),)) == sorted(places.logs)
+    assert places.again() == []
+    monkeypatch.setattr(log_cache, "hash_parser", lambda _definitions: "another")
+    assert places.again() == sorted(places.logs)
+
+
+@pytest.mark.slow
+def test_every_source_file_of_the_parser_is_part_of_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pytest_llmbench"
+    shutil.copytree(Path(log_cache.__file__).parents[2], package, ignore=shutil.ignore_patterns("*.pyc", "baselines"))
+    monkeypatch.setattr(log_cache, "__file__", str(package / "ingest" / "reading" / "cache.py"))
+    versions = {hash_parser(())}
+    for name in (
+        "logs/scan.py",
+        "logs/dialects/nemo2.py",
+        "logs/sources/compressed.py",
+        "logs/sources/files.py",
+        "logs/reading/codec.py",
+        "core/log_records.py",
+        "core/robust.py",
+    ):
+        path = package / name
+        path.write_text(path.read_text() + "# changed\n")
+        versions.add(hash_parser(()))
+    assert len(versions) == 8
+    shutil.rmtree(package)
+    assert hash_parser(()) != hash_parser(())  # without its source nothing is told apart
+
+
+Tampering = Callable[[Places], object]
+
+
+def rewrite_file(change: Callable[[bytes], bytes]) -> Tampering:
+    return lambda places: places.file.write_bytes(change(places.file.read_bytes()))
+
+
+def flip_bit(place: int) -> Tampering:
+    return rewrite_file(lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
+
+def edit_dialect(data: bytes) -> bytes:
+    """Edit what a cache file says of a log, behind the header that it has."""
+    start = len(log_cache.MAGIC) + 32
+    text = zstd.decompress(data[start:])
+    return data[:start] + zstd.compress(text.replace(b"nemo1", b"nemo2"))
+
+
+def rewrite_key(key: bytes) -> Tampering:
+    return lambda places: (places.folder / log_cache.KEY).write_bytes(key)
+
+
+def copy_from_elsewhere(places: Places) -> None:
+    """Put the cache file of another machine or user, who has another key, in the place of this one."""
+    elsewhere = places.folder.with_name("elsewhere")
+    reading_of(places.runs, cache=LogCache(elsewhere, [places.runs], ()))
+    shutil.copy2(elsewhere / places.file.name, places.file)
+
+
+def exchange_places(places: Places) -> None:
+    """Put the cache file of other paths in the place of this one."""
+    own = places.file
+    reading_of(places.runs, cache=LogCache(places.folder, [places.folder], ()))
+    (other,) = set(places.folder.glob("*.logs")) - {own}
+    other.replace(own)
+
+
+TAMPERINGS: dict[str, Tampering] = {
+    "magic": flip_bit(0),
+    "signature": flip_bit(25),
+    "content": flip_bit(1000),
+    "half": rewrite_file(lambda data: data[: len(data) // 2]),
+    "empty": rewrite_file(lambda _data: b""),
+    "longer": rewrite_file(lambda data: data + b"x"),
+    "edited": rewrite_file(edit_dialect),
+    "lost key": lambda places: (places.folder / log_cache.KEY).unlink(),
+    "short key": rewrite_key(b"short"),
+    "long key": rewrite_key(bytes(33)),
+    "another key": copy_from_elsewhere,
+    "other paths": exchange_places,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
+def test_tampered_cache_is_ignored_and_written_anew(places: Places, tamper: Tampering) -> None:
+    places.again()
+    tamper(places)
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+    key = (places.folder / log_cache.KEY).stat()
+    assert (key.st_size, key.st_mode & 0o777) == (log_cache.KEY_BYTES, 0o600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"])
+def test_a_cache_file_of_other_content_counts_as_none(
+    places: Places, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """It is signed, so that nothing but the content tells; the last one would take too much memory."""
+    with monkeypatch.context() as patch:
+        patch.setattr(log_cache, "pack", lambda _readings: content)
+        places.again()
+    monkeypatch.setattr(log_cache, "UNPACKED", 1 << 19)
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+
+
+@pytest.mark.slow
+def test_what_takes_more_memory_than_there_is_counts_as_none(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_data: object) -> None:
+        raise MemoryError
+
+    places.again()
+    for name in ("unpack", "pack"):
+        with monkeypatch.context() as patch:
+            patch.setattr(log_cache, name, fail)
+            patch.setattr(log_cache, "unpack", fail)
+            assert places.again() == sorted(places.logs)
+    assert places.again() == []
+
+
+@pytest.mark.slow
+def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:
+    places.again()
+    for path in (places.file, places.folder):
+        path.chmod(path.stat().st_mode | 0o020)
+        assert places.again() == sorted(places.logs)
+        path.chmod(path.stat().st_mode & ~0o022)
+        places.again()
+        assert places.again() == []
+    file = places.file
+    file.rename(places.folder / "elsewhere")
+    file.symlink_to(places.folder / "elsewhere")
+    assert places.again() == sorted(places.logs)
+
+
+@pytest.mark.slow
+def test_a_file_of_another_user_is_not_trusted(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    places.again()
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr(log_cache, "os", SimpleNamespace(**{**vars(os), "geteuid": lambda: stranger}))
+    before = places.file.read_bytes()
+    assert places.again() == sorted(places.logs)
+    assert places.file.read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", ["a file in its place", "no room", "cannot be renamed"])
+def test_a_cache_that_cannot_be_written_is_no_error(
+    places: Places, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    def fails(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if problem == "a file in its place":
+        places.folder.parent.write_text("")
+    elif problem == "no room":
+        monkeypatch.setattr(os, "fdopen", fails)
+    else:
+        monkeypatch.setattr(os, "replace", fails)
+    assert places.again() == sorted(places.logs)
+    monkeypatch.undo()
+    assert problem == "a file in its place" or not list(places.folder.iterdir())
+
+
+@pytest.mark.slow
+def test_few_new_logs_are_not_worth_a_file(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cache, "WORTH_FILES", 4)
+    assert places.again() == sorted(places.logs)
+    assert not places.folder.exists()
+    monkeypatch.setattr(log_cache, "WORTH_BYTES", 1)
+    places.again()
+    assert places.again() == []
+
+
+@pytest.mark.slow
+def test_logs_that_are_gone_leave_the_cache(places: Places) -> None:
+    places.again()
+    size = places.file.stat().st_size
+    places.logs[0].unlink()
+    with places.logs[1].open("ab") as file:
+        file.write(b"one more line\n")
+    assert places.again() == [places.logs[1]]
+    assert places.file.stat().st_size < size
+
+
+@pytest.mark.slow
+def test_cache_files_are_bounded_and_the_last_used_are_kept(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places.again()
+    size = places.file.stat().st_size
+    for name, days in (("old.logs", 31), ("older.logs", 20), ("newer.logs", 10), ("foreign.txt", 99)):
+        path = places.folder / name
+        path.write_bytes(bytes(size))
+        os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
+    monkeypatch.setattr(log_cache, "LARGEST", size * 2 + size // 2)
+    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ())).get_log(places.logs[0])
+    assert {path.name for path in places.folder.iterdir()} >= {"foreign.txt"}
+    assert len(list(places.folder.iterdir())) == 4  # two caches, their key, and what is none
+    assert places.again() == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/pytest-llmbench"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/pytest-llmbench"),
+        ({"HOME": "/h"}, "/h/.cache/pytest-llmbench"),
+        ({}, None),
+    ],
+)
+def test_the_folder_is_where_this_user_keeps_caches(environment: dict[str, str], folder: str | None) -> None:
+    assert cache_folder(environment) == (folder and Path(folder))

@@ -1,0 +1,234 @@
+"""Parsed logs as bytes: what comes out is what went in, bit for bit, and nothing else is ever taken for it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compared import bits
+from hypothesis import given
+from hypothesis import strategies as some
+from shared_data import shared
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.log_records import (
+    NO_QUOTE,
+    CheckpointAction,
+    CheckpointRecord,
+    Checkpoints,
+    DroppedRecords,
+    DropReason,
+    Ending,
+    EndingCode,
+    LazySteps,
+    ParsedLog,
+    Quote,
+    Segment,
+    Steps,
+    Unread,
+)
+from pytest_llmbench.logs.log_reader import read_ending, read_log
+from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
+from pytest_llmbench.logs.sources.files import FileState
+
+SAVE, LOAD = CheckpointAction
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "experiments"
+
+
+STATE = FileState(1, "ab", (2, 3))
+
+
+def again(results: Sequence[ReadResult], state: FileState | None = STATE) -> tuple[ReadResult, ...]:
+    """Return results packed and unpacked again."""
+    readings = [FileReading(FileToRead(f"/{number}", True), result, state) for number, result in enumerate(results)]
+    unpacked = unpack(pack(readings))
+    assert [reading[::2] for reading in unpacked] == [reading[::2] for reading in readings]
+    return tuple(reading.result for reading in unpacked)
+
+
+@pytest.mark.slow
+def test_real_logs_come_out_as_they_went_in() -> None:
+    """All of them together: each gets its own part of the columns."""
+    files = sorted(Path(shared("logs")).rglob("*.out"))
+    said = tuple(read(path) for path in files for read in (read_log, read_ending))
+    assert sum(len(one.segments) for one in said if isinstance(one, ParsedLog)) > 5
+    assert bits(again(said)) == bits(said)
+
+
+def test_everything_that_a_log_can_hold_comes_out() -> None:
+    ending = Ending(
+        EndingCode.TRACEBACK,
+        Quote("Ü\udcff\x00'"),
+        3,
+        rank="1",
+        beside=Ending(EndingCode.CUT, NO_QUOTE, 0, "é"),
+        went_on=True,
+    )
+    log = ParsedLog(
+        dialect=None,
+        segments=(),
+        dropped=(DroppedRecords(DropReason.TORN, 2, 1, "é"), DroppedRecords(DropReason.TORN, 2**40, 1, "", Quote("é"))),
+        ending=ending,
+        started=datetime(2025, 6, 1, 1, 2, 3, 456789),  # noqa: DTZ001 (a log says no zone)
+        checkpoints=Checkpoints((CheckpointRecord(SAVE, 1, float("inf")), CheckpointRecord(LOAD, 2, 0.1))),
+        environment=(("torch", "2.4"), ("same", "")),
+        prints_loss=False,
+        unread=(Unread("regex:mine-1", "step"),),
+    )
+    log = dataclasses.replace(log, readings=(log, dataclasses.replace(log, started=datetime.now(UTC))))
+    said = (log, ending, None, LogError("no"), log)
+    for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
+        assert bits(again(said, state)) == bits(said)
+    assert unpack(pack(())) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lines", "7"),
+        ("prints_loss", 1),
+        ("readings", (Path(),)),
+    ],
+)
+def test_a_value_of_another_type_is_not_packed(field: str, value: object) -> None:
+    log = dataclasses.replace(read_log(next(EXAMPLES.rglob("*.out"))), **{field: value})  # type: ignore[arg-type]
+    with pytest.raises((TypeError, AttributeError)):
+        pack([FileReading(FileToRead("/log", True), log, None)])
+
+
+def damaged_trees(tree: Any, place: tuple[int | str, ...] = ()) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    """Yield the places in a JSON tree, each with something else that may stand there."""
+    wrong: list[Any] = [{"system": ["id"]}, [], "text", None, 7, -1, True, [[0, 0], ["one"]], [7], 1e99, 10**17, 10**30]
+    wrong.append({"same": tree})
+    yield from ((place, other) for other in wrong if type(other) is not type(tree) or other != tree)
+    for key in range(len(tree)) if isinstance(tree, list) else list(tree) if isinstance(tree, dict) else ():
+        yield from damaged_trees(tree[key], (*place, key))
+
+
+@pytest.mark.slow
+def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
+    """Whatever stands in any place of the text: only records of the declared types come out."""
+    log = read_log(next(EXAMPLES.rglob("*.out")))
+    data = pack([FileReading(FileToRead("/log", True), log, STATE), FileReading(FileToRead("/err", False), None, None)])
+    (size,) = struct.unpack_from("=Q", data)
+    tree = json.loads(data[8 : 8 + size])
+    refused = 0
+    for place, other in damaged_trees(tree):
+        changed: Any = [copy.deepcopy(tree)]
+        inner = changed
+        for key in (0, *place)[:-1]:
+            inner = inner[key]
+        inner[(0, *place)[-1]] = other
+        text = json.dumps(changed[0]).encode()
+        text += b" " * (-len(text) % 8)
+        try:
+            readings = unpack(struct.pack("=Q", len(text)) + text + data[8 + size :])
+        except ValueError:
+            refused += 1
+        else:
+            pack(readings)  # which refuses other types
+    assert refused > 500
+    for wrong in (b"", data[:7], data[: len(data) // 2], data[:-1], b"\xff" * 99, b"[" * 10**6):
+        with pytest.raises(ValueError):  # noqa: PT011 (the text is for nobody)
+            unpack(wrong)
+
+
+@pytest.mark.parametrize("count", [10**8, 10**30])
+def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(count: int) -> None:
+    data = pack([FileReading(FileToRead("/err", False), None, None)])
+    (size,) = struct.unpack_from("=Q", data)
+    _, tree = json.loads(data[8 : 8 + size])
+    text = json.dumps([count, {"same": tree}]).encode()
+    with pytest.raises(ValueError, match=f"no {count} values"):
+        unpack(struct.pack("=Q", len(text)) + text)
+
+
+def test_texts_that_are_names_of_kinds_stay_texts() -> None:
+    records = tuple(CheckpointRecord(SAVE, 1, rank=name) for name in ("same", "Ending", "NaN", "null", "same"))
+    said = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
+    assert bits(again(said)) == bits(said)
+
+
+def test_what_many_logs_share_is_kept_once() -> None:
+    log = read_log(next(EXAMPLES.rglob("*.out")))
+    logs = again(tuple(dataclasses.replace(log, lines=number) for number in range(9)))
+    assert len({id(one.segments[0]) for one in logs if isinstance(one, ParsedLog)}) == 1
+    reading = FileReading(FileToRead("/log", True), log, None)
+    assert len(pack([reading] * 999)) < len(pack([reading])) + 100
+
+
+# --- the columns of steps: every bit comes out, and a column is only made when somebody looks at it
+
+
+FLOATS = [0.0, -0.0, 1.5, float("nan"), -float("nan"), float("inf"), 5e-324]
+INTEGERS = [0, 1, 2, 3, -(2**63), 2**63 - 1]
+
+
+def steps_of(rows: list[tuple[float, int, bool]]) -> Steps:
+    """Return steps whose columns of one type are equal, moved by a row each."""
+    parts = {"Floats": 0, "Integers": 1, "Flags": 2}
+    types = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
+    columns = {}
+    for number, one in enumerate(dataclasses.fields(Steps)):
+        values: Any = np.array([row[parts[str(one.type)]] for row in rows], types[str(one.type)])
+        columns[one.name] = np.roll(values, number)
+    return Steps(**columns)
+
+
+def evenly(count: int, first: int = 0) -> Steps:
+    return steps_of([(1.5, number, True) for number in range(first, first + count)])
+
+
+def steps_again(steps: Sequence[Steps]) -> list[Steps]:
+    segments = tuple(Segment(part, 1, 2) for part in steps)
+    (log,) = again([ParsedLog(None, segments)])
+    assert isinstance(log, ParsedLog)
+    return [segment.steps for segment in log.segments]
+
+
+rows = some.tuples(some.sampled_from(FLOATS), some.sampled_from(INTEGERS), some.booleans())
+repeated = some.lists(some.tuples(rows, some.integers(1, 60)), max_size=6).map(
+    lambda runs: steps_of([row for row, times in runs for _ in range(times)])
+)
+
+
+@pytest.mark.slow
+@given(some.lists(repeated, max_size=5))
+def test_all_columns_come_out_bit_for_bit(steps: list[Steps]) -> None:
+    """Signed zeros, each NaN, and integers whose differences have no place in 64 bits; also unpacked ones."""
+    first = steps_again(steps)
+    assert bits(tuple(first)) == bits(tuple(steps))
+    assert bits(tuple(steps_again(steps_again(steps)))) == bits(tuple(steps))
+
+
+def test_a_column_is_cut_out_when_it_is_looked_at_and_only_once() -> None:
+    first, second = steps_again([evenly(50), evenly(40, first=7)])
+    missing = object()
+    taken = object.__getattribute__
+    with pytest.raises(AttributeError):
+        taken(second, "seconds")
+    assert second.seconds is second.seconds
+    assert taken(second, "seconds") is second.seconds
+    assert (len(first), len(second)) == (50, 40)
+    assert getattr(second, "second", missing) is missing
+    with pytest.raises(ValueError, match="read-only"):
+        second.seconds[0] = 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        second.seconds = first.seconds  # type: ignore[misc]
+
+
+def test_steps_are_packed_in_any_order() -> None:
+    """What was unpacked is packed as it stands in its bytes, beside what was not."""
+    one, two, three = steps_again([evenly(3), evenly(4, first=9), evenly(5, first=99)])
+    (other,) = steps_again([evenly(2, first=7)])
+    for order in ([one, two, three], [three, two, one], [one, one], [two, other, three], [one, evenly(2), two]):
+        assert bits(tuple(steps_again(order))) == bits(tuple(order))
+    assert isinstance(one, LazySteps)

@@ -1,0 +1,142 @@
+"""What a cache file says of a log that nobody can have read from it: signed or not, the log is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from cached_places import Places
+from reading_places import write_runs
+
+from pytest_llmbench.core.log_records import (
+    NO_QUOTE,
+    CheckpointAction,
+    CheckpointRecord,
+    Checkpoints,
+    DroppedRecords,
+    DropReason,
+    Ending,
+    EndingCode,
+    ParsedLog,
+    StatedField,
+    Statement,
+    Unread,
+)
+from pytest_llmbench.logs.reading.codec import FileReading, FileToRead
+from pytest_llmbench.logs.reading.consistency import is_consistent
+from pytest_llmbench.logs.reading.file_reader import read_file
+
+Change = Callable[[ParsedLog], Any]
+
+
+def with_segment(**changes: Any) -> Change:
+    return lambda log: replace(log, segments=(replace(log.segments[0], **changes),))
+
+
+def with_column(name: str, change: Callable[[Any], Any]) -> Change:
+    def changed(log: ParsedLog) -> ParsedLog:
+        column = np.array(getattr(log.segments[0].steps, name))
+        steps = replace(log.segments[0].steps, **{name: change(column)})
+        return replace(log, segments=(replace(log.segments[0], steps=steps),))
+
+    return changed
+
+
+def with_values(**changes: Any) -> Change:
+    return lambda log: replace(log, **changes)
+
+
+def end_at(line: int) -> Ending:
+    return Ending(EndingCode.EXITED, NO_QUOTE, line)
+
+
+FAR = 10**6
+CONTRADICTIONS: dict[str, Change] = {
+    "no log": lambda _log: None,
+    "an ending in place of a log": lambda _log: end_at(3),
+    "more lines than bytes": lambda log: replace(log, lines=log.size_bytes + 2),
+    "another size": lambda log: replace(log, size_bytes=log.size_bytes + 1),
+    "another fingerprint": with_values(fingerprint="1-00000000"),
+    "steps without a dialect": with_values(dialect=None),
+    "a dialect without steps": with_values(segments=()),
+    "a segment behind the end": with_segment(last_line=FAR),
+    "a segment before the begin": with_segment(first_line=0),
+    "one segment twice": lambda log: replace(log, segments=log.segments * 2),
+    "no step": lambda log: with_segment(steps=cut_steps(log, 0))(log),
+    "steps behind their segment": with_column("line", lambda line: line + FAR),
+    "steps before their segment": with_column("line", lambda line: line - FAR),
+    "a step twice": with_column("index", lambda index: np.maximum(index, index[1])),
+    "steps backwards": with_column("index", lambda index: index[::-1]),
+    "a mean of no steps": with_column("mean_of", lambda mean_of: mean_of * 0),
+    "a statement elsewhere": with_segment(stated=(Statement(StatedField.GPUS, "8", FAR),)),
+    "an ending elsewhere": with_values(ending=end_at(FAR)),
+    "what happened beside elsewhere": with_values(ending=replace(end_at(1), beside=end_at(-1))),
+    "a dropped record elsewhere": with_values(dropped=(DroppedRecords(DropReason.TORN, 1, FAR, ""),)),
+    "an unread line elsewhere": with_values(unread=(Unread("regex:x", "x", 1, FAR),)),
+    "a checkpoint elsewhere": with_values(checkpoints=Checkpoints((CheckpointRecord(CheckpointAction.SAVE, FAR),))),
+    "a trace elsewhere": with_values(nccl_line=1, nccl_last_line=FAR),
+    "a trace that ends before it begins": with_values(nccl_line=2, nccl_last_line=1),
+    "a new start elsewhere": with_values(begun_again_line=-1),
+    "another reading that contradicts itself": lambda log: replace(log, readings=(replace(log, lines=1),)),
+}
+
+
+def cut_steps(log: ParsedLog, count: int) -> Any:
+    steps = log.segments[0].steps
+    return replace(steps, **{name: getattr(steps, name)[:count] for name in steps.__dataclass_fields__})
+
+
+def read(places: Places) -> FileReading:
+    return read_file(FileToRead(str(places.logs[1]), is_log=True), (), keep=True)
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> FileReading:
+    (log,) = write_runs(tmp_path_factory.mktemp("runs"), 1)
+    return read_file(FileToRead(str(log), is_log=True), (), keep=True)
+
+
+def test_what_was_read_is_consistent(reading: FileReading) -> None:
+    for readings in ((), (cast("ParsedLog", reading.result),)):
+        log = replace(cast("ParsedLog", reading.result), readings=readings, ending=end_at(1))
+        assert is_consistent(reading._replace(result=log))
+    error = FileToRead(reading.file.path, is_log=False)
+    assert is_consistent(FileReading(error, None, reading.state))
+    assert is_consistent(FileReading(error, end_at(4), reading.state))
+    assert not is_consistent(FileReading(error, reading.result, reading.state))
+    assert not is_consistent(FileReading(error, end_at(-4), reading.state))
+    assert not is_consistent(reading._replace(state=None))
+
+
+@pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_reading_that_contradicts_itself_is_inconsistent(reading: FileReading, change: Change) -> None:
+    log = cast("ParsedLog", reading.result)
+    assert is_consistent(reading)
+    assert not is_consistent(reading._replace(result=change(log)))
+
+
+@pytest.mark.slow
+def test_inconsistent_entry_is_read_again(places: Places) -> None:
+    """A session with the key signed the entry."""
+    reading = read(places)
+    places.again()
+    places.forge([reading._replace(result=end_at(3))])
+    assert places.again() == sorted(places.logs)
+    assert places.again() == []
+
+
+@pytest.mark.slow
+def test_the_entry_of_another_log_counts_as_none(places: Places) -> None:
+    """Copied to the name of this one; with the digest of this one its size tells, where that is another."""
+    other, own = read(places), FileToRead(str(places.logs[0]), is_log=True)
+    places.logs[1].write_bytes(places.logs[1].read_bytes() + b"a line more\n")
+    longer = read(places)
+    assert is_consistent(longer)
+    state = read_file(own, (), keep=True).state
+    for entry in (other._replace(file=own), longer._replace(file=own), longer._replace(file=own, state=state)):
+        places.again()
+        places.forge([entry])
+        assert places.again() == sorted(places.logs)

@@ -1,0 +1,227 @@
+"""Many files in several processes: the same results, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from compared import bits
+from reading_places import reading_of, write_runs
+from sessions import until
+
+from pytest_llmbench.logs import log_reader as read
+from pytest_llmbench.logs.reading import file_reader
+from pytest_llmbench.logs.reading import reader as reading
+from pytest_llmbench.logs.reading.codec import FileToRead
+from pytest_llmbench.logs.reading.file_reader import Answer, Batch, read_file
+from pytest_llmbench.logs.reading.reader import ReadCounts
+
+
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Read with two workers, a file at a time; the workers that were started, all of which have to be gone."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = file_reader.start_worker
+
+    def kept() -> subprocess.Popen[bytes]:
+        started.append(start())
+        return started[-1]
+
+    monkeypatch.setattr(file_reader, "start_worker", kept)
+    monkeypatch.setattr(reading, "count_workers", lambda _sizes, _batches: 2)
+    monkeypatch.setattr(reading, "BATCH_FILES", 1)
+    yield started
+    assert all(one.returncode is not None for one in started)
+
+
+def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process wait for its workers instead of reading."""
+
+    def wait(waiting: object, answered: SimpleQueue[Answer]) -> object:
+        return answered.get()
+
+    monkeypatch.setattr(file_reader, "take_next", wait)
+
+
+def said(logs: list[Path], found: reading.Reading) -> list[object]:
+    return [bits(found.get_log(path)) for path in logs]
+
+
+@pytest.mark.slow
+def test_workers_read_what_this_process_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    logs = write_runs(tmp_path, 12)
+    (logs[0].parent / logs[0].name.replace(".out", ".err")).write_text(
+        "slurmstepd: error: CANCELLED DUE TO TIME LIMIT\n"
+    )
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    by_workers(monkeypatch)
+    assert said(logs, reading_of(tmp_path)) == expected
+    assert len(two_workers) == 2
+
+
+def replace_workers(monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]], *command: str) -> None:
+    """Start a command in place of each worker."""
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return started[-1]
+
+    monkeypatch.setattr(file_reader, "start_worker", start)
+
+
+@pytest.mark.slow
+def test_batch_of_a_dead_worker_is_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    """Each worker greets, and dies before it answers."""
+    logs = write_runs(tmp_path, 6)
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    greeting = f"head -c 1 >/dev/null; printf '{file_reader.READY.decode()}'"
+    replace_workers(monkeypatch, two_workers, "/bin/sh", "-c", greeting)
+    take_next = file_reader.take_next
+    answers: list[bytes] = []
+
+    def wait_for_one(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
+        answer = take_next(waiting, answered) if answers else answered.get(timeout=180)
+        answers.append(answer[1])
+        return answer
+
+    monkeypatch.setattr(file_reader, "take_next", wait_for_one)
+    assert said(logs, reading_of(tmp_path)) == expected
+    assert answers == [b""] * 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["/nonexistent", "/bin/false"])
+def test_logs_are_read_without_workers_that_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: str
+) -> None:
+    logs = write_runs(tmp_path, 4)
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    replace_workers(monkeypatch, two_workers, command)
+    assert said(logs, reading_of(tmp_path)) == expected
+
+
+@pytest.mark.slow
+def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
+
+    def count(files: int, size: int) -> int:
+        return reading.count_workers({FileToRead(str(one), True): size for one in range(files)}, files)
+
+    assert count(1, 10**9) == 0
+    assert count(100, 20_000) == 0
+    assert 1 <= count(5000, 20_000) <= count(20_000, 20_000) == reading.MOST_WORKERS
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0})
+    assert count(20_000, 20_000) == 0
+
+
+@pytest.mark.slow
+def test_large_files_are_left_to_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+) -> None:
+    """They occupy several processors each; compressed ones only one."""
+    logs = write_runs(tmp_path, 3)
+    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    batches: list[Batch] = []
+    share = file_reader.read_batches
+
+    def shared(given: list[Batch], *others: Any, **options: Any) -> object:
+        batches.extend(given)
+        return share(given, *others, **options)
+
+    monkeypatch.setattr(reading, "read_batches", shared)
+    monkeypatch.setattr(read, "LARGE", logs[0].stat().st_size)
+    assert said(logs, reading_of(tmp_path)) == expected
+    assert batches == []
+
+
+PROGRAM = """
+import os, sys, threading, warnings
+from pathlib import Path
+from pytest_llmbench.logs.reading import reader as reading
+from pytest_llmbench.runs.discover.discovery import find_runs
+from pytest_llmbench.logs.sources.stores import Stores
+
+print("started", flush=True)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+reading.count_workers = lambda sizes, batches: 2
+reading.BATCH_FILES = 1
+stores = Stores()
+runs = find_runs([Path(sys.argv[1])], stores).runs
+{more}
+read = reading.Reading(stores, runs)
+print(len([read.get_log(attempt.log) for run in runs for attempt in run.attempts]), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    """Nor does a thread in it, with warnings as errors, keep workers from being started."""
+    write_runs(tmp_path / "runs", 4)
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM.format(more=""))
+    command = [sys.executable, "-W", "error", str(script), str(tmp_path / "runs")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("started\n4\n", "", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, ending: signal.Signals) -> None:
+    """The session waits for ever in the midst of reading, with its workers alive."""
+    write_runs(tmp_path / "runs", 4)
+    script = tmp_path / "script.py"
+    waits = """
+    from pytest_llmbench.logs.reading import file_reader
+    def wait(waiting, answered):
+        answered.get()
+        print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
+        threading.Event().wait()
+    file_reader.take_next = wait
+    """
+    script.write_text(PROGRAM.format(more=textwrap.dedent(waits)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "runs")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == "started\n"
+        children = session.stdout.readline().split()
+        session.send_signal(ending)
+        session.wait(30)
+    assert len(children) == 2
+    until(lambda: not any(Path(f"/proc/{child}/cmdline").exists() and _runs(child) for child in children))
+
+
+def _runs(child: str) -> bool:
+    try:
+        return b"pytest_llmbench" in Path(f"/proc/{child}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_progress_counts_all_files_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = write_runs(tmp_path, 5)
+    size = sum(path.stat().st_size for path in logs)
+    monkeypatch.setattr(reading, "BATCH_FILES", 2)
+    told: list[ReadCounts] = []
+    reading_of(tmp_path, tell=told.append)
+    assert told[0] == ReadCounts(0, 5, 0, size)
+    assert told[-1] == ReadCounts(5, 5, size, size)
+    assert [one.files for one in told] == [0, 2, 4, 5]

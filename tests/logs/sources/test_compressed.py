@@ -1,0 +1,162 @@
+"""Decompressing while reading: every method, in members, in pieces, cut, damaged, and as a bomb."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.logs.log_reader import read_log
+from pytest_llmbench.logs.sources import compressed
+from pytest_llmbench.logs.sources.compressed import SLICE, Stream
+from pytest_llmbench.logs.sources.zstd import zstd
+
+TEXT = b"".join(b"step %d of 15000, loss 4.2\n" % number for number in range(15_000))
+CHECKSUM: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}  # as the command `zstd` writes
+METHODS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": partial(zstd.compress, options=CHECKSUM),
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+}
+SKIPPED = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+"""A frame that zstd skips: pzstd begins with one."""
+
+
+def stream(data: bytes, size: int = 1 << 20) -> Stream:
+    return Stream((data[place : place + size] for place in range(0, len(data), size)), Path("x.log"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1, SLICE + 1, 1 << 20])
+def test_the_size_of_blocks_does_not_matter(method: str, size: int) -> None:
+    text = TEXT[:20_000]
+    found = stream(METHODS[method](text), size)
+    assert b"".join(found) == text
+    assert (found.method, found.cut) == (method, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "between"),
+    [("gzip", b"\0" * 512), ("zstd", SKIPPED), ("xz", b"\0" * 8), ("bzip2", b"")],
+)
+def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
+    pack = METHODS[method]
+    found = stream(pack(TEXT[:1000]) + between + pack(b"") + pack(TEXT[1000:]) + between)
+    assert b"".join(found) == TEXT
+    assert not found.cut
+
+
+@pytest.mark.parametrize("data", [b"", b"BZhello, a log", b"\xfd7zXZ", TEXT])
+def test_what_is_not_compressed_is_passed_on(data: bytes) -> None:
+    found = stream(data, 3)
+    assert b"".join(found) == data
+    assert (found.method, found.cut) == ("", False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_data_that_end_early_give_what_they_held_and_say_so(method: str) -> None:
+    data = METHODS[method](TEXT)
+    for end in (len(data) - 1, len(data) // 2, 12):
+        found = stream(data[:end])
+        assert TEXT.startswith(b"".join(found))
+        assert found.cut, end
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_text_behind_the_last_member_is_damage(method: str) -> None:
+    with pytest.raises(LogError, match=rf"the {method} data of x\.log are damaged after {len(TEXT)} bytes of text"):
+        b"".join(stream(METHODS[method](TEXT) + b"step 7 of 15000, loss 4.2\n"))
+
+
+def test_damage_is_told_before_the_text_behind_it_is_believed() -> None:
+    data = bytearray(gzip.compress(TEXT))
+    data[-6] ^= 1  # in the checksum
+    with pytest.raises(LogError, match="incorrect data check; copy or compress it again"):
+        b"".join(stream(bytes(data)))
+
+
+def test_a_frame_that_asks_for_too_much_memory_is_refused() -> None:
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 29})
+    data = packer.compress(TEXT) + packer.flush()  # in one call it would state the size of the text
+    with pytest.raises(LogError, match="requires too much memory"):
+        b"".join(stream(data))
+
+
+def zeros(size: int) -> Iterator[bytes]:
+    """Yield the gzip data of so many zeros."""
+    packer = zlib.compressobj(9, wbits=31)
+    for _ in range(size >> 20):
+        yield packer.compress(bytes(1 << 20))
+    yield packer.flush()
+
+
+@pytest.mark.slow
+def test_a_bomb_is_stopped_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 22)
+    assert sum(map(len, Stream(zeros(1 << 22), Path("x")))) == 1 << 22
+    with pytest.raises(LogError, match="no log is compressed like that"):
+        sum(map(len, Stream(zeros(1 << 24), Path("x"))))
+
+
+def test_a_file_is_stopped_by_its_size_whatever_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "LARGEST", 1 << 18)
+    with pytest.raises(LogError, match="and never more than 262144"):
+        b"".join(stream(gzip.compress(TEXT)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "most"), [("gzip", 1 << 23), ("zstd", 1 << 25), ("xz", 1 << 21), ("bzip2", 1 << 21)]
+)
+def test_nothing_that_is_decompressed_at_once_is_large(method: str, most: int) -> None:
+    """The most that a slice makes: blocks of zstd that repeat one byte; bzip2 makes any number of bytes of one."""
+    total = 4 * most
+    blocks = [len(block) for block in stream(METHODS[method](bytes(total)))]
+    assert max(blocks) <= most
+    assert sum(blocks) == total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["xz", "bzip2"])
+@pytest.mark.parametrize("missing", [0, 5])
+def test_of_data_that_end_early_all_text_counts_that_is_there(method: str, missing: int) -> None:
+    """Of a few bytes come many parts, the last of which no more data follow."""
+    data = METHODS[method](bytes(1 << 23))
+    found = stream(data[: len(data) - missing])
+    assert sum(map(len, found)) == 1 << 23
+    assert found.cut is (missing > 0)
+
+
+def test_a_decoder_without_memory_is_an_error_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Greedy:
+        eof, unused_data = False, b""
+
+        def decompress(self, data: bytes, /) -> bytes:
+            raise MemoryError
+
+    monkeypatch.setitem(compressed._DECODERS, "bzip2", Greedy)
+    with pytest.raises(LogError, match=r"the bzip2 data of x\.log ask for more memory than there is"):
+        b"".join(stream(bz2.compress(TEXT)))
+
+
+def test_zip_archive_is_refused_whatever_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("train.out", TEXT)
+        archive.writestr("more", b"." * (9 << 20))  # large enough for several threads
+    with pytest.raises(
+        LogError, match=r"train\.log is a zip archive, which is not read: unpack it, and give its folder"
+    ):
+        read_log(path)

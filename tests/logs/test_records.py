@@ -1,0 +1,44 @@
+"""Records: the tally of what was read and not kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.core.codes import NoteCode
+from pytest_llmbench.core.log_records import DroppedRecords, DropReason
+from pytest_llmbench.logs.step_records import Tally, make_printable
+from pytest_llmbench.runs.measure.dropped_records import DROPPED
+
+
+def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:
+    tally, other = Tally(), Tally()
+    tally.add(DropReason.REPEATED, 9, "a")
+    tally.add(DropReason.TORN, 7, "later", 2)
+    other.add(DropReason.TORN, 3, "first")
+    other.add(DropReason.TORN, 5, "in between")
+    tally.merge(other)
+    assert tally.result() == (
+        DroppedRecords(DropReason.TORN, 4, 3, "first"),
+        DroppedRecords(DropReason.REPEATED, 1, 9, "a"),
+    )
+
+
+def test_every_reason_has_a_note_in_words() -> None:
+    assert DROPPED.keys() == {NoteCode(reason) for reason in DropReason}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (b"  plain \n", "plain"),
+        (b"\x1b[31mred\x00\x07", "[31mred"),
+        (b"\xff\xfeok", "ok"),
+        ("█ 100%".encode(), "█ 100%"),
+        (b"x" * 80, "x" * 80),
+        (b"x" * 81, "x" * 79 + "…"),
+        ("ü".encode() * 300, "ü" * 79 + "…"),
+        (b"", ""),
+    ],
+)
+def test_examples_are_short_and_printable(text: bytes, shown: str) -> None:
+    assert make_printable(text) == shown

@@ -1,0 +1,308 @@
+"""The definitions that ship as files: real lines of each framework, and what they say."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+from collections.abc import Callable
+from math import nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shared_data import shared
+from written_logs import nemo2_run
+
+from pytest_llmbench.core.baseline_records import RegexDialect
+from pytest_llmbench.core.log_records import ParsedLog
+from pytest_llmbench.logs import definitions
+from pytest_llmbench.logs.definitions import load_definitions
+from pytest_llmbench.logs.dialect_table import GROUPS, find_named_groups, find_timed
+from pytest_llmbench.logs.log_reader import parse_blocks, read_log
+from pytest_llmbench.logs.sources.compressed import Stream
+
+SHIPPED = tuple(load_definitions().values())
+
+# Lines as they stand in logs that the files name, and the steps and times that a reader sees in them.
+LINES = {
+    "llm_c": (
+        "step    1/32000 | loss 11.133732 (+nanz)| norm 52.9732 (+nanz)| lr 8.57e-07 | 3056.36 ms | 42.6% bf16 MFU | "
+        "343080 tok/s\n"
+        "step    2/32000 | loss 10.539388 (+nanz)| norm 43.5996 (+nanz)| lr 1.71e-06 | 2747.19 ms | 47.4% bf16 MFU | "
+        "381690 tok/s\n"
+        "val loss 11.129390\n",
+        [1, 2],
+        [3.05636, 2.74719],
+    ),
+    "nanochat": (
+        "Step 00000 | Validation bpb: 3.228247\n"
+        "step 00000/200000 (0.00%) | loss: 9.012936 | lrm: 0.00 | dt: 1436.54ms | tok/sec: 11,405 | bf16_mfu: 0.00 | "
+        "epoch: 1 pq: 0 rg: 1 | total time: 0.00m\n"
+        "step 00001/200000 (0.00%) | loss: 8.966355 | lrm: 0.03 | dt: 1343.33ms | tok/sec: 12,196 | bf16_mfu: 0.00 | "
+        "epoch: 1 pq: 0 rg: 3 | total time: 0.89m | eta: 4451.6m\n",
+        [0, 1],
+        [1.43654, 1.34333],
+    ),
+    "modded_nanogpt": (
+        "step:0/1670 val_loss:10.8258 train_time:0ms step_avg:0.07ms\n"
+        "step:1/1670 train_time:380ms step_avg:380.20ms\n"
+        "step:2/1670 train_time:402ms step_avg:201.05ms\n"
+        "step:3/1670 train_loss:10.4925 train_time:502ms step_avg:nanms\n",
+        [1, 2, 3],
+        [0.38, 0.022, 0.1],
+    ),
+    "olmo": (
+        "2025-12-26 19:16:36.039\tripe-sun-crunches-fin-03:0\tolmo.train:990\tINFO\tPre-train system metrics\n"
+        "2025-12-26 19:17:38.772\tripe-sun-crunches-fin-03:0\tolmo.train:990\tINFO\t[step=10/1000,epoch=0]\n"
+        "    train/CrossEntropyLoss=9.051\n    throughput/device/batches_per_second=0.2153\n"
+        "2025-12-26 19:18:25.112 ripe-sun-crunches-fin-03:0  olmo.train:990  INFO    [step=20/1000,epoch=0]\n",
+        [10, 20],
+        [nan, 4.634],
+    ),
+    "prime_rl": (
+        "02:40:52 SUCCESS Step 0 | Time: 5.13s | Loss: 12.2500 | Grad. Norm: 28.2032 | LR: 1.00e-06 | Throughput: 0 "
+        "tokens/s | MFU: 0.0% | Peak Mem.: 5.1/23.7 GiB (21.4%) | Max Vio: 1.0000\n"
+        "02:40:53 SUCCESS Step 1 | Time: 0.60s | Loss: 12.3125 | Grad. Norm: 28.4812 | LR: 1.00e-06 | Throughput: 3324 "
+        "tokens/s | MFU: 1.0% | Peak Mem.: 5.2/23.7 GiB (22.1%) | Max Vio: 0.9891\n"
+        "02:40:54 SUCCESS SFT trainer finished!\n",
+        [0, 1],
+        [5.13, 0.6],
+    ),
+    "verl": (
+        "(TaskRunner pid=1271585) step:3 - actor/entropy:0.36 - critic/grad_norm:np.float64(49.0375) - "
+        "timing_s/values:32.795669596642256 - timing_s/step:161.0777970990166 - timing_per_token_ms/adv:0.0089\n"
+        "(TaskRunner pid=1271585) step:4 - actor/entropy:0.37 - timing_s/gen:5.4 - timing_s/step:np.float64(150.5) - "
+        "perf/throughput:413.38\n",
+        [3, 4],
+        [161.0777970990166, 150.5],
+    ),
+}
+
+
+def parse(text: str) -> ParsedLog:
+    return parse_blocks([text.encode()], SHIPPED)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_of_a_framework(name: str) -> None:
+    text, steps, seconds = LINES[name]
+    log = parse(text)
+    (segment,) = log.segments
+    assert log.dialect == name
+    assert segment.steps.index.tolist() == steps
+    assert segment.steps.seconds.tolist() == pytest.approx(seconds, nan_ok=True)
+    assert log.dropped == ()
+
+
+def verl(step: int, seconds: float, before: str = "", behind: str = "") -> str:
+    """A step of verl with further times before and behind its own."""
+    return f"step:{step} - timing_s/gen:74.0{before} - timing_s/step:{seconds} - perf/mfu:0.3{behind}\n"
+
+
+TEST, SAVE = " - timing_s/testing:200.5", " - timing_s/save_checkpoint:np.float64(30.25)"
+
+
+@pytest.mark.parametrize(
+    ("last", "seconds", "left_out"),
+    [
+        pytest.param(verl(9, 300.5, before=TEST), 100.0, 1, id="test"),
+        pytest.param(verl(9, 130.25, before=SAVE), 100.0, 1, id="checkpoint"),
+        pytest.param(verl(9, 330.75, before=TEST + SAVE), 100.0, 1, id="test and checkpoint"),
+        pytest.param(verl(9, 330.75, before=SAVE + TEST), 100.0, 1, id="checkpoint and test"),
+        pytest.param(verl(9, 330.5, before=TEST), 130.0, 1, id="a slow step with a test"),
+        pytest.param(verl(9, 100.0, behind=TEST), 100.0, 0, id="printed behind"),
+        pytest.param(verl(9, 300.5, behind=TEST), 300.5, 0, id="printed behind, slow"),
+        pytest.param(verl(9, 100.0, before=TEST), 100.0, 0, id="no part of it"),
+        pytest.param(verl(9, 100.0, before=SAVE), 100.0, 0, id="shorter, and no part of it"),
+    ],
+)
+def test_test_and_checkpoint_are_left_out_of_a_step(last: str, seconds: float, left_out: int) -> None:
+    log = parse("".join(verl(step, 100.0) for step in range(1, 9)) + last)
+    times = log.segments[0].steps.seconds.tolist()
+    assert (times[:8], times[8]) == ([100.0] * 8, pytest.approx(seconds))
+    assert sum(dropped.count for dropped in log.dropped) == left_out
+
+
+def test_test_in_every_step_is_left_out() -> None:
+    log = parse("".join(verl(step, 300.5, before=TEST) for step in range(1, 9)))
+    assert log.segments[0].steps.seconds.tolist() == pytest.approx([100.0] * 8)
+    outside = parse("".join(verl(step, 100.0, before=TEST) for step in range(1, 9)))
+    assert outside.segments[0].steps.seconds.tolist() == [100.0] * 8
+
+
+@pytest.mark.parametrize("definition", SHIPPED, ids=lambda each: each.name)
+def test_what_a_definition_has(definition: RegexDialect) -> None:
+    names = [group.name for group in find_named_groups(definition.pattern)]
+    assert {"step", *find_timed(names)} <= set(names) <= set(GROUPS)
+    assert find_timed(names)
+    assert len(definition.find) >= 3
+
+
+def test_the_orchestrator_of_prime_rl_is_another_clock() -> None:
+    """Its lines may stand in one log with the trainer's."""
+    other = (
+        "16:43:08 SUCCESS Step 1 | Time: 5.23s | Reward: 0.3498 | Throughput: 3500.7 tokens/s | Seq. Length: 142.7 "
+        "tokens/sample | Async Level: 1 | Max. Off-Policy Level: 1\n"
+    )
+    assert parse(other).segments == ()
+    (segment,) = parse(other + LINES["prime_rl"][0]).segments
+    assert segment.steps.seconds.tolist() == [5.13, 0.6]
+    assert segment.finished
+
+
+def test_loss_that_only_some_versions_print_is_read() -> None:
+    """Lines without a loss are no fault of a run; a loss that is not finite is."""
+    text = LINES["modded_nanogpt"][0]
+    (segment,) = parse(text.replace("10.4925", "nan")).segments
+    assert segment.steps.has_loss.tolist() == [False, False, True]
+    assert math.isnan(segment.steps.loss[2])
+    assert not parse(text).prints_loss
+    assert parse(text.replace(" train_time", " train_loss:9.1 train_time")).prints_loss
+
+
+def test_every_file_is_one() -> None:
+    folder = Path(definitions.__file__).parent
+    assert sorted(definitions.NAMES) == sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def test_they_are_tried_only_where_nothing_else_finds_a_step() -> None:
+    text = (nemo2_run(0, 4) + LINES["llm_c"][0]).encode()
+    log = read_log(Stream([text], Path("x")), SHIPPED)
+    assert (log.dialect, log.readings, log.dropped) == ("nemo2", (), ())
+
+
+def test_stream_is_read_as_a_file(tmp_path: Path) -> None:
+    text = LINES["llm_c"][0].encode()
+    path = tmp_path / "x.log"
+    path.write_bytes(text)
+    streamed = read_log(Stream([text[:70], text[70:]], path), SHIPPED)
+    assert repr(streamed) == repr(read_log(path, SHIPPED))
+    assert (streamed.dialect, streamed.size_bytes) == ("llm_c", len(text))
+    assert read_log(path).segments == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_large_file_is_read_twice(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    """Its text has more than is kept of a stream."""
+    path = tmp_path / "x.log"
+    path.write_bytes(pack(LINES["llm_c"][0].encode() + b"a line of another module\n" * 400_000))
+    assert read_log(path, SHIPPED).dialect == "llm_c"
+
+
+def test_a_log_without_a_step_says_nothing_of_them(tmp_path: Path) -> None:
+    """A line of it may hold what one of them looks for."""
+    text = b"step: 4 of a script that is no training\n" * 3
+    path = tmp_path / "x.log"
+    path.write_bytes(text)
+    assert read_log(path, SHIPPED).unread == read_log(Stream([text], path), SHIPPED).unread == ()
+
+
+# --- real files: counted by a few lines that know nothing of ours -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "steps", "seconds"),
+    [
+        # every tenth step; time stamps of the first and last line: 540.07 s, and the rates agree to 1 %
+        ("deepspeed_chat_reward.log", "deepspeed", range(10, 1850, 10), 540.069),
+        # tokens of each step by its rate, summed; the time stamps agree to 3 %
+        ("automodel_llama31_8b.jsonl", "automodel", range(100), 130.361),
+    ],
+)
+def test_real_log_gives_its_steps_and_time(name: str, dialect: str, steps: range, seconds: float) -> None:
+    log = read_log(shared(f"logs/today/{name}"), SHIPPED)
+    (segment,) = log.segments
+    columns = segment.steps
+    assert (log.dialect, columns.index.tolist()) == (dialect, list(steps))
+    assert float(np.nansum(columns.seconds * columns.mean_of)) == pytest.approx(seconds, abs=0.001)
+
+
+def test_a_real_log_of_nanotron() -> None:
+    path = shared("logs/today/nanotron_excerpt.log")
+    printed = re.findall(r"elapsed_time_per_iteration_ms: (\S+)", path.read_text())
+    log = read_log(path, SHIPPED)
+    (segment,) = log.segments
+    assert (log.dialect, len(printed), segment.total_steps, segment.finished) == ("nanotron", 15, 15, True)
+    seconds = [float(text.rstrip("K")) * (1000 if text.endswith("K") else 1) / 1000 for text in printed]
+    assert segment.steps.seconds.tolist() == pytest.approx(seconds)
+    assert set(segment.steps.global_batch_size.tolist()) == {2}
+
+
+WORK: dict[str, tuple[list[str], dict[str, float]]] = {
+    "nanotron": (
+        [
+            f"iteration: {step} / 200 | consumed_tokens: {step * 2.5:.3g}M | elapsed_time_per_iteration_ms: 2K | "
+            "tokens_per_sec: 1.25M | tokens_per_sec_per_gpu: 156K | global_batch_size: 512 | lm_loss: 9.1 | lr: 0 | "
+            "model_tflops_per_gpu: 150 | hardware_tflops_per_gpu: 150 | grad_norm: nan | memory_allocated: 1GB"
+            for step in range(1, 201)
+        ],
+        {"learning_rate": 0.0, "step_tokens": 2.5e6, "grad_norm": nan},
+    ),
+    "automodel": (
+        [
+            f'{{"step": {step}, "epoch": 0, "timestamp": "2026-05-04T06:05:5{step}.392Z", "loss": 5.1, '
+            '"grad_norm": 1.5, "lr": 0.0, "mem": 1.0, "tps": 4000.0, "tps_per_gpu": 500.0, "mfu": null, '
+            '"num_tokens_per_step": 8192, "num_label_tokens": 4096}'
+            for step in range(3)
+        ],
+        {"learning_rate": 0.0, "step_tokens": 8192, "target_tokens": 4096, "grad_norm": 1.5},
+    ),
+    "verl": (
+        [
+            f"step:{step} - actor/grad_norm:np.float64(nan) - actor/lr:1e-06 - timing_s/step:40.5 - "
+            "perf/total_num_tokens:500000 - perf/throughput:1543.2"
+            for step in range(1, 4)
+        ],
+        {"learning_rate": 1e-6, "step_tokens": 500000, "grad_norm": nan},
+    ),
+    "prime_rl": (
+        [
+            f"02:40:5{step} SUCCESS Step {step} | Time: 5.13s | Loss: 0.0001 | Entropy: 0.5 | Grad. Norm: 0.25 | "
+            "LR: 1.00e-06 | Throughput: 100 tokens/s"
+            for step in range(3)
+        ],
+        {"learning_rate": 1e-6, "grad_norm": 0.25},
+    ),
+    "nanochat": (
+        [
+            f"step {step:05d}/00100 (1.00%) | loss: 9.012936 | lrm: 0.00 | dt: 500.00ms | tok/sec: 11,400 | epoch: 1"
+            for step in range(3)
+        ],
+        {"step_tokens": 5700, "learning_rate": 0.0},
+    ),
+    "llm_c": (
+        [
+            f"step    {step}/10 | loss 11.133732 (+nanz)| norm 52.9732 (+nanz)| lr 0.00e+00 | 3000.00 ms | "
+            "42.6% bf16 MFU | 343080 tok/s"
+            for step in range(1, 4)
+        ],
+        {"step_tokens": 1029240, "learning_rate": 0.0},
+    ),
+}
+"""Lines of each framework, and what their last one says of the work of a step and of its update."""
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_shipped_patterns_read_work_and_updates(name: str) -> None:
+    lines, expected = WORK[name]
+    log = parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED)
+    columns = log.segments[0].steps
+    assert (log.dialect, len(columns)) == (name, len(lines))
+    values = {column: float(getattr(columns, column)[-1]) for column in expected}
+    assert values == pytest.approx(expected, nan_ok=True, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["verl", "prime_rl"])
+def test_rewarded_frameworks_are_marked(name: str) -> None:
+    lines, _ = WORK[name]
+    assert parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED).segments[0].rewards
+
+
+def test_values_that_are_only_compared_tear_no_line() -> None:
+    lines, _ = WORK["automodel"]
+    text = "".join(f"{line}\n" for line in lines).replace('"lr": 0.0', '"lr": null')
+    log = parse_blocks([text.encode()], SHIPPED)
+    assert (len(log.segments[0].steps), log.dropped) == (3, ())
+    assert np.isnan(log.segments[0].steps.learning_rate).all()

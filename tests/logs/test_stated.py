@@ -1,0 +1,239 @@
+"""What a log states of its run before its first step; what only looks like it states nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shared_data import shared
+from written_logs import nemo2_run, parse
+
+from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.logs.growing import Growing
+from pytest_llmbench.logs.log_reader import parse_blocks, read_log
+
+STATED = {
+    " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (StatedField.GPUS, "8"),
+    "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2\n": (StatedField.GPUS, "16"),
+    "Num_devices: 8, shape (1, 1, 1, 8)\n": (StatedField.GPUS, "8"),
+    "  global_num_gpus ................. 1...........................updated\n": (StatedField.GPUS, "1"),
+    "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=8, cp=1, tp=4, ep=8\n": (
+        StatedField.GPUS,
+        "64",
+    ),
+    "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n": (StatedField.GPUS, "8"),
+    "[titan] - INFO - CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n": (StatedField.GPU_TYPE, "h100pcie"),
+    "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:8F:00.0 Off |                    0 |\n": (
+        StatedField.GPU_TYPE,
+        "h100",
+    ),
+    "#  Rank  0 Group  0 Pid  64904 on       mew0 device  0 [0000:17:00] NVIDIA H100 PCIe\n": (
+        StatedField.GPU_TYPE,
+        "h100pcie",
+    ),
+    ':::SYSJSON {"accelerator_model_name":"NVIDIA H100 80GB HBM3","x":""}\n': (StatedField.GPU_TYPE, "h100"),
+    "Config param quantization: \n": (StatedField.QUANTIZATION, "none"),
+    "Config param quantization: te_fp8_delayedscaling\n": (StatedField.QUANTIZATION, "fp8"),
+    "  fp8 ............................................. None\n": (StatedField.QUANTIZATION, "not fp8"),
+    " 0:   fp8 ............................................. hybrid\n": (StatedField.QUANTIZATION, "fp8"),
+    "|   fp8: true # enables fp8 in TransformerLayer forward\n": (StatedField.QUANTIZATION, "fp8"),
+    "|   precision: bf16\n": (StatedField.QUANTIZATION, "none"),
+    "Float8 training active with recipe rowwise\n": (StatedField.QUANTIZATION, "fp8"),
+    "Converted Linear layers to NVFP4Linear\n": (StatedField.QUANTIZATION, "fp4"),
+    "  deepspeed ....................................... True\n": (StatedField.ENGINE, "deepspeed"),
+    "[Rank 0] DeepSpeed info: version=0.4.0+407ff0f\n": (StatedField.ENGINE, "deepspeed"),
+    "Experiments will be logged at /nemo_run/llama3.1_8b\n": (StatedField.MODEL, "/nemo_run/llama3.1_8b"),
+    "|   name: qwen25_32b\n": (StatedField.MODEL, "qwen25_32b"),
+    "srun --job-name=a-b.pretrain_grok1_314b_fp8_128 x\n": (StatedField.NAMED, "pretrain_grok1_314b_fp8_128"),
+    "[titan] - root - INFO - Building llama3 175M_L16 with {\n": (StatedField.MODEL, "llama3_175M_L16"),
+    "using world size: 8, data-parallel-size: 4, tensor-model-parallel size: 2\n": (
+        StatedField.LAYOUT,
+        "data-parallel-size: 4, tensor-model-parallel size: 2",
+    ),
+    "[titan] - Building device mesh with parallelism: pp=2, dp_shard=8, tp=4\n": (
+        StatedField.LAYOUT,
+        "pp=2, dp_shard=8, tp=4",
+    ),
+    "  expert_model_parallel_size ...................... 8\n": (
+        StatedField.LAYOUT,
+        "expert_model_parallel_size: 8",
+    ),
+    "  micro_batch_size ................................ 14\x1b[0m\n": (StatedField.MICRO_BATCH, "14"),
+    "  train_batch_size ................ 36..........................updated\n": (StatedField.BATCH, "36"),
+    "I0317 pyconfig.py:413] Config param emb_dim: 2560\n": (StatedField.HIDDEN, "2560"),
+    "  num_attention_heads ............................. 32\n": (StatedField.HEADS, "32"),
+    "I0317 pyconfig.py:413] Config param per_device_batch_size: 0.5\n": (StatedField.MICRO_BATCH, "0.5"),
+    "  Total train batch size (w. parallel, distributed & accumulation) = 1,024\n": (StatedField.BATCH, "1,024"),
+    "  fp16 ............................ {'enabled': True}...........updated\n": (StatedField.NUMBERS, "fp16"),
+    "  fp8_recipe ...................................... delayed\n": (StatedField.NUMBERS, "fp8_recipe: delayed"),
+    "trainer = DPOTrainer(model)\n": (StatedField.OBJECTIVE, "rewards"),
+    "llamafactory-cli train --stage dpo\n": (StatedField.OBJECTIVE, "rewards"),
+    "Config param use_dpo: True\n": (StatedField.OBJECTIVE, "rewards"),
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED])
+def test_a_line_states_it(line: str, expected: tuple[str, str]) -> None:
+    (segment,) = parse("hello\n" + line + nemo2_run(0, 9)).segments
+    assert [(one.field, one.value, one.line) for one in segment.stated if one.field == expected[0]] == [(*expected, 2)]
+    assert parse(nemo2_run(0, 9) + line).segments[0].stated == ()
+
+
+INITIALIZED = (
+    "[titan] - Trainer is initialized with local batch size 3, global batch size 96, gradient accumulation steps 8, "
+    "sequence length 2048, total steps 30000 (warmup 12700)\n"
+)
+
+
+OLMO = (
+    "2025-12-26 19:16:24.833\tnode-03:0\ttrain:98\tINFO\tTrainConfig(run_name='OLMo-1B', "
+    "model=ModelConfig(d_model=2048, max_sequence_length=4096, include_bias=False, scale_logits=False), "
+    f"{'x' * 4000}, max_duration=1000, global_train_batch_size=512, device_train_batch_size=64, "
+    "device_train_microbatch_size=8, device_eval_batch_size=8)\n"
+)
+NANOTRON = (
+    "08/31/2024 14:37:26 [INFO|DP=0|PP=0|TP=0]: [Start training] datetime: 2024-08-31 14:37:26.889276 | mbs: 2 | "
+    "grad_accum: 1 | global_batch_size: 2 | sequence_length: 256 | train_steps: 15 | start_iteration_step: 0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "batch", "micro_batch", "sequence"),
+    [(INITIALIZED, "96", "3", "2048"), (OLMO, "512", "8", "4096"), (NANOTRON, None, "2", "256")],
+    ids=["torchtitan", "OLMo", "nanotron"],
+)
+def test_one_line_may_state_several_sizes(line: str, batch: str | None, micro_batch: str, sequence: str) -> None:
+    (segment,) = parse(line + nemo2_run(0, 9)).segments
+    stated = {one.field: one.value for one in segment.stated}
+    assert stated.pop(StatedField.BATCH, None) == batch
+    assert stated.pop(StatedField.MODEL_SIZES, None) in (None, "d_model: 2048")
+    assert stated.pop(StatedField.SEQUENCES, None) in (None, f"sequence_length: {sequence}")
+    assert stated == {StatedField.MICRO_BATCH: micro_batch, StatedField.SEQUENCE: sequence}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Starting with 8 processes, MEMBER: 4/8\n",
+        "num_processes: 8, process_count: 8, jax.process_index: 0\n",
+        "  log_world_size_to_tensorboard ................... False\n",
+        "[INFO] [config.py:904:print]   world_size ................... 1\n",
+        "Building device mesh with parallelism: pp=1, dp_shard=-1, tp=1\n",
+        "  fp8_recipe ...................................... None\n",
+        "  fp8_recipe: null\n",
+        "  eval_micro_batch_size ........................... 2\n",
+        "  first_last_layers_bf16 .......................... False\n",
+        "  x_ffn_hidden_size: 14336\n",
+        "    ffn_hidden_size=self.ffn_hidden_size,\n",
+        "  num_experts: the number of experts\n",
+        "Config param base_emb_dim: 2560\n",
+        "[titan] - root - INFO - Building device mesh of x\n",
+        "  fp8: null\n",
+        "  use_fp8: true\n",
+        "Config param quantization_local_shard_count: 1\n",
+        "  deepspeed ....................................... False\n",
+        "Config param loss_algo: grpo\n",
+        "Config param rl: {'loss_algo': 'grpo', 'stage': 'dpo'}\n",
+        "Config param use_dpo: False\n",
+        "  grpo_iterations ................................. 2\n",
+        "not supported by PPOLIB, see GRPO_NOTES\n",
+        "run_name: x, filename: y.txt z\n",
+        "GPU 0: NVIDIA RTX A400 (UUID: GPU-9ad78c4b)\n",
+        "we compare with the NVIDIA H100 PCIe of [1]\n",
+        "NVIDIA Release 25.01 (build 134983853)\n",
+    ],
+)
+def test_what_only_looks_like_it_states_nothing(line: str) -> None:
+    (segment,) = parse(line + nemo2_run(0, 9)).segments
+    assert segment.stated == ()
+
+
+def members(count: int) -> str:
+    return f"GLOBAL_RANK: 0, MEMBER: 1/{count}\n"
+
+
+def test_attempt_has_its_own_statements_or_the_earlier() -> None:
+    log = parse(members(8) + members(16) + nemo2_run(0, 9) + "restart_count=1\n" + members(32) + nemo2_run(0, 9))
+    assert [[one.value for one in segment.stated] for segment in log.segments] == [["8", "16"], ["32"]]
+    once = parse(members(8) + nemo2_run(0, 9) + "restart_count=1\n" + nemo2_run(0, 9))
+    assert [[one.value for one in segment.stated] for segment in once.segments] == [["8"], ["8"]]
+
+
+def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
+    step = "completed step: {}, seconds: 1.000, TFLOP/s/device: 1.000, loss: 1.000\n"
+    first, second = ("".join(step.format(number) for number in range(count)) for count in (6, 9))
+    switched = "completed profiler activation/deactivation step: 6, loss: 1.000\n"
+    start = "Config param steps: 9\n"
+    for text, expected in ((first + switched + start + second, [1, 0]), (first + start + second + switched, [0, 1])):
+        segments = parse(text).segments
+        assert [sum(one.field == StatedField.PROFILER for one in segment.stated) for segment in segments] == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[titan] 2026-03-02 10:00:22,053 - root - INFO - Dumping profiler traces at step 10",
+        "[rank0]:[titan] 2026-03-02 09:59:00,000 - root - INFO - Profiling active. Traces will be saved at ./trace",
+        "[NeMo I 2025-04-11 14:40:00 nsys:80] ====== Start nsys profiling ======",
+        "STAGE:2024-03-02 10:00:22 4242:4242 ActivityProfilerController.cpp:320] Completed Stage: Collection",
+    ],
+)
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_profiler_of_a_framework_is_stated(line: str, place: str) -> None:
+    text = f"{line}\n{nemo2_run(0, 9)}" if place == "before" else f"{nemo2_run(0, 9)}{line}\n"
+    stated = [one.field for segment in parse(text).segments for one in segment.stated]
+    assert stated == [StatedField.PROFILER]
+
+
+@pytest.mark.parametrize(
+    "line", ["profiling: false", "enable_profiling = False", "profile ...... False", "profiler: none"]
+)
+def test_profiler_that_is_off_is_not_stated(line: str) -> None:
+    assert [one.value for segment in parse(f"{line}\n{nemo2_run(0, 9)}").segments for one in segment.stated] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [61, 4096])
+def test_blocks_and_files_state_the_same(tmp_path: Path, size: int) -> None:
+    data = ("noise of a rank\n" * 3000 + members(8) + "|   fp8: true\n" + nemo2_run(0, 9)).encode()
+    path = tmp_path / "log.out"
+    path.write_bytes(data)
+    blocks = [data[place : place + size] for place in range(0, len(data), size)]
+    for log in (parse_blocks(blocks), parse_blocks([data]), read_log(path), Growing(path).read()):
+        assert [(one.value, one.line) for one in log.segments[0].stated] == [("8", 3001), ("fp8", 3002)]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("megatron/four_clock_runs.out", "16"),
+        ("maxtext/nan_loss.out", "8"),
+        ("nemo1/stale_bars_dllogger.out", "32"),
+        ("torchtitan/two_ranks_print.out", "2"),
+    ],
+)
+def test_real_log_states_its_gpus(name: str, gpus: str) -> None:
+    """No run of them learns from rewards."""
+    for segment in read_log(shared(f"logs/{name}")).segments:
+        assert [one.value for one in segment.stated if one.field == StatedField.GPUS][-1:] == [gpus]
+        assert StatedField.OBJECTIVE not in {one.field for one in segment.stated}
+
+
+def test_a_line_of_nothing_but_markers_hides_no_statement() -> None:
+    """Only the first of them are looked into: a line of a MiB took minutes."""
+    stated = "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8"
+    log = parse(f"{stated} {'GLOBAL_RANK: ' * 500}\n" + f"{stated.replace('4/8', '4/16')}\n" + nemo2_run(0, 2))
+    (segment,) = log.segments
+    assert [each.value for each in segment.stated if each.field == StatedField.GPUS] == ["8", "16"]
+
+
+@pytest.mark.parametrize(("last", "batch"), [("", ["128"]), (" | consumed_samples: 5", [])])
+def test_a_step_states_its_batch_at_the_end_of_its_line_only(last: str, batch: list[str]) -> None:
+    """Where the whole log is read at once, too, and its steps are not looked at one by one."""
+    lines = (
+        f"Training epoch 0, iteration {number}/4 | global_step: {number} | reduced_train_loss: 11.0{number} | "
+        f"train_step_timing in s: 7.3{number} | global_batch_size: 128{last}\n"
+        for number in range(4)
+    )
+    (segment,) = parse_blocks(["".join(lines).encode()]).segments
+    assert [statement.value for statement in segment.stated if statement.field is StatedField.BATCH] == batch

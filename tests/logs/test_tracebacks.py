@@ -1,0 +1,158 @@
+"""Tracebacks are followed to their exceptions, whoever writes between, in bounded memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.logs import tracebacks
+from pytest_llmbench.logs.scan import find_markers, iterate_chunks
+from pytest_llmbench.logs.tracebacks import HEAD, Tracebacks
+
+PLAIN = """step 1
+Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+    main()
+    ^^^^^^
+ValueError: the batch does not fit
+srun: error: n1: task 0: Exited with exit code 1
+"""
+RANKS = """[rank1]: Traceback (most recent call last):
+[rank0]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 7, in <module>
+[rank0]:   File "train.py", line 9, in <module>
+[rank0]: RuntimeError: of rank 0
+[rank1]: torch.OutOfMemoryError: of rank 1
+"""
+TORN = """ 3: [rank3]: Traceback (most recent call last):
+ 3: [rank3]:     scheduler = Scheduler(
+16: [rank16]: Traceback (most recent call last):
+ 3: [rank3
+16: [rank16]:     assert self.warmup < self.decay
+ 3: ]:                   ^^^^^^
+ 3: [rank3]:     assert self.warmup < self.decay
+16: [rank16]:            ^^^^^^^^^^^^^^^^^^^^^^^^
+ 3: [rank3]: AssertionError
+16: [rank16]: AssertionError
+"""
+CHAINED = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "queue.py", line 7, in get
+[rank0]:     raise Empty
+[rank0]: _queue.Empty
+
+[rank0]: During handling of the above exception, another exception occurred:
+
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 9, in <module>
+[rank0]: RuntimeError: DataLoader worker (pid 9) exited unexpectedly
+"""
+SHORT = "Traceback (most recent call last):\nValueError: x"
+COLOURED = (
+    'Traceback (most recent call last):\n  File \x1b[35m"/x.py"\x1b[0m, line \x1b[35m1\x1b[0m\n'
+    "    \x1b[1;31mmain\x1b[0m()\n\x1b[1;35mValueError\x1b[0m: \x1b[35mbad\x1b[0m\n"
+)
+RETURNS = "bar\rTraceback (most recent call last):\r\nValueError: x\r\n"
+UNLABELLED = """Traceback (most recent call last):
+Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+INFO: still here
+WARNING: an old file
+2025-06-11 05:14:49 a line of the log
+Epoch 0: : 10%
+  File "train.py", line 7, in <module>
+KeyError: 'tokens'
+KeyError: 'tokens'
+"""
+LISTED = """step 1
+error: ['Traceback (most recent call last):\\n', '  File "x.py", line 7, in main\\n    f()\\n', 'ValueError: bad\\n']
+"""
+RAY = """(Worker(train-1) pid=7, ip=10.0.0.1) [2025-10-11 11:16:52] [ERROR] Traceback (most recent call last):
+(Worker(train-2) pid=8, ip=10.0.0.1) ValueError: of another worker
+(Worker(train-1) pid=7, ip=10.0.0.1)   File "train.py", line 7, in <module>
+(Worker(train-1) pid=7, ip=10.0.0.1) jaxlib.xla_extension.XlaRuntimeError: INTERNAL: no
+"""
+
+
+def read(text: str, block: int = 1 << 20) -> Tracebacks:
+    """Read a text that comes in blocks of a size."""
+    tracebacks = Tracebacks()
+    data = text.encode()
+    for chunk in iterate_chunks(data[place : place + block] for place in range(0, len(data), block)):
+        tracebacks.take(chunk, find_markers(chunk, (HEAD,)))
+    return tracebacks
+
+
+def describe(text: str, block: int = 1 << 20, before: int = 0) -> list[str]:
+    """Describe the tracebacks of a text: the lines less those before it, the rank, the first and last exception."""
+    described = []
+    for each in read(text, block).latest:
+        raised = [each.first.decode(), *([each.last.decode()] if each.last != each.first else [])]
+        described.append(f"{each.head - before}-{each.line - before} {each.rank}: {', '.join(raised)}")
+    return described
+
+
+def test_line_that_raised_is_kept() -> None:
+    assert [each.code for each in read(TORN).latest] == [b"assert self.warmup < self.decay"] * 2
+
+
+def test_many_tracebacks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracebacks, "KEPT", 5)
+    heads = [f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30)]
+    assert len(read("".join(heads))._open) == 5
+
+
+QUEUE = "_queue.Empty, RuntimeError: DataLoader worker (pid 9) exited unexpectedly"
+CASES = [  # expected: lines of the head and of the first exception, the rank, the first and the last exception
+    ("one", PLAIN, ["2-6 : ValueError: the batch does not fit"]),
+    (
+        "interleaved ranks",
+        RANKS,
+        ["1-6 rank1: torch.OutOfMemoryError: of rank 1", "2-5 rank0: RuntimeError: of rank 0"],
+    ),
+    ("torn lines between", TORN, ["1-9 3 rank3: AssertionError", "3-10 16 rank16: AssertionError"]),
+    ("a chain: the first is the root", CHAINED, [f"1-4 rank0: {QUEUE}"]),
+    (
+        "a chain by cause",
+        CHAINED.replace(
+            "During handling of the above exception, another exception occurred",
+            "The above exception was the direct cause of the following exception",
+        ),
+        [f"1-4 rank0: {QUEUE}"],
+    ),
+    ("no labels, other lines between", UNLABELLED, ["1-9 : KeyError: 'tokens'"]),
+    ("a logger before the head only", RAY, ["1-4 pid=7: jaxlib.xla_extension.XlaRuntimeError: INTERNAL: no"]),
+    ("the log ends before", "x\nTraceback (most recent call last):\n  File", ["2-2 : "]),
+    ("the log ends within", "Traceback (most recent call last):\n  File\nValueErr", ["1-1 : "]),
+    ("no line feed at the end", SHORT, ["1-2 : ValueError: x"]),
+    ("carriage returns", RETURNS, ["1-2 : ValueError: x"]),
+    ("colours", COLOURED, ["1-4 : ValueError: bad"]),
+    ("a class in small letters", SHORT.replace("ValueError", "socket.gaierror"), ["1-2 : socket.gaierror: x"]),
+    ("a list on one line", LISTED, ["2-2 : ValueError: bad"]),
+    ("a list on several lines", LISTED.replace("\\n', '", "\\n',\n '"), ["2-4 : ValueError: bad"]),
+    ("a text of a text", LISTED.replace("\\n', '", "\\n"), ["2-2 : ValueError: bad"]),
+    (
+        "a list of another process",
+        f"{RANKS.splitlines()[0]}\n{LISTED}[rank1]: KeyError: 'x'\n",
+        ["1-4 rank1: KeyError: 'x'", "3-3 : ValueError: bad"],
+    ),
+    ("none", "ValueError: x\n", []),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("shift", [0, 8150, 8192, (1 << 20) - 8192])
+def test_exception_is_found_across_windows(text: str, expected: list[str], shift: int) -> None:
+    before = "x" * (shift - 1) + "\n" if shift else ""
+    assert describe(before + text, before=len(before.splitlines())) == expected
+
+
+@pytest.mark.parametrize("block", [1, 7, 511])
+def test_exception_is_found_across_blocks(block: int) -> None:
+    text = "".join(case[1] for case in CASES[:4])
+    assert describe(text, block) == describe(text)
+
+
+def test_exception_far_from_its_head_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Traceback (most recent call last):\n" + "  File\n" * 30 + "ValueError: late\n"
+    assert describe(text) == ["1-32 : ValueError: late"]
+    monkeypatch.setattr(tracebacks, "LONGEST", 20)
+    assert describe(text) == ["1-1 : "]

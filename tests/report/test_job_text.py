@@ -1,0 +1,243 @@
+"""What reports say of the jobs behind a verdict: where they ran, every attempt, and nothing of a baseline's NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
+
+from pytest_llmbench.core.baseline_records import Baseline, BaselineKind
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.job_records import LaunchedJob, Purpose
+from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.outcome_records import Case, CheckKind, Outcome, Status
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.judge.configuration_pairs import compare
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.junit import render
+from pytest_llmbench.report.outcome import describe, list_properties, list_property_names
+from pytest_llmbench.report.terminal import render_summary
+from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.session.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
+from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.session.selftest import run_selftest
+
+FOLDER = Path("/runs")
+SLOW = run(log(segment(steps(7.911))), job_id="14", launch="l")
+GOOD = run(log(segment(steps(7.33))), job_id="14", launch="l")
+
+
+def job(job_id: str, nodes: str = "", state: str = "COMPLETED", **fields: Any) -> LaunchedJob:
+    made = {"purpose": Purpose.MEASURE, "attempt": 1, "repeat": 1, "nodes": tuple(nodes.split()), **fields}
+    return LaunchedJob(job_id=job_id, state=state, **made)
+
+
+ONE = (job("14", "n1 n2 n3 n4", step_seconds=7.911),)
+RETRIED = (
+    job("12", "n1 n2", "NODE_FAIL", text="NODE_FAIL: a node failed"),
+    job("14", "n3 n4", attempt=2, step_seconds=7.33),
+)
+SEQUENCE = (
+    job("12", "n1 n2", "NODE_FAIL"),
+    job("13", "n1 n3", attempt=2, step_seconds=7.911),
+    job("14", "n3 n4", repeat=2, step_seconds=7.33),
+    job("15", "n5 n6", repeat=3, step_seconds=7.34),
+    job("16", "n5", purpose=Purpose.PROFILE, files=(FOLDER / "16/a.nsys-rep", Path("/other/b.nsys-rep"))),
+)
+SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-6]): --llmb-exclude=n1,n3"
+
+
+def told(
+    content: Run, *jobs: LaunchedJob, status: Status = Status.FAILED, nodes: str = "", baseline: Baseline = BASELINE
+) -> dict[str, Any]:
+    measured = measure(content, baseline, NOW)
+    judgement = judge(evidence(measured, *HISTORY, baseline=baseline))
+    return describe(Outcome(Case(KEY.id, KEY), status, judgement, jobs=jobs, nodes=nodes), NOW, FOLDER)
+
+
+def lines(one: dict[str, Any], label: str) -> list[str]:
+    """Return the facts under a label, each unwrapped to one line."""
+    text = explain(one, short=False).replace("\n" + " " * 12, " ")
+    return [line[12:] for line in text.splitlines() if line.startswith(f"  {label:<10}")]
+
+
+def properties_of(one: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in list_properties(one) if name not in list_property_names()}
+
+
+def case(*described: dict[str, Any]) -> ElementTree.Element:
+    found = ElementTree.fromstring(render(described, NOW)).find(".//testcase")  # noqa: S314 (our own report)
+    assert found is not None
+    return found
+
+
+# --- a failure --------------------------------------------------------------------------------------------
+
+
+def test_a_failure_names_its_nodes() -> None:
+    one = told(SLOW, *ONE)
+    assert lines(one, "nodes") == ["n[1-4]"]
+    assert lines(one, "job") == []
+
+
+def test_each_job_of_several_has_a_line() -> None:
+    assert lines(told(SLOW, *RETRIED), "job") == [
+        "attempt 1 of 2: job 12 on n[1-2]: NODE_FAIL (a node failed), retried",
+        "attempt 2 of 2: job 14 on n[3-4]: 7.330 s",
+    ]
+    one = told(SLOW, *SEQUENCE, nodes=SLOW_NODES)
+    assert lines(one, "nodes") == ["n[1,3-6]", SLOW_NODES]
+    assert lines(one, "job") == [
+        "run 1 of 3, attempt 1 of 2: job 12 on n[1-2]: NODE_FAIL, retried",
+        "run 1 of 3, attempt 2 of 2: job 13 on n[1,3]: 7.911 s",
+        "run 2 of 3: job 14 on n[3-4]: 7.330 s",
+        "run 3 of 3: job 15 on n[5-6]: 7.340 s",
+        "profile: job 16 on n5: COMPLETED",
+    ]
+    assert lines(one, "file") == ["16/a.nsys-rep", "/other/b.nsys-rep"]
+
+
+def test_an_attempt_that_was_not_submitted_is_told() -> None:
+    jobs = (job("", state="", text="sbatch: error: invalid account"), job("3", attempt=2, step_seconds=7.4))
+    assert lines(told(SLOW, *jobs), "job")[0] == (
+        "attempt 1 of 2: a job that was not submitted: (sbatch: error: invalid account), retried"
+    )
+
+
+# --- the summary ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("jobs", "under"),
+    [
+        (RETRIED, ["on n[3-4], 2 attempts: job 12 on n[1-2]: NODE_FAIL (a node failed)"]),
+        (
+            SEQUENCE,
+            ["on n[1,3-6], 3 runs, 4 attempts: job 12 on n[1-2]: NODE_FAIL 16/a.nsys-rep /other/b.nsys-rep"],
+        ),
+        ((job("7", step_seconds=7.3),), []),
+    ],
+)
+def test_a_line_of_the_summary_says_where_it_ran_and_what_failed_before(
+    jobs: tuple[LaunchedJob, ...], under: list[str]
+) -> None:
+    found = list(render_summary([told(GOOD, *jobs, status=Status.PASSED)], []))
+    assert found[1].startswith("PASS ")
+    assert [" ".join(" ".join(found[2:-1]).split())] == (under or [""])
+
+
+def test_the_exclude_list_is_not_cut_off() -> None:
+    found = " ".join(" ".join(render_summary([told(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])).split())
+    assert SLOW_NODES in found
+
+
+def absent(identifier: str, reason: Reason, text: str, *jobs: LaunchedJob, status: Status = Status.SKIPPED) -> Any:
+    judgement = replace(judge(evidence()), reason=reason, sentences=(text,))
+    return describe(Outcome(Case(identifier, KEY), status, judgement, jobs=jobs), NOW, FOLDER)
+
+
+def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
+    described = [absent(f"a{n}", Reason.NOT_ON_CLUSTER, "it needs gb200, this cluster has h100") for n in range(24)]
+    described += [absent(f"b{n}", Reason.NOT_ON_CLUSTER, "512 GPUs, the largest size is 16") for n in range(2)]
+    described += [absent("c", Reason.NO_RUN, "no run of this configuration")]
+    found = list(render_summary([*described, told(GOOD, status=Status.PASSED)], []))
+    assert found[2:-4] == [
+        "MISSING        24 not on this cluster (it needs gb200, this cluster has h100):",
+        "               a0, a1, a2, a3, a4 and 19 more",
+        "MISSING        2 not on this cluster (512 GPUs, the largest size is 16): b0, b1",
+    ]
+    assert found[-4:] == [
+        "MISSING        1 without a run: c",
+        "next: c without a run: pytest -k c --llmb-launch launches it, --llmb-dry-run",
+        "      says what that takes",
+        "1 green: 1 PASS; 27 skipped: 27 MISSING",
+    ]
+
+
+def test_a_job_without_a_run_has_a_line_of_its_own() -> None:
+    lost = absent("a", Reason.JOB_FAILED, "exit 1: ValueError", job("3", "n1", "FAILED"), status=Status.FAILED)
+    found = list(render_summary([lost], []))
+    assert found[1].split()[:2] == ["MISSING", "a"]
+    assert [line.strip() for line in found[2:4]] == ["exit 1: ValueError", "on n1"]
+
+
+# --- JUnit ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        (
+            RETRIED,
+            {
+                "job_id": "14",
+                "nodes": "n[3-4]",
+                "attempts": "2",
+                "runs": "1",
+                "failed_attempts": "job 12 on n[1-2]: NODE_FAIL (a node failed)",
+            },
+        ),
+        (
+            SEQUENCE,
+            {
+                "job_id": "14",
+                "nodes": "n[1,3-6]",
+                "attempts": "4",
+                "runs": "3",
+                "failed_attempts": "job 12 on n[1-2]: NODE_FAIL",
+            },
+        ),
+    ],
+)
+def test_both_junit_reports_have_the_properties_of_a_launched_item(
+    jobs: tuple[LaunchedJob, ...], expected: dict[str, str]
+) -> None:
+    one = told(GOOD, *jobs, status=Status.PASSED)
+    assert properties_of(one) == expected
+    output = (case(one).findtext("system-out") or "").splitlines()
+    assert {f"{name}: {value}" for name, value in expected.items()} <= set(output)
+    assert len([line for line in output if line.startswith("launched: ")]) == len(jobs)
+
+
+# --- a configuration that has no value yet ----------------------------------------------------------------
+
+EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
+
+
+def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
+    one = told(GOOD, *ONE, baseline=EMPTY)
+    assert (one["verdict"], one["reason"], one["expected_seconds"], one["bound_seconds"]) == (
+        "INVALID",
+        "no-baseline",
+        None,
+        None,
+    )
+    json.dumps(one, allow_nan=False)
+    text = explain(one, short=False)
+    assert "nothing to compare with yet: 7.330 s measured; record it with --llmb-record=DIR" in " ".join(text.split())
+    assert f"  {'step time':<18}{'7.330 s':>16}{'-':>16}{'-':>13}" in text.splitlines()
+    everything = "\n".join((text, *render_summary([one], []), render([one], NOW).decode(), str(list_properties(one))))
+    assert "nan" not in everything.lower()
+    assert case(one).find("failure") is not None
+
+
+def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> None:
+    found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
+    judgement = judge(found)
+    judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))})
+    assert find_fleet_shift(judged, find_previous_runs(judged)) is None
+    assert with_warnings(with_shift(judged, None)) == judged
+
+    def decide(_: Evidence) -> tuple[Judgement, Status]:
+        return judgement, Status.PASSED
+
+    assert run_selftest(KEY.id, found, judgement, decide) is None
+    compared = compare(CheckKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
+    assert compared.verdict is Verdict.MISSING

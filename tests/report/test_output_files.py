@@ -1,0 +1,207 @@
+"""Files that users name for reports: written whole or not at all, and in the place of nothing that is no report."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from builders import NOW
+from outcomes import told
+
+from pytest_llmbench.report import html, junit
+from pytest_llmbench.report.document import SessionEnding, make_document, render
+from pytest_llmbench.report.output_files import (
+    EXPORT,
+    HTML,
+    JSON,
+    JUNIT,
+    NEW,
+    TRACE,
+    FileKind,
+    find_descriptor,
+    find_obstacle,
+    write_whole,
+)
+
+CONTENT = b"<testsuites/>" * 20
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let no file grow beyond this many bytes: writing fails in the middle, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_folders_of_the_report_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "llmb.xml"
+    write_whole(path, CONTENT, JUNIT)
+    assert path.read_bytes() == CONTENT
+    assert [entry.name for entry in path.parent.iterdir()] == ["llmb.xml"]
+
+
+def test_the_report_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    """The CI server often collects it as another user."""
+    before = os.umask(0o022)
+    try:
+        write_whole(tmp_path / "llmb.xml", CONTENT, JUNIT)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "llmb.xml").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_report_that_does_not_fit_leaves_the_old_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "llmb.xml"
+    path.write_text("<testsuites>old")
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+        write_whole(path, CONTENT, JUNIT)
+    assert path.read_text() == "<testsuites>old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["file/llmb.xml", "file/deeper/llmb.xml", "folder"])
+def test_a_path_that_cannot_be_a_report_is_an_os_error_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=name.partition("/")[0]):
+        write_whole(tmp_path / name, CONTENT, JUNIT)
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_link_keeps_pointing_at_the_report(tmp_path: Path) -> None:
+    (tmp_path / "latest.xml").symlink_to(tmp_path / "monday.xml")
+    write_whole(tmp_path / "latest.xml", CONTENT, JUNIT)
+    assert (tmp_path / "latest.xml").is_symlink()
+    assert (tmp_path / "monday.xml").read_bytes() == CONTENT
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As root, --llmb-junit=/dev/null would otherwise replace the device by a file."""
+    pipe, received = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    write_whole(pipe, CONTENT, JUNIT)
+    reader.join(10)
+    assert received == [CONTENT]
+    assert pipe.is_fifo()
+
+
+# --- what may be replaced ---------------------------------------------------------------------------------
+
+ASKED = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": [], "timed": "window"}
+
+OWN: list[tuple[FileKind, bytes]] = [
+    (JUNIT, junit.render([told()], NOW)),
+    (JUNIT, junit.render([], NOW)),
+    (JSON, render(make_document([told()], ASKED, SessionEnding(0), NOW))),
+    (JSON, json.dumps(json.loads(render(make_document([], ASKED, SessionEnding(0), NOW)))).encode()),
+    (HTML, html.render([told()], NOW, ()).encode()),
+    (TRACE, b'{\n "llmbench_nccl": 1,\n "rows": []\n}\n'),
+    (EXPORT, b"number,started,job_id\n1,2025\n"),
+    (EXPORT, b'[\n {\n  "number": 1\n }\n]\n'),
+]
+
+FOREIGN = [
+    b"step 11: 7.325 s\n",
+    b"SQLite format 3\x00",
+    b'{"schema": 1, "session": {}, "verdicts": []}',
+    b"<!DOCTYPE html><html><title>my page</title>",
+    b"<?xml version='1.0'?><project/>",
+    b"PAR1 columns of another table PAR1",
+]
+
+
+@pytest.mark.parametrize(("kind", "content"), OWN)
+def test_what_was_written_before_is_replaced_and_only_by_its_kind(
+    tmp_path: Path, kind: FileKind, content: bytes
+) -> None:
+    path = tmp_path / "report"
+    path.write_bytes(content)
+    assert find_obstacle(path, kind) == ""
+    write_whole(path, b"new", kind)
+    assert path.read_bytes() == b"new"
+    path.write_bytes(content)
+    for other in {JUNIT, JSON, HTML, TRACE, EXPORT, NEW} - {kind}:
+        assert find_obstacle(path, other).startswith(f"a file that is no {other.name}, and is not replaced")
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+@pytest.mark.parametrize("kind", [JUNIT, JSON, HTML, TRACE, EXPORT, NEW], ids=lambda kind: kind.name)
+def test_what_is_no_report_stays_as_it_is(tmp_path: Path, kind: FileKind, content: bytes) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(content)
+    with pytest.raises(FileExistsError, match="is not replaced: give another name, or remove it"):
+        write_whole(path, CONTENT, kind)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [b"", CONTENT])
+def test_a_link_to_a_file_is_no_report_whatever_it_leads_to(tmp_path: Path, content: bytes) -> None:
+    """The file may be of somebody else, and the link of a tool."""
+    (tmp_path / "real.xml").write_bytes(content)
+    (tmp_path / "link.xml").symlink_to("real.xml")
+    with pytest.raises(FileExistsError, match=r"a link to the file .*real\.xml: give the name of the file itself"):
+        write_whole(tmp_path / "link.xml", CONTENT, JUNIT)
+    assert (tmp_path / "real.xml").read_bytes() == content
+    assert (tmp_path / "link.xml").is_symlink()
+
+
+def test_links_among_the_folders_and_empty_files_are_written_to(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "nightly").symlink_to("disk")
+    (tmp_path / "disk" / "mktemp.xml").touch()
+    for name in ("mktemp.xml", "new.xml"):
+        write_whole(tmp_path / "nightly" / name, CONTENT, JUNIT)
+        assert (tmp_path / "disk" / name).read_bytes() == CONTENT
+    write_whole(tmp_path / "nightly" / "new.xml", CONTENT * 2, JUNIT)
+    assert (tmp_path / "disk" / "new.xml").read_bytes() == CONTENT * 2
+
+
+# --- standard output --------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from pytest_llmbench.report.files import JUNIT, write_whole
+print("before")
+write_whole(Path(sys.argv[1]), b"<testsuites/>", JUNIT)
+print("after")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goes", ["file", "pipe"])
+def test_standard_output_is_written_to_wherever_it_goes(tmp_path: Path, goes: str) -> None:
+    """In a file it stands between what was said before and after, and that file is no other afterwards."""
+    path = tmp_path / "out.txt"
+    path.write_text("of another program\n")
+    identity = path.stat().st_ino
+    command = [sys.executable, "-c", PROGRAM, "/dev/stdout"]
+    if goes == "pipe":
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    else:
+        with path.open("a") as file:
+            subprocess.run(command, check=True, stdout=file)
+        said = path.read_text().removeprefix("of another program\n")
+    assert said == "before\n<testsuites/>after\n"
+    assert path.stat().st_ino == identity
+
+
+def test_only_names_of_descriptors_are_descriptors(tmp_path: Path) -> None:
+    assert [find_descriptor(Path(f"/dev/{name}")) for name in ("stdout", "stderr", "fd/7", "null")] == [1, 2, 7, None]
+    (tmp_path / "stdout").symlink_to("/dev/stdout")
+    assert find_descriptor(tmp_path / "stdout") is None

@@ -1,0 +1,135 @@
+"""Archives among the given paths and in folders: which are opened, which are not, and that their runs are the same."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from written_trees import Tree
+
+from pytest_llmbench.core.run_records import Discovery, Remains
+from pytest_llmbench.logs.sources.stores import Stores
+from pytest_llmbench.runs.discover.discovery import find_runs
+
+NAME = "pretrain_grok1_314b_bf16_256"
+RUN = f"workloads/pretrain_grok1/experiments/{NAME}/1744407969"
+FILES = {
+    f"{RUN}/log-a-b.{NAME}_388660_0.out": "one",
+    f"{RUN}/log-a-b.{NAME}_388660_0.err": "two",
+    f"{RUN}/llmb-config_388660.yaml": "job_info: {job_id: '388660'}\nworkload_info: {gsw_version: '25.05'}\n",
+    f"{RUN}/code/log-x_8_0.out": "not a log",
+    "results/24.11/bf16/314b/512/log-nemo_grok1_314b_512_41.out": "three",
+    "results/24.11/bf16/314b/512/nsys_profile/p_512g_41_0_0.nsys-rep": "",
+    "notes.txt": "none",
+}
+
+
+def packed(folder: Path, path: Path, top: str = "") -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(folder, top or ".")
+    return path
+
+
+def told(discovery: Discovery, root: Path) -> object:
+    """Return all that was found but for the place of the root."""
+    runs = [
+        (run.id, run.hints, run.job_id, run.layout, run.started, run.modified, run.excluded, run.build)
+        for run in discovery.runs
+    ]
+    notes = [(str(path.relative_to(root)), why) for path, why in (*discovery.ignored, *discovery.unreadable)]
+    return (
+        runs,
+        sorted(notes),
+        [len(run.attempts) for run in discovery.runs],
+        [run.metadata is None for run in discovery.runs],
+    )
+
+
+@pytest.mark.parametrize("top", ["", "nightly"])
+def test_an_archive_is_found_as_the_folder_that_it_holds(tree: Tree, tmp_path: Path, top: str) -> None:
+    folder = tree(FILES)
+    for path in folder.rglob("*"):
+        os.utime(path, (1_750_000_000, 1_750_000_000))
+    path = packed(folder, tmp_path / "x.tar.gz", top)
+    found = find_runs([path], Stores())
+    assert len(found.runs) == 2
+    assert told(found, path / top) == told(find_runs([folder]), folder)
+    assert found.runs[0].folder.is_relative_to(path / top)
+
+
+def test_a_launch_without_a_log_is_found_in_an_archive_as_in_its_folder(tree: Tree, tmp_path: Path) -> None:
+    folder = tree(FILES)
+    name = f"{NAME}_1744999999"
+    (folder / f"workloads/pretrain_grok1/experiments/{NAME}" / name / NAME).mkdir(parents=True)
+    (found,) = [run for run in find_runs([packed(folder, tmp_path / "x.tar.gz")], Stores()).runs if run.remains]
+    assert (found.remains, found.folder.name, found.attempts) == (Remains.FOLDER, name, ())
+    assert found.id == next(run.id for run in find_runs([folder]).runs if run.remains)
+
+
+def test_an_archive_in_a_folder_is_read_with_it(tree: Tree, tmp_path: Path) -> None:
+    packed(tree(FILES), tmp_path / "old.tgz")
+    packed(tree({"a.out": ""}), tmp_path / "b.tar.gz")
+    (tmp_path / "c.out").touch()
+    found = find_runs([tmp_path], Stores())
+    assert [str(run.attempts[0].log.relative_to(tmp_path)).split("/")[0] for run in found.runs] == [
+        "c.out",
+        "b.tar.gz",
+        "old.tgz",
+        "old.tgz",
+    ]
+    assert len({run.id for run in found.runs}) == 4
+
+
+def test_an_archive_is_known_by_its_content_if_it_is_given(tree: Tree, tmp_path: Path) -> None:
+    path = packed(tree({"a.out": ""}), tmp_path / "download")
+    assert [run.id for run in find_runs([path], Stores()).runs] == ["download/a"]
+    assert find_runs([tmp_path], Stores()).runs == ()
+
+
+def test_the_code_of_a_run_is_no_archive_of_runs(tree: Tree, tmp_path: Path) -> None:
+    folder = tree({f"{NAME}/log-a-b.{NAME}_388660_0.out": ""})
+    path = packed(tree(FILES), folder / NAME / "package.tar.gz")
+    found = find_runs([folder], Stores())
+    assert len(found.runs) == 1
+    assert found.ignored == ((path, "an archive in a run's folder is its code; to read it, give its own path"),)
+    assert len(find_runs([path], Stores()).runs) == 2
+
+
+def test_an_archive_in_an_archive_is_not_opened(tree: Tree, tmp_path: Path) -> None:
+    folder = tree({"a.out": ""})
+    packed(tree(FILES), folder / "inner.tar.gz")
+    found = find_runs([packed(folder, tmp_path / "x.tar")], Stores())
+    assert len(found.runs) == 1
+    assert [why for _, why in found.ignored] == [
+        "an archive in an archive is not opened; unpack it and give its own path"
+    ]
+
+
+def test_an_archive_of_two_names_is_read_once(tree: Tree, tmp_path: Path) -> None:
+    path = packed(tree({"a.out": ""}), tmp_path / "x.tar.gz")
+    (tmp_path / "y.tar.gz").symlink_to(path)
+    for given in ([tmp_path], [tmp_path, path], [path, tmp_path / "y.tar.gz"]):
+        found = find_runs(given, Stores())
+        assert len(found.runs) == 1, given
+        if given != [tmp_path, path]:
+            assert [why for _, why in found.ignored] == ["another name of an archive that is read already"]
+
+
+def test_what_is_wrong_with_an_archive_is_unreadable(tree: Tree, tmp_path: Path) -> None:
+    path = packed(tree(FILES), tmp_path / "x.tar.gz")
+    path.write_bytes(path.read_bytes()[:-20])
+    (tmp_path / "y.tar").write_bytes(b"no archive")
+    found = find_runs([tmp_path], Stores())
+    assert len(found.runs) == 2
+    assert {unreadable.name for unreadable, _ in found.unreadable} == {"x.tar.gz", "y.tar"}
+
+
+def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
+    for name in ("x.tar.gz", "llmb-config_1.yaml", "x.out"):
+        os.mkfifo(tmp_path / name)
+    found = find_runs([tmp_path], Stores())
+    assert {why for _, why in found.ignored} == {"not a regular file"}
+    found = find_runs([tmp_path / "x.tar.gz"], Stores())
+    assert [why for _, why in found.unreadable] == ["not a regular file"]

@@ -1,0 +1,245 @@
+"""What names, scripts and configurations of Megatron-Bridge say."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from shared_data import shared
+
+from pytest_llmbench.core.run_records import AttemptFiles, RunFiles
+from pytest_llmbench.runs.discover.names import read_experiment
+from pytest_llmbench.runs.layouts.megatron_bridge import Companions, collect_hints, find_model, name_release, read_name
+
+RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01")
+
+
+def test_every_name_of_a_row_says_what_the_row_says() -> None:
+    """From the table that was made apart from this code; a name says less than its row, and nothing else."""
+    read = 0
+    with shared("documents/megatron_bridge/row_names.tsv").open() as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            for name in row["experiment"].split():
+                said = dict(read_name(name))
+                precision = {"FP8": "fp8_cs", "MXFP8": "fp8_mx"}.get(row["precision"], row["precision"].lower())
+                assert said["dtype"] in precision.replace("-", "_")  # of two precisions in a row it is one
+                assert said.get("gpus", row["gpus"]) == row["gpus"]
+                assert said.get("global_batch_size", row["gbs"]) == row["gbs"]
+                assert said.get("gpu", row["system"][4:].lower()) == row["system"][4:].lower()
+                assert said["task"] == row["task"]
+                assert "variant" not in said
+                assert find_model(row["model"].split(" (")[0]) == said["size"]
+                read += 1
+    assert read > 200
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama3_8b_pretrain_8gpu_h100", {"size": "llama3_8b", "task": "pretrain", "gpus": "8", "gpu": "h100"}),
+        (
+            "pretrain_kimi_k2_bf16_gpus64_tp1_vpNone_ep8_etpNone",
+            {"size": "kimi_k2", "task": "pretrain", "dtype": "bf16", "gpus": "64", "tp": "1", "vp": "1", "ep": "8"},
+        ),
+        ("llama3_8b_results", {}),
+        ("llama3_8b", {}),
+        # DGX Cloud cuts a name: the number at its end is a part of one.
+        ("pretrain_deepseek_v3_fp8_mx_gpus2", {"size": "deepseek_v3", "task": "pretrain", "dtype": "fp8_mx"}),
+        ("pretrain_llama31_405b_fp8_mx_gpus", {"size": "llama31_405b", "task": "pretrain", "dtype": "fp8_mx"}),
+        (
+            "log-acct-llm.pretrain_kimi_k2_bf16_gpus64_gb300_large_scale_4711_0",
+            {
+                "size": "kimi_k2",
+                "task": "pretrain",
+                "dtype": "bf16",
+                "gpus": "64",
+                "gpu": "gb300",
+                "variant": "large_scale",
+            },
+        ),
+    ],
+)
+def test_other_names(name: str, said: dict[str, str]) -> None:
+    assert read_name(name) == said
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size", "model"),
+    [
+        ("llama3.1", "70b", "llama3_70b"),
+        ("llama3.1", "405b", "llama31_405b"),
+        ("qwen3", "30b_a3b", "qwen3_30b_a3b"),
+        ("kimi-k2", "1t", "kimi_k2"),
+        ("nemotron_3", "30b", "nemotron_3_nano"),
+        ("llama3.1", "7b", ""),
+        ("grok1", "314b", ""),
+    ],
+)
+def test_models_as_llmb_run_calls_them(recipe: str, size: str, model: str) -> None:
+    assert find_model(recipe, size) == model
+
+
+@pytest.mark.parametrize(
+    ("tag", "release"),
+    [
+        ("26.04.00", "26.04"),
+        ("26.04.01", "26.04.01"),
+        ("25.11.01", "25.11"),  # no patch of it was printed
+        ("26.04.02", "26.04.02"),  # of 26.04 or of 26.04.01: nobody knows
+        ("26.04.rc3", "26.04.rc3"),
+        ("25.09.00", "25.09"),
+    ],
+)
+def test_the_release_of_a_container(tag: str, release: str) -> None:
+    assert name_release(tag, RELEASES) == release
+
+
+def test_a_name_without_a_size_is_that_of_an_experiment() -> None:
+    """A job of it that died must not be passed over."""
+    experiment = read_experiment("pretrain_deepseek_v3_fp8_mx_gpus256_gb300")
+    assert experiment is not None
+    pairs = dict(experiment.pairs)
+    assert (pairs["recipe"], pairs["size"], pairs["gpus"], pairs["gpu"]) == (
+        "deepseek_v3",
+        "deepseek_v3",
+        "256",
+        "gb300",
+    )
+    assert read_experiment("pretrain_notes_bf16") is None
+
+
+SCRIPT = """\
+#SBATCH --nodes=16
+#SBATCH --ntasks-per-node=4
+srun --container-image nvcr.io/nvidia/nemo:26.04.01 python run.py --model_name llama3 --model_size 70b \\
+  --gpu gb300 --compute_dtype fp8 --fp8_recipe cs -tp 4
+"""
+DUMP = """\
+_target_: megatron.bridge.training.config.ConfigContainer
+comm_overlap:
+  data_parallel_size: 8
+mixed_precision: bf16_with_mxfp8_mixed
+model:
+  fp8: null
+  num_layers: 40
+  pipeline_model_parallel_size: 2
+  tensor_model_parallel_size: 4
+  transformer_layer_spec:
+    tensor_model_parallel_size: 99
+  virtual_pipeline_model_parallel_size: null
+train:
+  global_batch_size: 128
+"""
+
+
+def collect(beside: Companions, name: str = "friday") -> dict[str, set[str]]:
+    folder = Path("/runs") / name
+    run = RunFiles(name, folder, (AttemptFiles(0, folder / "log-a_1_0.out"),), ())
+    said: dict[str, set[str]] = {}
+    for hint in collect_hints(run, (), beside, RELEASES):
+        said.setdefault(hint.field, set()).add(hint.value)
+    return said
+
+
+def test_a_submitted_script() -> None:
+    said = collect(Companions(script=SCRIPT))
+    assert said == {
+        "recipe": {"megatron_bridge"},
+        "size": {"llama3_70b"},
+        "gpu": {"gb300"},
+        "dtype": {"fp8_cs"},
+        "gpus": {"64"},
+        "tp": {"4"},
+        "release": {"26.04.01"},
+    }
+
+
+def test_a_submitted_script_with_short_names() -> None:
+    """What the command overrides stands in no name from 26.08 on."""
+    command = "bash -c x.sh -g gb300 -c fp8_mx -ng 256 -mr deepseek_v3 -pp 4 -vp 2 -mb 2 -gb 2048 -sl 8192 -t 00:30:00"
+    said = collect(Companions(script=command))
+    assert {field: value for field, (value,) in said.items()} == {
+        "recipe": "megatron_bridge",
+        "size": "deepseek_v3",
+        "gpu": "gb300",
+        "dtype": "fp8_mx",
+        "gpus": "256",
+        "pp": "4",
+        "vp": "2",
+        "micro_batch_size": "2",
+        "global_batch_size": "2048",
+        "sequence_length": "8192",
+    }
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("nvcr.io/nvidia/nemo:26.04.rc3", "26.04.rc3"),
+        ("/images/nemo-26.04-ours.sqsh", "26.04"),
+        ("nvcr.io/nvidia/nemo:26.04.01", "26.04.01"),
+    ],
+)
+def test_a_candidate_of_a_release_is_none(image: str, release: str) -> None:
+    assert collect(Companions(script=SCRIPT.replace("nvcr.io/nvidia/nemo:26.04.01", image)))["release"] == {release}
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "value"),
+    [
+        ("model.tensor_model_parallel_size=8", "tp", "8"),
+        ("-gb 64 +train.global_batch_size=32", "global_batch_size", "32"),
+        ("'model.seq_length=4096'", "sequence_length", "4096"),
+        ("-vp None", "vp", "1"),
+        ("--use_megatron_fsdp true", "fsdp", "64"),
+        ("--use_megatron_fsdp false", "fsdp", "1"),
+        ("ddp.use_megatron_fsdp=True", "fsdp", "64"),
+    ],
+)
+def test_what_a_submitted_script_overrides(more: str, field: str, value: str) -> None:
+    """A setting of the configuration is passed on without dashes, and counts."""
+    assert collect(Companions(script=f"bash -c x.sh -g gb300 -c fp8_cs -ng 64 -mr llama3_70b {more}"))[field] == {value}
+
+
+def test_the_group_of_a_configuration_is_that_of_a_run() -> None:
+    script = SCRIPT.replace("-tp 4", "--use_megatron_fsdp true")
+    dump = DUMP.replace("model:", "ddp:\n  use_megatron_fsdp: true\nmodel:")
+    assert collect(Companions(script=script))["fsdp"] == {"64"}
+    assert collect(Companions(script=script, configuration=dump))["fsdp"] == {"8"}  # 64 / (4 x 2)
+
+
+def test_a_script_of_something_else_says_nothing() -> None:
+    assert collect(Companions(script="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\nsrun python x.py --lr 1\n")) == {
+        "recipe": {"megatron_bridge"}
+    }
+
+
+def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
+    said = collect(Companions(configuration=DUMP), "pretrain_llama3_70b_fp8_mx_gpus64_gb300")
+    assert said["gpus"] == {"64"}  # 8 x 4 x 2
+    assert (said["tp"], said["pp"], said["vp"], said["dtype"]) == ({"4"}, {"2"}, {"1"}, {"fp8_mx"})
+    assert said["model_overrides"] == {"layers=40"}  # it has 80
+    assert said["global_batch_size"] == {"128"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "dtype"),
+    [
+        ("  bf16: true\n  fp8: null\n  fp8_recipe: tensorwise", {"bf16"}),
+        ("  bf16: true\n  fp8: hybrid\n  fp8_recipe: tensorwise", {"fp8_cs"}),
+        ("  bf16: true\n  fp8: hybrid\n  fp8_recipe: new_one", {"fp8"}),
+        ("  fp4: e2m1\n  fp8: hybrid\n  fp8_recipe: tensorwise", {"nvfp4"}),
+    ],
+)
+def test_the_precision_of_a_configuration(lines: str, dtype: set[str]) -> None:
+    dump = DUMP.replace("mixed_precision: bf16_with_mxfp8_mixed", f"mixed_precision:\n{lines}")
+    assert collect(Companions(configuration=dump))["dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("peft", "task"),
+    [("", None), ("peft: null\n", None), ("peft: lora\n", "lora"), ("peft:\n  _target_: megatron.LoRA\n", "lora")],
+)
+def test_configuration_with_adapters_is_a_fine_tuning(peft: str, task: str | None) -> None:
+    assert collect(Companions(configuration=DUMP + peft)).get("task") == ({task} if task else None)

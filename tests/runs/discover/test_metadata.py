@@ -1,0 +1,220 @@
+"""The launcher's metadata: read as text, and not trusted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.runs.layouts.metadata import SIZE_LIMIT, Metadata, interpret, parse, read_metadata
+
+
+def said(text: str) -> dict[str, str]:
+    return {hint.field: hint.value for hint in interpreted(text).hints}
+
+
+def interpreted(text: str) -> Metadata:
+    return interpret(parse(text.encode()), "llmb-config_7.yaml", "7")
+
+
+def config(text: str) -> str:
+    return f"job_config:\n  {text}\n"
+
+
+YES = ("y", "t", "1", "ON", "' true '")
+NO = ("N", "f", "0", "off", "none", "null", "~", "''", "")
+
+FULL = """
+job_info: {job_id: '7', launch_time: '2026-11-20T22:36:05.996634+01:00', experiment_id: null}
+workload_info: {framework: nemo2, gsw_version: 25.10, workload_type: pretrain}
+model_info: {model_name: grok1, model_size: 314b, dtype: bf16, scale: "0512", gpu_type: gb200}
+cluster_info: {gpus_per_node: '4'}
+job_config: {profile_enabled: false, proxy: true, strong_scaling: true, env_overrides: {}, model_overrides: {}}
+"""
+
+
+def test_a_full_record() -> None:
+    """The release stays the text 25.10: as a number it would be 25.1."""
+    record = interpreted(FULL)
+    assert {hint.field: hint.value for hint in record.hints} == {
+        "recipe": "grok1",
+        "size": "314b",
+        "dtype": "bf16",
+        "gpus": "0512",
+        "gpu": "gb200",
+        "release": "25.10",
+        "gpus_per_node": "4",
+        "proxy": "true",
+        "scaling": "strong",
+    }
+    assert record.started is not None
+    assert record.started.isoformat() == "2026-11-20T21:36:05.996634+00:00"
+    assert (record.job, record.excluded, record.odd) == ("7", None, ())
+    assert {hint.source for hint in record.hints} == {"llmb-config_7.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FULL, {"recipe": "25.10"}),
+        (
+            "workload_info: {framework: nemo2, gsw_version: 25.10, fw_version: 25.04.01, megatron_commit: 1a2b3c4,"
+            " commit: f00f}\n"
+            "container_info: {images: ['nvcr.io#nvidia/nemo:25.04.01', null, second:1]}",
+            {
+                "container": "nvcr.io#nvidia/nemo:25.04.01, second:1",
+                "framework": "nemo2 25.04.01",
+                "megatron_commit": "1a2b3c4",
+                "recipe": "25.10",
+                "workload_commit": "f00f",
+            },
+        ),
+        ("workload_info: {fw_version: '1'}", {"framework": "1"}),
+        ("container_info: {images: {a: b}}\nworkload_info: {fw_version: [1]}", {}),
+        ('container_info: {images: ["a\\x1bb"]}', {}),
+        ('workload_info: {"a\\x1b_version": 1}', {}),
+        (f"container_info: {{images: [{'x' * 201}]}}", {}),
+        ("", {}),
+    ],
+)
+def test_what_a_job_ran_on(text: str, expected: dict[str, str]) -> None:
+    said = interpreted(text or "job_info: {}").environment
+    assert dict(said) == expected
+    assert list(said) == sorted(said)
+
+
+def test_a_launch_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Etc/GMT-2")  # POSIX: two hours ahead of UTC
+        time.tzset()
+        started = interpreted("job_info: {launch_time: '2026-11-20T22:36:05'}").started
+    time.tzset()
+    assert started is not None
+    assert started.isoformat() == "2026-11-20T20:36:05+00:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model_info: {scale: 16}", {"gpus": "16"}),
+        ("model_info: {dtype: null, model_name: ~, new_key: x}\nnew_section: [1]", {}),
+        ("workload_info: {workload_type: finetune}", {"task": "finetune"}),
+        ("workload_info: {workload_type: pretraining}", {}),
+        (config("strong_scaling: false"), {"scaling": "weak"}),
+        (config("proxy: 'False'"), {"proxy": "false"}),
+        (config("model_overrides: {num_layers: 2, seq: 4096}"), {"model_overrides": "num_layers=2, seq=4096"}),
+        (config("model_overrides: []"), {}),
+    ],
+)
+def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
+    assert said(text) == expected
+    assert interpreted(text).odd == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", set()),
+        ("workload_info: {framework: nemo2, gsw_version: 25.10, synthetic_dataset: true}", set()),
+        ("workload_info: {fw_version: 25.04.01}", {"fw_version=25.04.01"}),
+        ("workload_info: {fw_version: null, commit: ' 1f3a ', git_commit: 2b}", {"commit=1f3a", "git_commit=2b"}),
+        ("container_info: {images: [b:2, a:1, b:2, null]}", {"container.images=a:1", "container.images=b:2"}),
+        ("container_info: {images: a:1}", {"container.images=a:1"}),
+        ("container_info: {images: {nemo: a:1, x: ~}}", {"container.images.nemo=a:1"}),
+        ("container_info: {images: {nemo: [a:1]}, digest: ff}", {"container.images.nemo=a:1", "container.digest=ff"}),
+        ("container_info: {images: [{n: a, tag: 1}]}", {'container.images={"n": "a", "tag": "1"}'}),
+    ],
+)
+def test_a_build_is_its_versions_and_images_in_any_shape(text: str, expected: set[str]) -> None:
+    """The release is not among them: it is a hint, which names of folders give too."""
+    record = interpreted(f"job_info: {{}}\n{text}")
+    assert set(record.build) == expected
+    assert record.odd == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (config("profile_enabled: true"), Reason.PROFILED),
+        (config("env_overrides: {ENABLE_NCCLTRACE: 1}"), Reason.TRACED),
+        (config("env_overrides: {ENABLE_NCCL_TRACE: true}"), Reason.TRACED),
+        (config("env_overrides: {LOAD_CHECKPOINT_PATH: /ckpt/x}"), Reason.CHECKPOINT_LOAD),
+        (config("env_overrides: {LOAD_CHECKPOINT_PATH: ''}"), None),
+        (config("env_overrides: {HF_HOME: /x}"), None),
+        *((config(f"env_overrides: {{ENABLE_PROFILE: {yes}}}"), Reason.PROFILED) for yes in YES),
+        *((config(f"env_overrides: {{ENABLE_PROFILE: {no}}}"), None) for no in NO),
+    ],
+)
+def test_evidence_against_comparing_is_positive(text: str, expected: Reason | None) -> None:
+    assert interpreted(text).excluded == expected
+    assert interpreted(text).odd == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("model_info: {scale: many}", "model_info.scale is 'many', not a number"),
+        ("model_info: {dtype: [bf16, fp8]}", "model_info.dtype is not a single value"),
+        ("container_info: nemo:25.04", "container_info is not a section"),
+        ("workload_info: {fw_version: [1, 2]}", "workload_info.fw_version is not a single value"),
+        (config("profile_enabled: perhaps"), "job_config.profile_enabled is 'perhaps', neither true nor false"),
+        (config("env_overrides: [ENABLE_PROFILE=true]"), "job_config.env_overrides is not a section"),
+        (
+            config("env_overrides: {ENABLE_PROFILE: maybe}"),
+            "job_config.env_overrides.ENABLE_PROFILE is 'maybe', neither true nor false",
+        ),
+        (
+            config("env_overrides: {LOAD_CHECKPOINT_PATH: []}"),
+            "job_config.env_overrides.LOAD_CHECKPOINT_PATH is not a single value",
+        ),
+        (
+            "job_info: {launch_time: yesterday}",
+            "job_info.launch_time is 'yesterday', which is no date and time",
+        ),
+    ],
+)
+def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
+    record = interpreted(text)
+    assert record.odd == (problem,)
+    assert {hint.field for hint in record.hints} <= {"scaling"}
+    assert (record.excluded, record.build) == (None, ())
+
+
+def test_an_odd_value_behind_evidence_is_reported_too() -> None:
+    record = interpreted(config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}"))
+    assert record.excluded is Reason.PROFILED
+    assert len(record.odd) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "empty"),
+        (b"just text", "expected one mapping"),
+        (b"a: 1\n---\nb: 2", "expected one mapping"),
+        (b"model_info: {dtype: bf16, dtype: fp8}", "repeats a key"),
+        (b"? [a]\n: b", "a key that is no text"),
+        (b"a: &x [1]\nb: *x", "line 2: an alias"),
+        (b"a: [1", "not valid YAML"),
+        (b"a: \xff\xfe", "not valid YAML"),
+        (b"[" * 60000, "nested too deeply|maximum nesting depth"),  # as PyYAML 6.0.4 itself says
+        (b"{a: " * 20000, "nested too deeply"),
+        (b"job_info: {job_id: 8}", "says job_id '8' inside"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused(data: bytes, problem: str) -> None:
+    """Deep nesting would crash the interpreter in PyYAML's C composer."""
+    with pytest.raises(LogError, match=problem):
+        interpret(parse(data), "llmb-config_7.yaml", "7")
+
+
+def test_a_file_that_cannot_be_read_or_is_huge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="cannot read"):
+        read_metadata(tmp_path)
+    huge = tmp_path / "llmb-config_7.yaml"
+    huge.write_bytes(b"#" * (SIZE_LIMIT + 1))
+    with pytest.raises(LogError, match="larger than 256 KiB"):
+        read_metadata(huge)

@@ -1,0 +1,90 @@
+"""Files of metrics count as runs where no log does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.runs.discover.discovery import find_runs
+from pytest_llmbench.runs.discover.metrics_files import is_metrics
+from pytest_llmbench.runs.discover.path_patterns import make_pattern
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def found(*paths: Path) -> dict[str, list[str]]:
+    """The names of the logs of each run."""
+    return {run.id: [each.log.name for each in run.attempts] for run in find_runs(paths).runs}
+
+
+@pytest.mark.parametrize(
+    "name", ["trainer_state.json", "trainer_log.jsonl", "logging.jsonl", "metrics.csv", "events.out.tfevents.17.node.1"]
+)
+def test_where_there_is_no_log_metrics_are_a_run(tmp_path: Path, name: str) -> None:
+    write(tmp_path, f"a/{name}", "a/config.json", "b/other.jsonl")
+    assert list(found(tmp_path).values()) == [[name]]
+
+
+@pytest.mark.parametrize("log", ["train.out", "a/train.log", "b/c/slurm-1.out"])
+def test_metrics_beside_logs_are_found_apart(tmp_path: Path, log: str) -> None:
+    write(tmp_path, "a/trainer_state.json", log)
+    discovery = find_runs([tmp_path])
+    assert [[each.log.name for each in run.attempts] for run in discovery.runs] == [[Path(log).name]]
+    assert [each.log.name for run in discovery.metrics for each in run.attempts] == ["trainer_state.json"]
+    assert list(found(tmp_path / "a" / "trainer_state.json").values()) == [["trainer_state.json"]]
+
+
+def test_of_several_kinds_the_one_that_says_most_counts(tmp_path: Path) -> None:
+    write(tmp_path, "a/trainer_state.json", "a/trainer_log.jsonl")
+    assert list(found(tmp_path).values()) == [["trainer_log.jsonl"]]
+    assert [path.name for path, _ in find_runs([tmp_path]).ignored] == ["trainer_state.json"]
+
+
+@pytest.mark.parametrize(
+    ("other", "read"),
+    [("trainer_state.json", "trainer_state.json"), ("metrics.csv", "events.out.tfevents.17.node.1")],
+)
+def test_event_files_of_trainer_hold_no_time(tmp_path: Path, other: str, read: str) -> None:
+    """Its state says how long the run took; other frameworks keep the same in event files, and more."""
+    write(tmp_path, "a/events.out.tfevents.17.node.1", f"a/{other}")
+    assert list(found(tmp_path).values()) == [[read]]
+
+
+def test_the_state_of_a_checkpoint_has_no_time(tmp_path: Path) -> None:
+    write(tmp_path, "a/checkpoint-500/trainer_state.json", "a/trainer_state.json")
+    (run,) = find_runs([tmp_path]).runs
+    assert run.folder == tmp_path / "a"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "state.json",
+        "my_trainer_state.json",
+        "trainer_state.json.bak",
+        "log.jsonl",
+        "events.out.tfevents.1.n.profile-empty",
+    ],
+)
+def test_other_names_are_none(name: str) -> None:
+    assert not is_metrics(name)
+
+
+def test_event_files_of_one_folder_are_attempts_of_one_run(tmp_path: Path) -> None:
+    """A restart writes another file; the name begins with the time."""
+    write(tmp_path, "a/tb/events.out.tfevents.1800000002.n2.7", "a/tb/events.out.tfevents.1800000001.n1.9")
+    (run,) = find_runs([tmp_path]).runs
+    assert [each.log.name for each in run.attempts] == [
+        "events.out.tfevents.1800000001.n1.9",
+        "events.out.tfevents.1800000002.n2.7",
+    ]
+
+
+def test_the_place_of_event_files_leaves_node_and_process_open() -> None:
+    assert make_pattern(("elm", "tb", "events.out.tfevents.1800000001.n1.9")) == "elm/tb/events.out.tfevents.*"

@@ -1,0 +1,81 @@
+"""Names of logs that are on their way, or were put away."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.runs.discover.discovery import find_runs
+from pytest_llmbench.runs.discover.unfinished import find_final_name, find_unfinished
+
+
+@pytest.mark.parametrize(
+    ("name", "final"),
+    [
+        (".slurm-1051.out.X1y2Z3", "slurm-1051.out"),
+        (".slurm-1051.out.abcdef", "slurm-1051.out"),
+        ("slurm-1051.out.part", "slurm-1051.out"),
+        ("slurm-1051.out.filepart", "slurm-1051.out"),
+        ("slurm-1051.out.crdownload", "slurm-1051.out"),
+        ("slurm-1051.out~", "slurm-1051.out"),
+        ("slurm-1051.out.tmp", "slurm-1051.out"),
+        ("slurm-1051.out.6eF5a5b2", "slurm-1051.out"),
+        ("slurm-1051.out_.gstmp", "slurm-1051.out"),
+        ("slurm-1051.out.ab12cd34.partial", "slurm-1051.out"),
+        (".syncthing.train.log.tmp", "syncthing.train.log"),
+        ("slurm-1051.out.gz.part", "slurm-1051.out.gz"),
+        ("night.tar.gz.part", "night.tar.gz"),
+        (".trainer_log.jsonl.Q9w8E7", "trainer_log.jsonl"),
+        (".events.out.tfevents.1793900000.node12.1.0.X1y2Z3", "events.out.tfevents.1793900000.node12.1.0"),
+        ("slurm-1051.out.inprogress", "slurm-1051.out"),
+        ("slurm-1051.out._COPYING_", "slurm-1051.out"),
+        (".slurm-1051.out", "slurm-1051.out"),
+        ("slurm-1051.out.lz4", "slurm-1051.out"),
+        ("slurm-1051.out.1", "slurm-1051.out"),
+        ("slurm-1051.out.bak", "slurm-1051.out"),
+    ],
+)
+def test_final_name_is_that_of_the_log(name: str, final: str) -> None:
+    assert find_final_name(name) == final
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("slurm-1051.out", "slurm-1051.out.gz", "train.log", "events.out.tfevents.1793900000.node1.1.0"),
+        *("metrics.csv", "night.tar.gz", "slurm-1051.err", "train.log.json", "config.yaml", "config.yaml.bak"),
+        *("._slurm-1051.out", "slurm-1051.out.md5"),
+        *("model.pt.tmp", "__0_0.distcp", "core.12345", "notes.txt~", ".bashrc", ".train.log", "a", ".", "~", ""),
+    ],
+)
+def test_other_files_have_no_final_name(name: str) -> None:
+    assert find_final_name(name) == ""
+
+
+def test_log_that_is_there_hides_its_copies() -> None:
+    names = [
+        "slurm-1.out",
+        "slurm-1.out.1",
+        "slurm-1.out~",
+        ".slurm-1.out.X1y2Z3",
+        "slurm-2.out.gz",
+        "slurm-2.out.part",
+    ]
+    assert find_unfinished(names, names) == []
+    assert find_unfinished(names, names[1:4]) == [*names[1:4], names[5]]
+
+
+def test_hidden_files_are_dated(tmp_path: Path) -> None:
+    when = datetime(2026, 11, 22, tzinfo=UTC)
+    for name in ("slurm-1.out", "slurm-1.out.part", "slurm-2.out.part"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (when.timestamp(), when.timestamp()))
+    (tmp_path / "latest").symlink_to(tmp_path / "gone")
+    found = {path.name: (modified, what) for path, modified, what in find_runs([tmp_path]).hidden}
+    assert found.keys() == {"slurm-2.out.part", "latest"}
+    assert found["slurm-2.out.part"][0] == when
+    assert found["latest"][1] == "a link that leads nowhere"
+    assert find_runs([tmp_path / "slurm-1.out"]).hidden == ()

@@ -1,0 +1,161 @@
+"""Times that are means of several steps: which of them a window holds, what they say, and what they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import BASELINE, NOW, log, means_of, run, segment, steps
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.core.baseline_records import Baseline, Window
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints, Segment, Steps
+from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.runs.measure.moving_mean import detect_moving_mean
+from pytest_llmbench.runs.measure.window import compute_statistic, find_missing_steps, mask_window
+
+STEPS = 50
+
+
+def judged_over(first: int, last: int, name: str = "mean") -> Baseline:
+    return replace(BASELINE, window=Window(first, last, name))
+
+
+def whole(columns: Steps) -> Segment:
+    return replace(segment(columns), first_step=1)
+
+
+def measured(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
+    return measure(run(log(whole(columns))), baseline, NOW)
+
+
+@pytest.mark.parametrize(
+    ("window", "missing", "advice"),
+    [
+        ((11, 50), [], None),
+        ((11, 40), [], None),
+        ((21, 30), [], None),
+        (
+            (11, 44),
+            [41, 42, 43, 44],
+            "every 10th step: 41 to 44 are not covered; a window of whole intervals is 11 to 40",
+        ),
+        (
+            (9, 42),
+            [9, 10, 41, 42],
+            "every 10th step: 9 to 10, 41 to 42 are not covered; a window of whole intervals is 11 to 40",
+        ),
+        ((40, 40), [40], "every 10th step: 40 is not covered; a window of whole intervals is 31 to 40"),
+        (
+            (35, 44),
+            list(range(35, 45)),
+            "every 10th step: 35 to 44 are not covered; a window of whole intervals is 31 to 50",
+        ),
+    ],
+)
+def test_a_window_holds_whole_intervals_only(window: tuple[int, int], missing: list[int], advice: str | None) -> None:
+    columns = means_of(10, [9.0, 7.0, 7.1, 7.2, 7.3])
+    assert list(find_missing_steps(columns, Window(*window))) == missing
+    problems = measured(columns, judged_over(*window)).problems
+    told = [f"the log prints {advice}"] if advice else []
+    assert [problem.text for problem in problems] == told
+    assert {problem.reason for problem in problems} <= {Reason.WINDOW_INCOMPLETE}
+    assert all(problem.line > 100 for problem in problems)
+
+
+def test_a_lost_line_beside_the_window_is_no_interval_of_the_log() -> None:
+    """Where times come from time stamps, the step after a lost line is the mean of two."""
+    index = np.array([1, 2, *range(4, 11)])
+    columns = steps([7.0] * 9, index=index, mean_of=np.array([1, 1, 2, *[1] * 6]))
+    (problem,) = measured(columns, replace(judged_over(4, 10), steps=10)).problems
+    assert problem.text == (
+        "the time at step 4 is the mean of 2 steps: 4 is not covered; a window of whole intervals is 5 to 10"
+    )
+    assert not measured(columns, replace(judged_over(3, 10), steps=10)).problems
+
+
+def test_lost_lines_and_a_cut_interval_are_told_apart() -> None:
+    columns = means_of(10, [7.0] * 5)
+    lost = Steps(**{name: np.delete(getattr(columns, name), 1) for name in Steps.__dataclass_fields__})
+    problems = measured(lost, judged_over(11, 44)).problems
+    assert [problem.text for problem in problems] == [
+        "the log prints every 10th step: 41 to 44 are not covered; a window of whole intervals is 21 to 40",
+        "10 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 5 more",
+    ]
+
+
+def test_a_step_counts_by_the_steps_it_is_the_mean_of() -> None:
+    columns = steps([8.0, 6.0], index=np.array([10, 40]), mean_of=np.array([10, 30]))
+    measurement = measured(columns, replace(judged_over(1, 40), steps=40))
+    assert measurement.statistic_seconds == pytest.approx((8.0 * 10 + 6.0 * 30) / 40)
+    assert measurement.mean_of == (10, 30)
+    assert measurement.metric("step_time_mean_seconds").value == measurement.statistic_seconds
+
+
+def test_a_mean_that_repeats_a_step_replaces_it() -> None:
+    """After step 1 Megatron-Bridge prints the mean of steps 1 and 2: step 1 must not count twice."""
+    columns = steps([30.0, 18.5, 7.0, 7.0], first=1, mean_of=np.array([1, 2, 1, 1]))
+    window = Window(1, 4)
+    assert mask_window(columns, window).tolist() == [False, True, True, True]
+    assert find_missing_steps(columns, window) == ()
+    measurement = measured(columns, replace(judged_over(1, 4), steps=4))
+    assert measurement.statistic_seconds == pytest.approx((30 + 7 + 7 + 7) / 4)
+    assert find_missing_steps(columns, Window(2, 4)) == (2,)
+
+
+def notes_of(measurement: Measurement, code: str) -> list[Note]:
+    return [note for note in measurement.notes if note.code == code]
+
+
+def test_that_times_are_means_is_noted() -> None:
+    (note,) = notes_of(measured(means_of(10, [7.0] * 5), judged_over(11, 40)), "interval-mean")
+    assert note.text == "each time is the mean of 10 steps: 3 times for 30 steps; the first is at step 20"
+    assert note.line == 120
+    one_lost = steps([7.0] * 9, index=np.array([1, 2, *range(4, 11)]), mean_of=np.array([1, 1, 2, *[1] * 6]))
+    (note,) = notes_of(measured(one_lost, replace(judged_over(1, 10), steps=10)), "interval-mean")
+    assert note.text == "1 of 9 times are the means of 2 steps; the first is at step 4"
+    assert not notes_of(measured(steps(first=1)), "interval-mean")
+
+
+def test_one_mean_of_a_whole_run_is_measured() -> None:
+    columns = steps([7.4], index=np.array([STEPS]), mean_of=np.array([STEPS]))
+    measurement = measured(columns, judged_over(1, STEPS))
+    assert measurement.valid
+    assert (measurement.statistic_seconds, measurement.window_seconds) == (7.4, (7.4,))
+    (problem,) = measured(columns, judged_over(11, 44)).problems
+    assert problem.text == (
+        "the log prints every 50th step: 11 to 44 are not covered; a window of whole intervals is 1 to 50"
+    )
+
+
+def test_a_long_run_that_printed_once_only_is_no_checkpoint_test() -> None:
+    columns = means_of(50, [7.4])
+    loading = Checkpoints((CheckpointRecord(CheckpointAction.LOAD, line=9, part=1),))
+    assert measure(run(log(whole(columns), checkpoints=loading)), judged_over(1, STEPS), NOW).excluded is None
+
+
+def test_means_are_no_moving_means() -> None:
+    single = np.array([60.0, *[7.0] * 49])
+    moving = [single[max(0, last - 5) : last].mean() for last in range(1, 51)]
+    assert detect_moving_mean(steps(moving)) == 5
+    assert detect_moving_mean(steps(moving, mean_of=np.array([1, 2, *[1] * 48]))) == 1
+
+
+widths = st.lists(st.integers(1, 12), min_size=1, max_size=12)
+
+
+@pytest.mark.slow
+@given(widths, st.data())
+def test_the_mean_of_means_is_that_of_the_steps(parts: list[int], data: st.DataObject) -> None:
+    single = np.array(data.draw(st.lists(st.floats(1, 9), min_size=sum(parts), max_size=sum(parts))))
+    printed = np.array([part.mean() for part in np.split(single, np.cumsum(parts)[:-1])])
+    assert compute_statistic(printed, "mean", parts) == pytest.approx(single.mean())
+    repeated = np.repeat(printed, parts)
+    expected = compute_statistic(repeated, "trimmed_mean")
+    assert compute_statistic(repeated, "trimmed_mean", [3] * len(repeated)) == expected
+    if len(set(parts)) > 1:
+        assert compute_statistic(printed, "trimmed_mean", parts) == pytest.approx(expected)

@@ -1,0 +1,156 @@
+"""The file of acknowledged changes: what is read, and that everything else is an error that says where and what."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from builders import KEY
+
+from pytest_llmbench.core.codes import ACCEPTABLE, Reason
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.run_records import Acknowledgement
+from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair
+
+TODAY = date(2025, 11, 20)
+ENTRY = """
+  - configuration: grok1_314b-25.05-gb200-bf16-*
+    slower: 6%
+    since: 2025-11-03
+    expires: 2026-02-01
+    reason: driver 555, the security fix
+    by: A. Person
+"""
+HEAD = "schema: 1\nacknowledged:"
+
+
+def read(tmp_path: Path, text: str) -> tuple[Acknowledgement, ...]:
+    path = tmp_path / "acknowledged.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read_acknowledged(path, [KEY.id], TODAY)
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    with pytest.raises(SettingsError) as error:
+        read(tmp_path, text)
+    return str(error.value).replace(f"{tmp_path}/", "")
+
+
+def test_an_entry_says_what_was_accepted_by_whom_and_until_when(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, HEAD + ENTRY)
+    assert one == Acknowledgement(
+        configuration="grok1_314b-25.05-gb200-bf16-*",
+        fraction=0.06,
+        since=date(2025, 11, 3),
+        expires=date(2026, 2, 1),
+        reason="driver 555, the security fix",
+        by="A. Person",
+        place="acknowledged.yaml:3",
+    )
+
+
+def test_faster_is_less_time(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, HEAD + ENTRY.replace("slower: 6%", "faster: 2.5%"))
+    assert one.fraction == -0.025
+
+
+def test_reason_to_fail_is_accepted_beside_a_change(tmp_path: Path) -> None:
+    (_, accepted) = read(tmp_path, HEAD + ENTRY + ENTRY.replace("slower: 6%", "accept: wall-clock"))
+    assert (accepted.fraction, accepted.accepts) == (0.0, Reason.WALL_CLOCK)
+
+
+@pytest.mark.parametrize("text", ["slower: 10%", "faster: 40%"])
+def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, text: str) -> None:
+    """An accepted improvement makes the gate stricter: it may be as large as it is."""
+    assert len(read(tmp_path, HEAD + ENTRY.replace("slower: 6%", text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        (
+            "slower: 6%",
+            "slower: 60%",
+            "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record what is slower than that: "
+            "--llmb-record=DIR --llmb-accept-drift=REASON",
+        ),
+        ("slower: 6%", "faster: 60%", "4: found '60%', that is 60 %, expected above 0 and at most 50 %"),
+        ("slower: 6%", "slowr: 6%", "4: found the unknown key 'slowr', expected"),
+        (
+            "slower: 6%",
+            "slower: 6%\n    faster: 6%",
+            "3: found no change or two, expected one of slower, faster and accept",
+        ),
+        (
+            "slower: 6%",
+            "accept: wall-clok",
+            f"4: found 'wall-clok', expected one of {', '.join(sorted(map(str, ACCEPTABLE)))} "
+            "(did you mean 'wall-clock'?)",
+        ),
+        ("slower: 6%", "accept: window-incomplete", "4: found 'window-incomplete', expected one of"),
+        ("2026-02-01", "2026-11-22", "6: found 2026-11-22, expected at most a year from now, 2026-11-21"),
+        ("2026-02-01", "2025-10-01", "6: found 2025-10-01, expected a day after 2025-11-03, the start"),
+        ("    expires: 2026-02-01\n", "", "3: found no 'expires', expected that key"),
+        ("reason: driver 555, the security fix", 'reason: ""', "7: found '', expected the reason, in words"),
+        ("gb200-bf16-*", "gb200-bf17-128", "3: found 'grok1_314b-25.05-gb200-bf17-128', expected the id"),
+        ("since: 2025-11-03", "since: 2025-11-03\n    since: 2025-11-04", "6: found the key 'since' again"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, written: str, instead: str, message: str) -> None:
+    assert written in ENTRY
+    assert f"acknowledged.yaml:{message}" in refused(tmp_path, HEAD + ENTRY.replace(written, instead))
+
+
+def test_one_change_is_accepted_once(tmp_path: Path) -> None:
+    again = ENTRY.replace("gb200-bf16-*", "gb200-*").replace("2025-11-03", "2025-11-06")
+    assert f"10: found {KEY.id} again (first in line 3), expected each change once" in refused(
+        tmp_path, HEAD + ENTRY + again
+    )
+    later = ENTRY.replace("2025-11-03", "2025-11-18")
+    assert len(read(tmp_path, HEAD + ENTRY + later)) == 2
+
+
+def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
+    assert "acknowledged.yaml:1: found an empty file" in refused(tmp_path, "")
+    with pytest.raises(SettingsError, match="expected a readable file of acknowledged changes"):
+        read_acknowledged(tmp_path / "none.yaml", [KEY.id], TODAY)
+
+
+# --- repairs of nodes -----------------------------------------------------------------------------------------
+
+REPAIR = """
+  - nodes: n7,n[12-13]
+    since: 2025-11-03
+    reason: a new HCA
+    by: A. Person
+"""
+
+
+def read_repair(tmp_path: Path, text: str) -> date | None:
+    path = tmp_path / "acknowledged.yaml"
+    path.write_text(text, encoding="utf-8")
+    read_acknowledged(path, [KEY.id], TODAY)
+    return read_last_repair(path, TODAY)
+
+
+def test_the_last_repair_counts(tmp_path: Path) -> None:
+    later = REPAIR.replace("11-03", "11-20")
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR}{later[1:]}") == date(2025, 11, 20)
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{later}{REPAIR[1:]}") == date(2025, 11, 20)
+    assert read_repair(tmp_path, f"{HEAD}{ENTRY}") is None
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired: []\n") is None
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ("since: 2025-11-03", "since: 2025-11-21", ":5: found 2025-11-21, expected a day until today, 2025-11-20"),
+        ("nodes: n7,n[12-13]", "nodes: n7 && reboot", ":4: "),
+        ("    by: A. Person\n", "", ":4: "),
+    ],
+)
+def test_a_repair_that_says_something_else_is_refused(tmp_path: Path, written: str, instead: str, message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR.replace(written, instead)}")
+    assert f"acknowledged.yaml{message}" in str(error.value)

@@ -1,0 +1,265 @@
+"""Which file of a job is its log: standard error, or metrics beside a console."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from builders import BASELINE
+from written_logs import maxtext as step_line
+
+from pytest_llmbench.core.baseline_records import Baseline, Recipe, RunMatch
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.collect_runs import IngestedRuns, ingest
+from pytest_llmbench.session.settings import Settings
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+DAY = 24 * 3600
+
+
+def maxtext(steps: int = 20, seconds: float = 2.0) -> str:
+    """The console of MaxText: a time of each step, with a loss."""
+    return "".join(step_line(step, f"{seconds + step / 1000:.3f}", loss=", loss: 3.100") for step in range(steps))
+
+
+def whole(steps: int = 20, seconds: float = 2.0) -> str:
+    """The console of Hugging Face's Trainer: one record of the whole run."""
+    return f"{{'train_runtime': {steps * seconds}, 'train_steps_per_second': {1 / seconds}, 'epoch': 1.0}}\n"
+
+
+def csv(steps: int = 20, seconds: float = 2.0, loss: float = 3.1) -> str:
+    """Lightning's table of metrics."""
+    rows = (f"{step},{loss},{seconds + step / 1000}\n" for step in range(steps))
+    return "step,reduced_train_loss,train_step_timing in s\n" + "".join(rows)
+
+
+def jsonl(steps: int = 20, seconds: float = 2.0) -> str:
+    """LLaMA-Factory's records: of each second step, with the time since the beginning."""
+    rows = (
+        f'{{"current_steps": {step}, "total_steps": {steps}, "loss": 3.1, "percentage": {100 * step / steps}, '
+        f'"elapsed_time": "0:{int(step * seconds) // 60:02d}:{int(step * seconds) % 60:02d}"}}\n'
+        for step in range(2, steps + 1, 2)
+    )
+    return "".join(rows)
+
+
+def read(root: Path, files: dict[str, str], catalog: Catalog | None = None) -> IngestedRuns:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return ingest(Settings(logs=(root,)), catalog or Catalog((), {}), NOW)
+
+
+def logs(ingested: IngestedRuns, root: Path) -> dict[str, str]:
+    """The log of each run, with its standard error."""
+    attempts = [attempt.files for run in ingested.runs for attempt in run.attempts]
+    return {str(files.log.relative_to(root)): files.err.name if files.err else "" for files in attempts}
+
+
+NOISE = "NCCL version 2.26.2+cuda12.8\nstarting on 1 node\n"
+
+
+@pytest.mark.parametrize(
+    ("out", "err"),
+    [
+        ("x_12.out", "x_12.err"),
+        ("slurm-12.out", "slurm-12.err"),
+        ("log-a.x_12_0.out", "log-a.x_12_0.err"),
+        ("stdout.log", "stderr.log"),
+        ("train.log", "train.err"),
+    ],
+)
+@pytest.mark.parametrize("printed", ["", NOISE])
+def test_standard_error_is_the_log_if_it_alone_has_steps(tmp_path: Path, out: str, err: str, printed: str) -> None:
+    assert logs(read(tmp_path, {out: printed, err: maxtext()}), tmp_path) == {err: out}
+
+
+@pytest.mark.parametrize("error", ["", "UserWarning: x\n", maxtext(), maxtext(60)])
+def test_standard_output_with_steps_stays_the_log(tmp_path: Path, error: str) -> None:
+    assert logs(read(tmp_path, {"x_1.out": maxtext(), "x_1.err": error}), tmp_path) == {"x_1.out": "x_1.err"}
+
+
+def test_how_a_job_ended_is_read_of_both_streams(tmp_path: Path) -> None:
+    cancelled = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-03-02T10:00:00 DUE TO TIME LIMIT ***\n"
+    (run,) = read(tmp_path, {"x_12.out": cancelled, "x_12.err": maxtext()}).runs
+    assert run.attempts[0].log.ending is not None
+
+
+@pytest.mark.parametrize(
+    ("console", "metrics", "text"),
+    [
+        ("run/train.log", "run/logs/version_0/metrics.csv", csv()),
+        ("train.log", "run/logs/version_0/metrics.csv", csv()),
+        ("run/gpu_monitor.log", "run/metrics.csv", csv()),
+        ("run/logs/train.log", "run/metrics.csv", csv()),
+        ("run/train.log", "run/trainer_log.jsonl", jsonl()),
+    ],
+)
+def test_metrics_are_the_run_if_the_log_has_no_step(tmp_path: Path, console: str, metrics: str, text: str) -> None:
+    assert list(logs(read(tmp_path, {console: NOISE, metrics: text}), tmp_path)) == [metrics]
+
+
+@pytest.mark.parametrize(("console", "winner"), [(whole(), "trainer_log.jsonl"), (maxtext(), "train.log")])
+def test_source_with_more_times_of_steps_counts(tmp_path: Path, console: str, winner: str) -> None:
+    ingested = read(tmp_path, {"run/train.log": console, "run/trainer_log.jsonl": jsonl()})
+    assert list(logs(ingested, tmp_path)) == [f"run/{winner}"]
+    assert len(ingested.ignored) == 1
+
+
+def test_metrics_of_another_launch_displace_no_log(tmp_path: Path) -> None:
+    files = {"run/train.log": whole(), "run/trainer_log.jsonl": jsonl()}
+    read(tmp_path, files)
+    os.utime(tmp_path / "run/trainer_log.jsonl", (1.0 * DAY, 1.0 * DAY))
+    ingested = ingest(Settings(logs=(tmp_path,)), Catalog((), {}), NOW)
+    assert list(logs(ingested, tmp_path)) == ["run/train.log"]
+
+
+CRASH = 'Traceback (most recent call last):\n  File "fit.py", line 1, in <module>\nValueError: no data\n'
+
+
+@pytest.mark.parametrize(
+    ("hours", "printed", "died"), [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)]
+)
+def test_launch_that_died_is_a_run_after_the_metrics_beside_it(
+    tmp_path: Path, hours: int, printed: str, *, died: bool
+) -> None:
+    """The newest run died before it wrote metrics; those of the last one are not judged as if nothing had happened."""
+    own = replace(BASELINE, match=RunMatch("logs/version_#/metrics.csv", (("steps", "20"),)))
+    own = replace(own, dialect="metrics")
+    catalog = Catalog((own_recipe(own),), {})
+    versions = [f"logs/version_{number}/metrics.csv" for number in (0, 1)]
+    read(tmp_path, {"train.log": printed, versions[0]: csv(), versions[1]: csv(seconds=2.1)})
+    for path, hour in ((versions[0], 0), (versions[1], 24), ("train.log", 24 + hours)):
+        os.utime(tmp_path / path, (DAY + 3600.0 * hour, DAY + 3600.0 * hour))
+    runs = ingest(Settings(logs=(tmp_path,)), catalog, NOW).runs
+    assert [run.attempts[0].files.log.name for run in runs][: 1 + died] == ["train.log", "metrics.csv"][1 - died :]
+    assert {run.identity.key for run in runs} == {own.key}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "console", "runs"),
+    [
+        (3.0, "b/train.log", ["a/train.log", "b/metrics.csv"]),  # of a run of its own
+        (2.0, "b/train.log", ["a/train.log"]),  # of the run of the log
+        (3.0, "train.log", ["a/train.log"]),  # of any run below the silent log
+        (3.0, "", ["a/train.log"]),
+    ],
+)
+def test_metrics_beside_a_silent_log_are_a_run_unless_another_log_has_their_steps(
+    tmp_path: Path, seconds: float, console: str, runs: list[str]
+) -> None:
+    files = {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)} | ({console: NOISE} if console else {})
+    assert sorted(logs(read(tmp_path, files), tmp_path)) == runs
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(3.0, ["a/train.log", "b/metrics.csv"]), (2.0, ["a/train.log"])])
+def test_metrics_in_a_folder_of_their_own_are_recorded_beside_other_logs(
+    tmp_path: Path, seconds: float, runs: list[str]
+) -> None:
+    """No baseline is at their place yet; those with the steps of a log are of its run."""
+    read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)})
+    ingested = ingest(Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW)
+    assert sorted(logs(ingested, tmp_path)) == runs
+
+
+def test_metrics_with_other_losses_than_an_equally_fast_log_are_recorded(tmp_path: Path) -> None:
+    read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(loss=2.7)})
+    ingested = ingest(Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW)
+    assert sorted(logs(ingested, tmp_path)) == ["a/train.log", "b/metrics.csv"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "hours", "named"),
+    [
+        ("run/tb/metrics.csv", 24, True),
+        ("run/metrics.csv", 2, True),
+        ("other/metrics.csv", 24, True),
+        ("run/tb/metrics.csv", 0.5, False),
+        ("run/tb/metrics.csv", -24, False),
+        ("other/metrics.csv", 0, False),
+    ],
+)
+def test_metrics_that_are_later_than_all_logs_are_named(
+    tmp_path: Path, metrics: str, hours: float, *, named: bool
+) -> None:
+    read(tmp_path, {"run/train.log": maxtext(), metrics: csv(seconds=3.0)})
+    os.utime(tmp_path / "run/train.log", (1.0 * DAY, 1.0 * DAY))
+    os.utime(tmp_path / metrics, (DAY + 3600 * hours, DAY + 3600 * hours))
+    ingested = ingest(Settings(logs=(tmp_path,)), Catalog((), {}), NOW)
+    assert [file.name for file in ingested.hidden] == ["metrics.csv"] * named
+
+
+@pytest.mark.parametrize(
+    ("log", "place", "runs"),
+    [
+        ("b/train.out", "elm/metrics.csv", ["b/train.out", "elm/metrics.csv"]),
+        ("b/train.out", "other/metrics.csv", ["b/train.out"]),
+        ("elm/train.out", "elm/metrics.csv", ["elm/train.out"]),
+        ("elm/logs/train.out", "elm/metrics.csv", ["elm/logs/train.out"]),
+        ("train.out", "elm/metrics.csv", ["train.out"]),
+    ],
+)
+def test_metrics_at_the_place_of_a_baseline_are_read_beside_logs_of_others(
+    tmp_path: Path, log: str, place: str, runs: list[str]
+) -> None:
+    """A run that is judged must not vanish because another one leaves a log elsewhere; not so beside its own log."""
+    own = replace(BASELINE, match=RunMatch(place, ()))
+    recipe = replace(own_recipe(own), baselines=(own,))
+    ingested = read(tmp_path, {"elm/metrics.csv": csv(), log: maxtext()}, Catalog((recipe,), {}))
+    assert sorted(logs(ingested, tmp_path)) == runs
+
+
+def own_recipe(baseline: Baseline) -> Recipe:
+    """A recipe of one baseline."""
+    key = baseline.key
+    return Recipe(
+        *(key.recipe, key.release, baseline.kind, "title", "framework", baseline.dialect, (key.recipe,), ""),
+        baselines=(baseline,),
+        errata=(),
+        launch=(),
+        path=Path("own.yaml"),
+    )
+
+
+def bars(log: str) -> str:
+    """What torchrun's tee writes of a log, with the progress of standard error."""
+    bar = "[default0]:100%|####| 20/20 [00:40<00:00,  2.00s/it]\n"
+    return bar + "".join(f"[default0]:{line}" for line in log.splitlines(keepends=True))
+
+
+LAUNCH = "elog/none_ab12_d9z/attempt_0"
+WANDB = "wandb/offline-run-20261127_020000-a1b2c3d4/files/output.log"
+
+
+@pytest.mark.parametrize(
+    ("console", "copies"),
+    [
+        (maxtext(), {f"{LAUNCH}/0/stdout.log": maxtext()}),
+        (maxtext(), {f"{LAUNCH}/0/stdout.log": "", f"{LAUNCH}/0/stderr.log": maxtext()}),
+        (maxtext(), {WANDB: maxtext(15)}),
+        (maxtext(15), {WANDB: maxtext()}),
+        (maxtext(), {f"wandb/{WANDB}": maxtext()}),
+        (bars(whole()), {f"{LAUNCH}/0/stdout.log": whole()}),
+        (
+            maxtext(12) + "Config param steps: 20\n" + maxtext(20, 3.0),
+            {f"{LAUNCH}/0/stdout.log": maxtext(12), f"{LAUNCH[:-1]}1/0/stdout.log": maxtext(20, 3.0)},
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", ["train.log", "logs/slurm-7.out"])
+def test_what_a_tool_keeps_of_the_console_is_a_copy(
+    tmp_path: Path, console: str, copies: dict[str, str], place: str
+) -> None:
+    ingested = read(tmp_path, {place: console, **copies})
+    assert list(logs(ingested, tmp_path)) == [place]
+    assert sum("a copy of" in file.reason for file in ingested.ignored) == sum(map(bool, copies.values()))
+
+
+@pytest.mark.parametrize("place", [WANDB, f"{LAUNCH}/0/stdout.log"])
+@pytest.mark.parametrize("console", [maxtext(seconds=3.0), whole(seconds=2.5), NOISE])
+def test_log_of_a_tool_is_a_run_unless_a_console_has_its_steps(tmp_path: Path, console: str, place: str) -> None:
+    assert place in logs(read(tmp_path, {"train.log": console, place: maxtext()}), tmp_path)

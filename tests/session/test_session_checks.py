@@ -1,0 +1,46 @@
+"""Each check over several configurations has a row, and a file of the built-in suite that users copy."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import pytest_llmbench.suite
+from pytest_llmbench.core.outcome_records import Check, CheckKind, Finding, Status
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.outcome import describe_check
+from pytest_llmbench.session.session_checks import CHECKS
+
+OTHERS = {"test_performance", "test_unmatched_run"}
+"""The files of the suite that are about one run each."""
+
+
+def test_each_row_has_a_file_of_the_suite_and_each_file_a_row() -> None:
+    files = {path.stem for path in Path(pytest_llmbench.suite.__file__).parent.glob("test_*.py")}
+    assert files - OTHERS == {kind.test_name for kind in CheckKind}
+
+
+@pytest.mark.parametrize("kind", CheckKind)
+def test_the_file_holds_a_test_of_its_name_that_takes_the_fixture_of_its_kind(kind: CheckKind) -> None:
+    name = kind.test_name
+    test = getattr(import_module(f"pytest_llmbench.suite.{name}"), name)
+    assert list(inspect.signature(test).parameters) == [name.replace("test_", "llmb_")]
+
+
+@pytest.mark.parametrize("kind", CheckKind)
+def test_each_fixture_says_what_it_is(kind: CheckKind) -> None:
+    _, meaning = CHECKS[kind]
+    assert meaning[0].isupper()
+    assert meaning.endswith(".")
+
+
+def test_a_kind_that_no_report_knows_is_reported() -> None:
+    """A kind, a row and a file of the suite are enough."""
+    described = describe_check(Check(CheckKind.TREND, "all", Status.FAILED, Finding.SLOWER, "3 of them"))
+    described |= {"check": "new-kind", "reason": "new-kind", "suite": "new kind"}
+    message = explain(described, short=False)
+    assert "NEW-KIND SLOWER  all" in message
+    assert "look at the configurations that it is about" in " ".join(message.split())

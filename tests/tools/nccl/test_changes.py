@@ -1,0 +1,127 @@
+"""What is told to have changed between two traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from nccl_traces import record, run
+
+from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.tools.nccl.nccl_changes import TraceChange, TraceComparison, compare, format_bytes
+from pytest_llmbench.tools.nccl.nccl_records import Counts, count_records
+from pytest_llmbench.tools.nccl.nccl_trace import Trace, sum_counts
+
+
+def traced(lines: Iterable[str]) -> Trace:
+    counts = Counts()
+    counts.files = 1
+    count_records(["".join(lines).encode()], counts)
+    return sum_counts(counts)
+
+
+OTHER = traced(run())
+
+
+def compared(lines: Iterable[str]) -> list[TraceChange]:
+    return list(compare(traced(lines), OTHER).changes)
+
+
+def test_a_trace_has_not_changed_against_itself() -> None:
+    assert compare(OTHER, OTHER) == TraceComparison((), 1.0, 0.01)
+
+
+@pytest.mark.parametrize("steps", [5, 30])
+def test_a_longer_or_shorter_trace_of_the_same_run_has_not_changed(steps: int) -> None:
+    found = compare(traced(run(steps)), OTHER)
+    assert found.changes == ()
+    assert found.scale == pytest.approx(steps / 10)
+
+
+def changed(old: str, new: str) -> Iterable[str]:
+    return (line.replace(old, new) for line in run())
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            [*run(), record("Send", gpu=0, comm="0x1")],
+            [TraceChange("operation", "Send", "new, 1 records")],
+        ),
+        (
+            (line for line in run() if "AllGather" not in line),
+            [TraceChange("operation", "AllGather", "gone, had 20 records")],
+        ),
+        (
+            [*run(), *(line for line in run() if "AllGather" in line)],
+            [TraceChange("count", "AllGather", "+100.0 % for each rank (20 -> 40)")],
+        ),
+        (
+            (line.replace("[nranks=2]", "[nranks=4]") if "AllReduce" in line else line for line in run()),
+            [
+                TraceChange("communicator", "AllReduce", "communicators of 2: gone, had 100.0 % of its records"),
+                TraceChange("communicator", "AllReduce", "communicators of 4: new, 100.0 % of its records"),
+            ],
+        ),
+        (
+            changed("count 1024 datatype 7", "count 2048 datatype 9"),
+            [
+                TraceChange("datatype", "AllReduce", "float32: gone, had 100.0 % of its records"),
+                TraceChange("datatype", "AllReduce", "bfloat16: new, 100.0 % of its records"),
+            ],
+        ),
+        (
+            changed("count 1024 ", "count 1536 "),
+            [TraceChange("size", "AllReduce", "6 KiB on average, was 4 KiB (+50.0 %)")],
+        ),
+        (
+            changed("count 1024 ", "count 512 "),
+            [
+                TraceChange("size", "AllReduce", "4 KiB to 8 KiB: gone, had 100.0 % of its records"),
+                TraceChange("size", "AllReduce", "2 KiB to 4 KiB: new, 100.0 % of its records"),
+                TraceChange("size", "AllReduce", "2 KiB on average, was 4 KiB (-50.0 %)"),
+            ],
+        ),
+    ],
+    ids=["operation-new", "operation-gone", "count", "communicator", "datatype", "size-within", "size"],
+)
+def test_each_change_is_told_and_nothing_else(lines: Iterable[str], expected: list[TraceChange]) -> None:
+    assert compared(lines) == expected
+
+
+def test_another_number_of_ranks_is_compared_rank_by_rank() -> None:
+    found = compare(traced(line.replace("nranks=4", "nranks=2") for line in run(ranks=4)), OTHER)
+    assert found.changes == (TraceChange("ranks", "", "4 ranks, was 2"),)
+    assert found.scale == 1.0
+
+
+def test_a_count_that_changed_in_a_trace_of_another_length_is_told_at_its_scale() -> None:
+    others = "".join(line.replace("AllGather", "Send") for line in run(20) if "AllGather" in line)
+    base = traced([*run(10), *(line.replace("AllGather", "Send") for line in run(10) if "AllGather" in line)])
+    found = compare(traced([*run(20), others, others]), base)
+    assert found.scale == 2.0
+    assert found.changes == (TraceChange("count", "Send", "+100.0 % for each rank at this scale (20 -> 80)"),)
+
+
+def test_damaged_records_are_no_change() -> None:
+    """A fifth of the lines torn, which takes all records of one rare size with it."""
+    rare = record("AllReduce", count=1, gpu=0, comm="0x1")
+    whole = [*run(100), rare]
+    torn = [line[:90] + "\n" if number % 5 == 0 or line == rare else line for number, line in enumerate(whole)]
+    found = compare(traced(torn), traced(whole))
+    assert found.changes == ()
+    assert found.tolerance == pytest.approx(121 / 601)
+    assert compare(traced(whole[:-1]), traced(whole)).changes
+
+
+def test_calls_are_not_held_against_records() -> None:
+    calls = traced(["n1:7:7 NCCL CALL ncclSend(602000000,0,3,2,0,1,0x5573,0x5573)\n"])
+    assert compare(calls, calls).changes == ()
+    with pytest.raises(LogError, match="NCCL CALL"):
+        compare(calls, OTHER)
+
+
+def test_sizes_read_well() -> None:
+    told = [format_bytes(size) for size in (0, 512, 1023, 1024, 1536, 96 << 20, 1 << 50, 5 << 60, 5000 << 60)]
+    assert told == ["0 B", "512 B", "1023 B", "1 KiB", "1.5 KiB", "96 MiB", "1 PiB", "5 EiB", "5000 EiB"]

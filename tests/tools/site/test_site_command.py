@@ -1,0 +1,318 @@
+"""`llmbench site`: the pages of a history, what they say, where they may be written, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import builders
+import pytest
+from nightly import FP8, LAST, fill, night, store
+from remembered import ID, document
+
+from pytest_llmbench.cli import main as cli
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.tools.site.site_folder import name_page
+
+HOSTILE = "<script>alert(1)</script>"
+
+Site = Callable[..., str]
+
+
+class Links(HTMLParser):
+    """What a page links to, loads, and which ids it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids += [values["id"] or ""] if "id" in values else []
+        self.links += [values["href"] or ""] if tag == "a" else []
+        self.loads += [str(values[name]) for name in ("src", "srcset", "data") if name in values]
+        self.loads += [tag] if tag in ("link", "img", "iframe", "object", "base") else []
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
+    """Thirty nights: one configuration becomes 8 % slower and red on the last ten, the other one stays."""
+    monkeypatch.chdir(tmp_path)
+    place = StoreLocation("history.db", tmp_path / "history.db")
+    fill(place)
+    return place
+
+
+@pytest.fixture
+def site(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> Site:
+    """Run `llmbench site` and return what it prints; it has to end with this exit code."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert cli.main(["site", "--history", history.shown, "-o", "site", *arguments]) == code
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return err if code else out
+
+    return run
+
+
+def read(name: str = "index.html") -> str:
+    return Path("site", name).read_text(encoding="utf-8")
+
+
+def page(key: Key = builders.KEY) -> str:
+    return read(f"configurations/{key.id}.html")
+
+
+def rows() -> dict[str, str]:
+    """Return by configuration the row of the first page, without elements."""
+    found = re.findall(r"<tr data-colour.*?</tr>", read(), re.DOTALL)
+    texts = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in found]
+    return {next(word for word in text.split() if "-25.05-" in word): text for text in texts}
+
+
+@pytest.mark.slow
+def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_first(site: Site) -> None:
+    assert site() == "2 configurations, 30 nights: site/index.html\n"
+    assert list(rows()) == [ID, FP8.id]
+    assert re.match(rf"✕ REGRESSION {ID} \+8\.\d % \+8\.\d % {(LAST - timedelta(days=9)).date()} 8\.0", rows()[ID])
+    assert rows()[ID].endswith("✓ ✓ ✓ ✓ ✕ ✕ ✕ ✕ ✕ ✕ ✕ ✕ ✕ ✕")
+    assert rows()[FP8.id].endswith(" ★" * 14)
+    assert "<b>1</b> red" in read()
+    assert f"{LAST.date()} REGRESSION" in read()
+    drawn = re.findall('class="strip" role="img" aria-label="([^"]*)"', read())
+    assert drawn[0].startswith("30 nights: 10 red, 20 green; 7.3")
+    assert drawn[1].startswith("30 nights: 30 green; 4.9")
+
+
+@pytest.mark.slow
+def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
+    """Its red night is compared with the last good one."""
+    site()
+    assert page().count('<tr id="n') == 30
+    assert "30, 30 with a step time that counts" in page()
+    good, red = (LAST - timedelta(days=10)).date(), LAST.date()
+    assert page().index(f'id="n{red}"') < page().index(f'id="n{(LAST - timedelta(days=29)).date()}"')
+    assert f'<a href="../compare/{good}_{red}.html#{ID}">' in page()
+    compared = read(f"compare/{good}_{red}.html")
+    assert "B is slower" in compared
+    assert FP8.id not in compared
+    for heading in ("Changes of level", "Last good night"):
+        assert heading in page()
+        assert heading not in page(FP8)
+
+
+@pytest.mark.slow
+def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
+    site()
+    files = {path: Links(path.read_text()) for path in Path("site").rglob("*.html")}
+    assert len(files) == 4
+    for path, links in files.items():
+        assert links.loads == []
+        assert len(links.ids) == len(set(links.ids))
+        for link in links.links:
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve().relative_to(Path.cwd()) if name else path
+            assert target in files
+            assert not anchor or anchor in files[target].ids, link
+
+
+@pytest.mark.slow
+def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
+    site: Site, history: StoreLocation
+) -> None:
+    """The folder keeps the old run, which the last session judges again: it passes, and nothing ran."""
+    store(history, -1, night(0, 5.0, FP8), night(-1, None))
+    site()
+    assert rows()[ID].startswith("○ MISSING")
+    assert rows()[FP8.id].startswith("○ NO RUN")
+    assert "1 configuration without a verdict of the newest sessions" in read()
+    assert "the newest sessions did not judge it" in page(FP8)
+
+
+@pytest.mark.slow
+def test_of_several_tests_of_one_run_the_worst_is_shown(site: Site, history: StoreLocation) -> None:
+    """Whichever of them was stored first."""
+    for order in (1, -1):
+        told = [night(-1, 5.0, FP8), night(-1, 5.0, FP8, status="failed", verdict="TEST_FAILED", reason="test-failed")]
+        write(history, document(*told[::order], began=LAST + timedelta(days=1, hours=4 + order)))
+        site()
+        assert rows()[FP8.id].startswith("✕ TEST_FAILED")
+
+
+@pytest.mark.slow
+def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
+    site: Site, history: StoreLocation
+) -> None:
+    bad = night(0, 5.0, FP8, status="failed", verdict="INVALID", reason="diverged", problems=["diverged"])
+    run = {**bad["run"], "job_id": "77", "started": (LAST + timedelta(hours=1)).isoformat()}
+    store(history, 0, {**bad, "run": {**run, "log_fingerprint": ["77-77"]}})
+    site()
+    assert rows()[FP8.id].startswith("! INVALID")
+    assert "30, 30 with a step time that counts" in page(FP8)
+    assert "Compare it" not in page(FP8)  # a diverged run is no data
+
+
+@pytest.mark.slow
+def test_a_history_that_went_quiet_says_so(site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    site()
+    assert "ago: nothing here is of tonight" not in read()
+    Path("history.db").unlink()
+    store(history, 7, night(7, 7.4))
+    site()
+    assert "the newest session of this history began" in read()
+
+
+@pytest.mark.slow
+def test_only_the_last_days_are_shown(site: Site) -> None:
+    oldest = datetime.now(UTC) - timedelta(days=5)
+    nights = sum(LAST - timedelta(days=ago) > oldest for ago in range(30))  # a night is the day of its run
+    assert nights in (4, 5)  # by the time of day
+    assert site("--days", "5").startswith(f"2 configurations, {nights} nights")
+    assert page().count('<tr id="n') == nights
+    assert rows()[ID].split()[3] == "-"  # too few nights show no change
+
+
+@pytest.mark.slow
+def test_names_of_logs_are_text_and_not_markup(site: Site, history: StoreLocation) -> None:
+    """Ids, jobs, nodes, environment, messages; and the page of a hostile id has a harmless name."""
+    hostile = night(0, 6.0, reason=HOSTILE, text=HOSTILE, environment={HOSTILE: HOSTILE})
+    hostile["configuration"] = {**hostile["configuration"], "id": f"../../{HOSTILE}"}
+    hostile["run"] = {**hostile["run"], "job_id": HOSTILE, "nodes": [HOSTILE]}
+    write(history, document(hostile, host=HOSTILE, options=[HOSTILE], began=LAST + timedelta(hours=3, seconds=1)))
+    site()
+    for path in Path("site").rglob("*.html"):
+        assert HOSTILE not in path.read_text()
+    names = [path.name for path in Path("site/configurations").iterdir()]
+    assert name_page(f"../../{HOSTILE}") in names
+    assert len(names) == 3
+    assert "&lt;script&gt;" in read()
+
+
+def test_a_secret_of_the_environment_is_on_no_page(
+    site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_correcthorsebatterystaple")
+    text = "--token hf_correcthorsebatterystaple"
+    store(history, -1, night(-1, 7.4, text=text, environment={"argument": text}))
+    site()
+    assert all("correcthorse" not in path.read_text() for path in Path("site").rglob("*.html"))
+
+
+@pytest.mark.slow
+def test_a_site_takes_the_place_of_its_own_pages_and_of_no_other_file(site: Site) -> None:
+    site()
+    before = page()
+    Path("site/notes.txt").write_text("mine")
+    Path("site/configurations/other.html").write_text("mine")
+    site()
+    assert page()[:2000] == before[:2000]
+    assert Path("site/notes.txt").read_text() == Path("site/configurations/other.html").read_text() == "mine"
+    assert not list(Path("site").rglob("*.tmp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["index.html", f"configurations/{ID}.html"])
+def test_a_file_that_no_site_wrote_is_not_replaced_and_nothing_is_written(site: Site, name: str) -> None:
+    """Not even the page of a session."""
+    path = Path("site", name)
+    path.parent.mkdir(parents=True)
+    path.write_text("<!DOCTYPE html><title>1 red - llmbench</title>")
+    told = site(code=2)
+    assert f"{path}: a file that is no page of llmbench site" in told.replace("'", "")
+    assert [each for each in Path("site").rglob("*") if each.is_file()] == [path]
+
+
+PLACES = {
+    "site/file": "and no folder for a site",
+    "in the way": "-o in the way: nothing more is written",
+    "s3://bucket/site": "is no folder on this machine",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_place_that_is_no_folder_is_refused(site: Site, place: str) -> None:
+    Path("site").mkdir()
+    Path("site/file").write_text("mine")
+    Path("in the way").mkdir()
+    Path("in the way/configurations").write_text("mine")
+    assert PLACES[place] in site("-o", place, code=2)
+    assert Path("site/file").read_text() == "mine"
+
+
+NEWS = r"<li>.*: \+8\.\d % \(.*\) since"
+
+ENTRY = """schema: 1
+acknowledged:
+  - {{configuration: "{name}", slower: 9%, since: {since}, expires: {expires}, reason: "driver <555>", by: A. Person}}
+"""
+
+
+def accept(name: str = ID, days: int = 30) -> str:
+    """Write the file that accepts the change of the slow configuration for so many days; return the option."""
+    since = (LAST - timedelta(days=9)).date()
+    text = ENTRY.format(name=name, since=since, expires=datetime.now(UTC).date() + timedelta(days=days))
+    Path("acknowledged.yaml").write_text(text)
+    return "--acknowledged=acknowledged.yaml"
+
+
+@pytest.mark.slow
+def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> None:
+    site()
+    assert re.search(NEWS, read())
+    assert "<td>stands</td>" in page()
+    accept()
+    Path("pytest.ini").write_text("[pytest]\nllmb_acknowledged = acknowledged.yaml\n")
+    site()
+    assert not re.search(NEWS, read())
+    assert "<p>1 acknowledged change left out</p>" in read()
+    assert re.search(r"<td>acknowledged by A\. Person until \d{4}-\d\d-\d\d: driver &lt;555&gt;</td>", page())
+    assert re.search(r"\+8\.\d % known", page())  # in the chart
+    assert rows()[ID].startswith(f"✕ REGRESSION {ID} +8")  # it counts in the sum, and says nothing of the night
+
+
+def test_an_acknowledgement_that_expired_leaves_the_change_in_the_news(site: Site) -> None:
+    site(accept(days=-1))
+    assert re.search(f"{NEWS}.*the acknowledgement expired on", read())
+    assert "<td>stands; was acknowledged by A. Person until" in page()
+
+
+def test_a_file_of_acknowledged_changes_that_is_wrong_is_a_usage_error(site: Site) -> None:
+    Path("acknowledged.yaml").write_text("schema: 1\nacknowledged: [{}]\n")
+    assert "acknowledged.yaml:2" in site("--acknowledged=acknowledged.yaml", code=2)
+    assert not Path("site").exists()
+
+
+def test_a_history_without_a_verdict_is_told(
+    site: Site, history: StoreLocation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("history.db").unlink()
+    store(history, 90, night(90, 7.4))
+    assert "--days takes more" in site("--days", "30", code=2)
+    assert not Path("site").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--days", "0"], ["--days", "-1"], ["--days", "x"], []])
+def test_what_cannot_be_used_is_a_usage_error(
+    history: StoreLocation, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """Also without -o."""
+    output = ["-o", "site"] if arguments else []
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["site", "--history", history.shown, *output, *arguments])
+    assert ended.value.code == 2
+    assert "usage: llmbench site" in capsys.readouterr().err
+
+
+def test_a_package_that_is_missing_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else name)
+    assert "pip install 'pytest-llmbench[html]'" in site(code=2)
+    assert not Path("site").exists()

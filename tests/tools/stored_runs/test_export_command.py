@@ -1,0 +1,177 @@
+"""`llmbench history export` in parts: the same table as from all rows at once, whatever the parts hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from remembered import START, document, outcome
+
+from pytest_llmbench.cli import main as cli
+from pytest_llmbench.history import parts, queries
+from pytest_llmbench.history.record import write
+from pytest_llmbench.history.store import StoreLocation, connect
+from pytest_llmbench.tools.stored_runs import export_command as export
+
+AB = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": "eos", "answers": []}
+NOISE = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
+
+
+def with_metrics(night: int, **values: float | None) -> dict[str, Any]:
+    made = outcome(7.4, night)
+    return {**made, "metrics": {name: {"value": value, "standard_deviation": None} for name, value in values.items()}}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
+    """Sessions whose columns differ: without a run, without a value, whole numbers, an A/B, a metric of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parts, "VERDICTS", 1)
+    monkeypatch.setattr(export, "ROW_GROUP", 2)
+    place = StoreLocation("h.db", tmp_path / "h.db")
+    sessions: Sequence[dict[str, Any]] = (
+        {**outcome(None), "metrics": {}},
+        with_metrics(1, whole=3, both=1, late=None),
+        {**with_metrics(2, whole=4, both=1.5, late=None), "text": 'a "text", with\nlines'},
+        {**with_metrics(3, whole=2**70, late=0.25), "environment": {"driver": "580"}, "trials": {**AB, "noise": NOISE}},
+        {**with_metrics(4, own=1.0), "window_seconds": [7.4, None, 7.5]},
+    )
+    for night, described in enumerate(sessions):
+        write(place, document(described, began=START + timedelta(days=night)))
+    write(place, document(with_metrics(5, late=2.0), began=START))  # began with another, and was stored last
+    return place
+
+
+def make_frame(place: StoreLocation) -> pd.DataFrame:
+    """Return the table of all rows at once, with the types that pandas finds."""
+    rows = []
+    for row in queries.list_everything(place):
+        plain = {name: value for name, value in row.items() if name != "metrics"}
+        for name in queries.NESTED:
+            plain[name] = json.dumps(plain[name])
+        for name in export.TIMES:
+            plain[name] = plain[name] and plain[name].isoformat()
+        steps = [float("nan") if value is None else value for value in plain["step_seconds"]]
+        rows.append({**plain, "step_seconds": steps, **parts.flatten_metrics(row["metrics"])})
+    frame = pd.DataFrame(rows).astype(dict.fromkeys(export.WHOLE, "Int64"))
+    whole = frame["metric_whole"]
+    return frame.assign(metric_whole=whole.astype(float))
+
+
+def call(*words: str, code: int = 0) -> None:
+    assert cli.main(["history", "export", "--history", "h.db", *words]) == code
+
+
+@pytest.mark.slow
+def test_csv_in_parts_is_the_table_of_all_rows(store: StoreLocation, tmp_path: Path) -> None:
+    call("-o", "h.csv")
+    assert (tmp_path / "h.csv").read_text() == make_frame(store).to_csv(index=False)
+
+
+@pytest.mark.slow
+def test_parquet_has_one_type_for_a_column_in_each_part(store: StoreLocation, tmp_path: Path) -> None:
+    """The first part has no run, no metric and no text of an A/B."""
+    call("-o", "h.parquet")
+    read, frame = pd.read_parquet(tmp_path / "h.parquet"), make_frame(store)
+    for name in export.TIMES:
+        frame[name] = pd.to_datetime(frame[name], utc=True).astype("datetime64[us, UTC]")
+    assert list(read.columns) == list(frame.columns)
+    steps = [[*map(str, cells)] for cells in read["step_seconds"]]
+    assert steps == [[*map(str, cells)] for cells in frame["step_seconds"]]
+    rest = [name for name in frame if name != "step_seconds"]
+    known = [name for name in rest if frame[name].notna().any()]
+    pd.testing.assert_frame_equal(read[known], frame[known], check_dtype=False)
+    assert {name: str(kind) for name, kind in read[known].dtypes.items()} == {
+        name: str(kind) for name, kind in frame[known].dtypes.items()
+    }
+    assert read[[name for name in rest if name not in known]].isna().all(axis=None)
+
+
+@pytest.mark.slow
+def test_whole_numbers_of_all_verdicts_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parts, "VERDICTS", 1)
+    for night in range(3):
+        write(StoreLocation("h.db", tmp_path / "h.db"), document(with_metrics(night, peak=night, part=night / 2)))
+    call("-o", "h.parquet")
+    assert [str(kind) for kind in pd.read_parquet("h.parquet")[["metric_peak", "metric_part"]].dtypes] == [
+        "int64",
+        "float64",
+    ]
+
+
+@pytest.mark.slow
+def test_texts_in_parts_are_those_of_all_rows(store: StoreLocation, capsys: pytest.CaptureFixture[str]) -> None:
+    call("--format", "json")
+    text = capsys.readouterr().out
+    rows = json.loads(text)
+    assert text == f"{json.dumps(rows, indent=1)}\n"
+    assert [row["verdict"] for row in rows] == [row["verdict"] for row in queries.list_everything(store)]
+    call("--format", "jsonl")
+    assert capsys.readouterr().out == "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+@pytest.mark.slow
+def test_no_part_is_read_with_another(store: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    read = queries.list_everything
+
+    def count(*arguments: Any) -> queries.Rows:
+        rows = read(*arguments)
+        sizes.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(queries, "list_everything", count)
+    call("-o", "h.csv")
+    assert sizes == [2, 1, 1, 1, 1]  # two sessions began together
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h.csv", "h.json", "h.jsonl", "h.parquet"])
+def test_failed_export_leaves_the_older_one(
+    store: StoreLocation, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value in the last part that no session stored."""
+    call("-o", name)
+    before = (tmp_path / name).read_bytes()
+    with connect(store, writes=True) as connection:
+        connection.exec_driver_sql("UPDATE llmb_verdict SET verdict = x'ff' WHERE id = 5")
+    call("-o", name, code=2)
+    assert "holds what no session stored" in capsys.readouterr().err
+    assert (tmp_path / name).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*sorted(("h.db", name))]
+
+
+@pytest.mark.slow
+def test_parquet_goes_into_a_pipe(store: StoreLocation, tmp_path: Path) -> None:
+    import os
+    import threading
+
+    received: list[bytes] = []
+    os.mkfifo(tmp_path / "pipe")
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    call("--format", "parquet", "-o", "pipe")
+    reader.join(10)
+    assert len(pd.read_parquet(BytesIO(received[0]))) == len(queries.list_everything(store))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h.csv", "h.json", "h.jsonl", "h.parquet"])
+def test_empty_store_has_a_table_without_rows(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = StoreLocation("h.db", tmp_path / "h.db")
+    from pytest_llmbench.history.record import prepare
+
+    prepare(place)
+    for _ in range(2):  # it takes the place of itself
+        call("-o", name)
+    write(place, document(outcome(7.4)))
+    call("-o", name)
+    assert (tmp_path / name).stat().st_size > 100
