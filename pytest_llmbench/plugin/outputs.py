@@ -17,7 +17,6 @@ import pytest
 from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import TimedBy
-from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.runtime import discard_output
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.output_files import FileKind
     from pytest_llmbench.report.terminal import TerminalLine
-    from pytest_llmbench.session.outcomes import SessionResults
     from pytest_llmbench.session.settings import Settings
 
 
@@ -125,22 +123,10 @@ def _explain_nothing_judged(session: Session) -> Iterator[str]:
     """Yield why nothing was judged, where nothing was, and what to do about it."""
     if session.context:
         why = formatting.join_sentences(session.context).removesuffix(".")
+        from pytest_llmbench.session.absences import advise_nothing_judged
+
         advice = advise_nothing_judged(session.results, session.settings, session.directory)
         yield why if session.settings.launch else f"{why}. Next: {advice}"
-
-
-def advise_nothing_judged(results: SessionResults, settings: Settings, directory: Path) -> str:
-    """Return what to do where nothing was judged."""
-    from pytest_llmbench.report.advice import FOUND, LOST, RECORD_OWN, make_record_command
-
-    logs, own = (
-        [formatting.format_place(path, directory) for path in paths] for paths in (settings.logs, settings.baselines)
-    )
-    if not results.runs_found:
-        return LOST
-    if results.runs_found == sum(run.reason is Reason.UNMATCHED for run in results.unmatched):
-        return RECORD_OWN.format(command=make_record_command(logs))
-    return FOUND.format(baselines="".join(f" --baselines {place}" for place in own))
 
 
 def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:

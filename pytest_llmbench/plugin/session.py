@@ -293,10 +293,10 @@ class Session:
 
     def describe_check(self, check: Check) -> tuple[Check, dict[str, Any]]:
         """Return a check with the message of its item, and its dictionary."""
-        from pytest_llmbench.plugin.outputs import advise_nothing_judged
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
         from pytest_llmbench.report.verdicts import is_guard
+        from pytest_llmbench.session.absences import advise_nothing_judged
 
         # What the selection has decided since its item was collected counts.
         check = next((one for one in self.results.checks if (one.kind, one.id) == (check.kind, check.id)), check)

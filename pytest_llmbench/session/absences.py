@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.outcome_records import Caution, CautionCode
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
+
+if TYPE_CHECKING:
+    from pytest_llmbench.session.settings import Settings
 
 NAMED = 3
 """Names that a line holds."""
@@ -93,3 +97,17 @@ def _is_bad(run: Measurement, bound: float) -> bool:
     from pytest_llmbench.judge.run_selection import find_unusable
 
     return find_unusable(run) is not None or (run.statistic_seconds or 0.0) > bound
+
+
+def advise_nothing_judged(results: SessionResults, settings: Settings, directory: Path) -> str:
+    """Return the next step for a session without any judged run."""
+    from pytest_llmbench.report.advice import FOUND, LOST, RECORD_OWN, make_record_command
+
+    logs, own = (
+        [formatting.format_place(path, directory) for path in paths] for paths in (settings.logs, settings.baselines)
+    )
+    if not results.runs_found:
+        return LOST
+    if results.runs_found == sum(run.reason is Reason.UNMATCHED for run in results.unmatched):
+        return RECORD_OWN.format(command=make_record_command(logs))
+    return FOUND.format(baselines="".join(f" --baselines {place}" for place in own))
