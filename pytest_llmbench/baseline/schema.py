@@ -25,7 +25,15 @@ from pytest_llmbench.baseline.key_definition import (
     require,
 )
 from pytest_llmbench.baseline.launch_schema import LAUNCH
-from pytest_llmbench.core.baseline_records import Budget, RunMatch, TimesOf, Tolerance, ToleranceSource
+from pytest_llmbench.core.baseline_records import (
+    USUAL_STEPS,
+    USUAL_WINDOW,
+    Budget,
+    RunMatch,
+    TimesOf,
+    Tolerance,
+    ToleranceSource,
+)
 from pytest_llmbench.core.flops import NO_FORMULA
 from pytest_llmbench.core.metric_definitions import BUDGETED
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
@@ -344,9 +352,13 @@ def get_file_fields(kind: str) -> Fields:
 def add_defaults(entry: YamlMapping) -> YamlMapping:
     """Return a file with the window, the number of steps and what is timed, where a recipe leaves them out; without
     `models` with a model for each size whose FLOPs nobody counts."""
-    # What the documents of 25.05 to 25.07 average.
-    window = YamlMapping(entry.line, {"statistic": "mean", "first": 11, "last": 44}, {})
+    window = YamlMapping(entry.line, USUAL_WINDOW._asdict(), {})
     rows = {row["size"]: row.line for row in entry["configurations"]}
     uncounted = {size: YamlMapping(line, {"formula": NO_FORMULA}, {"formula": line}) for size, line in rows.items()}
-    defaults = {"timed": "mean", "window": window, "steps": 50, "models": YamlMapping(entry.line, uncounted, rows)}
+    defaults = {
+        "timed": "mean",
+        "window": window,
+        "steps": USUAL_STEPS,
+        "models": YamlMapping(entry.line, uncounted, rows),
+    }
     return replace(entry, values={**defaults, **entry.values})

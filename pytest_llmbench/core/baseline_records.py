@@ -113,6 +113,13 @@ class Window(NamedTuple):
         return f"{self.statistic.replace('_', ' ')} of steps {self.first} to {self.last}"
 
 
+USUAL_WINDOW = Window(11, 44)
+"""The steps that the documents of releases 25.05 to 25.07 average: the default of baseline files."""
+
+USUAL_STEPS = 50
+"""The steps of a run in those documents."""
+
+
 class BaselineKind(StrEnum):
     """Who vouches for the numbers of a baseline file, if anybody does."""
 

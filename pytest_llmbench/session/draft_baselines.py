@@ -16,6 +16,7 @@ from pathlib import Path
 from pytest_llmbench.baseline.read import read_recipes
 from pytest_llmbench.core.baseline_records import (
     MEGATRON_BRIDGE,
+    USUAL_WINDOW,
     Architecture,
     Baseline,
     BaselineKind,
@@ -36,7 +37,7 @@ from pytest_llmbench.runs.discover.path_patterns import make_pattern
 from pytest_llmbench.runs.discover.run_facts import collect_facts, list_parts
 from pytest_llmbench.runs.measure.attempts import Choice, choose_segment
 from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps
-from pytest_llmbench.runs.measure.window import USUAL, choose_own_window
+from pytest_llmbench.runs.measure.window import choose_window
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.described_run import UNKNOWN, DescribedRun, describe_run, name_model
 from pytest_llmbench.session.settings import Settings
@@ -211,7 +212,7 @@ def _make_baseline(
         kind=BaselineKind.RECIPE,
         step_seconds=math.nan,
         cells=(),
-        window=choose_own_window(choice.segment),
+        window=choose_window(choice.segment)[0],
         timed="mean",
         steps=count_own_steps(choice),
         dialect=dialect,
@@ -223,7 +224,7 @@ def _make_baseline(
 
 def _choose_segment(runs: Sequence[Run]) -> Choice:
     """Return the part that would be judged of the newest run that did not die, else of the newest run."""
-    chosen = (choose_segment(run.attempts, USUAL, UNKNOWN_STEPS) for run in runs)
+    chosen = (choose_segment(run.attempts, USUAL_WINDOW, UNKNOWN_STEPS) for run in runs)
     choices = [choice for choice in chosen if choice is not None and len(choice.segment.steps)]
     return next((choice for choice in choices if count_own_steps(choice) != UNKNOWN_STEPS), choices[0])
 

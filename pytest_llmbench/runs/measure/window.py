@@ -7,12 +7,13 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_llmbench.core import formatting, metric_definitions
-from pytest_llmbench.core.baseline_records import Baseline, Window
+from pytest_llmbench.core.baseline_records import USUAL_WINDOW, Baseline, Window
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import LazySteps, Steps
 from pytest_llmbench.core.robust import compute_mean, compute_median, compute_trimmed_mean
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.log_records import Flags, Floats, Integers, Segment
 
-USUAL = Window(11, 44)
 LONGEST_USUAL = 100
 """A run of up to so many steps is measured over the usual window, a longer one over its last half."""
 
@@ -111,16 +111,34 @@ def count_steps(segment: Segment) -> int:
     return segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
 
 
-def is_usual(segment: Segment) -> bool:
-    """Whether a run without a baseline is measured over the usual window."""
-    return count_steps(segment) <= LONGEST_USUAL and fits(segment.steps, USUAL)
+class WindowFrom(StrEnum):
+    """What determines the steps that are measured."""
+
+    BASELINE = "baseline"
+    OPTION = "option"
+    DEFAULT = "default"
+    LAST_HALF = "last-half"
 
 
-def choose_own_window(segment: Segment) -> Window:
-    """Return the window of a run without a baseline: the usual one, or the last half of its steps."""
-    if is_usual(segment):
-        return choose_whole_means(segment.steps, USUAL)
-    return choose_last_half(segment.steps, count_steps(segment) - 1 + segment.first_step)
+def choose_window(
+    segment: Segment, of_baseline: Window | None = None, requested: Window | None = None
+) -> tuple[Window, WindowFrom]:
+    """Choose the steps to measure, for recordings and `llmbench summary`.
+
+    The requested window, else the baseline's if the segment covers it. Without a baseline
+    USUAL_WINDOW for runs of up to LONGEST_USUAL steps. Otherwise the last half of the steps.
+    """
+    steps = segment.steps
+    if requested is not None:
+        return requested, WindowFrom.OPTION
+    if of_baseline is not None:
+        if fits(steps, of_baseline):
+            return of_baseline, WindowFrom.BASELINE
+        return choose_last_half(steps), WindowFrom.LAST_HALF
+    total = count_steps(segment)
+    if total <= LONGEST_USUAL and fits(steps, USUAL_WINDOW):
+        return choose_whole_means(steps, USUAL_WINDOW), WindowFrom.DEFAULT
+    return choose_last_half(steps, total - 1 + segment.first_step), WindowFrom.LAST_HALF
 
 
 def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:

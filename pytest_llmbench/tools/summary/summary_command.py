@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pytest_llmbench.core.baseline_records import Baseline, Configuration
-    from pytest_llmbench.core.log_records import Segment, Steps
+    from pytest_llmbench.core.log_records import Steps
     from pytest_llmbench.core.run_records import IgnoredFile, Problem, Run
     from pytest_llmbench.runs.measure.attempts import Choice
     from pytest_llmbench.session.catalog import Catalog
@@ -42,15 +41,6 @@ WHOLE_NUMBERS = (
     *(field.name for field in dataclasses.fields(Parallelism)),
 )
 """The keys of numbers, which follow."""
-
-
-class WindowFrom(StrEnum):
-    """What says which steps a row's numbers are of."""
-
-    BASELINE = "baseline"
-    OPTION = "option"
-    DEFAULT = "default"
-    LAST_HALF = "last-half"
 
 
 class SummaryRow(NamedTuple):
@@ -198,7 +188,7 @@ def _format_number(value: float | None, digits: int = 0) -> str:
 
 
 def _format_window(row: SummaryRow) -> str:
-    return f"{row.window} (last half)" if row.window_from == WindowFrom.LAST_HALF else row.window or "-"
+    return f"{row.window} (last half)" if row.window_from == "last-half" else row.window or "-"
 
 
 def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
@@ -235,10 +225,10 @@ def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) 
 
 def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> SummaryRow:
     """Return a row with its numbers, and which steps they are of."""
-    from pytest_llmbench.runs.measure.window import compute_timing
+    from pytest_llmbench.runs.measure.window import choose_window, compute_timing
 
     steps = choice.segment.steps
-    counted, why = _choose_window(choice.segment, baseline.window if run.identity.key else None, window)
+    counted, why = choose_window(choice.segment, baseline.window if run.identity.key else None, window)
     measured = compute_timing(steps, dataclasses.replace(baseline, window=counted)).window
     time, tflops = _compute_mean(measured, "seconds"), _compute_mean(measured, "tflops_per_gpu")
     return row._replace(
@@ -270,30 +260,18 @@ def _find_drift(measured: Steps, steps: Steps) -> float | None:
 
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
+    from pytest_llmbench.core.baseline_records import USUAL_WINDOW
     from pytest_llmbench.runs.measure.attempts import choose_segment
     from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps, make_stand_in
-    from pytest_llmbench.runs.measure.window import USUAL
+    from pytest_llmbench.runs.measure.window import choose_window
 
     if run.identity.key is not None:
         return catalog.baselines[run.identity.key][0]
-    wanted = window or USUAL
+    wanted = window or USUAL_WINDOW
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
     if choice is None:
         return make_stand_in(run, wanted, UNKNOWN_STEPS)
-    return make_stand_in(run, _choose_window(choice.segment, None, window)[0], count_own_steps(choice))
-
-
-def _choose_window(segment: Segment, of_baseline: Window | None, asked: Window | None) -> tuple[Window, WindowFrom]:
-    """Return the steps that a row's numbers are of: the requested ones, the baseline's, or those of a recording."""
-    from pytest_llmbench.runs.measure.window import choose_last_half, choose_own_window, fits, is_usual
-
-    if asked is not None:
-        return asked, WindowFrom.OPTION
-    if of_baseline is None:
-        return choose_own_window(segment), WindowFrom.DEFAULT if is_usual(segment) else WindowFrom.LAST_HALF
-    if fits(segment.steps, of_baseline):
-        return of_baseline, WindowFrom.BASELINE
-    return choose_last_half(segment.steps), WindowFrom.LAST_HALF
+    return make_stand_in(run, choose_window(choice.segment, None, window)[0], count_own_steps(choice))
 
 
 def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:

@@ -19,9 +19,10 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.runs.measure.attempts import choose_segment, is_finished, is_traced
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.window import (
+    WindowFrom,
     choose_last_half,
-    choose_own_window,
     choose_whole_means,
+    choose_window,
     compute_statistic,
     find_covered_steps,
     find_missing_steps,
@@ -251,7 +252,22 @@ def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -
 def test_window_without_a_baseline_follows_the_length(
     columns: Steps, total: int | None, first: int, expected: Window
 ) -> None:
-    assert choose_own_window(replace(segment(columns, total=total), first_step=first)) == expected
+    assert choose_window(replace(segment(columns, total=total), first_step=first))[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("of_baseline", "requested", "expected"),
+    [
+        (Window(21, 30), Window(5, 6), (Window(5, 6), WindowFrom.OPTION)),
+        (Window(21, 30), None, (Window(21, 30), WindowFrom.BASELINE)),
+        (Window(21, 60), None, (Window(25, 49), WindowFrom.LAST_HALF)),
+        (None, None, (Window(11, 44), WindowFrom.DEFAULT)),
+    ],
+)
+def test_option_wins_over_baseline_over_default(
+    of_baseline: Window | None, requested: Window | None, expected: tuple[Window, WindowFrom]
+) -> None:
+    assert choose_window(segment(steps([7.0] * 50)), of_baseline, requested) == expected
 
 
 # --- which times count ------------------------------------------------------------------------------------
