@@ -17,7 +17,7 @@ import scipy.stats  # noqa: F401
 import yaml  # noqa: F401
 
 if TYPE_CHECKING:
-    from forked_processes import Programs
+    from support.forked_processes import Programs
 
 with suppress(
     ModuleNotFoundError
@@ -75,7 +75,8 @@ def _no_commit() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what tests read out of the cache of the user who runs them, and what they judge out of the CI's own page."""
+    """Keep what tests read out of the cache of the user who runs them, and what they judge out of the CI's own
+    page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GITHUB_ACTIONS", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -104,7 +105,7 @@ def _interrupts() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def programs() -> "Iterator[Programs]":
     """Runs `llmbench` and pytest in processes of their own."""
-    from forked_processes import forking
+    from support.forked_processes import forking
 
     with forking() as programs:
         yield programs

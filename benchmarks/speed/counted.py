@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Self
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("examples", "benchmarks"))
+sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks"))
 
 from speed.jobs import JOBS
 

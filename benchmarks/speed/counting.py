@@ -65,7 +65,7 @@ def count(name: str, client: Path, processor: int) -> Count:
 
 def _prepare(name: str, folder: str) -> None:
     code = "import sys, pathlib, speed.jobs as jobs; jobs.JOBS[sys.argv[1]].prepare(pathlib.Path(sys.argv[2]))"
-    paths = (HERE.parent, HERE.parents[1] / "examples")
+    paths = (HERE.parent, HERE.parents[1] / "tests")
     _run([sys.executable, "-c", code, name, folder], os.environ | {"PYTHONPATH": ":".join(map(str, paths))})
 
 

@@ -162,7 +162,7 @@ def render_page(folder: Path, counting: Counting) -> str:
 def write_history(folder: Path, days: int = 365) -> None:
     """Write a history of 5 configurations and so many days."""
     from generator.__main__ import shipped
-    from history import fill
+    from speed.history import fill
 
     from pytest_llmbench.history.store import locate_store
 
@@ -267,7 +267,7 @@ BLOCK = 1 << 20
 
 def write_large_log(folder: Path) -> None:
     """Write one log of 32 MB with 50 steps."""
-    import ingest_logs
+    from speed import ingest_logs
 
     ingest_logs.large(folder / "training.log", 32_000_000)
 
@@ -284,7 +284,7 @@ def read_large_log(folder: Path, counting: Counting) -> str:
 
 def write_trace(folder: Path) -> None:
     """Write an NCCL trace of 8 MB."""
-    import ingest_logs
+    from speed import ingest_logs
 
     ingest_logs.trace(folder / "trace.log", 8_000_000)
 

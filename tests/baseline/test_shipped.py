@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped_documents import DOCUMENTS, recipe, text_of
+from support.shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline import read
 from pytest_llmbench.baseline.read import (

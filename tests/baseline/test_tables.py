@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, find_shipped_tables, read_file, read_recipes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from shipped_documents import DOCUMENTS, recipe, text_of
+from support.shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed
 from pytest_llmbench.core import metric_definitions

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import NOW, measurement
 from generator.__main__ import shipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builders import NOW, measurement
 
 from pytest_llmbench.baseline import write
 from pytest_llmbench.baseline.read import (

@@ -1,4 +1,5 @@
-"""What benchmarks/ingest.py compares does the same work: the same numbers come out of it, and what fails is told."""
+"""What benchmarks/speed/ingest.py compares does the same work: the same numbers come out of it, and what fails is
+told."""
 
 from __future__ import annotations
 
@@ -8,10 +9,9 @@ from collections import Counter
 from pathlib import Path
 from statistics import mean, stdev
 
-import ingest_logs
-import ingest_today
 import pytest
-from ingest import measured, reading, searches, shell
+from speed import ingest_logs, ingest_today
+from speed.ingest import measured, reading, searches, shell
 
 from pytest_llmbench.logs.log_reader import read_log
 

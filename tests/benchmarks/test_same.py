@@ -1,4 +1,5 @@
-"""The short form of benchmarks/same.py: what differs between two ways of reading is found, and nothing else."""
+"""The short form of benchmarks/equivalence/same.py: what differs between two ways of reading is found, and nothing
+else."""
 
 from __future__ import annotations
 

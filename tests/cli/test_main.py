@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_processes import UNREAD, Programs
-from nccl_traces import run as trace
-from remembered import document, nights, outcome
-from sessions import Moment, signal_at
+from support.forked_processes import UNREAD, Programs
+from support.nccl_traces import run as trace
+from support.remembered import document, nights, outcome
+from support.sessions import Moment, signal_at
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.history import queries, record

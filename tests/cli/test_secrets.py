@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from generator import write_run
-from nccl_traces import record, run
-from remembered import ID, document, outcome
+from support.nccl_traces import record, run
+from support.remembered import ID, document, outcome
 
 from pytest_llmbench.cli.main import _make_parser, main
 from pytest_llmbench.history.record import write

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
-from remembered import document, nights, outcome
+from support.remembered import document, nights, outcome
 
 from pytest_llmbench.comparison.compare_sides import choose_windows, compare_places
 from pytest_llmbench.comparison.comparison_records import ComparedSide, SidesCompared

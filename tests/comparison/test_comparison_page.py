@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from two_sides import NOW, result
+from support.two_sides import NOW, result
 
 from pytest_llmbench.comparison.comparison_page import render_sides
 from pytest_llmbench.comparison.comparison_text import describe, format_text

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import measurement
 from causes import Cell, simulate
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from support.builders import measurement
 
 from pytest_llmbench.comparison.comparison_records import (
     NODES,

@@ -50,7 +50,8 @@ def test_a_proxy_has_no_days_to_train() -> None:
     gpus=st.sampled_from([8, 64, 2048]),
 )
 def test_units_cancel(seconds: float, factor: int, gpus: int) -> None:
-    """Twice the GPUs with twice the batch: twice the throughput, the same utilization. Twice the time: half of both."""
+    """Twice the GPUs with twice the batch: twice the throughput, the same utilization. Twice the time: half of
+    both."""
     small, large = llama(gpus, 128), llama(gpus * factor, 128 * factor)
 
     def same(one: float, other: float) -> bool:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from harmless_texts import HARMLESS, SECOND_HARMLESS
-from secret_texts import draw_key, list_assigned, list_basic, list_blocks, list_second, list_tokens
+from support.harmless_texts import HARMLESS, SECOND_HARMLESS
+from support.secret_texts import draw_key, list_assigned, list_basic, list_blocks, list_second, list_tokens
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.redaction import Redactor, list_secret_values

@@ -9,9 +9,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from builders import BASELINE, at
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import BASELINE, at
 
 from pytest_llmbench.core.baseline_records import Architecture, Recording, Tolerance
 from pytest_llmbench.core.metric_definitions import METRICS

@@ -9,10 +9,9 @@ from dataclasses import replace
 from datetime import date
 from functools import cache
 
-import builders
-import nccl_traces
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
-from outcomes import killed, missing, slow, stray, told
+from support import builders, nccl_traces
+from support.outcomes import killed, missing, slow, stray, told
 
 from pytest_llmbench.baseline.documents import format_report, import_document, write_drafts
 from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults

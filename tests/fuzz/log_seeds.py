@@ -10,7 +10,7 @@ from generator import lines
 from generator.metadata import LAUNCHERS, metadata_text
 from generator.plan import Plan
 from generator.runs import own_job
-from log_strategies import FRAMEWORKS, write
+from support.log_strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_recipe
 from pytest_llmbench.logs.collect import STEP_MARKERS

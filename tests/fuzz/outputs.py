@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-import job_specs
 from fuzz.laws import empty_folder, refusals, require, require_printable, require_types, written
-from planned import planned
+from support import job_specs
+from support.planned import planned
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, JobStatus

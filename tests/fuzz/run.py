@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Run the command and return its exit status: 0, 1 with findings, 2 where it cannot run."""
-    sys.path[:0] = [str(ROOT / name) for name in (".", "tests/support", "tests", "examples")]
+    sys.path[:0] = [str(ROOT / name) for name in (".", "tests")]
     arguments, options = parser().parse_known_args()
     if arguments.inside:
         from fuzz.guided import run_inside

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-import event_files
-from compared import bits
 from fuzz.laws import Finding, empty_folder, make_path, refusals, require, require_printable, require_types, written
 from fuzz.log_seeds import logs, records
 from generator.bridge import COMMAND_TEXT, SCRIPT_TEXT, BridgeRun, make_configuration
-from log_laws import find_problems
+from support import event_files
+from support.compared import bits
+from support.log_laws import find_problems
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.baseline_records import RegexDialect

@@ -13,12 +13,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import builders
-import job_specs
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
 from fuzz.log_seeds import logs
-from log_laws import find_problems
-from remembered import document, outcome
+from support import builders, job_specs
+from support.log_laws import find_problems
+from support.remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError, LaunchError
 from pytest_llmbench.core.job_records import JobStatus

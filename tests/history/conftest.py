@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases import new_database, server
+from support.databases import new_database, server
 
 from pytest_llmbench.history.store import StoreLocation, locate_store
 

@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 from random import Random
 
-import builders
 import pytest
-from remembered import ID, document, outcome
+from support import builders
+from support.remembered import ID, document, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-from remembered import ID, document, outcome
 from sqlalchemy import inspect
+from support import builders
+from support.remembered import ID, document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import prune, queries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from remembered import START, document, outcome
+from support.remembered import START, document, outcome
 
 from pytest_llmbench.history import parts, queries
 from pytest_llmbench.history.record import write

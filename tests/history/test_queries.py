@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from remembered import ID, START, document, nights, outcome
 from sqlalchemy import delete, select, update
+from support import builders
+from support.remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.run_records import StoredRun

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-from remembered import ID, START, document, outcome
 from sqlalchemy import inspect
+from support import builders
+from support.remembered import ID, START, document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import nights, prune, queries, store, tables
@@ -78,7 +78,8 @@ def test_any_text_is_stored(place: StoreLocation) -> None:
 
 
 def test_session_added_late_does_not_replace_newer_verdicts(place: StoreLocation) -> None:
-    """What could not be stored at the time is kept, in its order: the newer verdict and log still stand for the run."""
+    """What could not be stored at the time is kept, in its order: the newer verdict and log still stand for the
+    run."""
     early = {**outcome(7.9, logs="1-aa"), "verdict": "INVALID", "reason": "incomplete"}
     write(place, document(outcome(7.5, logs="2-bb"), began=START + timedelta(hours=9)))
     assert write(place, document(early, began=START + timedelta(hours=1))) == 1
@@ -201,7 +202,7 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path[:0] = {path!r}
-from remembered import document, outcome
+from support.remembered import document, outcome
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import locate_store
 
@@ -233,7 +234,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
-from remembered import document, outcome
+from support.remembered import document, outcome
 from sqlalchemy import event
 from pytest_llmbench.history import record, store
 from pytest_llmbench.history.store import locate_store

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import builders
 import pytest
-from databases import missing, new_database, running
-from remembered import document, outcome
+from support import builders
+from support.databases import missing, new_database, running
+from support.remembered import document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries

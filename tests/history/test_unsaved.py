@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remembered import document, outcome
+from support.remembered import document, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError

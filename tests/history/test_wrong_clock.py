@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-from node_nights import launch
-from remembered import ID, START, document, outcome
+from support import builders
+from support.node_nights import launch
+from support.remembered import ID, START, document, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError

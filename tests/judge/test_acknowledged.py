@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 
 import pytest
-from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
+from support.builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recording, Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict

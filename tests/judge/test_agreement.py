@@ -1,4 +1,5 @@
-"""Where few steps decide, rounding is coarse, the error is unknown, or the runs of a baseline are of several levels."""
+"""Where few steps decide, rounding is coarse, the error is unknown, or the runs of a baseline are of several
+levels."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from builders import BASELINE, HISTORY, evidence, measurement, noisy
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import BASELINE, HISTORY, evidence, measurement, noisy
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Recording
 from pytest_llmbench.core.codes import Reason, Verdict

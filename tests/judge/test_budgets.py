@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import BASELINE, NOW, at, evidence, measurement, run
+from support.builders import BASELINE, NOW, at, evidence, measurement, run
 
 from pytest_llmbench.core.baseline_records import Budget
 from pytest_llmbench.core.codes import Reason, Verdict

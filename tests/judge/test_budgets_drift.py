@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
+from support.builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
 
 from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, BaselineKind, Recording, Window
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict

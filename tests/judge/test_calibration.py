@@ -1,4 +1,5 @@
-"""The short form of benchmarks/calibration.py: how often the engine is wrong on simulated fleets, with a fixed seed."""
+"""The short form of benchmarks/statistics/calibration.py: how often the engine is wrong on simulated fleets, with a
+fixed seed."""
 
 from __future__ import annotations
 

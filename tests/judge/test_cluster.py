@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import KEY, evidence, measurement, nights, noisy
-from estimates import make_estimate
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from support.builders import KEY, evidence, measurement, nights, noisy
+from support.estimates import make_estimate
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason, Verdict

@@ -6,9 +6,9 @@ import math
 from datetime import timedelta
 
 import pytest
-from builders import HISTORY, NOW, evidence, measurement, run
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import HISTORY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.formatting import format_exclude_option
 from pytest_llmbench.core.run_records import Measurement

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from builders import BASELINE, KEY, NOW, at, evidence, measurement
+from support.builders import BASELINE, KEY, NOW, at, evidence, measurement
 
 from pytest_llmbench.core.baseline_records import Baseline, Contradiction
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict

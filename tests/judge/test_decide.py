@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import ASSUMED, BASELINE, HISTORY, NOW, evidence, measurement, noisy, run
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import ASSUMED, BASELINE, HISTORY, NOW, evidence, measurement, noisy, run
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import BASELINE, measurement
+from support.builders import BASELINE, measurement
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, HISTORY, NOW, at, evidence, log, means_of, measurement, run, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import BASELINE, HISTORY, NOW, at, evidence, log, means_of, measurement, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recording, Window
 from pytest_llmbench.core.codes import Reason, Verdict

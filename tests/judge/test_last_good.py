@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import BASELINE, NOW, evidence, log, measurement, run, segment
+from support.builders import BASELINE, NOW, evidence, log, measurement, run, segment
 
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, Evidence, LastGoodRun, RunSource

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from builders import evidence, measurement, nights
+from support.builders import evidence, measurement, nights
 
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge import noise

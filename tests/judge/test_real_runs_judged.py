@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, evidence, log, run
-from shared_data import shared
+from support.builders import BASELINE, NOW, evidence, log, run
+from support.shared_data import shared
 
 from pytest_llmbench.baseline.write import make_recorded_baseline
 from pytest_llmbench.core import metric_definitions
@@ -75,8 +75,8 @@ def runs() -> Runs:
 
 
 def sound(segment: Segment) -> Segment:
-    """Return the part with what makes a run invalid repaired: a NaN or constant loss, a missing end, and what it states
-    of another configuration than the tests'. Its step times stay."""
+    """Return the part with what makes a run invalid repaired: a NaN or constant loss, a missing end, and what it
+    states of another configuration than the tests'. Its step times stay."""
     steps, count = segment.steps, len(segment.steps)
     unknown = np.full(count, np.nan)
     learning = {

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import HISTORY, NOW, evidence, measurement, nights, run
 
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.run_records import Measurement, Problem
@@ -113,7 +113,8 @@ def test_runs_of_one_day_measure_no_noise() -> None:
     ],
 )
 def test_three_consecutive_inconclusive_days_are_judged_together(factors: tuple[float, ...], verdict: Verdict) -> None:
-    """Only to a REGRESSION, where tonight's run does not meet the literal rule and each of the three could not tell."""
+    """Only to a REGRESSION, where tonight's run does not meet the literal rule and each of the three could not
+    tell."""
     newest, *older = (7.325 * factor for factor in factors)
     judgement = judge(evidence(measurement(newest), *nights(*older)))
     assert judgement.verdict is verdict

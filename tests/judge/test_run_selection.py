@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, HISTORY, NOW, evidence, measurement, nights, run
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import BASELINE, HISTORY, NOW, evidence, measurement, nights, run
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recording
 from pytest_llmbench.core.codes import Reason, Verdict

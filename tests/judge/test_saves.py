@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import measurement
+from support.builders import measurement
 
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints
 from pytest_llmbench.judge.saves import describe_saves

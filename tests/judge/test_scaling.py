@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import ASSUMED, BASELINE, at, evidence, measurement
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from support.builders import ASSUMED, BASELINE, at, evidence, measurement
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Configuration, Key

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import measurement
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_data import shared
+from support.builders import measurement
+from support.shared_data import shared
 
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.run_records import Measurement, Note

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from builders import KEY
+from support.builders import KEY
 
 from pytest_llmbench.judge.silence import find_rhythm, find_silences
 

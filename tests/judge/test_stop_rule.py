@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import product
 
 import pytest
-from builders import BASELINE, HISTORY, NOW, evidence, measurement, run
+from support.builders import BASELINE, HISTORY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict

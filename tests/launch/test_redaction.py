@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shipped_specs import CALLER, spec
+from support.shipped_specs import CALLER, spec
 
 from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from shared_data import shared
-from written_logs import nemo2
+from support.shared_data import shared
+from support.written_logs import nemo2
 
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.logs import checkpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from written_logs import bar, dll, dropped, maxtext_run, nemo2_run, parse, steps
+from support.written_logs import bar, dll, dropped, maxtext_run, nemo2_run, parse, steps
 
 from pytest_llmbench.core.log_records import ParsedLog
 

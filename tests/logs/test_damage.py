@@ -10,8 +10,8 @@ from itertools import chain
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_laws import find_problems
-from written_logs import bar, dll, maxtext, nemo2, nemo2_run, parse
+from support.log_laws import find_problems
+from support.written_logs import bar, dll, maxtext, nemo2, nemo2_run, parse
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs.log_reader import parse_blocks

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from compared import described
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_logs import bar, maxtext_run, nemo2, nemo2_run
+from support.compared import described
+from support.written_logs import bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.logs import dialect_reader
 from pytest_llmbench.logs.log_reader import parse_blocks

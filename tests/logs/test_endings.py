@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ending_lines import (
+from support.ending_lines import (
     CAUSES,
     END,
     FAKE,
@@ -18,8 +18,8 @@ from ending_lines import (
     TRACEBACK,
     WATCHDOG,
 )
-from shared_data import shared
-from written_logs import nemo2_log, nemo2_run, parse
+from support.shared_data import shared
+from support.written_logs import nemo2_log, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
-from event_files import event, event_file, scalar
-from written_logs import dropped, steps
+from support.event_files import event, event_file, scalar
+from support.written_logs import dropped, steps
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs.log_reader import read_log

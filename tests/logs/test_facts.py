@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shared_data import shared
-from written_logs import nemo2_run, parse
+from support.shared_data import shared
+from support.written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.logs import facts

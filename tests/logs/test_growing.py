@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from compared import described
 from generator import lines
-from written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
+from support.compared import described
+from support.written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError

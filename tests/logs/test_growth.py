@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from growth import LINEAR, measure_growth
+from support.growth import LINEAR, measure_growth
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import ParsedLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from written_logs import dropped, nemo2_run, parse, steps
+from support.written_logs import dropped, nemo2_run, parse, steps
 
 from pytest_llmbench.core.log_records import ParsedLog
 
@@ -118,7 +118,8 @@ LOSSES = [2 + 8 / (1 + step) for step in range(100)]
 
 @pytest.mark.parametrize("done", [10, 50, 90])
 def test_a_resumed_run_that_nothing_names_shows_in_the_mean_of_its_losses(done: int) -> None:
-    """Trainer divides the losses of the last steps by all steps; a console holds the last ones, a state all of them."""
+    """Trainer divides the losses of the last steps by all steps; a console holds the last ones, a state all of
+    them."""
     whole = f"{sum(LOSSES[done:]) / 100:.4f}"
     for printed in (LOSSES[done:], LOSSES):
         (doubt,) = doubts(parse(progress(printed) + bar(100, 100, "01:40") + summary("100.0", "1.0", whole)))

@@ -9,9 +9,9 @@ from itertools import chain, pairwise, repeat
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_damages import DAMAGES, ENCODINGS, HARMLESS
-from log_laws import PLACES, STEP, find_problems, list_steps, require_printed
-from log_strategies import FRAMEWORKS, NAMES, SUMMARIES, Written, write, written
+from support.log_damages import DAMAGES, ENCODINGS, HARMLESS
+from support.log_laws import PLACES, STEP, find_problems, list_steps, require_printed
+from support.log_strategies import FRAMEWORKS, NAMES, SUMMARIES, Written, write, written
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs.dialect_table import DIALECTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from written_logs import dropped, maxtext, maxtext_run, parse, steps
+from support.written_logs import dropped, maxtext, maxtext_run, parse, steps
 
 
 def test_line_of_the_document_gives_its_columns() -> None:

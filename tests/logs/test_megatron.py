@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_logs import dropped, parse, steps
+from support.builders import BASELINE, NOW, run
+from support.written_logs import dropped, parse, steps
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import ParsedLog, Steps

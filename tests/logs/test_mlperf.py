@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from generator.lines import mlperf_record, mlperf_step
-from shared_data import shared
-from written_logs import dropped, parse, steps
+from support.shared_data import shared
+from support.written_logs import dropped, parse, steps
 
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.logs.log_reader import read_log

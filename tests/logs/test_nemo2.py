@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from written_logs import dropped, nemo2, parse, steps
+from support.written_logs import dropped, nemo2, parse, steps
 
 DOCUMENT_LINE = (
     "Training epoch 0, iteration 49/49 | lr: 7.496e-06 | global_batch_size: 128 | global_step: 49 | "

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from log_strategies import FRAMEWORKS, Written, write
-from written_logs import dropped
+from support.log_strategies import FRAMEWORKS, Written, write
+from support.written_logs import dropped
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs.log_reader import parse_blocks

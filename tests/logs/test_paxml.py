@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from written_logs import dropped, parse, steps
+from support.written_logs import dropped, parse, steps
 
 HEAD = "I0411 15:03:26.866614 140737350317184 "
 INITIAL = HEAD + "executors.py:251] Model initial global_step={}\n"

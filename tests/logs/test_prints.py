@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from written_logs import dropped, steps
+from support.written_logs import dropped, steps
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import RegexDialect

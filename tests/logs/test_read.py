@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from written_logs import dropped, maxtext, maxtext_run, nemo2_run, parse, steps
+from support.written_logs import dropped, maxtext, maxtext_run, nemo2_run, parse, steps
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.dialect_reader import load_reader

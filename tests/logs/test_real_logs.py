@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.core.log_records import ParsedLog, Steps
 from pytest_llmbench.logs.log_reader import read_log
@@ -236,7 +236,8 @@ def test_second_line_of_newer_megatron_is_a_mean(name: str, second: int) -> None
 
 
 def test_omitted_loss_of_megatron_is_nan_unless_skipped() -> None:
-    """By eye: `grad norm: nan` without a loss in three lines; `number of skipped iterations:   1` in the last three."""
+    """By eye: `grad norm: nan` without a loss in three lines; `number of skipped iterations:   1` in the last
+    three."""
     steps = read_log(shared("logs/megatron/nan_grad_norm_excerpt.out")).segments[0].steps
     assert steps.has_loss.all()
     assert np.isnan([steps.loss, steps.grad_norm]).all()

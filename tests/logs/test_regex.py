@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from written_logs import dropped, nemo2_run, steps
+from support.written_logs import dropped, nemo2_run, steps
 
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 from pytest_llmbench.core.log_records import ParsedLog, Quote, Unread

@@ -16,10 +16,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from compared import described
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_logs import LOGS, LONG, nemo2_run
+from support.compared import described
+from support.written_logs import LOGS, LONG, nemo2_run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import ParsedLog

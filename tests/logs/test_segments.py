@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from written_logs import bar, dll, dropped, maxtext_run, nemo2, nemo2_log, nemo2_run, parse, steps
+from support.written_logs import bar, dll, dropped, maxtext_run, nemo2, nemo2_log, nemo2_run, parse, steps
 
 START = "[NeMo I 2025-03-07 22:33:59 x] Copying Trainer's 'max_steps' (50) to LR scheduler's 'max_steps'.\n"
 ELASTIC = "ining-demo/0   restart_count=1\n"

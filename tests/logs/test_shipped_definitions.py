@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shared_data import shared
-from written_logs import nemo2_run
+from support.shared_data import shared
+from support.written_logs import nemo2_run
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import ParsedLog

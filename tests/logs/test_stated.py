@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shared_data import shared
-from written_logs import nemo2_run, parse
+from support.shared_data import shared
+from support.written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.logs.growing import Growing

@@ -6,8 +6,8 @@ import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from shared_data import shared
-from written_logs import dropped, parse, steps
+from support.shared_data import shared
+from support.written_logs import dropped, parse, steps
 
 from pytest_llmbench.core.log_records import ParsedLog, Segment
 from pytest_llmbench.logs.log_reader import read_log

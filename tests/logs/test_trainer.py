@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from shared_data import shared
-from written_logs import dropped, parse, steps
+from support.shared_data import shared
+from support.written_logs import dropped, parse, steps
 
 from pytest_llmbench.logs.log_reader import read_log
 

@@ -8,7 +8,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 from generator import lines
-from written_logs import dropped, maxtext_run, nemo2, parse, steps
+from support.written_logs import dropped, maxtext_run, nemo2, parse, steps
 
 from pytest_llmbench.logs.step_records import count_digits
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from builders import BASELINE, NOW, log, run, segment, steps
-from written_logs import dropped, nemo2, nemo2_log, parse
-from written_logs import steps as steps_of
+from support.builders import BASELINE, NOW, log, run, segment, steps
+from support.written_logs import dropped, nemo2, nemo2_log, parse
+from support.written_logs import steps as steps_of
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import DroppedRecords, DropReason

@@ -14,7 +14,7 @@ import junit_xml  # noqa: F401
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
-from sessions import Judge, Judged, Write
+from support.sessions import Judge, Judged, Write
 
 import pytest_llmbench
 from pytest_llmbench.baseline import read

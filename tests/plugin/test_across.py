@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sessions import Judge, Judged, Write
+from support.sessions import Judge, Judged, Write
 
 FAMILY = [f"llama3.1_8b-25.04-h100-bf16-{gpus}" for gpus in (8, 16, 32, 64)]
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from bad_archives import PACKED
-from bad_files import KINDS
 from generator import write_run
-from sessions import Judge
+from support.bad_archives import PACKED
+from support.bad_files import KINDS
+from support.sessions import Judge
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.logs.sources import compressed, files

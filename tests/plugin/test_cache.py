@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from forked_processes import Programs
+from support.forked_processes import Programs
 
 from pytest_llmbench.logs.reading import cache as log_cache
 from pytest_llmbench.logs.reading import file_reader

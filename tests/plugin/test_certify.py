@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from generator.plan import STARTED
-from sessions import Judge, Write
+from support.sessions import Judge, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 LLAMA = "llama3.1_8b-25.04-h100-bf16-8"

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
-from sessions import Judge, Judged, Write
+from support.fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
+from support.sessions import Judge, Judged, Write
 
 from pytest_llmbench.baseline import write
 from pytest_llmbench.core.baseline_records import Baseline, Budget, Recording

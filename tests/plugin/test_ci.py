@@ -8,8 +8,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from outcomes import faults
-from sessions import Judge, Judged, Write
+from support.outcomes import faults
+from support.sessions import Judge, Judged, Write
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.report.document import PARTS

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fake_recipe import WELL, write_recipe
-from sessions import Judge, Judged
+from support.fake_recipe import WELL, write_recipe
+from support.sessions import Judge, Judged
 
 TOKEN, NEXT = "hf_53cr3t-of-m1ne", "hf_n3w-0f-t0day"
 

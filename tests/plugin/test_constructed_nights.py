@@ -15,10 +15,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from constructed import BF16, GROK, MAXTEXT, NEMO1, NEMO2, NEMO2_LAUNCHER, Site, of_steps, replace, rewrite, timed
 from generator.lines import megatron_line
-from own_baseline import LLAMA_8B, own_baseline
-from sessions import Judge, Judged
+from support.constructed import (
+    BF16,
+    GROK,
+    MAXTEXT,
+    NEMO1,
+    NEMO2,
+    NEMO2_LAUNCHER,
+    Site,
+    of_steps,
+    replace,
+    rewrite,
+    timed,
+)
+from support.own_baseline import LLAMA_8B, own_baseline
+from support.sessions import Judge, Judged
 
 from pytest_llmbench.core.baseline_records import Baseline
 
@@ -207,7 +219,8 @@ SLOW = {
 
 
 def metadata_say(old: str, new: str, *, alone: bool = False) -> Callable[[Site], object]:
-    """Return how a night is made whose metadata say something else than its folder, a day after a good one or alone."""
+    """Return how a night is made whose metadata say something else than its folder, a day after a good one or
+    alone."""
 
     def build(site: Site) -> None:
         if not alone:
@@ -277,7 +290,8 @@ FRAMEWORKS = {
 
 
 def file_is(change: Callable[[Path], object], *, only: bool = False) -> Callable[[Site], object]:
-    """Return how a night is made whose log is changed as a file, one day after a good one unless it is the only one."""
+    """Return how a night is made whose log is changed as a file, one day after a good one unless it is the only
+    one."""
 
     def build(site: Site) -> None:
         if not only:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from sessions import Judge, Judged
-from updated_container import AFTER, BEFORE, CONTAINERS, date, plan_nights, write_night
+from support.sessions import Judge, Judged
+from support.updated_container import AFTER, BEFORE, CONTAINERS, date, plan_nights, write_night
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.baseline_records import Baseline

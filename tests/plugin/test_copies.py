@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator import write_run
 from generator.plan import STARTED
-from sessions import Judge
+from support.sessions import Judge
 
 from pytest_llmbench.core.baseline_records import Baseline
 

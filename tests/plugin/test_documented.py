@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from generator import write_run
-from sessions import Judge
+from support.sessions import Judge
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sessions import Judge
-from titan_runs import write_run
+from support.sessions import Judge
+from support.titan_runs import write_run
 
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from generator.experiments import EXPERIMENTS, verdicts
-from sessions import Judge
+from support.sessions import Judge
 
 pytestmark = pytest.mark.wheel
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_recipe import WELL, write_recipe
-from sessions import Write, until
+from support.fake_recipe import WELL, write_recipe
+from support.sessions import Write, until
 
 pytestmark = pytest.mark.wheel
 

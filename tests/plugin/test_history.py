@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator import write_run
-from sessions import Judge, Judged, Write
+from support.sessions import Judge, Judged, Write
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.baseline_records import Baseline

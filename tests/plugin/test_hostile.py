@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_recipe import WELL, write_recipe
+from support.fake_recipe import WELL, write_recipe
 
 HURT = "touch $STAGE_PATH/hurt"
 VALUES = {

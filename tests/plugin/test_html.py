@@ -8,8 +8,8 @@ from pathlib import Path
 from shutil import make_archive
 
 import pytest
-from fake_recipe import write_recipe
-from sessions import Write
+from support.fake_recipe import write_recipe
+from support.sessions import Write
 
 pytestmark = pytest.mark.wheel
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sessions import Judge
+from support.sessions import Judge
 
 PLAIN = "-k=grok1_314b-25.05-gb200-bf16-128"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sessions import Judge, Judged, Write
+from support.sessions import Judge, Judged, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 

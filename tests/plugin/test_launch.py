@@ -7,10 +7,10 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from fake_recipe import WELL, write_recipe
-from forked_processes import Programs
-from outcomes import faults
-from sessions import Judge, Judged, until
+from support.fake_recipe import WELL, write_recipe
+from support.forked_processes import Programs
+from support.outcomes import faults
+from support.sessions import Judge, Judged, until
 
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from fake_recipe import write_recipe
 from generator import write_run
-from sessions import Judge, Judged
+from support.fake_recipe import write_recipe
+from support.sessions import Judge, Judged
 
 from pytest_llmbench.session.catalog import load
 from pytest_llmbench.session.settings import Settings

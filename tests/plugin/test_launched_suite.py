@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fake_recipe import WELL, write_recipe
-from sessions import Judge, Judged
+from support.fake_recipe import WELL, write_recipe
+from support.sessions import Judge, Judged
 
 NAME = "fake_8b-24.11-h100-bf16-8"
 SUITE = "config: {scale: 8, repeats: %d}\nworkloads: {h100: [{pretrain_fake_8b: {dtypes: [bf16]}}]}\n"

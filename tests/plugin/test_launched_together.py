@@ -8,9 +8,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fake_recipe import write_recipe
 from generator import write_run
-from sessions import Judge, Judged
+from support.fake_recipe import write_recipe
+from support.sessions import Judge, Judged
 
 from pytest_llmbench.session.catalog import load
 from pytest_llmbench.session.settings import Settings

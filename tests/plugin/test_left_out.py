@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generator import write_run
-from sessions import Judge
+from support.sessions import Judge
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.plugin import session

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_bridge_run
-from sessions import Judge, Judged
+from support.sessions import Judge, Judged
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline

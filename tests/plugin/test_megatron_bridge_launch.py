@@ -1,5 +1,5 @@
-"""What launches the rows of the tables of Megatron-Bridge: the command of each, as the documents and the scripts of its
-release have it, refusals with their reason, and the run that such a launch leaves."""
+"""What launches the rows of the tables of Megatron-Bridge: the command of each, as the documents and the scripts of
+its release have it, refusals with their reason, and the run that such a launch leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_bridge_run
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline, Key

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from generator import write_run
 from generator.plan import STARTED
-from sessions import Judge
+from support.sessions import Judge
 
 from pytest_llmbench.core.baseline_records import Baseline
 

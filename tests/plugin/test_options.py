@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from generator import write_run
-from sessions import Judge, Write
+from support.sessions import Judge, Write
 
 from pytest_llmbench.core.baseline_records import Baseline
 

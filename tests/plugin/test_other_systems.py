@@ -1,4 +1,5 @@
-"""Where Linux's own calls are missing: runs are read and judged as on Linux, a launch is refused, and so is Windows."""
+"""Where Linux's own calls are missing: runs are read and judged as on Linux, a launch is refused, and so is
+Windows."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (pytester forgets what a session imports)
-from sessions import Judge, Write
+from support.sessions import Judge, Write
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core import runtime

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from next_night import make_next_night, rename
-from sessions import Judge
-from shared_data import shared
-from titan_runs import MESH, START, write_run
+from support.next_night import make_next_night, rename
+from support.sessions import Judge
+from support.shared_data import shared
+from support.titan_runs import MESH, START, write_run
 
 from pytest_llmbench.baseline.read import read_recipe
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from event_files import argument, event, event_file
-from event_files import run as write_events
-from sessions import Judge, Write
+from support.event_files import argument, event, event_file
+from support.event_files import run as write_events
+from support.sessions import Judge, Write
 
 from pytest_llmbench.core.baseline_records import Baseline
 

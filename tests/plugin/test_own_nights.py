@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from own_runs import ARGUMENTS, OwnRun, Text, changed, deepspeed, maxtext, megatron, nanotron, titan, trainer
-from own_runs import write as write_run
-from sessions import Judge, Judged
+from support.own_runs import ARGUMENTS, OwnRun, Text, changed, deepspeed, maxtext, megatron, nanotron, titan, trainer
+from support.own_runs import write as write_run
+from support.sessions import Judge, Judged
 
 Change = Callable[[OwnRun], OwnRun]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from generator import write_run
 from generator.plan import STARTED
-from sessions import Judge, Judged
+from support.sessions import Judge, Judged
 
 from pytest_llmbench.core.baseline_records import Baseline
 

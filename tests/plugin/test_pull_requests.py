@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sessions import Write
+from support.sessions import Write
 
 BF16 = "grok1_314b-25.05-gb200-bf16-128"
 

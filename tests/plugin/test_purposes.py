@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
-from sessions import Judge, Judged
+from support.fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
+from support.sessions import Judge, Judged
 
 CONFIGURATION = "fake_8b-24.11-h100-bf16-8"
 HERE = "stage/results/24.11/bf16/8b/8"
@@ -218,5 +218,6 @@ def test_later_such_a_run_is_not_judged_for_its_speed(
     value = f"={checkpoint(pytester.path)}" if option == "--llmb-load-checkpoint" else ""
     launch(f"{option}{value}", behaviour=f"{PURPOSED}steps 1.3")
     told = judged("-k", "fake", "--llmb-logs=.llmbench/jobs")
-    assert (told.statuses, told.ret) == ({CONFIGURATION: "skipped"}, pytest.ExitCode.TESTS_FAILED)  # nothing was judged
+    # nothing was judged
+    assert (told.statuses, told.ret) == ({CONFIGURATION: "skipped"}, pytest.ExitCode.TESTS_FAILED)
     assert told.described[CONFIGURATION]["reason"] == "only-not-comparable"

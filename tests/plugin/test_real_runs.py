@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from own_baseline import LLAMA_8B, own_baseline
-from sessions import Judge
-from shared_data import shared
+from support.own_baseline import LLAMA_8B, own_baseline
+from support.sessions import Judge
+from support.shared_data import shared
 
 BRAHMAI_4B = "hidden_size: 2560, attention_heads: 8, query_groups: 4, ffn_size: 10240, vocabulary_size: 262144"
 

@@ -1,4 +1,5 @@
-"""A recipe that only its owner's file describes is recorded and judged from then on, with the options that are told."""
+"""A recipe that only its owner's file describes is recorded and judged from then on, with the options that are
+told."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from own_baseline import LLAMA_8B, own_baseline
-from sessions import Judge
+from support.own_baseline import LLAMA_8B, own_baseline
+from support.sessions import Judge
 
 STEPS = "".join(f"it {step} loss=2.5 {12270 + step % 3} ms/step\n" for step in range(1, 51))
 

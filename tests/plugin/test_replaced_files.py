@@ -1,4 +1,5 @@
-"""Sessions and the files that their users named: nothing of theirs is overwritten, nothing written is read as a run."""
+"""Sessions and the files that their users named: nothing of theirs is overwritten, nothing written is read as a
+run."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from sessions import Judge, Write
+from support.sessions import Judge, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (pytester forgets what a session imports)
-from fake_recipe import write_recipe
 from generator import write_run
-from sessions import Judge
+from support.fake_recipe import write_recipe
+from support.sessions import Judge
 
 from pytest_llmbench.core.baseline_records import Baseline
 

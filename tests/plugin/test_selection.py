@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sessions import Judge
+from support.sessions import Judge
 
 import pytest_llmbench
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sessions import Judge, Write
+from support.sessions import Judge, Write
 
 from pytest_llmbench.runs.measure import validity
 from pytest_llmbench.session import selftest

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_recipe import WELL, write_recipe
-from forked_processes import CLOSED_TERMINAL, UNREAD, Programs
-from sessions import Moment, Write, signal_at
+from support.fake_recipe import WELL, write_recipe
+from support.forked_processes import CLOSED_TERMINAL, UNREAD, Programs
+from support.sessions import Moment, Write, signal_at
 
 from pytest_llmbench.baseline import write as baseline_write
 from pytest_llmbench.history import queries, record

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from node_nights import store_nights
-from sessions import Judge, Judged, Write
+from support.node_nights import store_nights
+from support.sessions import Judge, Judged, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 HISTORY = "--llmb-history=h.db"
@@ -32,7 +32,8 @@ def logs(generated: Write) -> str:
 def test_a_named_node_is_red_in_an_item_of_its_own(
     judged: Judge, logs: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the runs that show it and what leaves it out; it follows a selection of a configuration that it is about."""
+    """With the runs that show it and what leaves it out; it follows a selection of a configuration that it is
+    about."""
     store_nights(pytester.path / "h.db", {7: 0.1})
     capsys.readouterr()
     session = judged(logs, HISTORY, "-k", GROK, "--llmb-json=all.json", "--junitxml=junit.xml")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from generator import write_run
-from titan_runs import write_run as write_titan_run
+from support.titan_runs import write_run as write_titan_run
 
 from pytest_llmbench.core.baseline_records import Baseline
 

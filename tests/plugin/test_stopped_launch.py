@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from fake_recipe import WELL, write_recipe
-from sessions import Moment, signal_at
+from support.fake_recipe import WELL, write_recipe
+from support.sessions import Moment, signal_at
 
 from pytest_llmbench.core import stop_signals
 from pytest_llmbench.launch.follow import Engine

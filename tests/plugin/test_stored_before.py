@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from fake_recipe import WELL, write_recipe
-from sessions import Judge
+from support.fake_recipe import WELL, write_recipe
+from support.sessions import Judge
 
 from pytest_llmbench.cli import main as cli
 

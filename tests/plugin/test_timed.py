@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from outcomes import faults
-from own_baseline import LLAMA_8B, own_baseline
-from sessions import Judge, Write
+from support.outcomes import faults
+from support.own_baseline import LLAMA_8B, own_baseline
+from support.sessions import Judge, Write
 
 from pytest_llmbench.cli.main import main
 

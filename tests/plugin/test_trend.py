@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generator import write_run
-from sessions import Judge, Judged, Write
+from support.sessions import Judge, Judged, Write
 
 from pytest_llmbench.core.baseline_records import Baseline
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_baseline import LLAMA_8B, own_baseline
-from sessions import Judge
+from support.own_baseline import LLAMA_8B, own_baseline
+from support.sessions import Judge
 
 Told = Mapping[str, Any]
 JudgedAt = Callable[..., Told]

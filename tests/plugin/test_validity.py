@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from own_baseline import LLAMA_8B, own_baseline
-from sessions import Judge, Judged, Write
+from support.own_baseline import LLAMA_8B, own_baseline
+from support.sessions import Judge, Judged, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 GROK_FP8 = "grok1_314b-25.05-gb200-fp8-128"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sessions import Judge
+from support.sessions import Judge
 
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file

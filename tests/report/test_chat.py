@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from builders import NOW
-from outcomes import doubtful, killed, missing, slow, stray, told
+from support.builders import NOW
+from support.outcomes import doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.runtime import read_job_url
 from pytest_llmbench.report.document import SessionEnding, make_document

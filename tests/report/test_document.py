@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import KEY, NOW
 from jsonschema import Draft202012Validator
-from outcomes import SCHEMA, check, doubtful, faults, killed, missing, slow, stray, told
+from support.builders import KEY, NOW
+from support.outcomes import SCHEMA, check, doubtful, faults, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.errors import ReportError

@@ -11,7 +11,7 @@ import pytest
 from cmarkgfm.cmark import Options
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import check, doubtful, killed, missing, slow, stray, told
+from support.outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import explain

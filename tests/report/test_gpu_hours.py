@@ -11,8 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from builders import KEY, NOW, evidence, log, run, segment, steps
-from outcomes import faults, told
+from support.builders import KEY, NOW, evidence, log, run, segment, steps
+from support.outcomes import faults, told
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import JobCost, LaunchedJob, Loss, PlannedHours, Purpose

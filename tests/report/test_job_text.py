@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
+from support.builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind
 from pytest_llmbench.core.codes import Reason, Verdict

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 import xmlschema
-from builders import KEY, NOW, evidence, measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import check, missing, stray, told
+from support.builders import KEY, NOW, evidence, measurement
+from support.outcomes import check, missing, stray, told
 
 from pytest_llmbench.core.codes import NoteCode, Reason
 from pytest_llmbench.core.job_records import LaunchedJob, Purpose

@@ -10,9 +10,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from jsonschema import Draft202012Validator
-from outcomes import FOLDER, SCHEMA
+from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from support.outcomes import FOLDER, SCHEMA
 
 from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, LastGoodRun, RunSource
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
-from written_archives import archive
+from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from support.written_archives import archive
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import BASELINE, NOW, evidence, log, run, segment, steps
-from growth import LINEAR, measure_growth
-from outcomes import FOLDER, stray
+from support.builders import BASELINE, NOW, evidence, log, run, segment, steps
+from support.growth import LINEAR, measure_growth
+from support.outcomes import FOLDER, stray
 
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge

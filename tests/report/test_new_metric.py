@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 
 from pytest_llmbench.core.metric_definitions import METRICS, Definition
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from builders import NOW
-from outcomes import told
+from support.builders import NOW
+from support.outcomes import told
 
 from pytest_llmbench.report import html, junit
 from pytest_llmbench.report.document import SessionEnding, make_document, render

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import check, doubtful, killed, missing, slow, stray, told
+from support.outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.report.explain import count_columns, explain, wrap

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Ending, EndingCode, Quote

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import NOW
-from outcomes import check, faults, missing, slow, told
+from support.builders import NOW
+from support.outcomes import check, faults, missing, slow, told
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.outcome_records import Caution, CautionCode, Check, CheckKind, Finding, Status

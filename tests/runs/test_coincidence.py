@@ -1,4 +1,5 @@
-"""How probable it is that two runs print the same steps: no honest pair is a copy, and every copy of fine digits is."""
+"""How probable it is that two runs print the same steps: no honest pair is a copy, and every copy of fine digits
+is."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import log, run, segment, steps, without
+from support.builders import log, run, segment, steps, without
 
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.runs.coincidence import CERTAIN, PrintedSteps, estimate_chance, find_shared_steps, hash_steps

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from builders import KEY, NOW, log, run, segment
+from support.builders import KEY, NOW, log, run, segment
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.run_records import Clock, Dating, Remains, Run

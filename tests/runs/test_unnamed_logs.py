@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from builders import BASELINE
-from written_logs import maxtext, maxtext_run
+from support.builders import BASELINE
+from support.written_logs import maxtext, maxtext_run
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recipe, RunMatch
 from pytest_llmbench.core.run_records import UnnamedFiles

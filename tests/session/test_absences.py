@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import KEY, NOW, evidence, measurement, run
+from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import Case, CautionCode, Silence

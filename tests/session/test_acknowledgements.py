@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from builders import KEY
+from support.builders import KEY
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError

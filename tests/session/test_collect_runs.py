@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
-from own_runs import OwnRun, Text, maxtext, megatron, titan
-from shared_data import shared
+from support.own_runs import OwnRun, Text, maxtext, megatron, titan
+from support.shared_data import shared
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.session.catalog import Catalog, load

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from builders import BASELINE, KEY, NOW, run
+from support.builders import BASELINE, KEY, NOW, run
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.run_records import Measurement

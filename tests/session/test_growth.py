@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from growth import LINEAR, measure_growth
+from support.growth import LINEAR, measure_growth
 
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.collect_runs import ingest

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import BASELINE, KEY, NOW, evidence, log, noisy, run, segment
-from remembered import START, document, outcome
+from support.builders import BASELINE, KEY, NOW, evidence, log, noisy, run, segment
+from support.remembered import START, document, outcome
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Verdict

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from builders import BASELINE
-from written_logs import maxtext as step_line
+from support.builders import BASELINE
+from support.written_logs import maxtext as step_line
 
 from pytest_llmbench.core.baseline_records import Baseline, Recipe, RunMatch
 from pytest_llmbench.session.catalog import Catalog

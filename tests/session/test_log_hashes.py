@@ -12,7 +12,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from written_archives import archive
+from support.written_archives import archive
 
 from pytest_llmbench.logs.log_reader import LARGE, WHOLE, read_log
 from pytest_llmbench.logs.sources import files

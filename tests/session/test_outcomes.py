@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import KEY, NOW, evidence, measurement, run
+from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement, RequiredRuns

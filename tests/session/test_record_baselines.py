@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import KEY, NOW, measurement, run
 from generator import write_run
 from generator.__main__ import shipped
 from scipy import stats
+from support.builders import KEY, NOW, measurement, run
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.baseline.write import lock_folder

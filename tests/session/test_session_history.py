@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-from remembered import ID, START, document, nights, outcome
+from support import builders
+from support.remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.judgement_records import Look

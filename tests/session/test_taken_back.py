@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from builders import KEY, NOW, evidence, measurement, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.judgement_records import DailyRun, Judgement, LevelChange, Noise
@@ -48,7 +48,8 @@ class Seen(NamedTuple):
 
 
 def nights(levels: Sequence[float], each: int = EACH) -> list[DailyRun]:
-    """Return nights at these levels (logarithms over the baseline), with a spread of 0.1 %; the last one is tonight."""
+    """Return nights at these levels (logarithms over the baseline), with a spread of 0.1 %; the last one is
+    tonight."""
     values = np.repeat(levels, each) + 0.001 * np.random.default_rng(3).standard_normal(len(levels) * each)
     first = NOW - timedelta(days=len(values) - 1)
     return [DailyRun(first + timedelta(days=day), 7.325 * math.exp(value)) for day, value in enumerate(values.tolist())]

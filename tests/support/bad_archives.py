@@ -10,10 +10,9 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 
-from bad_files import GZ, LINES, LOG, STEPS, Write, empty_folder, fifo, file, link, patch, sparse
-from written_archives import END, archive, special
-
 from pytest_llmbench.logs.sources.zstd import zstd
+from support.bad_files import GZ, LINES, LOG, STEPS, Write, empty_folder, fifo, file, link, patch, sparse
+from support.written_archives import END, archive, special
 
 NEST = f"run_3/{LOG}"
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from event_files import event, frame, scalar
+from support.event_files import event, frame, scalar
 
 Write = Callable[[Path], object]
 """Write something into a folder of its own."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from compared import bits
-from reading_places import reading_of, write_runs
-
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.logs.reading.cache import LogCache
 from pytest_llmbench.logs.reading.codec import FileReading
+from support.compared import bits
+from support.reading_places import reading_of, write_runs
 
 
 class Places:

@@ -1,4 +1,4 @@
-"""A real Slurm for the tests, started by tests/slurm/cluster."""
+"""A real Slurm for the tests, started by tests/integration/slurm/cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "slurm" / "cluster"
+SCRIPT = Path(__file__).parents[1] / "integration" / "slurm" / "cluster"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sbatch", "sacct")
 PORTS = range(10_000, 20_000, 100)
 """Below the ports that Linux hands out by itself. A cluster uses a hundred of them; the first is the claim on them."""
@@ -114,7 +114,8 @@ class Cluster:
 
 @contextmanager
 def running(database: bool = True, nodes: int = 4, gpu_type: str = "") -> Iterator[Cluster]:
-    """Start a cluster of its own and stop it, even if this process is killed: the script waits for the end of stdin."""
+    """Start a cluster of its own and stop it, even if this process is killed: the script waits for the end of
+    stdin."""
     with ExitStack() as stack:
         port, claim = _claimed_ports()
         stack.enter_context(claim)
@@ -145,7 +146,9 @@ def missing() -> str:
     """Return which programs of a cluster are not installed here, empty where it can be started."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
-    return f"needs Slurm, but {', '.join(absent)} is not installed: tests/slurm/cluster install" * bool(absent)
+    return f"needs Slurm, but {', '.join(absent)} is not installed: tests/integration/slurm/cluster install" * bool(
+        absent
+    )
 
 
 def _claimed_ports() -> tuple[int, socket.socket]:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests, started by tests/support/postgresql/server."""
+"""A real PostgreSQL for the tests, started by tests/integration/postgresql/server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "postgresql" / "server"
+SCRIPT = Path(__file__).parents[1] / "integration" / "postgresql" / "server"
 MEMORY = Path("/dev/shm")  # noqa: S108 (the folder in it has a random name)
 FREE_BYTES = 2**30
 """For four servers: 60 MB each, and 12 MB for each database in use."""
@@ -27,7 +27,7 @@ def missing() -> str:
     absent = [name for name in programs if not shutil.which(name, path=path)]
     if not absent:
         return ""
-    return f"needs PostgreSQL, but {', '.join(absent)} is not installed: tests/support/postgresql/server install"
+    return f"needs PostgreSQL, but {', '.join(absent)} is not installed: tests/integration/postgresql/server install"
 
 
 @contextmanager
@@ -69,7 +69,8 @@ def server() -> Iterator[Path]:
 
 @contextmanager
 def new_database(folder: Path) -> Iterator[str]:
-    """Make an empty database, give its URL, and drop it: all of a session take a GB, and 20 s to delete from a disk."""
+    """Make an empty database, give its URL, and drop it: all of a session take a GB, and 20 s to delete from a
+    disk."""
     name = f"h{uuid.uuid4().hex}"
     _execute(folder, f"CREATE DATABASE {name}")
     try:

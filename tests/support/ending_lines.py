@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from written_logs import nemo2_run
+from support.written_logs import nemo2_run
 
 END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 FAKE = "llmb_install/workloads/pretrain_fakecfg/experiments/pretrain_fakecfg_8b_bf16_"

@@ -1,4 +1,5 @@
-"""Processes of `llmbench` and of pytest that end as Python ends, each forked from one that has imported the package."""
+"""Processes of `llmbench` and of pytest that end as Python ends, each forked from one that has imported the
+package."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ class ForkedSession:
         output: Path,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Start pytest with these arguments in a folder; what it prints is added to `output`. `prepare` runs before."""
+        """Start pytest with these arguments in a folder; what it prints is added to `output`. `prepare` runs
+        before."""
         target = (tuple(arguments), folder, dict(environment), output, prepare)
         self._process = _FORKING.Process(target=_run_session, args=target)
         self._process.start()

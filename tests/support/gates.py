@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from clusters import Cluster
-from forked_sessions import ForkedSession, poll_quickly
+from support.clusters import Cluster
+from support.forked_sessions import ForkedSession, poll_quickly
 
 
 class Gate:

@@ -1,7 +1,7 @@
 """What happens to logs: cut off, torn, lost, repeated, mixed with other text; each a strategy for the bytes of a log.
 
-Left out is what nobody can tell from a log that is whole: a number that lost digits in its middle, and two records that
-were cut and glued at one column (see docs/parsing.md, "What cannot be told").
+Left out is what nobody can tell from a log that is whole: a number that lost digits in its middle, and two records
+that were cut and glued at one column (see docs/parsing.md, "What cannot be told").
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hypothesis import strategies as st
-from log_strategies import Written
+
+from support.log_strategies import Written
 
 Damage = Callable[[Written], st.SearchStrategy[bytes]]
 

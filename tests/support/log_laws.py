@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from log_strategies import Written
 
 from pytest_llmbench.core.log_records import ParsedLog
+from support.log_strategies import Written
 
 STEP = tuple[int, float, float]
 PLACES = 9

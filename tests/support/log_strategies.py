@@ -74,8 +74,8 @@ class Written:
 class Framework:
     """How one framework writes: the text of a step after the one before it, and what that text says.
 
-    numbered: whether a line says its step. start: a line that a process begins with, empty where the reader knows none.
-    prefixes: what the lines of one and of several ranks begin with. first: numbers that a run can begin with.
+    numbered: whether a line says its step. start: a line that a process begins with, empty where the reader knows
+    none. prefixes: what the lines of one and of several ranks begin with. first: numbers that a run can begin with.
     less, between: what else a run's lines may be read as where others are lost, as steps and as times.
     """
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import log, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import Reason
@@ -28,6 +27,7 @@ from pytest_llmbench.session.collect_runs import IngestedRuns
 from pytest_llmbench.session.evaluate import evaluate_runs
 from pytest_llmbench.session.outcomes import decide_outcomes
 from pytest_llmbench.session.settings import Settings
+from support.builders import log, run, segment, steps
 
 NOW = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)
 

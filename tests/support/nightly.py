@@ -9,15 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import builders
-from remembered import document, outcome
-
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
+from support import builders
+from support.remembered import document, outcome
 
 FP8 = replace(builders.KEY, dtype="fp8")
-# The newest night's run is of 2 o'clock, its session of 5, which was less than a day ago when this module was imported.
+# The newest night's run is of 2 o'clock, its session of 5, which was less than a day ago when this module was
+# imported.
 LAST = (datetime.now(UTC) - timedelta(hours=5)).replace(hour=2, minute=0, second=0, microsecond=0)
 
 

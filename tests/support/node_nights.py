@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from remembered import START, document, outcome
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
+from support.remembered import START, document, outcome
 
 NODES, OF_A_JOB = 32, 8
 CV = 0.004

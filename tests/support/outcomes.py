@@ -7,7 +7,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from jsonschema import Draft202012Validator
 
 from pytest_llmbench.core.codes import Reason, Verdict
@@ -15,6 +14,7 @@ from pytest_llmbench.core.outcome_records import Case, Check, CheckKind, Outcome
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 from pytest_llmbench.runs.measure.measurement import measure
+from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 
 FOLDER = Path("/runs")
 

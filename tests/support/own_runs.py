@@ -42,8 +42,8 @@ ARGUMENTS: Mapping[str, object] = {
 class OwnRun:
     """A run: how long each step takes, what happens between steps, and what its log prints besides.
 
-    `slower(step)` multiplies the time of a step; `gaps` are seconds that pass before a step and belong to none, `lines`
-    what is printed there; `loss`, `norm`, `rate` and `skipped` are functions of the step.
+    `slower(step)` multiplies the time of a step; `gaps` are seconds that pass before a step and belong to none,
+    `lines` what is printed there; `loss`, `norm`, `rate` and `skipped` are functions of the step.
     """
 
     seconds: float = 2.0

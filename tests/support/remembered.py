@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import builders
-
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
@@ -18,6 +16,7 @@ from pytest_llmbench.history import record
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.runs.measure.run_metrics import make_metric
+from support import builders
 
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)
 ID = builders.KEY.id

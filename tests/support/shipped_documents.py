@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from shared_data import shared
-
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
 from pytest_llmbench.core.baseline_records import Recipe
+from support.shared_data import shared
 
 DOCUMENTS = {
     "grok1/24.11": "000_e0e04c4c085ed8d6.txt",

@@ -1,8 +1,8 @@
 """Nights before and after an update of the container that made some configurations slower.
 
 The step times are those that github.com/NVIDIA-NeMo/NeMo/issues/14911 gives for Nemotron4 340B under nemo:25.07.01 and
-nemo:25.09. It tells neither the number of GPUs nor a spread: 128 GPUs, 0.2 % from night to night and 0.2 % from step to
-step are assumptions of this file.
+nemo:25.09. It tells neither the number of GPUs nor a spread: 128 GPUs, 0.2 % from night to night and 0.2 % from step
+to step are assumptions of this file.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from written_logs import parse
+from support.written_logs import parse
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core.flops import count_model_flops

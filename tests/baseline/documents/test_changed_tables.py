@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.baseline.documents.document_configurations import (
     DocumentConfigurations,

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.baseline.documents import ImportedDocument, import_document
 from pytest_llmbench.baseline.documents.document_configurations import (

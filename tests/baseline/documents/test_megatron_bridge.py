@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.baseline.documents import import_document, select_release, write_drafts
 from pytest_llmbench.baseline.documents.document_configurations import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_specs import START, Clock, ended, job_spec, running, waiting
+from support.job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState

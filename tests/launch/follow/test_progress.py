@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_specs import START, Clock, ended, job, running, waiting
+from support.job_specs import START, Clock, ended, job, running, waiting
 
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.follow.progress import Progress, format_duration, summarize

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_specs import START, ended, job, job_spec, running, waiting
+from support.job_specs import START, ended, job, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
 from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits, StallPlace

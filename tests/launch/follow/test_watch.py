@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from job_specs import START, ended, job, job_spec, running, waiting
+from support.job_specs import START, ended, job, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, Purpose
 from pytest_llmbench.core.stall_limits import LogProgress, StallLimits
@@ -70,7 +70,8 @@ STILL = "stood still for 20 min after step 5/50 (x.out)"
 
 
 def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
-    """Slurm says that the user did it, who is us: both jobs say why, the allocation first, as it is asked for first."""
+    """Slurm says that the user did it, who is us: both jobs say why, the allocation first, as it is asked for
+    first."""
     watch = Watch(Limits(stalls=StallLimits(600.0)), lambda _job: (5, 50, 1.0))
     held, run = hold(tmp_path)
     log = LogProgress(Path("/logs/x.out"), steps=5, marks=(5,))

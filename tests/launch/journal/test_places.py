@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from job_specs import START
+from support.job_specs import START
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch.journal import Journal, places

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from job_specs import job_spec
-from planned import FACTS
+from support.job_specs import job_spec
+from support.planned import FACTS
 
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.preflight.allocation import AllocationPlan, place_run, plan_allocation

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from planned import planned
+from support.planned import planned
 
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.preflight.plan import (

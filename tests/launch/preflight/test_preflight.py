@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from planned import FACTS, Python, machine, planned, program
+from support.planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck, Purpose

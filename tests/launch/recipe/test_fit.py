@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from shipped_specs import CALLER, baseline, facts, recipe, spec
+from support.shipped_specs import CALLER, baseline, facts, recipe, spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Checkpointing, Cluster, Command, InstalledRecipe, Profiling, Purpose
@@ -221,7 +221,8 @@ def test_the_number_of_nodes(name: str, ending: str, per_node: int, nodes: int) 
 def test_unmeasured_job_may_make_fewer_steps(
     name: str, purpose: Purpose, environment: dict[str, str], steps: int
 ) -> None:
-    """As the launch scripts of these releases set the number of steps. A profile of Nemotron 4 does not end the run."""
+    """As the launch scripts of these releases set the number of steps. A profile of Nemotron 4 does not end the
+    run."""
     assert count_steps(recipe(name).baselines[0], facts(name), purpose, environment) == steps
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shipped_specs import CALLER, CLUSTER, baseline, facts, spec
+from support.shipped_specs import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Purpose

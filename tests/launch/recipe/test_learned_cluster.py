@@ -1,4 +1,5 @@
-"""The cluster that Slurm describes: which GPUs and partition count, and the file that says where each value is from."""
+"""The cluster that Slurm describes: which GPUs and partition count, and the file that says where each value is
+from."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from job_specs import job_spec
+from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import Cluster, Purpose
 from pytest_llmbench.launch.recipe.node_check import build_node_check

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import BASELINE
-from planned import FACTS
+from support.builders import BASELINE
+from support.planned import FACTS
 
 from pytest_llmbench.core.baseline_records import Configuration, Key
 from pytest_llmbench.core.errors import LaunchError

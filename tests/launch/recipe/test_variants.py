@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_specs import job_spec
+from support.job_specs import job_spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, LaunchFacts

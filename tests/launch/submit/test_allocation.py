@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from job_specs import START, ended, job_spec, running, waiting
+from support.job_specs import START, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.journal import Journal
@@ -248,7 +248,8 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
     ],
 )
 def test_failed_step_of_an_allocation_is_assigned(held: Held, steps: list[StepStatus], worst: str, told: str) -> None:
-    """One that SIGTERM ended was left behind by the run; a failed step that accounting does not have is of this run."""
+    """One that SIGTERM ended was left behind by the run; a failed step that accounting does not have is of this
+    run."""
     status = describe_run(
         held.job, RunMarks(BEGUN, UNTIL, 0), running(derived_exit_code=worst), cast("Slurm", FakeSlurm(*steps))
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from job_specs import job_spec
+from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.launch.journal import Journal

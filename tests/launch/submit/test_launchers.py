@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from job_specs import START, job_spec
+from support.job_specs import START, job_spec
 
 from pytest_llmbench.baseline.launch_schema import LAUNCHERS
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sessions import until
+from support.sessions import until
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch.submit.process import (

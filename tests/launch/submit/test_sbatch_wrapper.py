@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from job_specs import START, job_spec
+from support.job_specs import START, job_spec
 
 from pytest_llmbench.core.job_records import Job
 from pytest_llmbench.launch.journal import Journal

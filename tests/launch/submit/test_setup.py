@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from job_specs import Clock
-from planned import FACTS, machine, program
+from support.job_specs import Clock
+from support.planned import FACTS, machine, program
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.cli.main import main

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_specs import job
+from support.job_specs import job
 
 from pytest_llmbench.launch.submit.submissions import (
     Submission,

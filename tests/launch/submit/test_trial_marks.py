@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from job_specs import job, job_spec
+from support.job_specs import job, job_spec
 
 from pytest_llmbench.core.job_records import Job, Purpose
 from pytest_llmbench.launch.submit import Scheduler

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cached_places import Places
+from support.cached_places import Places
 
 from pytest_llmbench.logs.reading import cache as log_cache
 from pytest_llmbench.logs.reading import file_reader

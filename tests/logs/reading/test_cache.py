@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cached_places import Places
-from reading_places import reading_of
+from support.cached_places import Places
+from support.reading_places import reading_of
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError

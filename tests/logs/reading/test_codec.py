@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compared import bits
 from hypothesis import given
 from hypothesis import strategies as some
-from shared_data import shared
+from support.compared import bits
+from support.shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import (

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cached_places import Places
-from reading_places import write_runs
+from support.cached_places import Places
+from support.reading_places import write_runs
 
 from pytest_llmbench.core.log_records import (
     NO_QUOTE,

@@ -13,9 +13,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from compared import bits
-from reading_places import reading_of, write_runs
-from sessions import until
+from support.compared import bits
+from support.reading_places import reading_of, write_runs
+from support.sessions import until
 
 from pytest_llmbench.logs import log_reader as read
 from pytest_llmbench.logs.reading import file_reader

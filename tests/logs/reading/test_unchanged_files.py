@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cached_places import Places
-from reading_places import reading_of, write_runs
+from support.cached_places import Places
+from support.reading_places import reading_of, write_runs
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.reading import cache as log_cache

@@ -10,9 +10,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from event_files import VERSION, argument, event, event_file, field, frame, run, scalar, tensor_scalar
-from shared_data import shared
-from written_logs import dropped, steps
+from support.event_files import VERSION, argument, event, event_file, field, frame, run, scalar, tensor_scalar
+from support.shared_data import shared
+from support.written_logs import dropped, steps
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import EndingCode, ParsedLog, StatedField

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from bad_archives import pax, record
 from hypothesis import given
 from hypothesis import strategies as st
-from written_archives import END, archive, special
+from support.bad_archives import pax, record
+from support.written_archives import END, archive, special
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.sources import packed

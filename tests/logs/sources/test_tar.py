@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from written_archives import END, archive, special
+from support.written_archives import END, archive, special
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.sources import tar as module

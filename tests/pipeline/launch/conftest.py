@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from node_nights import make_nights, store
+from support.node_nights import make_nights, store
 
 from pytest_llmbench.history.store import StoreLocation
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import KEY, NOW
-from job_specs import job_spec
+from support.builders import KEY, NOW
+from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.follow import NextJob

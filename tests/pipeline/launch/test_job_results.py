@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import log, run, segment, steps
-from job_specs import KEY, START, job, job_spec, running
-from node_nights import KEYS
-from planned import FACTS
-from remembered import START as NIGHTS_START
-from written_logs import parse
+from support.builders import log, run, segment, steps
+from support.job_specs import KEY, START, job, job_spec, running
+from support.node_nights import KEYS
+from support.planned import FACTS
+from support.remembered import START as NIGHTS_START
+from support.written_logs import parse
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.job_records import Blame, Job

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_specs import job_spec
-from node_nights import KEYS, make_nights, store
-from planned import FACTS
+from support.job_specs import job_spec
+from support.node_nights import KEYS, make_nights, store
+from support.planned import FACTS
 
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.history.store import StoreLocation

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import BASELINE, KEY, NOW, run
-from job_specs import job_spec
+from support.builders import BASELINE, KEY, NOW, run
+from support.job_specs import job_spec
 
 from pytest_llmbench.core.baseline_records import Key, Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from job_specs import Clock, job, running
+from support.job_specs import Clock, job, running
 
 from pytest_llmbench.core.run_records import Discovery
 from pytest_llmbench.core.stall_limits import LogProgress

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from job_specs import KEY, job_spec
-from planned import FACTS
+from support.job_specs import KEY, job_spec
+from support.planned import FACTS
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import PreflightCheck, Purpose

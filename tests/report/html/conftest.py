@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from night import night
+from support.night import night
 
 
 @pytest.fixture(scope="session")

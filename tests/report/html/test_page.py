@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import NOW
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import missing, told
+from support.builders import NOW
+from support.outcomes import missing, told
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import UnmatchedRun

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from written_trees import Tree
+from support.written_trees import Tree
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from written_logs import nemo2_run
+from support.written_logs import nemo2_run
 
 from pytest_llmbench.runs.discover.discovery import find_runs
 from pytest_llmbench.session.catalog import Catalog

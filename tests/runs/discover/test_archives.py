@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from written_trees import Tree
+from support.written_trees import Tree
 
 from pytest_llmbench.core.run_records import Discovery, Remains
 from pytest_llmbench.logs.sources.stores import Stores

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bad_files import nest, remove
-from written_trees import Tree
+from support.bad_files import nest, remove
+from support.written_trees import Tree
 
 from pytest_llmbench.core.run_records import Shards
 from pytest_llmbench.runs.discover import evidence

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_files import chain, nest, remove
-from written_trees import Tree
+from support.bad_files import chain, nest, remove
+from support.written_trees import Tree
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.run_records import Discovery, Remains, RunFiles

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, log, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import BASELINE, log, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Key, Recipe
 from pytest_llmbench.core.log_records import ParsedLog

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from shared_data import shared
-from written_trees import Tree
+from support.shared_data import shared
+from support.written_trees import Tree
 
 from pytest_llmbench.core.run_records import RunFiles
 from pytest_llmbench.runs.discover.discovery import find_runs

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from written_trees import Tree
+from support.written_trees import Tree
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline, Key, Recipe

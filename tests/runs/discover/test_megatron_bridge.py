@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.core.run_records import AttemptFiles, RunFiles
 from pytest_llmbench.runs.discover.names import read_experiment

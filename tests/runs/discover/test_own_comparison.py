@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import BASELINE
-from written_logs import nemo2_run, parse
+from support.builders import BASELINE
+from support.written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.baseline_records import Baseline, Recipe, Recording, RunMatch
 from pytest_llmbench.core.run_records import AttemptFiles, Identity, RunFiles

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import log, segment, steps
-from written_logs import parse
+from support.builders import log, segment, steps
+from support.written_logs import parse
 
 from pytest_llmbench.core.log_records import ParsedLog, StatedField, Statement
 from pytest_llmbench.core.run_records import AttemptFiles, RunFiles

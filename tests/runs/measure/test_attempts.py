@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, log, run, segment, steps
+from support.builders import BASELINE, NOW, log, run, segment, steps
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Ending, EndingCode, ParsedLog, Quote, Segment

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, at, log, run, segment, steps
+from support.builders import BASELINE, NOW, at, log, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Architecture, Recording
 from pytest_llmbench.core.codes import Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from builders import BASELINE, NOW, log, run, segment, steps
+from support.builders import BASELINE, NOW, log, run, segment, steps
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode, Quote

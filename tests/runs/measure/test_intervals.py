@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, log, means_of, run, segment, steps
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import BASELINE, NOW, log, means_of, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import Reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, log, run, segment, steps, without
+from support.builders import BASELINE, NOW, log, run, segment, steps, without
 
 from pytest_llmbench.core.baseline_records import BaselineKind, RunMatch, Window
 from pytest_llmbench.core.codes import Reason

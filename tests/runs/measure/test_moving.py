@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from builders import steps, without
-from shared_data import shared
+from support.builders import steps, without
+from support.shared_data import shared
 
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.logs.log_reader import read_log

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import means_of, steps
 from runs.measure.test_wall_clock import QUIET, SECONDS, judge, reasons, recorded
+from support.builders import means_of, steps
 
 from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
@@ -131,7 +131,7 @@ def test_run_is_recorded_and_judged_by_one_level() -> None:
 
 
 def test_tolerance_of_the_session_counts() -> None:
-    from builders import NOW, log, run, segment
+    from support.builders import NOW, log, run, segment
 
     from pytest_llmbench.runs.measure.measurement import measure
 

@@ -1,4 +1,5 @@
-"""Step times beside the clock of their lines: data loading, stalls, set clocks, and the ordinary nights beside them."""
+"""Step times beside the clock of their lines: data loading, stalls, set clocks, and the ordinary nights beside
+them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, log, means_of, run, segment, steps
+from support.builders import BASELINE, NOW, log, means_of, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Recording
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import BASELINE, NOW, at, log, means_of, run, segment, steps, without
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import BASELINE, NOW, at, log, means_of, run, segment, steps, without
 
 from pytest_llmbench.core.baseline_records import Baseline, RunMatch, Window
 from pytest_llmbench.core.codes import Reason

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from builders import BASELINE
 from generator.__main__ import shipped
+from support.builders import BASELINE
 
 from pytest_llmbench.core.baseline_records import (
     AcceptedValue,

@@ -14,9 +14,9 @@ import pytest
 from generator import write_run
 from generator.__main__ import shipped
 from jsonschema import Draft202012Validator, FormatChecker
-from remembered import document, nights, outcome
-from titan_runs import write_run as write_titan_run
-from written_archives import archive
+from support.remembered import document, nights, outcome
+from support.titan_runs import write_run as write_titan_run
+from support.written_archives import archive
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.history.record import write

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from nccl_traces import record, run
+from support.nccl_traces import record, run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.tools.nccl.nccl_changes import TraceChange, TraceComparison, compare, format_bytes

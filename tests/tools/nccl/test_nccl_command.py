@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from nccl_traces import record, run
+from support.nccl_traces import record, run
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.tools.nccl.nccl_trace import read_saved, read_trace

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_traces import record, run
-from shared_data import shared
+from support.nccl_traces import record, run
+from support.shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.tools.nccl import nccl_records as records

@@ -12,7 +12,7 @@ from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 
 import pytest
-from nccl_traces import record, run
+from support.nccl_traces import record, run
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.tools.nccl import nccl_records as records

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_nights import KEYS, launch, make_nights, store, store_nights
-from remembered import START, outcome
+from support.node_nights import KEYS, launch, make_nights, store, store_nights
+from support.remembered import START, outcome
 
 from pytest_llmbench.cli.main import main
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from titan_runs import write_run
+from support.titan_runs import write_run
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.trial_records import ProbeOutcome
@@ -22,7 +22,7 @@ from pytest_llmbench.tools.probe import probe_command as command
 from pytest_llmbench.tools.probe.probe_decision import PrintedError, decide_probe
 
 GOOD, SLOW = 2.0, 2.1
-SUPPORT = Path(__file__).parents[2] / "support"
+TESTS = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +47,8 @@ def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
     script = tmp_path / "make.py"
     script.write_text(
         "import os, pathlib, sys\n"
-        f"sys.path.insert(0, {str(SUPPORT)!r})\n"
-        "from titan_runs import write_run\n"
+        f"sys.path.insert(0, {str(TESTS)!r})\n"
+        "from support.titan_runs import write_run\n"
         "folder = pathlib.Path(os.environ['LLMBENCH_RUN'])\n"
         "night = 4 + int(folder.name.removeprefix('run_'))\n"
         f"write_run(folder, night, name='train.log', seconds={seconds})\n{end}\n"
@@ -259,8 +259,8 @@ def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
 def test_git_bisect_run_finds_the_planted_commit(
     ends: list[str], tmp_path: Path, slow: int, candidates: set[int]
 ) -> None:
-    """Seven commits: the fourth does not build, from a later one on steps are 5 % slower. Next to the one that does not
-    build git names both: nothing tells them apart."""
+    """Seven commits: the fourth does not build, from a later one on steps are 5 % slower. Next to the one that does
+    not build git names both: nothing tells them apart."""
     program = tmp_path / "program"
     program.mkdir()
     environment = {

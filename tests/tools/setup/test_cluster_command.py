@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_recipe import program
+from support.fake_recipe import program
 
 from pytest_llmbench.cli.main import main
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import builders
 import numpy as np
 import pytest
-from remembered import ID, document, outcome
+from support import builders
+from support.remembered import ID, document, outcome
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import HistoryError

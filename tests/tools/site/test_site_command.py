@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
-import builders
 import pytest
-from nightly import FP8, LAST, fill, night, store
-from remembered import ID, document
+from support import builders
+from support.nightly import FP8, LAST, fill, night, store
+from support.remembered import ID, document
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.baseline_records import Key

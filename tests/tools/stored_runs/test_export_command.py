@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from remembered import START, document, outcome
+from support.remembered import START, document, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.history import parts, queries

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
-import builders
 import pandas as pd
 import pytest
-from remembered import ID, START, document, nights, outcome
+from support import builders
+from support.remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.history.prune import prune

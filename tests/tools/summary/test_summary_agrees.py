@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
-from shared_data import shared
+from support.shared_data import shared
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.codes import JUDGED, Reason, Verdict

@@ -1,0 +1,51 @@
+"""An update of the container replayed as logs, night by night: what a session says, and what finds the reason.
+
+    python -m benchmarks.statistics.container_update DIR
+
+writes DIR/runs and DIR/history.db (tests/support/updated_container.py says what of) and prints every answer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from generator.__main__ import shipped
+from speed.environment import ENVIRONMENT
+from support.updated_container import AFTER, BEFORE, date, plan_nights, write_night
+
+RECORDED = 5
+"""Nights that the baselines are recorded from."""
+
+MODULES = {"pytest": "pytest", "llmbench": "pytest_llmbench.cli.main"}
+
+
+def run(folder: Path, command: str) -> None:
+    """Run a command in `folder`, and show what it prints and its exit code."""
+    print(f"\n$ {command}", flush=True)
+    name, *words = command.split()
+    done = subprocess.run([sys.executable, "-m", MODULES[name], *words], cwd=folder, env=ENVIRONMENT, check=False)
+    print(f"exit code {done.returncode}", flush=True)
+
+
+def main(folder: Path) -> None:
+    """Write and judge night after night in `folder`, which is made."""
+    folder.mkdir(parents=True)
+    for night, runs in enumerate(plan_nights(shipped())):
+        write_night(folder / "runs" / date(night), runs)
+        if night == RECORDED - 1:
+            run(folder, "pytest -q --llmb-logs=runs --llmb-record=own")
+        elif night >= RECORDED:
+            logs = f"--llmb-logs=runs/{date(night)}"
+            run(folder, f"pytest -q {logs} --llmb-baselines=own --llmb-history=history.db -k own")
+    sides = f"{date(0)}..{date(BEFORE - 1)} {date(BEFORE)}..{date(BEFORE + AFTER - 1)}"
+    run(folder, f"llmbench compare {sides} --history=history.db --baselines=own")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

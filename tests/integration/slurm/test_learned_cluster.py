@@ -1,0 +1,57 @@
+"""On a login node where nobody wrote a cluster file: Slurm says what there is, and that is enough to launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.clusters import Cluster, missing, running
+from support.fake_recipe import WELL, write_recipe
+
+
+@pytest.fixture(scope="module")
+def typed_cluster() -> Iterator[Cluster]:
+    """A cluster whose gres names the type of its GPUs."""
+    if absent := missing():
+        pytest.skip(absent)  # conftest.py fails first where it has to be there
+    with running(gpu_type="h100") as cluster:
+        yield cluster
+
+
+def run(folder: Path, cluster: Cluster, *command: str) -> tuple[int, str]:
+    """Run a module of Python in a folder, with what a document requires in its environment."""
+    return cluster.run_python(folder, "-Im", *command, STAGE_PATH=str(folder / "stage"))
+
+
+@pytest.mark.slow
+def test_nothing_has_to_be_written_before_a_launch(tmp_path: Path, typed_cluster: Cluster) -> None:
+    write_recipe(tmp_path, {"8b": WELL})
+    (tmp_path / "cluster.yaml").unlink()
+    launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", "--llmb-recipe=fake=recipe")
+    code, output = run(tmp_path, typed_cluster, *launch, "--llmb-dry-run")
+    assert code == 0, output
+    assert "Slurm has partition batch: 8 h100 a node, 32 GPUs, account research" in " ".join(output.split())
+    assert "sbatch --gres=gpu:8 -A research -p batch -N 1 ./launch.sh" in output
+    code, output = run(tmp_path, typed_cluster, *launch)
+    assert code == 0, output
+    assert "1 green: 1 PASS" in output
+
+
+@pytest.mark.slow
+def test_what_is_written_launches_the_same(tmp_path: Path, typed_cluster: Cluster) -> None:
+    write_recipe(tmp_path, {"8b": WELL})
+    (tmp_path / "cluster.yaml").unlink()
+    written = run(tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "-o", "cluster.yaml")
+    assert written == (0, "cluster.yaml: partition batch: 8 h100 a node, 32 GPUs, account research\n")
+    launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", "--llmb-recipe=fake=recipe")
+    code, output = run(tmp_path, typed_cluster, *launch)
+    assert code == 0, output
+    assert "launch on: cluster.yaml" in output
+
+
+@pytest.mark.slow
+def test_a_type_that_it_does_not_have_is_told(tmp_path: Path, typed_cluster: Cluster) -> None:
+    code, output = run(tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "--gpu=b200")
+    assert code == 2
+    assert "Slurm knows no GPUs of type b200" in output

@@ -1,0 +1,260 @@
+"""What a real Slurm says of jobs, read by `launch.slurm`: every end that can be brought about on one machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from support.clusters import Cluster
+
+from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
+from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway, run
+from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
+
+
+def asking(cluster: Cluster) -> Slurm:
+    return Slurm(run, {**os.environ, **cluster.environment})
+
+
+def until(
+    cluster: Cluster, job_id: str, enough: Callable[[JobStatus], object], since: datetime | None = None
+) -> JobStatus:
+    """Poll a job until its status is as wanted."""
+    slurm, since, end = asking(cluster), since or datetime.now(UTC), time.monotonic() + 180
+    while not enough(status := slurm.poll({job_id: since})[job_id]):
+        assert time.monotonic() < end, status
+        time.sleep(0.05)
+    return status
+
+
+def ended(cluster: Cluster, job_id: str) -> JobStatus:
+    return until(cluster, job_id, lambda status: status.phase is Phase.ENDED)
+
+
+def running(cluster: Cluster, job_id: str) -> JobStatus:
+    return until(cluster, job_id, lambda status: status.phase is Phase.RUNNING)
+
+
+ENDS = {
+    "true": ("COMPLETED", Blame.NONE, ""),
+    "exit 1": ("FAILED", Blame.RUN, "exit code 1"),
+    "kill -SEGV $$": ("FAILED", Blame.RUN, "SIGSEGV"),
+    "srun -n1 sh -c 'exit 7'; exit 0": ("COMPLETED", Blame.RUN, "a step of it failed with exit code 7"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ENDS)
+@pytest.mark.parametrize("cluster_name", ["cluster", "cluster_without_database"])
+def test_how_a_job_ends(request: pytest.FixtureRequest, cluster_name: str, script: str) -> None:
+    cluster: Cluster = request.getfixturevalue(cluster_name)
+    status = ended(cluster, cluster.submit(script, "-N2"))
+    state, blame, words = ENDS[script]
+    assert (status.state, explain_status(status).blame, status.nodes) == (state, blame, ("n1", "n2"))
+    assert words in explain_status(status).text
+    assert status.submitted
+    assert abs(datetime.now(UTC) - status.submitted) < timedelta(minutes=1)
+
+
+@pytest.mark.slow
+def test_a_time_limit(cluster: Cluster) -> None:
+    job = cluster.submit("sleep 600")
+    cluster.wait(job, "RUNNING")
+    cluster.end_in_time(job)
+    status = ended(cluster, job)
+    assert (status.state, explain_status(status).blame) == ("TIMEOUT", Blame.RUN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
+def test_cancelling(cluster: Cluster, state: str) -> None:
+    job = cluster.submit("sleep 600", *(["--hold"] if state == "PENDING" else []))
+    cluster.wait(job, state)
+    assert asking(cluster).cancel([job, "999999"]) == ""
+    status = until(cluster, job, lambda status: status.cancelled_by)
+    assert (status.phase, status.state, status.cancelled_by) == (Phase.ENDED, "CANCELLED", str(os.getuid()))
+    assert asking(cluster).cancel([job]) == ""
+    assert asking(cluster).cancel(["999999"]) == ""
+
+
+@pytest.fixture
+def failing_node(cluster: Cluster) -> Iterator[str]:
+    yield "n3"
+    end = time.monotonic() + 180
+    while cluster.run("sinfo", "--noheader", "--nodes=n3", "--partition=batch", "--format=%T") != "idle":
+        assert time.monotonic() < end
+        cluster.ask("scontrol", "update", "NodeName=n3", "State=RESUME")  # refused if it is back already
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
+    job = cluster.submit("sleep 600", "--no-requeue", f"--nodelist={failing_node}")
+    running(cluster, job)
+    cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
+    end = explain_status(ended(cluster, job))
+    assert (end.blame, end.text) == (Blame.INFRASTRUCTURE, "NODE_FAIL: a node failed under it (n3)")
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(cluster: Cluster, failing_node: str) -> None:
+    """Accounting shows NODE_FAIL at that moment, and for a while nothing else."""
+    since = datetime.now(UTC)
+    job = cluster.submit("sleep 600", f"--nodelist={failing_node}")
+    running(cluster, job)
+    cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
+    assert until(cluster, job, lambda status: status.restarts or status.phase is Phase.ENDED, since).restarts == 1
+    assert asking(cluster).cancel([job]) == ""
+    assert ended(cluster, job).state == "CANCELLED"
+
+
+@pytest.mark.slow
+def test_a_requeued_job(cluster: Cluster) -> None:
+    since = datetime.now(UTC)
+    job = cluster.submit("sleep $((100 * (1 - ${SLURM_RESTART_COUNT:-0})))")
+    first = running(cluster, job)
+    cluster.run("scontrol", "requeue", job)
+    waiting = until(cluster, job, lambda status: status.phase is Phase.WAITING)
+    assert (waiting.restarts, waiting.seen_by, explain_stuck(waiting)) == (1, "squeue", "")
+    status = until(cluster, job, lambda status: status.phase is Phase.ENDED, since)
+    assert (status.state, status.restarts, status.submitted) == ("COMPLETED", 1, first.submitted)
+    assert len(status.earlier_seconds) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["-N5"], "PartitionNodeLimit"),
+        (["--partition=short", "--time=20"], "PartitionTimeLimit"),
+    ],
+)
+def test_jobs_that_never_start(cluster: Cluster, options: list[str], reason: str) -> None:
+    job = cluster.submit("true", *options)
+    status = until(cluster, job, explain_stuck)
+    assert (status.phase, status.state, status.reason) == (Phase.WAITING, "PENDING", reason)
+    asking(cluster).cancel([job])
+
+
+@pytest.mark.slow
+def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
+    failed = cluster.submit("exit 1")
+    job = cluster.submit("true", f"--dependency=afterok:{failed}")
+    status = until(cluster, job, explain_stuck)
+    assert status.reason == "DependencyNeverSatisfied"
+    asking(cluster).cancel([job])
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
+    jobs = [cluster.submit("sleep 600", "-N4", "--exclusive") for _ in range(2)]
+    status = until(cluster, jobs[1], lambda status: status.reason in ("Resources", "Priority"))
+    assert (status.phase, explain_stuck(status)) == (Phase.WAITING, "")
+    assert asking(cluster).cancel(jobs) == ""
+    assert [ended(cluster, job).state for job in jobs] == ["CANCELLED"] * 2
+
+
+@pytest.mark.slow
+def test_a_submission_that_slurm_refuses_is_recorded_as_failed(cluster: Cluster) -> None:
+    assert cluster.ask("sbatch", "--gres=gpu:9", "--comment=llmb:refused", "--wrap=true").returncode == 1
+    job = asking(cluster).find(["refused"], datetime.now(UTC))["refused"]
+    assert "no node ever ran it" in explain_status(ended(cluster, job)).text
+
+
+@pytest.mark.slow
+def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
+    since = datetime.now(UTC)
+    job = cluster.submit("sleep 2")
+    running(cluster, job)
+    impatient = Slurm(run, {**os.environ, **cluster.environment}, timeout=1.0)
+    cluster.stop_controller()
+    try:
+        with pytest.raises(SlurmAway, match="squeue does not answer"):
+            impatient.poll({job: since})
+        with pytest.raises(SlurmAway):
+            impatient.find(["x"], since)
+        assert "did not end within 1 s" in impatient.cancel([job])
+    finally:
+        cluster.start_controller()
+    assert explain_status(until(cluster, job, lambda status: status.phase is Phase.ENDED, since)).blame is Blame.NONE
+
+
+@pytest.mark.slow
+def test_jobs_are_found_by_their_comment(cluster: Cluster) -> None:
+    since = datetime.now(UTC)
+    job = cluster.submit("true", "--comment=llmb:a1b2")
+    other = cluster.submit("true", "--comment=llmb:a1b2c3")
+    assert asking(cluster).find(["a1b2", "zzz"], since) == {"a1b2": job}
+    ended(cluster, job)
+    assert asking(cluster).find(["a1b2", "a1b2c3"], since) == {"a1b2": job, "a1b2c3": other}
+    ended(cluster, other)
+
+
+@pytest.mark.slow
+def test_accounting_finds_a_job_that_the_controller_has_forgotten(cluster: Cluster) -> None:
+    since = datetime.now(UTC)
+    job = cluster.submit("true", "--comment=llmb:forgotten")
+    ended(cluster, job)
+
+    def forgetful(arguments, *, timeout, environment=None):  # type: ignore[no-untyped-def]
+        done = run(arguments, timeout=timeout, environment=environment)
+        return type(done)(0, "", "") if arguments[0] == "squeue" else done
+
+    slurm = Slurm(forgetful, {**os.environ, **cluster.environment})
+    end = time.monotonic() + 180
+    while (found := slurm.find(["forgotten"], since)) != {"forgotten": job}:
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+    assert slurm.poll({job: since})[job].seen_by == "sacct"
+
+
+@pytest.mark.slow
+def test_an_unknown_job_is_unknown(cluster: Cluster) -> None:
+    now = datetime.now(UTC)
+    statuses = asking(cluster).poll({"888888": now, "888889": now})
+    assert statuses == dict.fromkeys(statuses, JobStatus(Phase.UNKNOWN, ""))
+    assert asking(cluster).poll({"888888": now})["888888"].phase is Phase.UNKNOWN
+
+
+@pytest.mark.slow
+def test_a_job_id_of_last_year_is_another_job(cluster: Cluster) -> None:
+    job = cluster.submit("true")
+    ended(cluster, job)
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert asking(cluster).poll({job: later})[job] == JobStatus(Phase.UNKNOWN, "")
+
+
+@pytest.mark.slow
+def test_the_caller_may_live_in_another_time_zone(cluster: Cluster) -> None:
+    environment = {**os.environ, **cluster.environment, "TZ": "Asia/Tokyo", "SLURM_TIME_FORMAT": "%d"}
+    since = datetime.now(UTC)
+    job = cluster.submit("true")
+    ended(cluster, job)
+    status = Slurm(run, environment).poll({job: since})[job]
+    assert status.submitted
+    assert abs(status.submitted - since) < timedelta(minutes=1)
+
+
+@pytest.mark.slow
+def test_long_fields_are_not_cut(cluster: Cluster) -> None:
+    token = "f" * 200
+    job = cluster.submit("true", f"--comment=llmb:{token}")
+    assert asking(cluster).find([token], datetime.now(UTC)) == {token: job}
+    ended(cluster, job)
+
+
+@pytest.mark.slow
+def test_what_the_cluster_has(cluster: Cluster, cluster_without_database: Cluster) -> None:
+    partitions = (
+        Partition("batch", 4, 8, None, True, is_default=True, gpu_nodes=(("", 8, 4),)),
+        Partition("short", 1, 8, 600.0, True, gpu_nodes=(("", 8, 1),)),
+    )
+    assert asking(cluster).list_partitions() == partitions
+    assert "research" in (asking(cluster).list_accounts() or ())
+    assert asking(cluster).find_default_account() == "research"
+    assert asking(cluster_without_database).list_partitions() == partitions
+    assert asking(cluster_without_database).list_accounts() is None
+    assert asking(cluster_without_database).find_default_account() == ""

@@ -1,0 +1,1 @@
+"""Runs, logs, documents and servers that the tests build."""
