@@ -30,7 +30,7 @@ with suppress(
 
 gc.set_threshold(50_000, 20, 100)  # garbage collection took a seventh of the time of thousands of tests
 
-WAITING = Path(__file__).parent / "slurm"
+WAITING = Path(__file__).parent / "integration" / "slurm"
 """These tests wait for Slurm most of the time."""
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import pytest_llmbench
+from pytest_llmbench.logs.reading.cache import ROOMS
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 LAYERS = (
@@ -149,6 +150,12 @@ def test_tools_do_not_import_each_other(modules: list[Module]) -> None:
         used = {name.split(".")[2] for name in module.imports if name.startswith("pytest_llmbench.tools.")}
         wrong += [(module.path, name) for name in used - allowed - shared]
     assert wrong == []
+
+
+def test_cache_version_covers_all_that_parsing_imports(modules: list[Module]) -> None:
+    """A change in any of these packages may change what a log contains."""
+    imported = {name for module in modules if module.room == "logs" for name in module.packages}
+    assert imported == set(ROOMS)
 
 
 def test_module_names_are_unique(modules: list[Module]) -> None:

@@ -39,7 +39,7 @@ LARGEST = 512 << 20
 # Bytes that may come out of one: a compressed column of zeros could ask for any memory.
 UNPACKED = 2 << 30
 # All that a parser may import: a change of any file there may change what a log says.
-ROOMS = ("ingest", "core")
+ROOMS = ("logs", "core")
 # What finds, decompresses and holds what a log says.
 PACKAGES = ("ahocorasick_rs", "hyperscan", "numpy")
 # A cache file that was not used for so long is removed.
