@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason, ParsedLog, Unread
-from pytest_llmbench.logs import bars, checkpoints, dialect_reader, facts, stated, stated_rules, training_lines
+from pytest_llmbench.logs import bars, checkpoints, dialect_reader, facts, recognisers, statements, training_lines
 from pytest_llmbench.logs.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.logs.dialects.regex import RegexReader
@@ -34,7 +34,7 @@ ALL_MARKERS = tuple(
             *ENDING_MARKERS,
             *checkpoints.MARKERS,
             *sorted(PROCESS_MARKERS),
-            stated.PROFILED,
+            *recognisers.PROFILER.markers,
             bars.BEGIN,
             *training_lines.MARKERS,
         )
@@ -48,7 +48,6 @@ PREAMBLES = frozenset(
     )
 )
 NO_DIALECT = Dialect(first_step=0, markers=())
-STATED = frozenset((*stated_rules.MARKERS, stated.PROFILED))
 
 
 class ProcessMark(NamedTuple):
@@ -144,9 +143,9 @@ class LogCollector:
         self._endings = Endings()
         self._checkpoints = checkpoints.CheckpointLines()
         self._versions = facts.Versions()
-        self._stated = stated.Statements()
+        self._stated = statements.Statements()
         self._training = training_lines.TrainingLines()
-        self._preamble = stated.Preamble()
+        self._preamble = statements.Preamble()
         self._trace_begin = 0
         self._trace_line = 0
         self._steps_since_trace = False
@@ -165,7 +164,7 @@ class LogCollector:
         markers = self._late if traced else (*self._late, facts.NCCL_OPERATION)
         if offset < facts.FARTHEST:
             markers += facts.VERSION_MARKERS
-        return build_search(markers + stated_rules.MARKERS if offset < stated.FARTHEST else markers)
+        return build_search(markers + recognisers.EARLY.markers if offset < recognisers.EARLY.farthest else markers)
 
     @property
     def records(self) -> list[StepRecord]:
@@ -197,8 +196,8 @@ class LogCollector:
             places = markers.find_places(chunk.text, chunk.start, chunk.stop)
         if chunk.whole:
             places = self._take_uniform(chunk, places)
-        if self._markers.keys().isdisjoint(stated_rules.CONTINUED):
-            places = stated.drop_silent(chunk.text, places)
+        if self._markers.keys().isdisjoint(recognisers.DECISIVE_PATTERNS):
+            places = statements.drop_silent(chunk.text, places)
         self._take_hits(chunk, locate_hits(chunk, places))
         if chunk.stop:
             self.pass_over(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
@@ -352,7 +351,7 @@ class LogCollector:
 
     def _file(self, hit: Hit) -> None:
         """Put a marker where it belongs."""
-        if hit.marker in STATED:
+        if hit.marker in recognisers.STATED_MARKERS:
             self._stated.add(hit)
         elif hit.marker in STEP_MARKERS:
             self._take_step(hit)

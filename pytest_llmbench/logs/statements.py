@@ -1,59 +1,56 @@
-"""What a log states of its run before the first step: GPUs, model, precision, what is trained; at any time a profiler.
+"""The facts that a log states of its run: GPUs, model, precision, settings, a profiler.
 
-`stated_rules` and, for the settings of which frameworks print hundreds, `stated_settings` say how.
+The rows of `recognisers` read them; here they are collected and given to the segments.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import Segment, StatedField, Statement
-from pytest_llmbench.logs import stated_settings
-from pytest_llmbench.logs.scan import ByteChunk, Hit, find_line_begin
-from pytest_llmbench.logs.stated_rules import BY_MARKER, CONTINUED
-
-# Bytes in which a log states what its run is.
-FARTHEST = 16 << 20
-# So often may one marker stand in a line that is looked into: no framework says a thing more often.
-MOST_IN_LINE = 20
-# So many values of one field are kept, the latest: a framework that states more contradicts itself all the same.
-MOST_VALUES = 20
-# Bytes before a marker that its pattern may look at.
-BEFORE = 300
-# Bytes from a marker on that its pattern may look at.
-BEHIND = 600
-
-# One marker for all that profilers print: the search takes no further text without a further pass.
-PROFILED = b"rofil"
-_PROFILED = re.compile(
-    rb"completed profiler "  # MaxText, in place of the step at which the profiler is switched on or off
-    rb"|\bProfiling active\. Traces will be saved |\bDumping profiler traces at step "  # torchtitan
-    rb"|ActivityProfilerController\.cpp:\d{1,5}\] Completed Stage: Collection"  # PyTorch's own, in any framework
-    rb"|\bStart nsys profiling"  # NeMo's callback for Nsight Systems
+from pytest_llmbench.logs.notations import compile_pattern, read_settings
+from pytest_llmbench.logs.recognisers import (
+    DECISIVE_PATTERNS,
+    EARLY,
+    PREAMBLE,
+    PREAMBLE_MARKERS,
+    PROFILER,
+    SETTINGS_BY_NAME,
 )
-# Bytes around the marker that these texts take.
-_BEFORE_PROFILED, _BEHIND_PROFILED = 20, 60
+from pytest_llmbench.logs.scan import ByteChunk, Hit, build_search, locate_hits
+
+# A marker may stand so often in a line that is looked into: no framework states a thing
+# more often.
+MOST_IN_LINE = 20
+# So many values of one field are kept, the latest: a framework that states more
+# contradicts itself all the same.
+MOST_VALUES = 20
+
+(_PROFILED,) = PROFILER.markers
 
 
 def drop_silent(text: bytes, places: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Return places of markers without those that state nothing: to look at each line takes twenty times as long."""
+    """Drop the places of markers that state nothing.
+
+    To look at each line takes twenty times as long.
+    """
     return [
         (place, marker)
         for place, marker in places
-        if (marker not in CONTINUED or (rest := CONTINUED[marker])[1](text, place + rest[0]))
-        and (marker != PROFILED or _is_profiled(text, place))
+        if (marker not in DECISIVE_PATTERNS or compile_pattern(DECISIVE_PATTERNS[marker]).match(text, place))
+        and (marker != _PROFILED or _is_profiled(text, place))
     ]
 
 
 def _is_profiled(text: bytes, place: int) -> bool:
-    """Whether the marker of profilers stands in a line that one prints while it is on."""
-    found = _PROFILED.search(text, max(0, place - _BEFORE_PROFILED), place + _BEHIND_PROFILED)
-    return found is not None and found.start() <= place < found.end()
+    """True if a profiler prints the line at a place."""
+    hit = Hit(_PROFILED, text, place, len(text), place, 0)
+    return any(True for _ in PROFILER.read(hit))
 
 
 class Preamble:
@@ -68,7 +65,7 @@ class Preamble:
     def begin(self, chunk: ByteChunk) -> None:
         """Start with the new part of a chunk; settings far into a log are not looked for."""
         self._spans, self._begin, self._locked = [], chunk.start, False
-        self.is_open = self.is_open and chunk.offset < FARTHEST
+        self.is_open = self.is_open and chunk.offset < EARLY.farthest
 
     def close(self, offset: int) -> None:
         """End the part at a step."""
@@ -87,9 +84,53 @@ class Preamble:
 
     def finish(self, chunk: ByteChunk) -> list[tuple[int, int]]:
         """Return the begin and end of each part in the chunk."""
-        if chunk.offset >= FARTHEST:
+        if chunk.offset >= EARLY.farthest:
             return []
         return [*self._spans, *([(self._begin, chunk.stop)] if self.is_open else [])]
+
+
+class LineCounter:
+    """Counts the markers of the current line."""
+
+    def __init__(self) -> None:
+        self._line = 0
+        self._counts: dict[bytes, int] = {}
+
+    def admit(self, hit: Hit) -> bool:
+        """True if the marker is among the first MOST_IN_LINE of its line."""
+        if hit.line != self._line:
+            self._line, self._counts = hit.line, {}
+        self._counts[hit.marker] = count = self._counts.get(hit.marker, 0) + 1
+        return count <= MOST_IN_LINE
+
+
+def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
+    """Find the facts between two offsets of a chunk: a value once, on its last line."""
+    places = build_search(PREAMBLE_MARKERS).find_places(chunk.text, begin, stop)
+    statements: dict[tuple[StatedField, str], Statement] = {}
+    counter = LineCounter()
+    line = chunk.line + chunk.text.count(b"\n", chunk.start, begin)
+    for hit in locate_hits(chunk._replace(start=begin, line=line), places):
+        if not counter.admit(hit):
+            continue
+        for field, value in read_preamble(*PREAMBLE.cut_line(hit), hit.marker):
+            statements.pop((field, value), None)
+            statements[field, value] = Statement(field, value, hit.line)
+    return list(statements.values())
+
+
+@lru_cache(4096)  # each rank prints the same
+def read_preamble(line: bytes, place: int, marker: bytes) -> tuple[tuple[StatedField, str], ...]:
+    """Return the fields and values that a line states at a marker."""
+    return tuple(_read_preamble(line, place, marker))
+
+
+def _read_preamble(line: bytes, place: int, marker: bytes) -> Iterator[tuple[StatedField, str]]:
+    for row, value in PREAMBLE.read_line(line, place, marker):
+        yield row.fact, value
+    settings = SETTINGS_BY_NAME.get(marker)
+    if settings:
+        yield from read_settings(settings, line[:place], marker, line[place + len(marker) :])
 
 
 class Statements:
@@ -97,32 +138,20 @@ class Statements:
 
     def __init__(self) -> None:
         self._statements: list[Statement] = []
-        self._line = 0
-        self._in_line: dict[bytes, int] = {}
+        self._counter = LineCounter()
 
     def add(self, hit: Hit) -> None:
-        """Take what is stated around a marker."""
-        if hit.marker == PROFILED:
-            if _is_profiled(hit.text, hit.start):
-                self._statements.append(Statement(StatedField.PROFILER, "switched", hit.line))
+        """Add the facts that are stated around a marker."""
+        if hit.marker != _PROFILED and not self._counter.admit(hit):
             return
-        if hit.line != self._line:
-            self._line, self._in_line = hit.line, {}
-        self._in_line[hit.marker] = self._in_line.get(hit.marker, 0) + 1
-        if hit.offset >= FARTHEST or self._in_line[hit.marker] > MOST_IN_LINE:
-            return
-        line, place = _find_line(hit)
-        for rule in BY_MARKER[hit.marker]:
-            matches = (match for match in rule.pattern.finditer(line) if match.start() <= place < match.end())
-            match = next(matches, None)
-            value = rule.value(match) if match else ""
-            if value:
-                self._statements.append(Statement(rule.field, value, hit.line))
+        table = PROFILER if hit.marker == _PROFILED else EARLY
+        for row, value in table.read(hit):
+            self._statements.append(Statement(row.fact, value, hit.line))
 
     def add_settings(self, chunk: ByteChunk, spans: Iterable[tuple[int, int]]) -> None:
-        """Take what is stated in these parts of a chunk."""
+        """Add the facts that are stated in these parts of a chunk."""
         for begin, stop in spans:
-            self._statements += stated_settings.find_statements(chunk, begin, stop, MOST_IN_LINE)
+            self._statements += find_settings(chunk, begin, stop)
 
     def add_to_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
         """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
@@ -215,12 +244,3 @@ def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
     """Return the line on which the process of a segment starts, that of its first step where no line says so."""
     first = bisect_right(starts, before.last_line)
     return min(starts[first], after.first_line) if first < len(starts) else after.first_line
-
-
-def _find_line(hit: Hit) -> tuple[bytes, int]:
-    """Return what stands around a marker on its line, and where in it the marker begins."""
-    text = hit.text[max(0, hit.start - BEFORE) : min(hit.end, hit.start + BEHIND)]
-    place = min(hit.start, BEFORE)
-    begin = find_line_begin(text, 0, place)
-    end = text.find(b"\n", place)
-    return text[begin : end + 1 if end >= 0 else len(text)], place - begin

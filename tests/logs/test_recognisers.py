@@ -1,4 +1,4 @@
-"""What a log states of its run before its first step; what only looks like it states nothing."""
+"""Facts that logs print beside their steps: one line for each row, and look-alikes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from support.written_logs import nemo2_run, parse
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.logs.growing import Growing
 from pytest_llmbench.logs.log_reader import parse_blocks, read_log
+from pytest_llmbench.logs.recognisers import PREAMBLE_MARKERS
+from pytest_llmbench.logs.statements import read_preamble
 
 STATED = {
     " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (StatedField.GPUS, "8"),
@@ -237,3 +239,72 @@ def test_a_step_states_its_batch_at_the_end_of_its_line_only(last: str, batch: l
     )
     (segment,) = parse_blocks(["".join(lines).encode()]).segments
     assert [statement.value for statement in segment.stated if statement.field is StatedField.BATCH] == batch
+
+
+NOTATIONS = {
+    "dots": ("  moe_router_topk ................................. 8\n", "router top-k", "moe_router_topk: 8"),
+    "two dots": ("  gradient_accumulation_steps .. 8\n", "batch of a gpu", "gradient_accumulation_steps: 8"),
+    "no dots": ("  train_micro_batch_size_per_gpu  4\n", "batch of a gpu", "train_micro_batch_size_per_gpu: 4"),
+    "yaml": ("    moe_router_topk: 8\n", "router top-k", "moe_router_topk: 8"),
+    "json": ('  "num_experts_per_tok": 8,\n', "router top-k", "num_experts_per_tok: 8"),
+    "python": ("per_device_train_batch_size=4,\n", "batch of a gpu", "per_device_train_batch_size: 4"),
+    "hydra": ("python train.py model.moe_router_topk=8 a=b\n", "router top-k", "moe_router_topk: 8"),
+    "hydra that adds": ("'++model.moe.moe_router_topk=8'\n", "router top-k", "moe_router_topk: 8"),
+    "dllogger": ("PARAMETER cfg/moe_router_topk : 8  cfg/x : 1\n", "router top-k", "moe_router_topk: 8"),
+    "option": ("+ torchrun train.py --num_experts_per_tok 8 --x\n", "router top-k", "num_experts_per_tok: 8"),
+    "option with =": ("--model.num_experts_per_tok=8\n", "router top-k", "num_experts_per_tok: 8"),
+    "nanotron": ("[INFO|DP=0|PP=0|TP=0]:            hidden_size=4096,\n", "model sizes", "hidden_size: 4096"),
+    "layers of a hybrid": (
+        "  hybrid_override_pattern ....... M-M*-M-\n",
+        "model sizes",
+        "hybrid_override_pattern: m-m*-m-",
+    ),
+    "layers of experts": (
+        "  moe_layer_freq ....... ([0]*1+[1]*31)\n",
+        "model sizes",
+        "moe_layer_freq: ([0]*1+[1]*31)",
+    ),
+    "length": ("sequence_len: 8192\n", "sequence lengths", "sequence_len: 8192"),
+    "bits": ("load_in_4bit=True,\n", "bits", "load_in_4bit: true"),
+    "no bits": ("load_in_4bit=False,\n", "bits", "load_in_4bit: none"),
+    "kernels": ("use_liger_kernel=True,\n", "kernels", "use_liger_kernel: true"),
+    "adapter": ("adapter: qlora\n", "trained weights", "adapter: qlora"),
+    "no adapter": ("adapter: null\n", "trained weights", "adapter: none"),
+    "window": ("  window_attn_skip_freq .......... 4\n", "attention window", "window_attn_skip_freq: 4"),
+    "coloured": ("  window_attn_skip_freq .......... 4\x1b[0m\n", "attention window", "window_attn_skip_freq: 4"),
+    "in a dictionary": ('{"window_attn_skip_freq": 4}\n', "attention window", "window_attn_skip_freq: 4"),
+    "deepspeed": ("DeepSpeed Basic Optimizer = AdamW\n", "optimizer", "adamw"),
+}
+"""Lines, and the field and value that they state."""
+
+
+def read_line(line: str) -> set[tuple[str, str]]:
+    text = line.encode()
+    places = [(text.find(marker), marker) for marker in PREAMBLE_MARKERS]
+    return {
+        (str(field), value)
+        for place, marker in places
+        if place >= 0
+        for field, value in read_preamble(text, place, marker)
+    }
+
+
+@pytest.mark.parametrize(("line", "field", "value"), NOTATIONS.values(), ids=NOTATIONS)
+def test_setting_is_read_in_each_notation(line: str, field: str, value: str) -> None:
+    assert (field, value) in read_line(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    self.moe_router_topk = config.moe_router_topk\n",
+        "    x = self.moe_router_topk=8\n",
+        "  /data/a/moe_router_topk: 8\n",
+        "  my_moe_router_topk: 8\n",
+        "per_device_train_batch_size: auto\n",
+        "the option --num_experts_per_tok --x\n",
+        "loaded with max_length of 4096\n",
+    ],
+)
+def test_names_in_other_texts_state_nothing(line: str) -> None:
+    assert read_line(line) == set()

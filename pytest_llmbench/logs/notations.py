@@ -1,0 +1,121 @@
+"""The notations in which frameworks print settings: one name and value in each of them.
+
+`name ..... 8`, `name: 8`, `name=8`, `"name": 8`, `model.name=8`, `cfg/name : 8`,
+`--name 8`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Literal, NamedTuple
+
+from pytest_llmbench.core.log_records import StatedField
+
+# Values that turn a feature off, in whatever version of a framework.
+OFF = frozenset(("none", "null", "false", "0", "off", "no"))
+
+CONSTANTS = ("none", "true", "false")
+
+# Words of a value that is a piece of source code.
+CODE = re.compile(r"(?:self|args|cfg|config|kwargs|params|model_args)\.")
+
+Form = Literal["number", "word", "any", "text"]
+"""A number may also be None, True or False; a text is anything without blanks."""
+
+
+class Setting(NamedTuple):
+    """A setting by its names. A value begins with the name: `moe_router_topk: 8`."""
+
+    field: StatedField
+    names: tuple[str, ...]
+    form: Form = "number"
+    optional: bool = False  # None, False and 0 turn it off, and mean the same
+    before: bytes = b""  # a pattern that its line has to match before the name
+
+
+compile_pattern = cache(re.compile)
+"""Compile a pattern on its first use: most logs need few."""
+
+_SEPARATOR = rb"['\"]?(?: {0,2}\.{3,60} ?| \.{1,2} | {2}|[ \t]{0,20}[:=] {0,3})['\"]?"
+_AFTER_OPTION = rb"[ =]['\"]?"
+_ANY = (
+    rb"(-?\d{1,12}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,3})?"
+    rb"|[A-Za-z_]\w{0,60}(?:[.-]\w{1,60}){0,4}"
+    rb"|\((?:-?\d{1,9}, ?)+-?\d{0,9}\)|\[[\w'\", -]{0,280}\])"
+    rb"(?=['\",;)\]}\s\x1b|]|\.{3}|\Z)"
+)
+_TEXT = rb"(\[[\w'\", -]{0,280}\]|[^\s'\",;}\x1b]{1,200})"
+_VALUES = {
+    (separator, is_text): separator + (_TEXT if is_text else _ANY)
+    for separator in (_SEPARATOR, _AFTER_OPTION)
+    for is_text in (False, True)
+}
+
+_PART_OF_NAME = re.compile(rb"[\w.$/-]\Z")
+_OPTION = re.compile(rb"(?:\A|[\s'\"])--(?:[a-z_]\w{0,40}\.){0,6}\Z")
+_SECTIONS = re.compile(
+    rb"(?:\A|[\s'\"\[,(])"
+    rb"(?:\+{0,2}(?!self\.)(?:[a-z_]\w{0,40}\.){1,6}|\w{1,20}/)\Z"
+)
+
+
+def read_settings(
+    settings: Iterable[Setting], head: bytes, name: bytes, tail: bytes
+) -> Iterator[tuple[StatedField, str]]:
+    """Yield the fields and values of the settings that a line states by a name.
+
+    `head` is the line before the name, `tail` the line after it.
+    """
+    separator = _find_separator(head)
+    if not separator:
+        return
+    for setting in settings:
+        pattern = _VALUES[separator, setting.form == "text"]
+        match = compile_pattern(pattern).match(tail)
+        if match is None or not compile_pattern(setting.before).search(head):
+            continue
+        text = match[1].decode("ascii", "replace")
+        if value := _read_value(setting, name.decode(), text):
+            yield setting.field, value
+
+
+def _find_separator(head: bytes) -> bytes:
+    """Return the pattern between a name and its value.
+
+    It is empty if the name is a part of something else.
+    """
+    if not _PART_OF_NAME.search(head) or _SECTIONS.search(head):
+        return _SEPARATOR
+    return _AFTER_OPTION if _OPTION.search(head) else b""
+
+
+def _read_value(setting: Setting, name: str, text: str) -> str:
+    """Return a value in the spelling that is compared, "" for an impossible value."""
+    if CODE.match(text):
+        return ""
+    as_printed = setting.form == "text" and text[0] != "["
+    value = text.lower() if as_printed else _normalise(text)
+    is_word = value[0].isalpha() or value[0] == "_"
+    if setting.form == "number" and is_word and value not in CONSTANTS:
+        return ""
+    if setting.form == "word" and not is_word:
+        return ""
+    if setting.optional and value in OFF:
+        value = "none"
+    return f"{name}: {value}"
+
+
+def _normalise(text: str) -> str:
+    """Return `auto` for `AttnBackend.auto`, `none` for `null`, and 8 for 8.0.
+
+    Lists lose their quotes and blanks.
+    """
+    if text[0] in "[(":
+        return re.sub(r"['\"\s]", "", text).lower()
+    if text[0].isalpha() or text[0] == "_":
+        word = text.rpartition(".")[2].lower()
+        return "none" if word == "null" else word
+    number = float(text)
+    return str(int(number)) if number.is_integer() else repr(number)

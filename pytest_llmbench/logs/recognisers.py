@@ -1,0 +1,947 @@
+"""The recognisers: one row for each text that logs print about a run beside its steps.
+
+A row belongs to a table, and a table states in which part of a log and how far around a
+marker its rows are looked for. A row matches only text in the form in which its
+framework prints it: a word in a path or a sentence states nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
+from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.logs.notations import Form, Setting, compile_pattern
+from pytest_llmbench.logs.scan import Hit, find_line_begin
+
+FactT = TypeVar("FactT")
+ValueT = TypeVar("ValueT")
+
+
+class Recogniser(NamedTuple, Generic[FactT, ValueT]):
+    """One text that states a fact.
+
+    `pattern` is searched in the line of `marker`, and has to match across the marker.
+    """
+
+    fact: FactT
+    marker: bytes
+    pattern: bytes
+    convert: Callable[[re.Match[bytes]], ValueT]  # a false value states nothing
+
+
+class RecogniserTable(Generic[FactT, ValueT]):
+    """Recognisers that are looked for in the same part of a log, by their markers."""
+
+    def __init__(
+        self,
+        rows: Iterable[Recogniser[FactT, ValueT]],
+        *,
+        before: int,
+        behind: int,
+        farthest: float = math.inf,
+    ) -> None:
+        """Index the rows. Their order is that of the facts of one marker."""
+        self.rows = tuple(rows)
+        self.before = before  # bytes before a marker that a pattern may look at
+        self.behind = behind  # bytes after it
+        self.farthest = farthest  # bytes of a log in which the rows are looked for
+        self.by_marker: dict[bytes, list[Recogniser[FactT, ValueT]]] = {}
+        for row in self.rows:
+            self.by_marker.setdefault(row.marker, []).append(row)
+        self.markers = tuple(self.by_marker)
+
+    def read(self, hit: Hit) -> Iterator[tuple[Recogniser[FactT, ValueT], ValueT]]:
+        """Yield the rows that match at a marker, each with its value."""
+        if hit.offset < self.farthest:
+            line, place = self.cut_line(hit)
+            yield from self.read_line(line, place, hit.marker)
+
+    def cut_line(self, hit: Hit) -> tuple[bytes, int]:
+        """Return the line around a marker, cut, and the index of the marker in it."""
+        text, place = hit.text, hit.start
+        begin = find_line_begin(text, max(0, place - self.before), place)
+        stop = min(len(text), place + len(hit.marker) + self.behind)
+        end = text.find(b"\n", place, stop)
+        return text[begin : stop if end < 0 else end + 1], place - begin
+
+    def read_line(self, line: bytes, place: int, marker: bytes) -> Iterator[tuple[Recogniser[FactT, ValueT], ValueT]]:
+        """Yield the rows that match across the marker at an index of a line."""
+        for row in self.by_marker.get(marker, ()):
+            for match in compile_pattern(row.pattern).finditer(line):
+                if match.start() <= place < match.end():
+                    value = row.convert(match)
+                    if value:
+                        yield row, value
+                    break
+
+
+# --- conversions ----------------------------------------------------------------------
+
+# Expert parallelism of torchtitan lies inside of the other axes: it takes no further GPU.
+AXES_INSIDE_OTHERS = frozenset(("ep", "etp"))
+
+NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
+
+# Words of a line that names another run than the one that prints it: the source of its
+# weights or data.
+ELSEWHERE = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
+
+# Sizes of GPU memories in GB, farther apart than the reports of different drivers.
+MEMORIES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 120, 141, 192, 288)
+
+TextReader = Callable[["re.Match[bytes]"], str]
+StatedRow = Recogniser[StatedField, str]
+
+
+def read_number(match: re.Match[bytes]) -> str:
+    """Return a whole number without leading zeros."""
+    return str(int(match[1]))
+
+
+def read_text(match: re.Match[bytes]) -> str:
+    """Return the text as it is printed, without blanks around it."""
+    return match[1].decode("utf-8", "replace").strip()
+
+
+def _read_words(match: re.Match[bytes]) -> str:
+    return read_text(match).replace(" ", "_")
+
+
+def _read_lower(match: re.Match[bytes]) -> str:
+    return read_text(match).lower()
+
+
+def _read_setting(match: re.Match[bytes]) -> str:
+    """Return `name: 8`, for `name ....... 8`, too."""
+    name, *_, value = read_text(match).replace(":", " ").split()
+    return f"{name}: {value}"
+
+
+def _read_own_name(match: re.Match[bytes]) -> str:
+    """Return the name of a run; "" on a line about a checkpoint or a cache."""
+    return "" if ELSEWHERE.search(match.string) else read_text(match)
+
+
+def _multiply_axes(match: re.Match[bytes]) -> str:
+    """Multiply the sizes in `pp=1, dp_shard=8, tp=1, ep=1` except AXES_INSIDE_OTHERS."""
+    pairs = (pair.split("=") for pair in match[1].decode().split(", "))
+    sizes = (int(size) for name, size in pairs if name not in AXES_INSIDE_OTHERS)
+    return str(math.prod(sizes))
+
+
+def _multiply_sizes(match: re.Match[bytes]) -> str:
+    """Multiply the sizes in `4, 2`."""
+    return str(math.prod(map(int, match[1].split(b","))))
+
+
+def _read_quantization(match: re.Match[bytes]) -> str:
+    """Return the numbers of MaxText's `quantization`, "" for an unknown word."""
+    word = read_text(match).casefold().rpartition(".")[2]
+    if word in ("", "none"):
+        return NO_QUANTIZATION
+    names = ("fp8", "fp4", "int8", "int4")
+    return next((name for name in names if name in word), "")
+
+
+def _read_argument(match: re.Match[bytes]) -> str:
+    """Read Megatron's argument `fp8`: None, or a format such as e4m3 and hybrid."""
+    return NOT_FP8 if match[1] in (b"None", b"False") else "fp8"
+
+
+def _read_switch(match: re.Match[bytes]) -> str:
+    return NOT_FP8 if match[1].lower() == b"false" else "fp8"
+
+
+def _read_gpu(match: re.Match[bytes]) -> str:
+    """Return the type of a GPU, "" for an unknown one: an RTX may drive a screen."""
+    name = match[1].decode("utf-8", "replace").lower().removeprefix("nvidia ")
+    return read_gpu_type(name) if KNOWN.match(name) else ""
+
+
+def _read_count(match: re.Match[bytes]) -> str:
+    """Return a printed number without separators: `8030261248`, `8.03 billion`."""
+    return " ".join(read_text(match).replace(",", "").split())
+
+
+def _read_memory(match: re.Match[bytes]) -> str:
+    """Return the size of a GPU memory as it is sold: 79.10 GiB is 80 GB."""
+    return _name_memory(float(match[1]))
+
+
+def _read_mebibytes(match: re.Match[bytes]) -> str:
+    return _name_memory(int(match[1]) / 1024)
+
+
+def _name_memory(gibibytes: float) -> str:
+    size = min(MEMORIES, key=lambda sold: abs(sold - gibibytes) / sold)
+    return f"{size} GB"
+
+
+def _read_watts(match: re.Match[bytes]) -> str:
+    return f"{round(float(match[1]) / 5) * 5} W"
+
+
+def _return_always(value: str) -> TextReader:
+    return lambda _: value
+
+
+def _build_rows(field: StatedField, *rows: tuple[bytes, bytes, TextReader]) -> tuple[StatedRow, ...]:
+    """Build the rows of a field from markers, patterns and conversions."""
+    return tuple(Recogniser(field, *row) for row in rows)
+
+
+# --- stated before the first steps ----------------------------------------------------
+
+AXIS = rb"[a-z_]{1,20}=\d{1,9}"
+AXES = rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS)
+METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
+# A trainer by its name, or the method that was asked for. MaxText prints the settings of
+# each, used or not.
+REWARDS = (
+    rb"\A(?![^\r\n]*Config param )[^\r\n]*"
+    rb"(?:(?<![A-Za-z0-9_])"
+    rb"(?:DPO|GRPO|ORPO|CPO|PPO|KTO|RLOO)(?:Trainer|Config)?(?![A-Za-z0-9_])"
+    rb"|(?:stage|rlhf_type|algorithm)[ :='\"]{1,4}%b(?![A-Za-z0-9_])"
+    rb"|(?<![A-Za-z0-9])%b_trainer(?![A-Za-z0-9]))" % (METHODS, METHODS)
+)
+REWARD_MARKERS = (
+    *(b"DPO", b"RPO", b"CPO", b"PPO", b"KTO", b"RLOO"),
+    *(b"dpo", b"rpo", b"ppo", b"kto"),
+)
+
+# Before the name of a setting, which is then no part of a longer name.
+BEGINS = rb"(?<=[ \t|])"
+
+# A number at the end of a line, after the marker that names it.
+SETTING = BEGINS + rb"%b(\d{1,9})[ \t]*[\r\n]"
+
+# The ends of values: a colour may follow, and the dots of GPT-NeoX, with which it marks
+# a value that is not the default.
+VALUE_ENDS = rb"(?=[.\s\x1b])"
+
+# A record of MLPerf by its key, up to the value.
+MLPERF = rb'MLLOG [^\r\n]{0,200}?"key": ?"%b", ?"value": ?'
+
+
+def _build_layout_rows() -> Iterator[tuple[bytes, bytes, TextReader]]:
+    """Yield the rows of the sizes of parallel groups that NeMo 1 prints."""
+    for name in (
+        b"tensor_model_parallel_size",
+        b"pipeline_model_parallel_size",
+        b"context_parallel_size",
+    ):
+        pattern = BEGINS + rb"(%b: \d{1,9})[ \t]*[\r\n]" % name
+        yield b"%b: " % name, pattern, read_text
+
+
+CONFIGURATION_ROWS = (
+    *_build_rows(
+        StatedField.LAYOUT,
+        (b"device mesh with", AXES, read_text),
+        (
+            b"device mesh with",
+            rb"device mesh with (\[[^\]\r\n]{1,99}\], \[\d[\d, ]{0,60}\])",
+            read_text,
+        ),
+        (
+            b"using world size: ",
+            rb"using world size: \d{1,9}, ([^\r\n\x1b]{1,300})",
+            read_text,
+        ),
+        *_build_layout_rows(),
+        (
+            b"expert_model_parallel_size",
+            BEGINS + rb"(expert_model_parallel_size(?:: | \.{4,60} )\d{1,9})" + VALUE_ENDS,
+            _read_setting,
+        ),
+    ),
+    *_build_rows(
+        StatedField.MICRO_BATCH,
+        (
+            b"local batch size ",
+            rb"initialized with local batch size (\d{1,9}),",
+            read_number,
+        ),
+        (b"micro_batch_size: ", SETTING % b"micro_batch_size: ", read_number),
+        (
+            b"micro_batch_size .",
+            rb"(?<![\w-])micro_batch_size \.{4,60} (\d{1,9})" + VALUE_ENDS,
+            read_number,
+        ),
+        (
+            b"global_train_batch_size=",
+            rb"\bglobal_train_batch_size=\d{1,9}, device_train_batch_size=\d{1,9}, "
+            rb"device_train_microbatch_size=(\d{1,9}),",
+            read_number,
+        ),
+        (
+            b"batch_size_per_gpu .",
+            rb"train_micro_batch_size_per_gpu \.{1,60} (\d{1,9})" + VALUE_ENDS,
+            read_number,
+        ),
+        (
+            b"Config param per_device_batch_size: ",
+            rb"Config param per_device_batch_size: ([\d.]{1,20})[ \t]*[\r\n]",
+            read_text,
+        ),
+        (
+            b"| mbs: ",
+            rb"\[Start training\] [^\r\n]{1,99}\| mbs: (\d{1,9}) \|",
+            read_number,
+        ),
+        (
+            b"batch size per device = ",
+            rb"Instantaneous batch size per device = ([\d,]{1,15})",
+            read_text,
+        ),
+    ),
+    *_build_rows(
+        StatedField.NUMBERS,
+        *(
+            (
+                b"%b ...." % name,
+                rb"(?<![\w-])(%b) \.{4,60} (?:True|\{'enabled': True)" % name,
+                read_text,
+            )
+            for name in (b"bf16", b"fp16")
+        ),
+        # Recipes of FP8 differ by 6 to 50 %; None is that of a run without FP8.
+        (
+            b"fp8_recipe ....",
+            rb"(?<![\w-])(fp8_recipe \.{4,60} (?!None)\w{1,20})" + VALUE_ENDS,
+            _read_setting,
+        ),
+        (
+            b"fp8_recipe: ",
+            rb"(?<![\w-])(fp8_recipe: (?!null|None)\w{1,20})" + VALUE_ENDS,
+            _read_setting,
+        ),
+        (
+            b"Config param dtype: ",
+            rb"Config param dtype: (\w{1,20})[ \t]*[\r\n]",
+            read_text,
+        ),
+    ),
+    *_build_rows(
+        StatedField.BATCH,
+        (
+            b"local batch size ",
+            rb"local batch size \d{1,9}, global batch size (\d{1,9}),",
+            read_number,
+        ),
+        (
+            b"accumulation) = ",
+            rb"Total train batch size \(w\. parallel, distributed & accumulation\)"
+            rb" = ([\d,]{1,15})[ \t]*[\r\n]",
+            read_text,
+        ),
+        (b"MLLOG ", MLPERF % b"global_batch_size" + rb"(\d{1,9})[,}]", read_number),
+        (
+            b"global_train_batch_size=",
+            rb"\bglobal_train_batch_size=(\d{1,9}), device_train_",
+            read_number,
+        ),
+        (
+            b"train_batch_size .",
+            rb"(?<![\w-])train_batch_size \.{1,60} (\d{1,9})" + VALUE_ENDS,
+            read_number,
+        ),
+    ),
+    *_build_rows(
+        StatedField.SEQUENCE,
+        (
+            b"local batch size ",
+            rb"local batch size \d[^\r\n]{1,99}, sequence length (\d{1,9}),",
+            read_number,
+        ),
+        (
+            b"| sequence_length: ",
+            rb"\| mbs: [^\r\n]{1,99}\| sequence_length: (\d{1,9}) \|",
+            read_number,
+        ),
+        (b"MLLOG ", MLPERF % b"max_sequence_length" + rb"(\d{1,9})[,}]", read_number),
+        (
+            b" max_sequence_length=",
+            rb" max_sequence_length=(\d{1,9}), include_bias=",
+            read_number,
+        ),
+    ),
+    *_build_rows(
+        StatedField.MODEL,
+        (b"MLLOG ", MLPERF % b"submission_benchmark" + rb'"([\w.-]{1,60})"', read_text),
+        (
+            b"- INFO - Building ",
+            rb"- INFO - Building (?!device )([\w.-]{1,60} [\w.-]{1,60})"
+            rb"(?= with|[ \t]*[\r\n\x1b])",
+            _read_words,
+        ),
+    ),
+)
+
+NAMED_ROWS = (
+    *_build_rows(
+        StatedField.GPUS,
+        (
+            b"MEMBER: ",
+            rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)",
+            read_number,
+        ),
+        (b"using world size: ", rb"using world size: (\d{1,9}),", read_number),
+        (b"Num_devices: ", rb"Num_devices: (\d{1,9}), shape ", read_number),
+        # Megatron's, which an event file has alone; DeepSpeed's may leave out tensor
+        # parallelism.
+        (
+            b"world_size ....",
+            rb"\A[ \t]*world_size \.{4,60} (\d{1,9})" + VALUE_ENDS,
+            read_number,
+        ),
+        (
+            b"global_num_gpus .",
+            rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])",
+            read_number,
+        ),
+        (b"device mesh with", AXES, _multiply_axes),
+        (
+            b"device mesh with",
+            rb"device mesh with \[[^\]\r\n]{1,99}\], \[(\d{1,9}(?:, ?\d{1,9})*)\]",
+            _multiply_sizes,
+        ),
+    ),
+    *_build_rows(
+        StatedField.GPU_TYPE,
+        # any script (VERSIONS), torchtitan, `nvidia-smi -L`, its table, NCCL's tests,
+        # MLPerf's description of a system
+        *(
+            (b"NVIDIA ", pattern, _read_gpu)
+            for pattern in (
+                rb"llmb environment: device: (NVIDIA [\w -]{2,60}?)[ \t]*[\r\n]",
+                rb"CUDA capacity: (NVIDIA [\w -]{2,60}?) with [\d.]{1,12}GiB memory",
+                rb"GPU \d{1,3}: (NVIDIA [\w -]{2,60}?) \(UUID: ",
+                rb"\| {1,4}\d{1,3} {1,4}(NVIDIA [\w -]{2,60}?) {2,40}(?:On|Off) +\|",
+                rb"\[(?:[0-9a-f]{4}:)?[0-9a-fx:]{2,8}\] (NVIDIA [\w -]{2,60}?)"
+                rb"[ \t]*[\r\n]",
+                rb"\"accelerator_model_name\": ?\"(NVIDIA [\w -]{2,60}?)\"",
+            )
+        ),
+    ),
+    *_build_rows(
+        StatedField.QUANTIZATION,
+        (
+            b"Config param quantization:",
+            rb"Config param quantization:([^\r\n]{0,60})[\r\n]",
+            _read_quantization,
+        ),
+        (
+            b"fp8 ....",
+            rb"(?<![\w-])fp8 \.{4,60} (\w{1,20})" + VALUE_ENDS,
+            _read_argument,
+        ),
+        (
+            b"fp8: ",
+            rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b",
+            _read_switch,
+        ),
+        # NeMo 1 prints it of FP8 runs, too: both names are right
+        (
+            b"precision: ",
+            BEGINS + rb"precision: (?:bf16|fp16|16|32)\b",
+            _return_always(NO_QUANTIZATION),
+        ),
+        (
+            b"Float8",
+            rb"Float8 training active|Float8Linear layers",
+            _return_always("fp8"),
+        ),
+        (b"to MXFP8Linear", rb"to MXFP8Linear", _return_always("fp8")),
+        (b"to NVFP4Linear", rb"to NVFP4Linear", _return_always("fp4")),
+    ),
+    *CONFIGURATION_ROWS,
+    *_build_rows(
+        StatedField.ENGINE,
+        (
+            b"deepspeed ....",
+            rb"(?<![\w-])deepspeed \.{4,60} True\s",
+            _return_always("deepspeed"),
+        ),
+        (
+            b"DeepSpeed info: ",
+            rb"DeepSpeed info: version=",
+            _return_always("deepspeed"),
+        ),
+    ),
+    *_build_rows(
+        StatedField.MODEL,
+        (
+            b"Experiments will be ",
+            rb"Experiments will be logged at ([^\s]{1,500})",
+            read_text,
+        ),
+        (
+            b"Config param model_name: ",
+            rb"Config param model_name: ([\w.-]{1,99})",
+            read_text,
+        ),
+        (b"name: ", BEGINS + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]", read_text),
+    ),
+    *_build_rows(
+        StatedField.NAMED,
+        (
+            b"pretrain",
+            rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})",
+            _read_own_name,
+        ),
+    ),
+    *_build_rows(
+        StatedField.OBJECTIVE,
+        (
+            b"Config param use_dpo: T",
+            rb"Config param use_dpo: True\b",
+            _return_always("rewards"),
+        ),
+        *((marker, REWARDS, _return_always("rewards")) for marker in REWARD_MARKERS),
+    ),
+)
+
+# Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText
+# as parameters.
+SIZES = (
+    (
+        StatedField.LAYERS,
+        b"num_layers",
+        (b"num_decoder_layers", b"base_num_decoder_layers"),
+    ),
+    (StatedField.HIDDEN, b"hidden_size", (b"emb_dim",)),
+    (StatedField.HEADS, b"num_attention_heads", (b"num_query_heads",)),
+    (StatedField.SEQUENCE, b"encoder_seq_length", (b"max_target_length",)),
+    (StatedField.SEQUENCE, b"seq_length", ()),
+    (StatedField.BATCH, b"global_batch_size", (b"global_batch_size_to_train_on",)),
+)
+
+
+def _build_size_rows() -> Iterator[StatedRow]:
+    """Yield the rows of the sizes of a model and its batch."""
+    for field, name, parameters in SIZES:
+        dotted = rb"(?<![\w-])%b \.{4,60} (\d{1,9})" % name + VALUE_ENDS
+        markers = [b"Config param %b: " % parameter for parameter in parameters]
+        yield from _build_rows(
+            field,
+            (b"%b: " % name, SETTING % (b"%b: " % name), read_number),
+            (b"%b ...." % name, dotted, read_number),
+            *((m, rb"%b(\d{1,9})[ \t]*[\r\n]" % m, read_number) for m in markers),
+        )
+
+
+# No marker begins with a blank: such a marker slows the search.
+EARLY = RecogniserTable((*NAMED_ROWS, *_build_size_rows()), before=300, behind=600, farthest=16 << 20)
+"""Facts that a log states in its first bytes."""
+
+PROFILER = RecogniserTable(
+    _build_rows(
+        StatedField.PROFILER,
+        # One marker for all profilers: the search takes no further text without a
+        # further pass.
+        (
+            b"rofil",
+            # MaxText, in place of the step at which the profiler is switched on or off
+            rb"completed profiler "
+            # torchtitan
+            rb"|\bProfiling active\. Traces will be saved "
+            rb"|\bDumping profiler traces at step "
+            # PyTorch's own, in any framework
+            rb"|ActivityProfilerController\.cpp:\d{1,5}\] Completed Stage: Collection"
+            # NeMo's callback for Nsight Systems
+            rb"|\bStart nsys profiling",
+            _return_always("switched"),
+        ),
+    ),
+    before=20,
+    behind=55,
+)
+"""A profiler that is switched on or off, anywhere in a log."""
+
+STATED_MARKERS = frozenset((*EARLY.markers, *PROFILER.markers))
+
+# Patterns that decide right at a marker whether it states anything, of markers with one
+# row. In every step of NeMo 2 stands `global_batch_size: `.
+DECISIVE_PATTERNS = {
+    marker: rows[0].pattern
+    for marker, rows in EARLY.by_marker.items()
+    if len(rows) == 1 and rows[0].pattern.startswith(BEGINS + marker)
+}
+
+
+# --- stated in the settings before the first step -------------------------------------
+
+_NUMBER = rb"[\d,]{1,24}(?:\.\d{1,6})?"
+
+PREAMBLE = RecogniserTable(
+    (
+        *_build_rows(
+            StatedField.PARAMETERS,
+            # the ranks of other stages print other numbers, in any order
+            (
+                b"number of parameters on ",
+                rb"number of parameters on [^\r\n]{0,60}"
+                rb"rank (?:0|\( ?0(?: ?, ?0){1,3}\)): ([\d,]{1,24})(?!\d)",
+                _read_count,
+            ),
+            (
+                b" total parameters",
+                rb"size: (%b) total parameters" % _NUMBER,
+                _read_count,
+            ),
+            (
+                b"total params:",
+                rb"total params: {1,9}([\d,]{1,24})(?!\d)",
+                _read_count,
+            ),
+            (
+                b"Total number of parameters",
+                rb"Total number of parameters: ([\d,.]{1,24} ?[KMBGT]?)(?![\d.])",
+                _read_count,
+            ),
+            (
+                b"Total parameters: ",
+                rb"Total parameters: ([\d,]{1,24})(?!\d)",
+                _read_count,
+            ),
+            (
+                b"Total parameter count: ",
+                rb"Total parameter count: "
+                rb"(dense [\d,]{1,24}, sparse [\d,]{1,24}, active [\d,]{1,24})",
+                _read_count,
+            ),
+            (
+                b"number parameters: ",
+                rb"number parameters: ([\d.]{1,12} billion)",
+                _read_count,
+            ),
+            (
+                b"number of parameters: ",
+                rb"number of parameters: ([\d,.]{2,24}[KMB]?)\s",
+                _read_count,
+            ),
+            (
+                b"  Total params",
+                rb"([\d,.]{1,24} [KMBT]?) {2,9}Total params",
+                _read_count,
+            ),
+            (b" total params, ", rb"([\d,]{1,24}) total params, ", _read_count),
+            (b"num. model params: ", rb"num\. model params: ([\d,]{1,24})", _read_count),
+            (b" all params: ", rb"\|\| all params: ([\d,]{1,24})", _read_count),
+        ),
+        *_build_rows(
+            StatedField.TRAINABLE,
+            (
+                b"trainable params: ",
+                rb"trainable params: ([\d,]{1,24}) \|\|",
+                _read_count,
+            ),
+            (
+                b"umber of trainable parameters",
+                rb"[Nn]umber of trainable parameters ?[=:] ?([\d,]{1,24})(?!\d)",
+                _read_count,
+            ),
+            (
+                b"  Trainable params",
+                rb"(?<![\w-])([\d,.]{1,24} [KMBT]?) {2,9}Trainable params",
+                _read_count,
+            ),
+            (b"M Trainable [", rb"\(([\d.]{1,16}M) Trainable \[", _read_count),
+            (
+                b" trainable params\n",
+                rb"- ([\d,]{1,24}) trainable params\n",
+                _read_count,
+            ),
+        ),
+        *_build_rows(
+            StatedField.ADAPTER,
+            # printed of adapters alone
+            (
+                b" all params: ",
+                rb"trainable params: [\d,]{1,24} \|\| all params: \d",
+                _return_always("adapter"),
+            ),
+            (
+                b"Fine-tuning method: ",
+                rb"Fine-tuning method: (\w{1,20})",
+                _read_lower,
+            ),
+        ),
+        *_build_rows(
+            StatedField.VOCABULARY,
+            (
+                b"padded vocab (size: ",
+                rb"padded vocab \(size: \d{1,12}\) with \d{1,9} dummy tokens "
+                rb"\(new size: (\d{1,12})\)",
+                _read_count,
+            ),
+        ),
+        *_build_rows(
+            StatedField.RECOMPUTE,
+            (
+                b" activation checkpointing to the model",
+                rb"(Applied \w{1,20}) activation checkpointing to the model",
+                _read_lower,
+            ),
+        ),
+        *_build_rows(
+            StatedField.OPTIMIZER,
+            (
+                b"DeepSpeed Basic Optimizer = ",
+                rb"DeepSpeed Basic Optimizer = (\w{1,40})",
+                _read_lower,
+            ),
+        ),
+        *_build_rows(
+            StatedField.DATA,
+            (
+                b"Mock",
+                rb"\b(Mock)(?:GPT|LLM|T5|BERT|Llava)?(?:Dataset|DataModule)\b",
+                _read_lower,
+            ),
+        ),
+        *_build_rows(
+            StatedField.GPU_MEMORY,
+            (
+                b"GiB memory",
+                rb"CUDA capacity: [^\r\n]{2,80} with (\d{1,4}(?:\.\d{1,6})?)GiB memory",
+                _read_memory,
+            ),
+            (
+                b"MiB |",
+                rb"\| {1,9}\d{1,7}MiB */ *(\d{3,7})MiB \|",
+                _read_mebibytes,
+            ),
+        ),
+        *_build_rows(
+            StatedField.POWER_LIMIT,
+            (
+                b"MiB |",
+                rb"\d{1,5}W */ *(\d{2,5})W \| {1,9}\d{1,7}MiB */ *\d{3,7}MiB \|",
+                _read_watts,
+            ),
+        ),
+        *_build_rows(
+            StatedField.LISTING,
+            (
+                b"Non-default values (vs",
+                rb"(Non-default values) \(vs",
+                _read_lower,
+            ),
+        ),
+    ),
+    before=300,
+    behind=300,
+)
+"""Facts that a process prints before its first step, beside SETTINGS."""
+
+
+def _name_setting(
+    field: StatedField,
+    names: str,
+    form: Form = "number",
+    *,
+    optional: bool = False,
+    before: bytes = b"",
+) -> Setting:
+    """Build a setting from its names, separated by commas."""
+    return Setting(field, tuple(names.split(", ")), form, optional, before)
+
+
+# What differs from run to run (paths, hosts, seeds, intervals, the number of steps) is not
+# read.
+SETTINGS = (
+    _name_setting(
+        StatedField.MODEL_SIZES,
+        "n_layers, n_layer, num_hidden_layers, n_heads, n_head, n_embd, d_model, "
+        "num_hidden_groups, first_k_dense_replace, num_dense_layers, n_dense_layers, "
+        "first_num_dense_layers",
+    ),
+    _name_setting(
+        StatedField.MODEL_SIZES,
+        "moe_layer_freq, hybrid_override_pattern, hybrid_layer_pattern, layer_types, block_pattern",
+        form="text",
+    ),
+    _name_setting(
+        StatedField.MODEL_SIZES,
+        "dim, embed_dim, hidden_size, num_attention_heads",
+        before=rb"(?:Args|Config)\([^\r\n]*\Z|['\"]\Z|(?:\A|\]:)[ \t]{4,80}\Z",
+    ),
+    _name_setting(
+        StatedField.FFN,
+        "ffn_hidden_size, intermediate_size, mlp_dim, base_mlp_dim, inter_dim",
+    ),
+    _name_setting(
+        StatedField.FFN,
+        "ffn_dim_multiplier, multiple_of, swiglu, gated_linear_unit, hidden_act, activation",
+        form="any",
+    ),
+    _name_setting(
+        StatedField.MOE_FFN,
+        "moe_ffn_hidden_size, moe_intermediate_size, moe_inter_dim, base_moe_mlp_dim",
+    ),
+    _name_setting(
+        StatedField.MOE_FFN,
+        "moe_shared_expert_intermediate_size, shared_expert_intermediate_size, "
+        "n_shared_experts, num_shared_experts, shared_experts",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.ATTENTION,
+        "kv_channels, head_dim, group_query_attention, multi_latent_attention, kv_lora_rank, q_lora_rank",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.ATTENTION,
+        "experimental_attention_variant, linear_attention_type, linear_attention_freq",
+        form="text",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.GROUPS,
+        "num_query_groups, num_key_value_heads, n_kv_heads, num_kv_heads, base_num_kv_heads, n_query_groups",
+    ),
+    _name_setting(
+        StatedField.WINDOW,
+        "window_size, sliding_window, sliding_window_size, use_sliding_window, local_window_size",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.WINDOW,
+        "window_attn_skip_freq, sliding_window_pattern",
+        form="text",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.VOCABULARY,
+        "padded_vocab_size, vocab_size, override_vocab_size, original vocab_size",
+    ),
+    _name_setting(
+        StatedField.EXPERTS,
+        "num_experts, num_moe_experts, n_routed_experts, num_local_experts, moe_num_experts, num_routed_experts",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.TOP_K,
+        "moe_router_topk, num_experts_per_tok, num_experts_per_token, moe_top_k, "
+        "n_activated_experts, moe_k, n_expert_per_token",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.TOP_K,
+        "top_k",
+        optional=True,
+        before=rb"(?i:moe\w*\(|experts?)[^\r\n]*\Z",  # a sampler has a top_k, too
+    ),
+    _name_setting(
+        StatedField.BALANCING,
+        "moe_router_force_load_balancing, force_load_balance, "
+        "debug_force_load_balance, use_random_routing, _debug_force_load_balance, "
+        "moe_router_force_biased",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.MTP,
+        "mtp_num_layers, num_nextn_predict_layers, num_mtp_modules, n_mtp_layers",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.ADAPTER,
+        "lora, lora_rank, lora_r, lora_target, use_lora, use_peft, peft, peft_scheme, "
+        "peft_type, train_type, finetuning_type, adapter, tuner_type, freeze_LM, "
+        "freeze_lm, freeze_ViT, freeze_vit, freeze_trainable_layers, "
+        "freeze_language_model, freeze_vision_model",
+        form="any",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.CAPACITY,
+        "moe_expert_capacity_factor, capacity_factor, "
+        "moe_pad_expert_input_to_capacity, moe_train_capacity_factor, "
+        "expert_capacity_factor",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.DROP_POLICY,
+        "moe_token_drop_policy, moe_token_dropping, sparse_matmul, megablox, moe_router_load_balancing_type",
+        form="any",
+    ),
+    _name_setting(
+        StatedField.RECOMPUTE,
+        "recompute_granularity, recompute_method, recompute_num_layers, "
+        "recompute_modules, activations_checkpoint_granularity, "
+        "activations_checkpoint_method, activations_checkpoint_num_layers, "
+        "gradient_checkpointing, activation_checkpointing, checkpoint_activations, "
+        "remat_policy, activation_checkpoint_mode, recompute_activations",
+        form="any",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.OPTIMIZER,
+        "optimizer, optim, opt_type, optimizer_type, optimizer_name",
+        form="word",
+    ),
+    _name_setting(
+        StatedField.DATA,
+        "mock_data, dataset_type, data_impl, use_synthetic_data, synthetic_data, "
+        "use_fake_data, packing, neat_packing, sample_packing",
+        form="any",
+    ),
+    _name_setting(
+        StatedField.ATTENTION_BACKEND,
+        "attention_backend, use_flash_attn, attn_implementation, "
+        "_attn_implementation, attn_impl, transformer_impl, flash_attn, "
+        "use_flash_attention, attn_backend",
+        form="any",
+    ),
+    _name_setting(
+        StatedField.ATTENTION_BACKEND,
+        "attention",
+        form="any",
+        before=rb"Config param \Z",
+    ),
+    _name_setting(
+        StatedField.SEQUENCES,
+        "max_seq_length, max_seq_len, seq_len, sequence_len, sequence_length, max_length, cutoff_len, model_max_length",
+    ),
+    _name_setting(
+        StatedField.BATCH_PARTS,
+        "per_device_train_batch_size, gradient_accumulation_steps, "
+        "train_micro_batch_size_per_gpu, local_batch_size, "
+        "batch_accumulation_per_replica, micro_batch_size",
+    ),
+    _name_setting(
+        StatedField.BITS,
+        "load_in_4bit, load_in_8bit, quantization_bit, quant_bits, bf16, fp16",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.KERNELS,
+        "use_liger_kernel, enable_liger_kernel, use_unsloth, torch_compile, "
+        "use_flex_attn, enable_cuda_graph, cuda_graph_impl, use_kernels",
+        form="any",
+        optional=True,
+    ),
+    _name_setting(
+        StatedField.ATTENTION,
+        "attn_mask_type",
+        form="word",
+    ),
+    _name_setting(
+        StatedField.SHARDING,
+        "zero_optimization_stage, use_distributed_optimizer, cpu_offload, optimizer_cpu_offload, offload_optimizer",
+        form="any",
+    ),
+)
+
+SETTINGS_BY_NAME: dict[bytes, list[Setting]] = {}
+for _setting in SETTINGS:
+    for _name in _setting.names:
+        SETTINGS_BY_NAME.setdefault(_name.encode(), []).append(_setting)
+
+PREAMBLE_MARKERS = tuple(dict.fromkeys((*SETTINGS_BY_NAME, *PREAMBLE.markers)))
