@@ -21,8 +21,9 @@ from support.log_damages import DAMAGES, ENCODINGS, HARMLESS, Damage
 from support.log_strategies import NAMES, NOISE, written
 from support.written_logs import nemo2_run
 
-from pytest_llmbench.logs import checkpoints, endings, facts
+from pytest_llmbench.logs import endings
 from pytest_llmbench.logs.dialect_table import DIALECTS
+from pytest_llmbench.logs.recognisers import CHECKPOINTS, TRACE
 from pytest_llmbench.logs.sources.zstd import zstd
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -97,7 +98,7 @@ def soups(folder: Path) -> Iterator[Path]:
     """Write texts of what readers look for: whole, in part, one beginning within another, in any order."""
     markers = sorted(
         {marker for one in DIALECTS.values() for marker in (*one.markers, *one.starts, *one.ends)}.union(
-            endings.MARKERS, checkpoints.MARKERS, (facts.NCCL_OPERATION,)
+            endings.MARKERS, CHECKPOINTS.markers, TRACE.markers
         )
     )
     for number in range(SOUPS):

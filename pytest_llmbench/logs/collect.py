@@ -32,7 +32,7 @@ ALL_MARKERS = tuple(
         (
             *STEP_MARKERS,
             *ENDING_MARKERS,
-            *checkpoints.MARKERS,
+            *recognisers.CHECKPOINTS.markers,
             *sorted(PROCESS_MARKERS),
             *recognisers.PROFILER.markers,
             bars.BEGIN,
@@ -161,9 +161,9 @@ class LogCollector:
     def _build_search(self, offset: int, *, traced: bool) -> MarkerSearch:
         # Behind AT_ONCE markers those are searched for apart that cost least: none of them begins with what is
         # frequent. What a log states takes as long again, but stands at its beginning only.
-        markers = self._late if traced else (*self._late, facts.NCCL_OPERATION)
-        if offset < facts.FARTHEST:
-            markers += facts.VERSION_MARKERS
+        markers = self._late if traced else (*self._late, *recognisers.TRACE.markers)
+        if offset < recognisers.VERSIONS.farthest:
+            markers += recognisers.VERSIONS.markers
         return build_search(markers + recognisers.EARLY.markers if offset < recognisers.EARLY.farthest else markers)
 
     @property
@@ -238,7 +238,11 @@ class LogCollector:
         """Read the steps of a whole log at once, if they are alike; return the places that are left to be looked at."""
         markers = {marker for _, marker in places}
         names = {STEP_MARKERS[marker] for marker in markers if marker in STEP_MARKERS}
-        if len(names) != 1 or facts.NCCL_OPERATION in markers or not markers.isdisjoint(self._markers):
+        if (
+            len(names) != 1
+            or not markers.isdisjoint(recognisers.TRACE.by_marker)
+            or not markers.isdisjoint(self._markers)
+        ):
             return places
         name = names.pop()
         reader = load_reader(name)
@@ -355,16 +359,16 @@ class LogCollector:
             self._stated.add(hit)
         elif hit.marker in STEP_MARKERS:
             self._take_step(hit)
-        elif hit.marker in checkpoints.MARKERS:
+        elif hit.marker in recognisers.CHECKPOINTS.by_marker:
             self._checkpoints.add(hit)
         elif hit.marker == bars.BEGIN:
             begun = bars.read_beginning(hit)
             self._bars += [begun] if begun else []
         elif hit.marker in training_lines.MARKERS:
             self._training.add(hit)
-        elif hit.marker in facts.VERSION_MARKERS:
+        elif hit.marker in recognisers.VERSIONS.by_marker:
             self._versions.add(hit)
-        elif hit.marker == facts.NCCL_OPERATION and facts.is_operation(hit):
+        elif hit.marker in recognisers.TRACE.by_marker and any(recognisers.TRACE.read(hit)):
             self._take_operation(hit)
 
     def _take_operation(self, hit: Hit) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
-from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.core.log_records import CheckpointAction, StatedField
 from pytest_llmbench.logs.notations import Form, Setting, compile_pattern
-from pytest_llmbench.logs.scan import Hit, find_line_begin
+from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit, find_line_begin
 
 FactT = TypeVar("FactT")
 ValueT = TypeVar("ValueT")
@@ -945,3 +947,285 @@ for _setting in SETTINGS:
         SETTINGS_BY_NAME.setdefault(_name.encode(), []).append(_setting)
 
 PREAMBLE_MARKERS = tuple(dict.fromkeys((*SETTINGS_BY_NAME, *PREAMBLE.markers)))
+
+
+# --- what a run ran on ----------------------------------------------------------------
+
+LINE_HEAD = (
+    rb"(?:[ \t]|\x1b\[[\d;]*m|\d{1,9}: |[\w.-]{1,99}/\d{1,9} |\[(?:rank|default)\d{1,9}\]:?"
+    rb"|\((?=[^()]{0,99}\bpid=\d)[^()]{0,200}\))*"
+    rb"(?:\[|--|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)?"
+)
+"""Between the beginning of a line or bar and its text: blanks, colours, labels of ranks, an opening."""
+
+_BEGINS = rb"\A" + LINE_HEAD
+_VERSION = rb"(\d{1,5}(?:\.[\w+-]{1,40}){1,7})"
+# Without the end of the line a value may be cut.
+_ENDS = rb"[ \t]*[\r\n]"
+
+
+def _read_versions(match: re.Match[bytes]) -> tuple[str, ...]:
+    return tuple(value.decode("ascii") for value in match.groups())
+
+
+VersionRow = Recogniser[tuple[str, ...], tuple[str, ...]]
+
+
+def _build_version_rows() -> Iterator[VersionRow]:
+    """Yield the rows of versions. Of several rows with one name the first counts."""
+    for names, marker, pattern in (
+        ("nccl", b"L version ", rb"(?:%b|NCCL INFO )NCCL version " % _BEGINS + _VERSION),
+        # DeepSpeed's report, and the `datasets` package of Hugging Face, which may not
+        # know the local part
+        ("pytorch", b"rch version ", _BEGINS + rb"torch version \.{2,60} " + _VERSION),
+        ("pytorch", b"rch version ", rb"\bPyTorch version %b available\." % _VERSION),
+        # MaxText
+        ("jax", b"Version: ", rb"\bSystem Information: Jax Version: " + _VERSION),
+        # nvidia-smi, whose "CUDA Version" is the newest that the driver supports
+        (
+            "driver cuda_driver",
+            b"Version: ",
+            rb"\| NVIDIA-SMI [\d.]+ +Driver Version: %b +CUDA Version: %b +\|" % (_VERSION, _VERSION),
+        ),
+        # the greeting of NVIDIA's containers: `25.01 (build 134983853)`, of NeMo's
+        # perhaps the build alone
+        (
+            "nvidia_release",
+            b"NVIDIA Release ",
+            _BEGINS + rb"NVIDIA Release " + rb"([\w.-]{1,20}(?: \(build \d{1,12}\))?|\(build \d{1,12}\))",
+        ),
+        # Slurm's plugin for containers, when it fetches one
+        (
+            "container",
+            b"porting docker image: ",
+            rb"\bpyxis: importing docker image: ([\w.:/@#+-]{1,200})",
+        ),
+        # any training script, one line for each name
+        *(
+            (
+                name,
+                b"llmb environment: ",
+                _BEGINS + rb"llmb environment: %b: ([!-~](?:[ -~]{0,198}[!-~])?)" % name.encode(),
+            )
+            for name in (
+                *("device", "power_limit", "clocks", "driver"),
+                *("cuda", "nccl", "pytorch"),
+            )
+        ),
+    ):
+        yield Recogniser(tuple(names.split()), marker, pattern + _ENDS, _read_versions)
+
+
+# No marker begins with a blank: such a marker makes the search of a log half as fast
+# again.
+VERSIONS = RecogniserTable(_build_version_rows(), before=REACH_BACK, behind=REACH, farthest=64 << 20)
+"""The names of versions, with a value for each. Later ones may be of another run."""
+
+
+# --- a trace of NCCL ------------------------------------------------------------------
+
+TRACE = RecogniserTable(
+    (
+        Recogniser(
+            "operation",
+            b": opCount ",
+            rb"NCCL INFO \w{1,40}: opCount ",
+            _return_always("operation"),
+        ),
+    ),
+    before=64,
+    behind=0,
+)
+"""The operations of NCCL in a trace."""
+
+
+# --- checkpoints ----------------------------------------------------------------------
+
+
+class Meaning(Enum):
+    """The meaning of a line about a checkpoint."""
+
+    WHOLE = 1  # the time of a save or load, whatever the mode
+    WHOLE_UNLESS_ASYNCHRONOUS = 2  # of a save, if other lines are of asynchronous ones
+    STAGING_UNLESS_SYNCHRONOUS = 3  # of a save; the configuration alone has the mode
+    TIMER = 4  # a load: printed, too, if there was nothing to load
+    HAPPENED = 5
+    ASYNCHRONOUS = 6
+    SYNCHRONOUS = 7
+
+
+class CheckpointTime(NamedTuple):
+    """The printed time of a save or load, None for a line without; its rank, or ""."""
+
+    seconds: float | None
+    rank: str
+
+
+CheckpointRow = Recogniser[tuple[CheckpointAction, Meaning], CheckpointTime]
+
+SAVE, LOAD = CheckpointAction.SAVE, CheckpointAction.LOAD
+
+_SECONDS = rb"(?P<seconds>\d{1,9}(?:\.\d{1,9})?)"
+_RANK = rb"[^\r\n]{0,9}?Rank ?: (?P<rank>\d{1,9})"
+_LINE_ENDS = rb"[ \t]*(?:[\r\n]|\Z)"
+
+
+def _read_time(match: re.Match[bytes], divisor: int = 1) -> CheckpointTime:
+    groups = match.groupdict()
+    digits = groups.get("seconds") or groups.get("single")
+    seconds = float(Decimal(digits.decode("ascii")) / divisor) if digits else None
+    return CheckpointTime(seconds, (groups.get("rank") or b"").decode("ascii"))
+
+
+def _read_milliseconds(match: re.Match[bytes]) -> CheckpointTime:
+    return _read_time(match, 1000)
+
+
+def _time_nemo(verb: bytes, label: bytes) -> bytes:
+    return rb"Global Checkpoint %b\b(?:%b)?(?:[^\r\n]{0,200}?%b: %bs%b)?" % (verb, _RANK, label, _SECONDS, _LINE_ENDS)
+
+
+def _time_megatron(verb: bytes) -> bytes:
+    """A timer of Megatron in milliseconds.
+
+    It prints `....: (min, max)`, `....: max`, or `: max` among others of its line.
+    """
+    single = _SECONDS.replace(b"seconds", b"single")
+    return (
+        rb"%b-checkpoint(?: \.{3,99})?:"
+        rb"(?: (?:\(\d{1,12}(?:\.\d{1,9})?, %b\)|%b(?=%b| \|)))?" % (verb, _SECONDS, single, _LINE_ENDS)
+    )
+
+
+def _build_checkpoint_rows() -> Iterator[CheckpointRow]:
+    """Yield the rows of checkpoints. A match without a time is a truncated record."""
+    for action, meaning, marker, pattern in (
+        (
+            SAVE,
+            Meaning.WHOLE_UNLESS_ASYNCHRONOUS,
+            b"Global Checkpoint",
+            _time_nemo(b"Save", b"Save duration"),
+        ),
+        (
+            LOAD,
+            Meaning.WHOLE,
+            b"Global Checkpoint",
+            _time_nemo(b"Load", b"Time spent in load_checkpoint"),
+        ),
+        (
+            SAVE,
+            Meaning.WHOLE_UNLESS_ASYNCHRONOUS,
+            b"save-checkpoint",
+            _time_megatron(b"save"),
+        ),
+        (LOAD, Meaning.TIMER, b"load-checkpoint", _time_megatron(b"load")),
+        (
+            SAVE,
+            Meaning.HAPPENED,
+            b"uccessfully saved checkpoint",
+            rb"uccessfully saved checkpoint (?:from|at) iteration",
+        ),
+        (
+            LOAD,
+            Meaning.HAPPENED,
+            b"uccessfully loaded checkpoint",
+            rb"uccessfully loaded checkpoint from ",
+        ),
+        (
+            SAVE,
+            Meaning.STAGING_UNLESS_SYNCHRONOUS,
+            b"Finished saving the checkpoint",
+            rb"Finished saving the checkpoint"
+            rb"(?: \(or staging if async is enabled\))? ?in (?:%b seconds)?" % _SECONDS,
+        ),
+        (
+            LOAD,
+            Meaning.WHOLE,
+            b"Finished loading the checkpoint",
+            rb"Finished loading the checkpoint in (?:%b seconds)?" % _SECONDS,
+        ),
+        (
+            LOAD,
+            Meaning.WHOLE,
+            b"Finished restoring checkpoint",
+            rb"Finished restoring checkpoint in (?:%b seconds from )?" % _SECONDS,
+        ),
+        (
+            SAVE,
+            Meaning.HAPPENED,
+            b"saved a checkpoint",
+            rb"saved a checkpoint at step \d",
+        ),
+        (
+            SAVE,
+            Meaning.HAPPENED,
+            b"Saving a full checkpoint",
+            rb"Saving a full checkpoint at last step",
+        ),
+        # One marker for three forms. (Another cut of these texts made the automaton
+        # twice as slow: measure before changing them.)
+        (
+            SAVE,
+            Meaning.ASYNCHRONOUS,
+            b" async checkpoint",
+            rb"cheduled (?:an )?async checkpoint save|Pending async checkpoint saves",
+        ),
+        (
+            SAVE,
+            Meaning.ASYNCHRONOUS,
+            b"Async checkpoint",
+            rb"Async checkpoint(?: save for|ing detected)",
+        ),
+        (
+            SAVE,
+            Meaning.WHOLE,
+            b"ynchronous save ",
+            rb"Finished asynchronous save \(blocking \+ background\) in "
+            rb"(?:%b seconds)?" % _SECONDS,
+        ),
+        (
+            SAVE,
+            Meaning.WHOLE,
+            b"ynchronous save ",
+            rb"Finished synchronous save in (?:%b seconds)?" % _SECONDS,
+        ),
+        (
+            SAVE,
+            Meaning.WHOLE,
+            b"async_",
+            rb"Finished async_save \(blocking \+ background\)\. Time taken: "
+            rb"(?:%bs\.)?" % _SECONDS,
+        ),
+        (
+            SAVE,
+            Meaning.ASYNCHRONOUS,
+            b"async_",
+            rb"(?i:async_save['\"]?[ \t.:=]{1,99}true\b)",
+        ),
+        (
+            SAVE,
+            Meaning.SYNCHRONOUS,
+            b"async_",
+            rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?disabled\b)",
+        ),
+        (
+            SAVE,
+            Meaning.ASYNCHRONOUS,
+            b"async_",
+            rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?async)",
+        ),
+        (
+            SAVE,
+            Meaning.ASYNCHRONOUS,
+            b"Async finalization time took",
+            rb"Async finalization time took",
+        ),
+    ):
+        in_seconds = not marker.endswith(b"-checkpoint")
+        convert = _read_time if in_seconds else _read_milliseconds
+        yield Recogniser((action, meaning), marker, pattern, convert)
+
+
+# The word `checkpoint` alone is in too many lines of other kinds.
+CHECKPOINTS = RecogniserTable(_build_checkpoint_rows(), before=64, behind=REACH)
+"""Saves and loads of checkpoints, and in which mode they are made."""

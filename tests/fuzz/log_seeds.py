@@ -16,7 +16,7 @@ from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_base
 from pytest_llmbench.logs.collect import STEP_MARKERS
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
-from pytest_llmbench.logs.facts import NCCL_OPERATION
+from pytest_llmbench.logs.recognisers import TRACE
 
 MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)
 
@@ -65,7 +65,7 @@ def records() -> list[bytes]:
 def list_words() -> list[bytes]:
     """Return what the readers of logs look for."""
     marks = [mark for dialect in DIALECTS.values() for mark in (*dialect.starts, *dialect.ends)]
-    return list(dict.fromkeys([*STEP_MARKERS, *marks, *ENDING_MARKERS, NCCL_OPERATION, *_list_fields()]))
+    return list(dict.fromkeys([*STEP_MARKERS, *marks, *ENDING_MARKERS, *TRACE.markers, *_list_fields()]))
 
 
 def _list_fields() -> list[bytes]:

@@ -9,7 +9,7 @@ from support.shared_data import shared
 from support.written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.baseline_records import RegexDialect
-from pytest_llmbench.logs import facts
+from pytest_llmbench.logs import recognisers
 from pytest_llmbench.logs.collect import ALL_MARKERS
 from pytest_llmbench.logs.growing import Growing
 from pytest_llmbench.logs.log_reader import BLOCK, LARGE, parse_blocks, read_log
@@ -105,7 +105,7 @@ def test_statements_count_only_near_the_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, expected: tuple[str, ...]
 ) -> None:
     """In a file, in blocks and in a log that grows alike; a record before and behind keeps them looking."""
-    monkeypatch.setattr(facts, "FARTHEST", LARGE + 100)
+    monkeypatch.setattr(recognisers.VERSIONS, "farthest", LARGE + 100)
     steps = nemo2_run(0, 9)
     text = (steps + "." * (LARGE - len(steps)) + "\n" * (place - 3) + NCCL + nemo2_run(10, 12)).encode()
     assert text.index(b"L version ") == LARGE + place
@@ -124,10 +124,10 @@ def test_every_reading_of_a_log_says_it() -> None:
 
 def test_all_markers_are_found_in_one_pass() -> None:
     """A second pass makes the search of every log twice as long: there is room for the markers of further dialects."""
-    markers = list({*ALL_MARKERS, facts.NCCL_OPERATION, *facts.VERSION_MARKERS})
+    markers = list({*ALL_MARKERS, *recognisers.TRACE.markers, *recognisers.VERSIONS.markers})
     for more in (0, 3):
         assert MarkerSearch([*markers, *(b"dialect %d: step" % number for number in range(more))]).passes == 1
-    assert not any(marker.startswith(b" ") for marker in facts.VERSION_MARKERS)
+    assert not any(marker.startswith(b" ") for marker in recognisers.VERSIONS.markers)
 
 
 # grep -aoE 'NCCL version [^ ]+|[Tt]orch version [^ ]+.*|Jax Version: .*|Driver Version: .*' FILE | sort | uniq -c

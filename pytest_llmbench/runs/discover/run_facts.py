@@ -36,7 +36,7 @@ _PASSING = (StatedField.PROFILER,)
 _VERSIONS = ("release",)
 
 _SETTINGS = frozenset(map(str, list(StatedField)[list(StatedField).index(StatedField.MODEL_SIZES) :]))
-"""The facts that rows of `recognisers.PREAMBLE` and its settings read. Baselines that were recorded before it existed state none of them."""
+"""The facts that settings before the first step state. Older recorded baselines state none of them."""
 
 _LABELLED = _SETTINGS | {str(StatedField.LAYOUT), str(StatedField.NUMBERS)}
 _NAMES = frozenset(map(str, (StatedField.MODEL, StatedField.NAMED)))
