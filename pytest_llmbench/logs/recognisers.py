@@ -18,6 +18,7 @@ from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
 from pytest_llmbench.core.log_records import CheckpointAction, StatedField
 from pytest_llmbench.logs.notations import Form, Setting, compile_pattern
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit, find_line_begin
+from pytest_llmbench.logs.step_records import NOT_FINITE
 
 FactT = TypeVar("FactT")
 ValueT = TypeVar("ValueT")
@@ -1229,3 +1230,61 @@ def _build_checkpoint_rows() -> Iterator[CheckpointRow]:
 # The word `checkpoint` alone is in too many lines of other kinds.
 CHECKPOINTS = RecogniserTable(_build_checkpoint_rows(), before=64, behind=REACH)
 """Saves and loads of checkpoints, and in which mode they are made."""
+
+
+# --- whether a run trains -------------------------------------------------------------
+
+_BAD = rb"['\"]?-?%b(?![\w.])" % NOT_FINITE
+
+BAD_VALIDATIONS = RecogniserTable(
+    (
+        Recogniser("validation", marker, pattern, _return_always("bad"))
+        for marker, pattern in (
+            # Trainer
+            (
+                b"eval_samples_per_second",
+                rb"eval_loss['\"]: {0,9}%b[^{}\r\n]*eval_samples_per_second" % _BAD,
+            ),
+            # Megatron and GPT-NeoX
+            (b"loss value: ", rb"loss value: {1,9}%b" % _BAD),
+            # MaxText
+            (
+                b"eval metrics after step: ",
+                rb"eval metrics after step: \d{1,12}, [^\r\n]{0,60}?loss=%b" % _BAD,
+            ),
+        )
+    ),
+    before=300,
+    behind=300,
+)
+"""Validation losses that are NaN or infinite."""
+
+
+class SkippedUpdate(NamedTuple):
+    """An update of the weights that was skipped, and the loss scale, if it is printed."""
+
+    rank: bytes | None
+    scale: bytes  # with the old and the new one
+    halved: bool  # whether the scale was reduced
+
+
+def _read_skipped(match: re.Match[bytes]) -> SkippedUpdate:
+    return SkippedUpdate(match["rank"], match["scale"] or b"", match["old"] != match["new"])
+
+
+SKIPPED_UPDATES = RecogniserTable(
+    (
+        # One update each, in DeepSpeed perhaps of several ranks.
+        Recogniser(
+            "skipped update",
+            b"OVERFLOW! ",
+            rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
+            rb"(?P<scale> Attempted loss scale: (?P<old>[\d.e+]{1,30}),"
+            rb" reducing to (?P<new>[\d.e+]{1,30}))?",
+            _read_skipped,
+        ),
+    ),
+    before=0,
+    behind=300,
+)
+"""Updates of the weights that were skipped."""

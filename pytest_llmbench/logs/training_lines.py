@@ -13,29 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from pytest_llmbench.core.log_records import Segment, Steps
+from pytest_llmbench.logs.recognisers import BAD_VALIDATIONS, SKIPPED_UPDATES, SkippedUpdate
 from pytest_llmbench.logs.scan import REACH_BACK, Hit
-from pytest_llmbench.logs.step_records import NOT_FINITE, find_line_stop
+from pytest_llmbench.logs.step_records import find_line_stop
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats, Integers
 
-# Bytes before a marker, and from it on, that its pattern may look at.
-BEFORE, BEHIND = 300, 300
+MARKERS = (*BAD_VALIDATIONS.markers, *SKIPPED_UPDATES.markers)
 
-_BAD = rb"['\"]?-?%b(?![\w.])" % NOT_FINITE
-# Trainer; Megatron and GPT-NeoX; MaxText.
-VALIDATIONS = {
-    b"eval_samples_per_second": re.compile(rb"eval_loss['\"]: {0,9}%b[^{}\r\n]*eval_samples_per_second" % _BAD),
-    b"loss value: ": re.compile(rb"loss value: {1,9}%b" % _BAD),
-    b"eval metrics after step: ": re.compile(rb"eval metrics after step: \d{1,12}, [^\r\n]{0,60}?loss=%b" % _BAD),
-}
-# One update each, in DeepSpeed perhaps of several ranks.
-OVERFLOW = b"OVERFLOW! "
-SKIP = re.compile(
-    rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
-    rb"(?P<scale> Attempted loss scale: (?P<old>[\d.e+]{1,30}), reducing to (?P<new>[\d.e+]{1,30}))?"
-)
-MARKERS = (*VALIDATIONS, OVERFLOW)
+# Bytes before a text beside a step that its pattern may look at.
+BEFORE = 300
 
 # In the line of a step, or shortly before it, by a text that stands in it: counts since the run began of DeepSpeed and
 # InternEvo, and the single updates of MindFormers.
@@ -71,12 +59,10 @@ class TrainingLines:
         self._last_scale = b""
 
     def add(self, hit: Hit) -> None:
-        """Add what stands around a marker."""
-        begin, end = max(0, hit.start - BEFORE), min(hit.end, hit.start + BEHIND)
-        if hit.marker == OVERFLOW:
-            if match := SKIP.match(hit.text, hit.start, end):
-                self._add_skip(hit.line, match)
-        elif any(match.end() > hit.start for match in VALIDATIONS[hit.marker].finditer(hit.text, begin, end)):
+        """Add the line of a marker, if it shows that an update or a validation failed."""
+        for _, update in SKIPPED_UPDATES.read(hit):
+            self._add_skip(hit.line, update)
+        if any(BAD_VALIDATIONS.read(hit)):
             self._bad_validations.append(hit.line)
 
     def add_beside_step(self, hit: Hit) -> None:
@@ -127,17 +113,15 @@ class TrainingLines:
                 steps = replace(steps, learning_rate=_place_rates(steps, counts))
         return replace(segment, steps=steps, bad_validation_line=bad)
 
-    def _add_skip(self, line: int, match: re.Match[bytes]) -> None:
-        """Add an update that was skipped, once where every rank prints it."""
-        groups = match.groupdict()
-        rank, scale = groups.get("rank"), groups.get("scale") or b""
-        if rank is not None:
-            self._rank = self._rank or rank
-            if rank != self._rank:
+    def _add_skip(self, line: int, update: SkippedUpdate) -> None:
+        """Add a skipped update, once if every rank prints it."""
+        if update.rank is not None:
+            self._rank = self._rank or update.rank
+            if update.rank != self._rank:
                 return
-        elif scale and scale == self._last_scale and groups["old"] != groups["new"]:
+        elif update.scale and update.scale == self._last_scale and update.halved:
             return  # no loss scale is reduced twice from the same value
-        self._last_scale = scale
+        self._last_scale = update.scale
         self._skips.append(line)
 
 
