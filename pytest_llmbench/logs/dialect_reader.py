@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -20,6 +20,8 @@ from pytest_llmbench.logs.line_clock import find_pauses, is_long
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
+    NAN,
+    NOT_FINITE,
     RecordOrigin,
     StepParser,
     StepRecord,
@@ -206,11 +208,72 @@ def _number_lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> l
     return lines
 
 
-def parse_numbers(printed: Sequence[bytes]) -> Numbers:
+class PrintedField(NamedTuple):
+    """A field of a record: its row for both ways of reading, by records and by columns."""
+
+    name: bytes  # as the log prints it
+    column: str  # of `StepRecord` and `StepColumns`
+    finite: bytes  # a pattern of its whole and finite numbers
+    convert: Callable[[bytes], float] = float
+    required: bool = True  # a record with a damaged number is torn
+
+    def is_whole(self, printed: bytes) -> bool:
+        """True if a number is whole, be it finite or not."""
+        return _compile_number(self.finite).fullmatch(printed) is not None
+
+
+@cache
+def _compile_number(finite: bytes) -> re.Pattern[bytes]:
+    """Compile the pattern of a number from that of its finite values."""
+    return re.compile(rb"%b|-?%b" % (finite, NOT_FINITE))
+
+
+PrintedFields = Mapping[bytes, PrintedField]
+
+
+def index_fields(*fields: PrintedField) -> PrintedFields:
+    """Index fields by name; if several are printed of one column, the first counts."""
+    return {field.name: field for field in fields}
+
+
+def are_whole(fields: PrintedFields, values: Mapping[bytes, bytes]) -> bool:
+    """True if no required number of a record is damaged."""
+    return all(field.is_whole(values[name]) for name, field in fields.items() if field.required and name in values)
+
+
+def parse_record(fields: PrintedFields, values: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Return the numbers of one record by column, NaN for a damaged one."""
+    numbers: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in values and field.column not in numbers:
+            whole = field.required or field.is_whole(values[name])
+            numbers[field.column] = field.convert(values[name]) if whole else NAN
+    return numbers
+
+
+def parse_columns(fields: PrintedFields, columns: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
+    """Return the numbers of all records, as `parse_record` returns them for each."""
+    numbers: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in columns and field.column not in numbers:
+            numbers[field.column] = parse_numbers(columns[name], field.convert)
+    return numbers
+
+
+def parse_numbers(printed: Sequence[bytes], convert: Callable[[bytes], float] = float) -> Numbers:
     """Return the values of a column; many print the same one in every record."""
     if printed.count(printed[0]) == len(printed):
-        return [float(printed[0])] * len(printed)
-    return list(map(float, printed))
+        return [convert(printed[0])] * len(printed)
+    return list(map(convert, printed))
+
+
+def describe_fields(names: Sequence[bytes], fields: PrintedFields, assign: bytes, other: bytes) -> list[bytes]:
+    """Return a pattern for each name and value; a group holds the value of a known field.
+
+    `assign` is between the two, `other` is the pattern of the value of an unknown field.
+    """
+    values = [b"(%b)" % fields[name].finite if name in fields else other for name in names]
+    return [re.escape(name) + assign + value for name, value in zip(names, values, strict=True)]
 
 
 def count_most_digits(printed: Sequence[bytes] | None) -> int:

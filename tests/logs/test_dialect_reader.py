@@ -24,9 +24,18 @@ def bars(count: int, prefix: str = "") -> str:
     return empty + "".join(f"{prefix}{line}\n" for line in lines[:-1])
 
 
+def rated(step: int, rate: str = " | lr: 1e-05") -> str:
+    """Write a NeMo 2 line that ends with a learning rate."""
+    return (
+        f"Training epoch 0, iteration {step}/49 | global_step: {step} | "
+        f"train_step_timing in s: 6.061 | other: 1{rate}\n"
+    )
+
+
 ALIKE = {
     "nemo2 with a rank": nemo2_run(0, 20, "9: [default3]: "),
     "nemo2, the first step without samples": nemo2(0, more="") + nemo2_run(1, 20),
+    "nemo2, the first step without learning rate": rated(0, "") + "".join(rated(step) for step in range(1, 9)),
     "nemo2 with other lines between": nemo2_run(0, 3) + "saved\n" + nemo2_run(4, 9) + NEMO_END,
     "nemo2 in two attempts": NEMO_START + nemo2_run(0, 9) + NEMO_START + nemo2_run(0, 12),
     "nemo1": NEMO_START + bars(12) + NEMO_END,

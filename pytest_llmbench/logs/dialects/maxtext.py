@@ -8,9 +8,19 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import takewhile
 from statistics import median
+from typing import Any
 
 from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
+from pytest_llmbench.logs.dialect_reader import (
+    PrintedField,
+    StepColumns,
+    count_most_digits,
+    describe_fields,
+    index_fields,
+    match_rows,
+    parse_columns,
+    parse_record,
+)
 from pytest_llmbench.logs.step_records import (
     HOLE,
     NAN,
@@ -27,11 +37,9 @@ from pytest_llmbench.logs.step_records import (
 
 MARKER = b"completed step: "
 
-HEAD = re.compile(rb"completed step: (\d{1,15}), seconds: (-?(?:\d{1,15}\.\d{3,9}|%b))," % NOT_FINITE)
+SECONDS = rb"\d{1,15}+\.\d{3,9}+"
+HEAD = re.compile(rb"completed step: (\d{1,15}+), seconds: (-?(?:%b|%b))," % (SECONDS, NOT_FINITE))
 CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
-THREE_DECIMALS = re.compile(rb"-?(?:\d{1,18}\.\d{3}(?![\d.e])|%b)" % NOT_FINITE)
-# MaxText prints fixed formats: a number is whole when it has all its places, whatever follows.
-EXPONENT = re.compile(rb"-?(?:\d\.\d{3}e[+-]\d\d(?!\d)|%b)" % NOT_FINITE)
 
 # JAX hands a step over and goes on. Until its queue is full MaxText prints how long the handing over took:
 # `seconds: 0.319` in step 1 of a run of 5.66 s. Such steps are among the first, and take less than FAST of later ones.
@@ -43,15 +51,27 @@ LOSS = b"loss"
 # The target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens): without the sequence length they
 # give no batch size, and padding lowers them.
 TARGETS = b"total_weights"
-TARGETS_PRINTED = re.compile(rb", total_weights: (\d{1,15}(?:\.\d{1,9})?)(?=,)")
 LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
 # What stands before the steps in which the batch grows, which are not those of the configuration.
 RAMP_UP = b"[Rampup Batch Size Phase], "
+# MaxText prints fixed formats: a number is whole when it has all its places, whatever
+# follows.
+THREE_DECIMALS = rb"-?\d{1,18}+\.\d{3}"
+EXPONENT = rb"-?\d\.\d{3}e[+-]\d\d"
+FIELDS = index_fields(
+    PrintedField(b"TFLOP/s/device", "tflops", THREE_DECIMALS),
+    PrintedField(b"Tokens/s/device", "tokens", THREE_DECIMALS),
+    PrintedField(LOSS, "loss", THREE_DECIMALS),
+    PrintedField(b"grad_norm", "grad_norm", EXPONENT),
+    PrintedField(TARGETS, "targets", rb"\d{1,15}+(?:\.\d{1,9}+)?", required=False),
+)
+TARGETS_PRINTED = re.compile(rb", total_weights: (%b)(?=,)" % FIELDS[TARGETS].finite)
+# Nothing after a number may continue it.
+BEHIND = {THREE_DECIMALS: rb"(?![\d.e])", EXPONENT: rb"(?!\d)"}
 NUMBERS = {
-    b"TFLOP/s/device": THREE_DECIMALS,
-    b"Tokens/s/device": THREE_DECIMALS,
-    LOSS: THREE_DECIMALS,
-    b"grad_norm": EXPONENT,
+    name: re.compile(rb"%b%b|-?%b" % (field.finite, BEHIND[field.finite], NOT_FINITE))
+    for name, field in FIELDS.items()
+    if field.required
 }
 
 
@@ -72,20 +92,17 @@ def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
     if head is None:
         return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
     number = _read_numbers(text[head.end() : stop])
-    if number is None or not (whole or LOSS in number):
+    if number is None or not (whole or FIELDS[LOSS].column in number):
         return Torn(origin, text[start:stop])
     return StepRecord(
         origin,
         int(head[1]),
         float(head[2]),
         get_printed_unit(head[2]) if head[2][-1:].isdigit() else 0.0,
-        loss=number.get(LOSS),
-        grad_norm=number.get(b"grad_norm"),
-        tflops=number.get(b"TFLOP/s/device", NAN),
-        tokens=number.get(b"Tokens/s/device", NAN),
         targets=_read_targets(text[head.end() : stop]),
         loss_digits=_count_loss_digits(text[head.end() : stop]),
         mean_of=0 if text.endswith(RAMP_UP, 0, start) else 1,
+        **number,
     )
 
 
@@ -107,33 +124,24 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     if rows is None:
         return None
     steps, printed, *columns = zip(*rows, strict=True)
-    read = (name for name in names if name in NUMBERS or name == TARGETS)
-    value = dict(zip(read, columns, strict=True))
-    number = {name: parse_numbers(column) for name, column in value.items()}
+    value = dict(zip((name for name in names if name in FIELDS), columns, strict=True))
     seconds = list(map(float, printed))
     return StepColumns(
         list(map(int, steps)),
         seconds,
         [get_printed_unit(text) for text in printed],
-        loss=number.get(LOSS),
-        grad_norm=number.get(b"grad_norm"),
-        tflops=number.get(b"TFLOP/s/device"),
-        tokens=number.get(b"Tokens/s/device"),
-        targets=number.get(TARGETS),
         loss_digits=count_most_digits(value.get(LOSS)),
         asynchronous=_find_dispatched(seconds),
+        **parse_columns(FIELDS, value),
     )
 
 
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """Return what a record with these fields looks like."""
-    values = dict.fromkeys(NUMBERS, rb"(-?\d{1,18}+\.\d{3})") | {
-        b"grad_norm": rb"(-?\d\.\d{3}e[+-]\d\d)",
-        TARGETS: rb"(\d{1,15}+(?:\.\d{1,9}+)?)",
-    }
-    fields = (rb", %b: %b" % (re.escape(name), values.get(name, rb"[^,\r\n\x00]*+")) for name in names)
-    return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?\d{1,15}+\.\d{3,9}+)" + b"".join(fields) + rb"\n")
+    """Return the pattern of a record with these fields."""
+    fields = describe_fields(names, FIELDS, b": ", rb"[^,\r\n\x00]*+")
+    rest = b"".join(b", " + field for field in fields)
+    return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?%b)%b\n" % (SECONDS, rest))
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
@@ -171,9 +179,12 @@ def _count_loss_digits(text: bytes) -> int:
     return count_digits(match[1]) if match else 0
 
 
-def _read_numbers(text: bytes) -> dict[bytes, float] | None:
-    """Return the numbers that a record goes on with; None if one of them is not whole, or stands there twice."""
-    number: dict[bytes, float] = {}
+def _read_numbers(text: bytes) -> dict[str, Any] | None:
+    """Return the numbers of the rest of a record by column.
+
+    None if a number is not whole, or is printed twice.
+    """
+    number: dict[bytes, bytes] = {}
     if HOLE in text:
         return None
     for part in filter(None, text.strip().split(b",")):
@@ -185,5 +196,5 @@ def _read_numbers(text: bytes) -> dict[bytes, float] | None:
         match = NUMBERS[name].match(value)
         if match is None or name in number:
             return None
-        number[name] = float(match[0])
-    return number
+        number[name] = match[0]
+    return parse_record(FIELDS, number)

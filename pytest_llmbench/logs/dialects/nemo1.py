@@ -13,7 +13,18 @@ from functools import cache, lru_cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.dialect_reader import Repeated, StepColumns, count_most_digits, match_rows, parse_numbers
+from pytest_llmbench.logs.dialect_reader import (
+    PrintedField,
+    Repeated,
+    StepColumns,
+    are_whole,
+    count_most_digits,
+    describe_fields,
+    index_fields,
+    match_rows,
+    parse_columns,
+    parse_record,
+)
 from pytest_llmbench.logs.line_times import read_stamp
 from pytest_llmbench.logs.step_records import (
     HOLE,
@@ -44,7 +55,6 @@ BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{1,3}+)?"
-NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
 # Bars fill up short values: `nan.0`.
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
 
@@ -58,8 +68,22 @@ VALIDATION = b"val_loss"
 NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 BAD_RESULT = re.compile(rb"val_loss : -?%b *\Z" % NOT_FINITE)
 BAD_VALIDATION = re.compile(rb"val_loss=-?%b" % NOT_FINITE)
-NUMBERS = (TIME, LOSS, SAMPLES, NORM)
-READ = frozenset((*NUMBERS, STEP))
+
+
+def _parse_consumed(samples: bytes) -> float:
+    """Return a number of samples that is printed in full, NaN for any other."""
+    return NAN if b"e" in samples else float(samples)
+
+
+FIELDS = index_fields(
+    PrintedField(TIME, "seconds", FINITE),
+    PrintedField(LOSS, "loss", FINITE),
+    PrintedField(SAMPLES, "consumed", FINITE, _parse_consumed),
+    PrintedField(NORM, "grad_norm", FINITE),
+)
+DLLOGGER_FIELDS = index_fields(*FIELDS.values(), PrintedField(RATE, "rate", FINITE, required=False))
+LAYOUT_FIELDS = index_fields(*FIELDS.values(), PrintedField(STEP, "step", rb"\d{1,15}+(?:\.0{1,9}+)?"))
+READ = LAYOUT_FIELDS.keys()
 # Stands behind the names of a DLLogger record in which no number that is read may have been cut at its end.
 NOT_CUT = b""
 
@@ -102,22 +126,19 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     kept = [place for place in valued if place not in repeated]
     value = dict(zip(read, zip(*(rest[place] for place in kept), strict=True), strict=True))
     steps = [int(float(step)) for step in value[STEP]]
-    seconds = list(map(float, value[TIME]))
+    number = parse_columns(FIELDS, value)
     where = read.index(STEP)
     sure = any(_counts_step(heads[place], int(float(rest[place][where]))) for place in valued)
     return StepColumns(
         steps,
-        seconds,
-        get_significant_units(seconds, DIGITS),
-        int(totals.pop()) if sure else None,
-        loss=parse_numbers(value[LOSS]) if LOSS in value else None,
-        grad_norm=parse_numbers(value[NORM]) if NORM in value else None,
+        resolution=get_significant_units(number["seconds"], DIGITS),
+        total=int(totals.pop()) if sure else None,
         batch=list(map(_get_batch, value[SAMPLES], value[STEP], steps)) if SAMPLES in value else None,
-        consumed=list(map(_parse_consumed, value[SAMPLES])) if SAMPLES in value else None,
         stamp=[_read_time_so_far(text, text.find(BRACKET, places[row]) + len(BRACKET)) for row in kept],
         loss_digits=count_most_digits(value.get(LOSS)),
         kept=kept,
         repeated=_describe_repeated(again, dict(zip(read, rest[again[0]], strict=True))) if again else None,
+        **number,
     )
 
 
@@ -133,8 +154,7 @@ def _describe_repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repe
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a bar looks like, without values or with these."""
-    values = dict.fromkeys(NUMBERS, b"(%b)" % FINITE) | {STEP: rb"(\d{1,15}+(?:\.0{1,9}+)?)"}
-    fields = b", ".join(b"%b=%b" % (re.escape(name), values.get(name, rb"[^,\]\r\n\x00]*+")) for name in names)
+    fields = b", ".join(describe_fields(names, LAYOUT_FIELDS, b"=", rb"[^,\]\r\n\x00]*+"))
     rest = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
     return re.compile(BAR_BEGIN + rest)
 
@@ -205,23 +225,21 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
         return Torn(origin, bar[0])
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
     rounded = b"e" in values[STEP]
-    seconds, step = float(values[TIME]), int(float(values[STEP]))
+    step = int(float(values[STEP]))
+    number = parse_record(FIELDS, values)
     sure = epoch == 0 and (rounded or step in (count - 1, count - 2))
     return StepRecord(
         origin,
         step,
-        seconds,
-        get_significant_unit(seconds, DIGITS),
-        total if sure else None,
-        loss=_parse_number(values, LOSS),
-        grad_norm=_parse_number(values, NORM),
+        resolution=get_significant_unit(number["seconds"], DIGITS),
+        total=total if sure else None,
         batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
-        consumed=_parse_consumed(values.get(SAMPLES, b"e")),
         stamp=_read_time_so_far(text, bar.start(4)),
         loss_digits=count_digits(values.get(LOSS, b"")),
         bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         bar=(epoch, count),
         rounded=rounded,
+        **number,
     )
 
 
@@ -257,23 +275,19 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
     values = _read_values(parts, b" : ")
     if values is None or float(values[STEP]) != int(head[2]):
         return Torn(origin, text[start:stop])
-    seconds, step = float(values[TIME]), int(head[2])
+    step = int(head[2])
     time = read_stamp(head[1])
     return StepRecord(
         origin,
         step,
-        seconds,
-        0.0,
-        loss=_parse_number(values, LOSS),
-        grad_norm=_parse_number(values, NORM),
+        resolution=0.0,
         batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
-        rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
-        consumed=_parse_consumed(values.get(SAMPLES, b"e")),
         loss_digits=count_digits(values.get(LOSS, b"")),
         stamp=time.stamp if time else NAN,
         bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         precise=True,  # in full, where the bar beside it has three digits
         layout=_share(tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)),
+        **parse_record(DLLOGGER_FIELDS, values),
     )
 
 
@@ -293,17 +307,8 @@ def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)
         values[name] = padded[1] if padded else value
-    whole = all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values)
+    whole = are_whole(FIELDS, values)
     return values if whole and TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
-
-
-def _parse_number(values: dict[bytes, bytes], name: bytes) -> float | None:
-    return float(values[name]) if name in values else None
-
-
-def _parse_consumed(samples: bytes) -> float:
-    """Return a number of samples that is printed in full, NaN for any other."""
-    return NAN if b"e" in samples else float(samples)
 
 
 def _get_batch(samples: bytes, printed: bytes, step: int) -> float:

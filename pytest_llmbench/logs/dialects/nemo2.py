@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from operator import methodcaller
 
-from pytest_llmbench.logs.dialect_reader import StepColumns, count_most_digits, match_rows, parse_numbers
+from pytest_llmbench.logs.dialect_reader import (
+    PrintedField,
+    StepColumns,
+    are_whole,
+    count_most_digits,
+    describe_fields,
+    index_fields,
+    match_rows,
+    parse_columns,
+    parse_record,
+)
 from pytest_llmbench.logs.scan import REACH
 from pytest_llmbench.logs.step_records import (
     HOLE,
@@ -31,7 +41,6 @@ HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+
 CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}+")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
-NUMBER = re.compile(rb"%b|-?%b" % (FINITE, NOT_FINITE))
 PLAIN = 15
 SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % PLAIN)
 OTHER = rb"[^|\r\n\x00\x1b]*"
@@ -42,24 +51,42 @@ POINT = methodcaller("find", b".")
 SHORT = 10
 
 TIME = b"train_step_timing in s"
-NUMBERS = (
-    TIME,
-    b"global_batch_size",
-    b"reduced_train_loss",
-    b"grad_norm",
-    b"TFLOPS_per_GPU",
-    b"peak_memory_usage",
-    b"max_memory_allocated",
-)
 STEP_NAME = b"global_step"
 RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
 # Printed from the first validation on, in each step.
 VALIDATION = b"val_loss"
 NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
-# Fields that a record may lack, or have cut, and is whole all the same.
-EXTRA = (RATE, SAMPLES)
-READ = frozenset((*NUMBERS, STEP_NAME))
+
+
+def _parse_samples(printed: bytes) -> float:
+    """Return a number of samples that is printed in full, NaN for any other."""
+    if printed.isdigit() and len(printed) <= PLAIN:  # nearly always, and a tenth of the time
+        return float(printed)
+    return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
+
+
+def _parse_rate(printed: bytes) -> float:
+    """Return a learning rate, NaN for none: the first step may lack it."""
+    return float(printed or b"nan")
+
+
+FIELDS = index_fields(
+    PrintedField(TIME, "seconds", FINITE),
+    PrintedField(b"global_batch_size", "batch", FINITE),
+    PrintedField(LOSS, "loss", FINITE),
+    PrintedField(b"grad_norm", "grad_norm", FINITE),
+    PrintedField(b"TFLOPS_per_GPU", "tflops", FINITE),
+    # until 25.04 by the first name: what tensors took, not what the allocator had reserved
+    PrintedField(b"peak_memory_usage", "memory", FINITE),
+    PrintedField(b"max_memory_allocated", "memory", FINITE),
+    PrintedField(RATE, "rate", FINITE, _parse_rate, required=False),
+    PrintedField(SAMPLES, "consumed", FINITE, _parse_samples, required=False),
+)
+# A record may lack these, or have them cut, and is whole all the same.
+EXTRA = frozenset(name for name, field in FIELDS.items() if not field.required)
+READ = frozenset((*FIELDS, STEP_NAME)) - EXTRA
+LAYOUT_FIELDS = index_fields(*FIELDS.values(), PrintedField(STEP_NAME, "step", STEP.pattern))
 # Stands behind the names of a record in which no number that is read may have been cut at its end.
 WHOLE = b""
 
@@ -101,7 +128,8 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     if names[-1] not in READ and _lacks_last(names[-1], text, rows[usual:], places[usual:], stops[usual:]):
         return None  # one that is not the first lacks what the others go on with: its last number may be cut
     epochs, iterations, lasts, *columns = zip(*rows, strict=True)
-    value = dict(zip((name for name in names if name in READ or name in EXTRA), columns, strict=True))
+    read = (name for name in names if name in FIELDS or name == STEP_NAME)
+    value = dict(zip(read, columns, strict=True))
     steps = list(map(int, value[STEP_NAME]))
     if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):
         totals = set(lasts)
@@ -110,20 +138,13 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         totals = {last for epoch, iteration, last, step in counted if iteration == step and int(epoch) == 0}
     if len(totals) > 1:
         return None
-    number = {name: parse_numbers(value[name]) for name in NUMBERS if name in value}
+    number = parse_columns(FIELDS, value)
     return StepColumns(
         steps,
-        number[TIME],
-        _get_resolutions(value[TIME], number[TIME]),
-        int(totals.pop()) + 1 if totals else None,
-        loss=number.get(b"reduced_train_loss"),
-        grad_norm=number.get(b"grad_norm"),
-        tflops=number.get(b"TFLOPS_per_GPU"),
-        batch=number.get(b"global_batch_size"),
-        memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated")),
-        rate=parse_numbers(value[RATE]) if RATE in value else None,
-        consumed=_parse_all_samples(value[SAMPLES]) if SAMPLES in value else None,
+        resolution=_get_resolutions(value[TIME], number["seconds"]),
+        total=int(totals.pop()) + 1 if totals else None,
         loss_digits=count_most_digits(value.get(LOSS)),
+        **number,
     )
 
 
@@ -140,8 +161,7 @@ def _lacks_last(
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like; it may lack the last one unless that is read."""
-    values = dict.fromkeys((*NUMBERS, *EXTRA), b"(%b)" % FINITE) | {STEP_NAME: b"(%b)" % STEP.pattern}
-    *fields, last = (b"%b: %b" % (re.escape(name), values.get(name, OTHER)) for name in names)
+    *fields, last = describe_fields(names, LAYOUT_FIELDS, b": ", OTHER)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
 
@@ -153,38 +173,17 @@ def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def _build_record(origin: RecordOrigin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
-    number = {name: float(values[name]) for name in NUMBERS if name in values}
-    seconds = number[TIME]
+    number = parse_record(FIELDS, values)
     return StepRecord(
         origin,
         step,
-        seconds,
-        _get_resolution(values[TIME], seconds),
-        total,
-        loss=number.get(b"reduced_train_loss"),
-        grad_norm=number.get(b"grad_norm"),
-        tflops=number.get(b"TFLOPS_per_GPU", NAN),
-        batch=number.get(b"global_batch_size", NAN),
-        # until 25.04 by the first name: what tensors took, not what the allocator had reserved
-        memory=number.get(b"peak_memory_usage", number.get(b"max_memory_allocated", NAN)),
-        rate=float(values[RATE]) if NUMBER.fullmatch(values.get(RATE, b"")) else NAN,
-        consumed=_parse_samples(values.get(SAMPLES, b"")),
+        resolution=_get_resolution(values[TIME], number["seconds"]),
+        total=total,
         loss_digits=count_digits(values.get(LOSS, b"")),
         bad_validation=VALIDATION in values and NOT_NUMBER.fullmatch(values[VALIDATION]) is not None,
         layout=_share(tuple(values)),
+        **number,
     )
-
-
-def _parse_all_samples(printed: Sequence[bytes]) -> list[float]:
-    """Return the numbers of samples of all steps: nearly always plain digits, and none in the first step."""
-    if b"".join(printed).isdigit() and max(map(len, printed)) <= PLAIN:
-        return [float(text) if text else NAN for text in printed]
-    return list(map(_parse_samples, printed))
-
-
-def _parse_samples(printed: bytes) -> float:
-    """Return a number of samples that is printed in full, NaN for any other."""
-    return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 
 
 def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:
@@ -208,7 +207,7 @@ def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, by
         return None
     if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):
         return None
-    if not all(NUMBER.fullmatch(values[name]) for name in NUMBERS if name in values):
+    if not are_whole(FIELDS, values):
         return None
     if not followed and parts[-1].partition(b": ")[0] in READ:
         return None if _goes_on_below(text, stop, end) else values
