@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import Ending, EndingCode, ParsedLog, Quote, Segment
+from pytest_llmbench.logs.recognisers import ENDING_MARKERS, find_endings
 from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.logs.step_records import find_line_stop, make_printable, read_rank
 from pytest_llmbench.logs.tracebacks import HEAD, Traceback, Tracebacks
@@ -143,65 +144,7 @@ def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | N
     return next((first[code] for code in after if code in first), None)
 
 
-SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
-# The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of the program.
-XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
-
-# What a line says, the stronger cause first. A step without a reason is cancelled after a crash as well as by hand.
-PATTERNS = {
-    EndingCode.TIME_LIMIT: SLURM + rb".{0,99}DUE TO TIME LIMIT",
-    EndingCode.NODE_FAILURE: SLURM + rb".{0,99}DUE TO NODE.FAIL|srun: error: Node failure on ",
-    EndingCode.GPU_FAILURE: rb"uncorrectable (?:ECC|NVLink) error (?:encountered|detected)|CUDA_ERROR_ECC_UNCORRECTABLE"
-    rb"|NVRM: Xid \([^)]{1,60}\): " + XIDS + rb"\b",
-    EndingCode.OUT_OF_MEMORY: rb"srun: error: \S{1,99}: tasks? .{1,99}: Out Of Memory"
-    rb"|slurmstepd\S{0,99}: error: .{0,99}(?:oom.kill|out-of-memory handler)|[Oo]ut of memory: Kill(?:ed)? process",
-    EndingCode.GPU_OUT_OF_MEMORY: rb"\bOutOfMemoryError: |RuntimeError: RESOURCE_EXHAUSTED"
-    rb"|RuntimeError: CUDA (?:error: )?out of memory",
-    EndingCode.DIVERGED: rb"Error: .{0,99}(?:found (?:NaN|Inf) in local |Unexpected result (?:nan|inf)\b)"
-    rb"|ValueError: The loss returned in .{1,40} is (?:nan|inf)",
-    EndingCode.PREEMPTED: SLURM + rb".{0,99}DUE TO PREEMPTION|\bPreemption detected, saving checkpoint and exiting",
-    EndingCode.REQUEUED: SLURM + rb".{0,99}DUE TO JOB REQUEUE",
-    EndingCode.CANCELLED: rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED ",
-    # Megatron's limits, Lightning's Timer, and the cap of modded-nanogpt and its descendants.
-    EndingCode.EXITED: rb"\[exiting program after (?:consuming all available data|[\d.]{1,20} minutes)"
-    rb"|\bTime limit reached\. Elapsed time is [\w:., ]{1,40}\. Signaling Trainer to stop"
-    rb"|\bstopping_early: ?wallclock_cap\b",
-    EndingCode.SEGFAULT: rb"\bSegmentation fault\b",
-    EndingCode.NCCL_TIMEOUT: rb"Watchdog caught collective operation timeout",
-    EndingCode.TASK_FAILURE: SLURM + rb".{0,99}DUE TO TASK FAILURE"
-    rb"|srun: error: \S{1,99}: tasks? .{1,99}: (?:Exited with exit code|Aborted|Killed|Bus error)"
-    rb"|: line \d{1,9}: +\d{1,9} Killed\b",
-    EndingCode.STEP_CANCELLED: SLURM,
-}
-
-MARKERS = (
-    b"rror: ",  # Slurm's words and most exceptions: one short marker costs less than six long ones
-    b"Killed",
-    b"NVRM: Xid",
-    b"Preemption detected",
-    b"collective operation timeout",
-    b"Segmentation fault",
-    b"[exiting program after ",
-    b"Elapsed time ",
-    b"stopping_early: ",
-    HEAD,
-)
-
-# A line without any of them matches no pattern: to look for words costs a hundredth of what the patterns do.
-WORDS = (
-    *(b"CANCELLED ", b"srun: error: ", b"uncorrectable ", b"ECC_UNCORRECTABLE", b"NVRM: Xid", b"oom", b"ut-of-memory"),
-    *(b"ut of memory", b"OutOfMemoryError: ", b"RESOURCE_EXHAUSTED", b"found NaN in ", b"found Inf in ", b" Killed"),
-    *(
-        b"Unexpected result ",
-        b"The loss returned in ",
-        b"Preemption detected",
-        b"Segmentation fault",
-        b"operation timeout",
-        b"[exiting program after ",
-        b"Time limit reached",
-        b"stopping_early: ",
-    ),
-)
+MARKERS = (*ENDING_MARKERS, HEAD)
 
 # A line that goes on beyond what can be seen is read again as far back as this: a pattern may begin there.
 LONGEST_PATTERN = 512
@@ -210,9 +153,6 @@ LONGEST_PATTERN = 512
 _FAILED_NODES = re.compile(
     rb"srun: error: Node failure on ([\w.,\[\]-]{1,99})|(?:^|\s)([\w.-]{1,64}) kernel: .{0,99}NVRM: Xid"
 )
-
-_PATTERN = re.compile(b"|".join(b"(%b)" % pattern for pattern in PATTERNS.values()))
-_CODES = tuple(PATTERNS)
 
 SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
 # Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first.
@@ -300,9 +240,8 @@ class Endings:
         shown_whole = stop < hit.end or stop == len(hit.text)
         self._read_to = hit.line, hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN)
         line = hit.text[begin:stop]
-        codes = _find_codes(line) if any(word in line for word in WORDS) else ()
-        if codes:
-            code = min(codes, key=_CODES.index)
+        code = next(find_endings(line), None)
+        if code is not None:
             rank, named = _format_rank(read_rank(hit)), _FAILED_NODES.search(line)
             nodes = (named[1] or named[2]).decode() if named else ""
             ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=rank, nodes=nodes)
@@ -348,13 +287,8 @@ def _read_code(traceback: Traceback) -> EndingCode:
         return EndingCode.STEP_CANCELLED
     if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
         return EndingCode.AFTERMATH
-    codes = {code for text in (traceback.first, traceback.last) for code in _find_codes(text)}
+    codes = {code for text in (traceback.first, traceback.last) for code in find_endings(text)}
     return min(codes & {*FAILURES, EndingCode.NCCL_TIMEOUT}, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
-
-
-def _find_codes(text: bytes) -> list[EndingCode]:
-    """Return what a line says, perhaps several things, in its order."""
-    return [_CODES[(match.lastindex or 0) - 1] for match in _PATTERN.finditer(text)]
 
 
 def _format_rank(rank: str) -> str:

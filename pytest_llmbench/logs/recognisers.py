@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
-from pytest_llmbench.core.log_records import CheckpointAction, StatedField
+from pytest_llmbench.core.log_records import CheckpointAction, EndingCode, StatedField
 from pytest_llmbench.logs.notations import Form, Setting, compile_pattern
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import NOT_FINITE
@@ -1031,7 +1031,7 @@ TRACE = RecogniserTable(
             "operation",
             b": opCount ",
             rb"NCCL INFO \w{1,40}: opCount ",
-            _return_always("operation"),
+            bool,
         ),
     ),
     before=64,
@@ -1238,7 +1238,7 @@ _BAD = rb"['\"]?-?%b(?![\w.])" % NOT_FINITE
 
 BAD_VALIDATIONS = RecogniserTable(
     (
-        Recogniser("validation", marker, pattern, _return_always("bad"))
+        Recogniser("validation", marker, pattern, bool)
         for marker, pattern in (
             # Trainer
             (
@@ -1288,3 +1288,140 @@ SKIPPED_UPDATES = RecogniserTable(
     behind=300,
 )
 """Updates of the weights that were skipped."""
+
+
+# --- how a log ends -------------------------------------------------------------------
+
+SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
+# The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of
+# the program.
+XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
+
+TASKS = rb"srun: error: \S{1,99}: tasks? .{1,99}: "
+
+
+def _build_endings(code: EndingCode, *rows: tuple[bytes, bytes]) -> tuple[Recogniser[EndingCode, bool], ...]:
+    """Build the rows of an ending; a marker is in each line that the pattern matches."""
+    return tuple(Recogniser(code, *row, bool) for row in rows)
+
+
+# The stronger cause first. A step without a reason is cancelled after a crash as well as
+# by hand.
+ENDINGS = (
+    *_build_endings(
+        EndingCode.TIME_LIMIT,
+        (b"CANCELLED ", SLURM + rb".{0,99}DUE TO TIME LIMIT"),
+    ),
+    *_build_endings(
+        EndingCode.NODE_FAILURE,
+        (b"CANCELLED ", SLURM + rb".{0,99}DUE TO NODE.FAIL"),
+        (b"srun: error: ", rb"srun: error: Node failure on "),
+    ),
+    *_build_endings(
+        EndingCode.GPU_FAILURE,
+        (
+            b"uncorrectable ",
+            rb"uncorrectable (?:ECC|NVLink) error (?:encountered|detected)",
+        ),
+        (b"ECC_UNCORRECTABLE", rb"CUDA_ERROR_ECC_UNCORRECTABLE"),
+        (b"NVRM: Xid", rb"NVRM: Xid \([^)]{1,60}\): %b\b" % XIDS),
+    ),
+    *_build_endings(
+        EndingCode.OUT_OF_MEMORY,
+        (b"srun: error: ", TASKS + rb"Out Of Memory"),
+        (b"oom", rb"slurmstepd\S{0,99}: error: .{0,99}oom.kill"),
+        (
+            b"ut-of-memory",
+            rb"slurmstepd\S{0,99}: error: .{0,99}out-of-memory handler",
+        ),
+        (b"ut of memory", rb"[Oo]ut of memory: Kill(?:ed)? process"),
+    ),
+    *_build_endings(
+        EndingCode.GPU_OUT_OF_MEMORY,
+        (b"OutOfMemoryError: ", rb"\bOutOfMemoryError: "),
+        (b"RESOURCE_EXHAUSTED", rb"RuntimeError: RESOURCE_EXHAUSTED"),
+        (b"ut of memory", rb"RuntimeError: CUDA (?:error: )?out of memory"),
+    ),
+    *_build_endings(
+        EndingCode.DIVERGED,
+        (b" in local ", rb"Error: .{0,99}found (?:NaN|Inf) in local "),
+        (b"Unexpected result ", rb"Error: .{0,99}Unexpected result (?:nan|inf)\b"),
+        (
+            b"The loss returned in ",
+            rb"ValueError: The loss returned in .{1,40} is (?:nan|inf)",
+        ),
+    ),
+    *_build_endings(
+        EndingCode.PREEMPTED,
+        (b"CANCELLED ", SLURM + rb".{0,99}DUE TO PREEMPTION"),
+        (
+            b"Preemption detected",
+            rb"\bPreemption detected, saving checkpoint and exiting",
+        ),
+    ),
+    *_build_endings(
+        EndingCode.REQUEUED,
+        (b"CANCELLED ", SLURM + rb".{0,99}DUE TO JOB REQUEUE"),
+    ),
+    *_build_endings(
+        EndingCode.CANCELLED,
+        (b"CANCELLED ", rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED "),
+    ),
+    *_build_endings(
+        EndingCode.EXITED,
+        # Megatron's limits
+        (
+            b"[exiting program after ",
+            rb"\[exiting program after "
+            rb"(?:consuming all available data|[\d.]{1,20} minutes)",
+        ),
+        # Lightning's Timer
+        (
+            b"Time limit reached",
+            rb"\bTime limit reached\. Elapsed time is [\w:., ]{1,40}\."
+            rb" Signaling Trainer to stop",
+        ),
+        # the cap of modded-nanogpt and its descendants
+        (b"stopping_early: ", rb"\bstopping_early: ?wallclock_cap\b"),
+    ),
+    *_build_endings(
+        EndingCode.SEGFAULT,
+        (b"Segmentation fault", rb"\bSegmentation fault\b"),
+    ),
+    *_build_endings(
+        EndingCode.NCCL_TIMEOUT,
+        (b"operation timeout", rb"Watchdog caught collective operation timeout"),
+    ),
+    *_build_endings(
+        EndingCode.TASK_FAILURE,
+        (b"CANCELLED ", SLURM + rb".{0,99}DUE TO TASK FAILURE"),
+        (
+            b"srun: error: ",
+            TASKS + rb"(?:Exited with exit code|Aborted|Killed|Bus error)",
+        ),
+        (b" Killed", rb": line \d{1,9}: +\d{1,9} Killed\b"),
+    ),
+    *_build_endings(EndingCode.STEP_CANCELLED, (b"CANCELLED ", SLURM)),
+)
+"""The lines that state how a log ended."""
+
+# What a log is searched for: the line of each ending contains one of these. One short
+# text for Slurm's words and most exceptions costs less than six long ones.
+ENDING_MARKERS = (
+    b"rror: ",
+    b"Killed",
+    b"NVRM: Xid",
+    b"Preemption detected",
+    b"collective operation timeout",
+    b"Segmentation fault",
+    b"[exiting program after ",
+    b"Elapsed time ",
+    b"stopping_early: ",
+)
+
+
+def find_endings(text: bytes) -> Iterator[EndingCode]:
+    """Yield the endings that a line states, the strongest cause first."""
+    for row in ENDINGS:
+        if row.marker in text and compile_pattern(row.pattern).search(text):
+            yield row.fact

@@ -23,8 +23,9 @@ from support.written_logs import nemo2_log, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode
-from pytest_llmbench.logs.endings import CODES, DECISIONS, FAILURES, PATTERNS, add_error_ending, combine_endings
+from pytest_llmbench.logs.endings import CODES, DECISIONS, FAILURES, add_error_ending, combine_endings
 from pytest_llmbench.logs.log_reader import read_ending, read_log
+from pytest_llmbench.logs.recognisers import ENDINGS
 from pytest_llmbench.logs.step_records import make_printable
 
 
@@ -61,7 +62,7 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
 
 def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
     assert {code for _, code in LINES if code} | {"aftermath"} == set(CODES) == set(formatting.ENDINGS)
-    assert {*DECISIONS, *FAILURES, *PATTERNS} <= set(CODES)
+    assert {*DECISIONS, *FAILURES, *(row.fact for row in ENDINGS)} <= set(CODES)
 
 
 @pytest.mark.parametrize(
