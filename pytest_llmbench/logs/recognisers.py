@@ -192,9 +192,14 @@ def _return_always(value: str) -> TextReader:
     return lambda _: value
 
 
-def _build_rows(field: StatedField, *rows: tuple[bytes, bytes, TextReader]) -> tuple[StatedRow, ...]:
-    """Build the rows of a field from markers, patterns and conversions."""
-    return tuple(Recogniser(field, *row) for row in rows)
+def _build_rows(
+    field: StatedField,
+    convert: TextReader,
+    *rows: tuple[bytes, bytes] | tuple[bytes, bytes, TextReader],
+) -> Iterator[StatedRow]:
+    """Yield the rows of a field; a row may have another conversion than most."""
+    for marker, pattern, *other in rows:
+        yield Recogniser(field, marker, pattern, other[0] if other else convert)
 
 
 # --- stated before the first steps ----------------------------------------------------
@@ -230,7 +235,7 @@ VALUE_ENDS = rb"(?=[.\s\x1b])"
 MLPERF = rb'MLLOG [^\r\n]{0,200}?"key": ?"%b", ?"value": ?'
 
 
-def _build_layout_rows() -> Iterator[tuple[bytes, bytes, TextReader]]:
+def _build_layout_rows() -> Iterator[tuple[bytes, bytes]]:
     """Yield the rows of the sizes of parallel groups that NeMo 1 prints."""
     for name in (
         b"tensor_model_parallel_size",
@@ -238,23 +243,19 @@ def _build_layout_rows() -> Iterator[tuple[bytes, bytes, TextReader]]:
         b"context_parallel_size",
     ):
         pattern = BEGINS + rb"(%b: \d{1,9})[ \t]*[\r\n]" % name
-        yield b"%b: " % name, pattern, read_text
+        yield b"%b: " % name, pattern
 
 
 CONFIGURATION_ROWS = (
     *_build_rows(
         StatedField.LAYOUT,
-        (b"device mesh with", AXES, read_text),
+        read_text,
+        (b"device mesh with", AXES),
         (
             b"device mesh with",
             rb"device mesh with (\[[^\]\r\n]{1,99}\], \[\d[\d, ]{0,60}\])",
-            read_text,
         ),
-        (
-            b"using world size: ",
-            rb"using world size: \d{1,9}, ([^\r\n\x1b]{1,300})",
-            read_text,
-        ),
+        (b"using world size: ", rb"using world size: \d{1,9}, ([^\r\n\x1b]{1,300})"),
         *_build_layout_rows(),
         (
             b"expert_model_parallel_size",
@@ -264,38 +265,28 @@ CONFIGURATION_ROWS = (
     ),
     *_build_rows(
         StatedField.MICRO_BATCH,
-        (
-            b"local batch size ",
-            rb"initialized with local batch size (\d{1,9}),",
-            read_number,
-        ),
-        (b"micro_batch_size: ", SETTING % b"micro_batch_size: ", read_number),
+        read_number,
+        (b"local batch size ", rb"initialized with local batch size (\d{1,9}),"),
+        (b"micro_batch_size: ", SETTING % b"micro_batch_size: "),
         (
             b"micro_batch_size .",
             rb"(?<![\w-])micro_batch_size \.{4,60} (\d{1,9})" + VALUE_ENDS,
-            read_number,
         ),
         (
             b"global_train_batch_size=",
             rb"\bglobal_train_batch_size=\d{1,9}, device_train_batch_size=\d{1,9}, "
             rb"device_train_microbatch_size=(\d{1,9}),",
-            read_number,
         ),
         (
             b"batch_size_per_gpu .",
             rb"train_micro_batch_size_per_gpu \.{1,60} (\d{1,9})" + VALUE_ENDS,
-            read_number,
         ),
         (
             b"Config param per_device_batch_size: ",
             rb"Config param per_device_batch_size: ([\d.]{1,20})[ \t]*[\r\n]",
             read_text,
         ),
-        (
-            b"| mbs: ",
-            rb"\[Start training\] [^\r\n]{1,99}\| mbs: (\d{1,9}) \|",
-            read_number,
-        ),
+        (b"| mbs: ", rb"\[Start training\] [^\r\n]{1,99}\| mbs: (\d{1,9}) \|"),
         (
             b"batch size per device = ",
             rb"Instantaneous batch size per device = ([\d,]{1,15})",
@@ -304,6 +295,7 @@ CONFIGURATION_ROWS = (
     ),
     *_build_rows(
         StatedField.NUMBERS,
+        read_text,
         *(
             (
                 b"%b ...." % name,
@@ -323,18 +315,14 @@ CONFIGURATION_ROWS = (
             rb"(?<![\w-])(fp8_recipe: (?!null|None)\w{1,20})" + VALUE_ENDS,
             _read_setting,
         ),
-        (
-            b"Config param dtype: ",
-            rb"Config param dtype: (\w{1,20})[ \t]*[\r\n]",
-            read_text,
-        ),
+        (b"Config param dtype: ", rb"Config param dtype: (\w{1,20})[ \t]*[\r\n]"),
     ),
     *_build_rows(
         StatedField.BATCH,
+        read_number,
         (
             b"local batch size ",
             rb"local batch size \d{1,9}, global batch size (\d{1,9}),",
-            read_number,
         ),
         (
             b"accumulation) = ",
@@ -342,40 +330,34 @@ CONFIGURATION_ROWS = (
             rb" = ([\d,]{1,15})[ \t]*[\r\n]",
             read_text,
         ),
-        (b"MLLOG ", MLPERF % b"global_batch_size" + rb"(\d{1,9})[,}]", read_number),
+        (b"MLLOG ", MLPERF % b"global_batch_size" + rb"(\d{1,9})[,}]"),
         (
             b"global_train_batch_size=",
             rb"\bglobal_train_batch_size=(\d{1,9}), device_train_",
-            read_number,
         ),
         (
             b"train_batch_size .",
             rb"(?<![\w-])train_batch_size \.{1,60} (\d{1,9})" + VALUE_ENDS,
-            read_number,
         ),
     ),
     *_build_rows(
         StatedField.SEQUENCE,
+        read_number,
         (
             b"local batch size ",
             rb"local batch size \d[^\r\n]{1,99}, sequence length (\d{1,9}),",
-            read_number,
         ),
         (
             b"| sequence_length: ",
             rb"\| mbs: [^\r\n]{1,99}\| sequence_length: (\d{1,9}) \|",
-            read_number,
         ),
-        (b"MLLOG ", MLPERF % b"max_sequence_length" + rb"(\d{1,9})[,}]", read_number),
-        (
-            b" max_sequence_length=",
-            rb" max_sequence_length=(\d{1,9}), include_bias=",
-            read_number,
-        ),
+        (b"MLLOG ", MLPERF % b"max_sequence_length" + rb"(\d{1,9})[,}]"),
+        (b" max_sequence_length=", rb" max_sequence_length=(\d{1,9}), include_bias="),
     ),
     *_build_rows(
         StatedField.MODEL,
-        (b"MLLOG ", MLPERF % b"submission_benchmark" + rb'"([\w.-]{1,60})"', read_text),
+        read_text,
+        (b"MLLOG ", MLPERF % b"submission_benchmark" + rb'"([\w.-]{1,60})"'),
         (
             b"- INFO - Building ",
             rb"- INFO - Building (?!device )([\w.-]{1,60} [\w.-]{1,60})"
@@ -388,25 +370,14 @@ CONFIGURATION_ROWS = (
 NAMED_ROWS = (
     *_build_rows(
         StatedField.GPUS,
-        (
-            b"MEMBER: ",
-            rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)",
-            read_number,
-        ),
-        (b"using world size: ", rb"using world size: (\d{1,9}),", read_number),
-        (b"Num_devices: ", rb"Num_devices: (\d{1,9}), shape ", read_number),
+        read_number,
+        (b"MEMBER: ", rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)"),
+        (b"using world size: ", rb"using world size: (\d{1,9}),"),
+        (b"Num_devices: ", rb"Num_devices: (\d{1,9}), shape "),
         # Megatron's, which an event file has alone; DeepSpeed's may leave out tensor
         # parallelism.
-        (
-            b"world_size ....",
-            rb"\A[ \t]*world_size \.{4,60} (\d{1,9})" + VALUE_ENDS,
-            read_number,
-        ),
-        (
-            b"global_num_gpus .",
-            rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])",
-            read_number,
-        ),
+        (b"world_size ....", rb"\A[ \t]*world_size \.{4,60} (\d{1,9})" + VALUE_ENDS),
+        (b"global_num_gpus .", rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])"),
         (b"device mesh with", AXES, _multiply_axes),
         (
             b"device mesh with",
@@ -416,10 +387,11 @@ NAMED_ROWS = (
     ),
     *_build_rows(
         StatedField.GPU_TYPE,
+        _read_gpu,
         # any script (VERSIONS), torchtitan, `nvidia-smi -L`, its table, NCCL's tests,
         # MLPerf's description of a system
         *(
-            (b"NVIDIA ", pattern, _read_gpu)
+            (b"NVIDIA ", pattern)
             for pattern in (
                 rb"llmb environment: device: (NVIDIA [\w -]{2,60}?)[ \t]*[\r\n]",
                 rb"CUDA capacity: (NVIDIA [\w -]{2,60}?) with [\d.]{1,12}GiB memory",
@@ -433,6 +405,7 @@ NAMED_ROWS = (
     ),
     *_build_rows(
         StatedField.QUANTIZATION,
+        _return_always("fp8"),
         (
             b"Config param quantization:",
             rb"Config param quantization:([^\r\n]{0,60})[\r\n]",
@@ -454,58 +427,34 @@ NAMED_ROWS = (
             BEGINS + rb"precision: (?:bf16|fp16|16|32)\b",
             _return_always(NO_QUANTIZATION),
         ),
-        (
-            b"Float8",
-            rb"Float8 training active|Float8Linear layers",
-            _return_always("fp8"),
-        ),
-        (b"to MXFP8Linear", rb"to MXFP8Linear", _return_always("fp8")),
+        (b"Float8", rb"Float8 training active|Float8Linear layers"),
+        (b"to MXFP8Linear", rb"to MXFP8Linear"),
         (b"to NVFP4Linear", rb"to NVFP4Linear", _return_always("fp4")),
     ),
     *CONFIGURATION_ROWS,
     *_build_rows(
         StatedField.ENGINE,
-        (
-            b"deepspeed ....",
-            rb"(?<![\w-])deepspeed \.{4,60} True\s",
-            _return_always("deepspeed"),
-        ),
-        (
-            b"DeepSpeed info: ",
-            rb"DeepSpeed info: version=",
-            _return_always("deepspeed"),
-        ),
+        _return_always("deepspeed"),
+        (b"deepspeed ....", rb"(?<![\w-])deepspeed \.{4,60} True\s"),
+        (b"DeepSpeed info: ", rb"DeepSpeed info: version="),
     ),
     *_build_rows(
         StatedField.MODEL,
-        (
-            b"Experiments will be ",
-            rb"Experiments will be logged at ([^\s]{1,500})",
-            read_text,
-        ),
-        (
-            b"Config param model_name: ",
-            rb"Config param model_name: ([\w.-]{1,99})",
-            read_text,
-        ),
-        (b"name: ", BEGINS + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]", read_text),
+        read_text,
+        (b"Experiments will be ", rb"Experiments will be logged at ([^\s]{1,500})"),
+        (b"Config param model_name: ", rb"Config param model_name: ([\w.-]{1,99})"),
+        (b"name: ", BEGINS + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]"),
     ),
     *_build_rows(
         StatedField.NAMED,
-        (
-            b"pretrain",
-            rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})",
-            _read_own_name,
-        ),
+        _read_own_name,
+        (b"pretrain", rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})"),
     ),
     *_build_rows(
         StatedField.OBJECTIVE,
-        (
-            b"Config param use_dpo: T",
-            rb"Config param use_dpo: True\b",
-            _return_always("rewards"),
-        ),
-        *((marker, REWARDS, _return_always("rewards")) for marker in REWARD_MARKERS),
+        _return_always("rewards"),
+        (b"Config param use_dpo: T", rb"Config param use_dpo: True\b"),
+        *((marker, REWARDS) for marker in REWARD_MARKERS),
     ),
 )
 
@@ -532,9 +481,10 @@ def _build_size_rows() -> Iterator[StatedRow]:
         markers = [b"Config param %b: " % parameter for parameter in parameters]
         yield from _build_rows(
             field,
-            (b"%b: " % name, SETTING % (b"%b: " % name), read_number),
-            (b"%b ...." % name, dotted, read_number),
-            *((m, rb"%b(\d{1,9})[ \t]*[\r\n]" % m, read_number) for m in markers),
+            read_number,
+            (b"%b: " % name, SETTING % (b"%b: " % name)),
+            (b"%b ...." % name, dotted),
+            *((marker, rb"%b(\d{1,9})[ \t]*[\r\n]" % marker) for marker in markers),
         )
 
 
@@ -545,6 +495,7 @@ EARLY = RecogniserTable((*NAMED_ROWS, *_build_size_rows()), before=300, behind=6
 PROFILER = RecogniserTable(
     _build_rows(
         StatedField.PROFILER,
+        _return_always("switched"),
         # One marker for all profilers: the search takes no further text without a
         # further pass.
         (
@@ -558,7 +509,6 @@ PROFILER = RecogniserTable(
             rb"|ActivityProfilerController\.cpp:\d{1,5}\] Completed Stage: Collection"
             # NeMo's callback for Nsight Systems
             rb"|\bStart nsys profiling",
-            _return_always("switched"),
         ),
     ),
     before=20,
@@ -585,135 +535,97 @@ PREAMBLE = RecogniserTable(
     (
         *_build_rows(
             StatedField.PARAMETERS,
+            _read_count,
             # the ranks of other stages print other numbers, in any order
             (
                 b"number of parameters on ",
                 rb"number of parameters on [^\r\n]{0,60}"
                 rb"rank (?:0|\( ?0(?: ?, ?0){1,3}\)): ([\d,]{1,24})(?!\d)",
-                _read_count,
             ),
-            (
-                b" total parameters",
-                rb"size: (%b) total parameters" % _NUMBER,
-                _read_count,
-            ),
-            (
-                b"total params:",
-                rb"total params: {1,9}([\d,]{1,24})(?!\d)",
-                _read_count,
-            ),
+            (b" total parameters", rb"size: (%b) total parameters" % _NUMBER),
+            (b"total params:", rb"total params: {1,9}([\d,]{1,24})(?!\d)"),
             (
                 b"Total number of parameters",
                 rb"Total number of parameters: ([\d,.]{1,24} ?[KMBGT]?)(?![\d.])",
-                _read_count,
             ),
-            (
-                b"Total parameters: ",
-                rb"Total parameters: ([\d,]{1,24})(?!\d)",
-                _read_count,
-            ),
+            (b"Total parameters: ", rb"Total parameters: ([\d,]{1,24})(?!\d)"),
             (
                 b"Total parameter count: ",
                 rb"Total parameter count: "
                 rb"(dense [\d,]{1,24}, sparse [\d,]{1,24}, active [\d,]{1,24})",
-                _read_count,
             ),
-            (
-                b"number parameters: ",
-                rb"number parameters: ([\d.]{1,12} billion)",
-                _read_count,
-            ),
+            (b"number parameters: ", rb"number parameters: ([\d.]{1,12} billion)"),
             (
                 b"number of parameters: ",
                 rb"number of parameters: ([\d,.]{2,24}[KMB]?)\s",
-                _read_count,
             ),
-            (
-                b"  Total params",
-                rb"([\d,.]{1,24} [KMBT]?) {2,9}Total params",
-                _read_count,
-            ),
-            (b" total params, ", rb"([\d,]{1,24}) total params, ", _read_count),
-            (b"num. model params: ", rb"num\. model params: ([\d,]{1,24})", _read_count),
-            (b" all params: ", rb"\|\| all params: ([\d,]{1,24})", _read_count),
+            (b"  Total params", rb"([\d,.]{1,24} [KMBT]?) {2,9}Total params"),
+            (b" total params, ", rb"([\d,]{1,24}) total params, "),
+            (b"num. model params: ", rb"num\. model params: ([\d,]{1,24})"),
+            (b" all params: ", rb"\|\| all params: ([\d,]{1,24})"),
         ),
         *_build_rows(
             StatedField.TRAINABLE,
-            (
-                b"trainable params: ",
-                rb"trainable params: ([\d,]{1,24}) \|\|",
-                _read_count,
-            ),
+            _read_count,
+            (b"trainable params: ", rb"trainable params: ([\d,]{1,24}) \|\|"),
             (
                 b"umber of trainable parameters",
                 rb"[Nn]umber of trainable parameters ?[=:] ?([\d,]{1,24})(?!\d)",
-                _read_count,
             ),
             (
                 b"  Trainable params",
                 rb"(?<![\w-])([\d,.]{1,24} [KMBT]?) {2,9}Trainable params",
-                _read_count,
             ),
-            (b"M Trainable [", rb"\(([\d.]{1,16}M) Trainable \[", _read_count),
-            (
-                b" trainable params\n",
-                rb"- ([\d,]{1,24}) trainable params\n",
-                _read_count,
-            ),
+            (b"M Trainable [", rb"\(([\d.]{1,16}M) Trainable \["),
+            (b" trainable params\n", rb"- ([\d,]{1,24}) trainable params\n"),
         ),
         *_build_rows(
             StatedField.ADAPTER,
+            _read_lower,
             # printed of adapters alone
             (
                 b" all params: ",
                 rb"trainable params: [\d,]{1,24} \|\| all params: \d",
                 _return_always("adapter"),
             ),
-            (
-                b"Fine-tuning method: ",
-                rb"Fine-tuning method: (\w{1,20})",
-                _read_lower,
-            ),
+            (b"Fine-tuning method: ", rb"Fine-tuning method: (\w{1,20})"),
         ),
         *_build_rows(
             StatedField.VOCABULARY,
+            _read_count,
             (
                 b"padded vocab (size: ",
                 rb"padded vocab \(size: \d{1,12}\) with \d{1,9} dummy tokens "
                 rb"\(new size: (\d{1,12})\)",
-                _read_count,
             ),
         ),
         *_build_rows(
             StatedField.RECOMPUTE,
+            _read_lower,
             (
                 b" activation checkpointing to the model",
                 rb"(Applied \w{1,20}) activation checkpointing to the model",
-                _read_lower,
             ),
         ),
         *_build_rows(
             StatedField.OPTIMIZER,
+            _read_lower,
             (
                 b"DeepSpeed Basic Optimizer = ",
                 rb"DeepSpeed Basic Optimizer = (\w{1,40})",
-                _read_lower,
             ),
         ),
         *_build_rows(
             StatedField.DATA,
-            (
-                b"Mock",
-                rb"\b(Mock)(?:GPT|LLM|T5|BERT|Llava)?(?:Dataset|DataModule)\b",
-                _read_lower,
-            ),
+            _read_lower,
+            (b"Mock", rb"\b(Mock)(?:GPT|LLM|T5|BERT|Llava)?(?:Dataset|DataModule)\b"),
         ),
         *_build_rows(
             StatedField.GPU_MEMORY,
+            _read_memory,
             (
                 b"GiB memory",
                 rb"CUDA capacity: [^\r\n]{2,80} with (\d{1,4}(?:\.\d{1,6})?)GiB memory",
-                _read_memory,
             ),
             (
                 b"MiB |",
@@ -723,19 +635,16 @@ PREAMBLE = RecogniserTable(
         ),
         *_build_rows(
             StatedField.POWER_LIMIT,
+            _read_watts,
             (
                 b"MiB |",
                 rb"\d{1,5}W */ *(\d{2,5})W \| {1,9}\d{1,7}MiB */ *\d{3,7}MiB \|",
-                _read_watts,
             ),
         ),
         *_build_rows(
             StatedField.LISTING,
-            (
-                b"Non-default values (vs",
-                rb"(Non-default values) \(vs",
-                _read_lower,
-            ),
+            _read_lower,
+            (b"Non-default values (vs", rb"(Non-default values) \(vs"),
         ),
     ),
     before=300,
