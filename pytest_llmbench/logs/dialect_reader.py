@@ -20,7 +20,6 @@ from pytest_llmbench.logs.line_clock import find_pauses, is_long
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
-    NAN,
     NOT_FINITE,
     RecordOrigin,
     StepParser,
@@ -209,55 +208,60 @@ def _number_lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> l
 
 
 class PrintedField(NamedTuple):
-    """A field of a record: its row for both ways of reading, by records and by columns."""
+    """A field of a record, by the name that the log prints."""
 
-    name: bytes  # as the log prints it
+    name: bytes
     column: str  # of `StepRecord` and `StepColumns`
     finite: bytes  # a pattern of its whole and finite numbers
     convert: Callable[[bytes], float] = float
     required: bool = True  # a record with a damaged number is torn
 
-    def is_whole(self, printed: bytes) -> bool:
-        """True if a number is whole, be it finite or not."""
-        return _compile_number(self.finite).fullmatch(printed) is not None
 
+class FieldTable:
+    """The fields of a dialect: one definition for reading by records and by columns.
 
-@cache
-def _compile_number(finite: bytes) -> re.Pattern[bytes]:
-    """Compile the pattern of a number from that of its finite values."""
-    return re.compile(rb"%b|-?%b" % (finite, NOT_FINITE))
+    If several fields are of one column, the first that is printed counts.
+    """
 
+    def __init__(self, *fields: PrintedField) -> None:
+        """Compile the numbers."""
+        self.fields = fields
+        self.by_name = {field.name: field for field in fields}
+        self._checked = tuple(
+            (field, re.compile(rb"%b|-?%b" % (field.finite, NOT_FINITE)).fullmatch) for field in fields
+        )
 
-PrintedFields = Mapping[bytes, PrintedField]
+    def parse_record(self, values: Mapping[bytes, bytes]) -> dict[str, Any] | None:
+        """Return the numbers of one record by column; None if a required one is damaged.
 
+        Others are NaN then.
+        """
+        numbers: dict[str, Any] = {}
+        for (name, column, _, convert, required), is_whole in self._checked:
+            if name in values:
+                printed = values[name]
+                if is_whole(printed):
+                    numbers.setdefault(column, convert(printed))
+                elif required:
+                    return None
+        return numbers
 
-def index_fields(*fields: PrintedField) -> PrintedFields:
-    """Index fields by name; if several are printed of one column, the first counts."""
-    return {field.name: field for field in fields}
+    def parse_columns(self, columns: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
+        """Return the numbers of all records, as `parse_record` returns those of each."""
+        numbers: dict[str, Any] = {}
+        for field in self.fields:
+            if field.name in columns and field.column not in numbers:
+                numbers[field.column] = parse_numbers(columns[field.name], field.convert)
+        return numbers
 
+    def describe(self, names: Sequence[bytes], assign: bytes, other: bytes) -> list[bytes]:
+        """Return a pattern for each name and value, with a group for a field of the table.
 
-def are_whole(fields: PrintedFields, values: Mapping[bytes, bytes]) -> bool:
-    """True if no required number of a record is damaged."""
-    return all(field.is_whole(values[name]) for name, field in fields.items() if field.required and name in values)
-
-
-def parse_record(fields: PrintedFields, values: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Return the numbers of one record by column, NaN for a damaged one."""
-    numbers: dict[str, Any] = {}
-    for name, field in fields.items():
-        if name in values and field.column not in numbers:
-            whole = field.required or field.is_whole(values[name])
-            numbers[field.column] = field.convert(values[name]) if whole else NAN
-    return numbers
-
-
-def parse_columns(fields: PrintedFields, columns: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
-    """Return the numbers of all records, as `parse_record` returns them for each."""
-    numbers: dict[str, Any] = {}
-    for name, field in fields.items():
-        if name in columns and field.column not in numbers:
-            numbers[field.column] = parse_numbers(columns[name], field.convert)
-    return numbers
+        `assign` is between the two; `other` matches the value of another field.
+        """
+        fields = self.by_name
+        values = [b"(%b)" % fields[name].finite if name in fields else other for name in names]
+        return [re.escape(name) + assign + value for name, value in zip(names, values, strict=True)]
 
 
 def parse_numbers(printed: Sequence[bytes], convert: Callable[[bytes], float] = float) -> Numbers:
@@ -265,15 +269,6 @@ def parse_numbers(printed: Sequence[bytes], convert: Callable[[bytes], float] = 
     if printed.count(printed[0]) == len(printed):
         return [convert(printed[0])] * len(printed)
     return list(map(convert, printed))
-
-
-def describe_fields(names: Sequence[bytes], fields: PrintedFields, assign: bytes, other: bytes) -> list[bytes]:
-    """Return a pattern for each name and value; a group holds the value of a known field.
-
-    `assign` is between the two, `other` is the pattern of the value of an unknown field.
-    """
-    values = [b"(%b)" % fields[name].finite if name in fields else other for name in names]
-    return [re.escape(name) + assign + value for name, value in zip(names, values, strict=True)]
 
 
 def count_most_digits(printed: Sequence[bytes] | None) -> int:

@@ -11,16 +11,7 @@ from statistics import median
 from typing import Any
 
 from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.dialect_reader import (
-    PrintedField,
-    StepColumns,
-    count_most_digits,
-    describe_fields,
-    index_fields,
-    match_rows,
-    parse_columns,
-    parse_record,
-)
+from pytest_llmbench.logs.dialect_reader import FieldTable, PrintedField, StepColumns, count_most_digits, match_rows
 from pytest_llmbench.logs.step_records import (
     HOLE,
     NAN,
@@ -58,19 +49,19 @@ RAMP_UP = b"[Rampup Batch Size Phase], "
 # follows.
 THREE_DECIMALS = rb"-?\d{1,18}+\.\d{3}"
 EXPONENT = rb"-?\d\.\d{3}e[+-]\d\d"
-FIELDS = index_fields(
+FIELDS = FieldTable(
     PrintedField(b"TFLOP/s/device", "tflops", THREE_DECIMALS),
     PrintedField(b"Tokens/s/device", "tokens", THREE_DECIMALS),
     PrintedField(LOSS, "loss", THREE_DECIMALS),
     PrintedField(b"grad_norm", "grad_norm", EXPONENT),
     PrintedField(TARGETS, "targets", rb"\d{1,15}+(?:\.\d{1,9}+)?", required=False),
 )
-TARGETS_PRINTED = re.compile(rb", total_weights: (%b)(?=,)" % FIELDS[TARGETS].finite)
+TARGETS_PRINTED = re.compile(rb", total_weights: (%b)(?=,)" % FIELDS.by_name[TARGETS].finite)
 # Nothing after a number may continue it.
 BEHIND = {THREE_DECIMALS: rb"(?![\d.e])", EXPONENT: rb"(?!\d)"}
 NUMBERS = {
     name: re.compile(rb"%b%b|-?%b" % (field.finite, BEHIND[field.finite], NOT_FINITE))
-    for name, field in FIELDS.items()
+    for name, field in FIELDS.by_name.items()
     if field.required
 }
 
@@ -92,7 +83,7 @@ def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
     if head is None:
         return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
     number = _read_numbers(text[head.end() : stop])
-    if number is None or not (whole or FIELDS[LOSS].column in number):
+    if number is None or not (whole or FIELDS.by_name[LOSS].column in number):
         return Torn(origin, text[start:stop])
     return StepRecord(
         origin,
@@ -124,7 +115,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     if rows is None:
         return None
     steps, printed, *columns = zip(*rows, strict=True)
-    value = dict(zip((name for name in names if name in FIELDS), columns, strict=True))
+    value = dict(zip((name for name in names if name in FIELDS.by_name), columns, strict=True))
     seconds = list(map(float, printed))
     return StepColumns(
         list(map(int, steps)),
@@ -132,14 +123,14 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         [get_printed_unit(text) for text in printed],
         loss_digits=count_most_digits(value.get(LOSS)),
         asynchronous=_find_dispatched(seconds),
-        **parse_columns(FIELDS, value),
+        **FIELDS.parse_columns(value),
     )
 
 
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return the pattern of a record with these fields."""
-    fields = describe_fields(names, FIELDS, b": ", rb"[^,\r\n\x00]*+")
+    fields = FIELDS.describe(names, b": ", rb"[^,\r\n\x00]*+")
     rest = b"".join(b", " + field for field in fields)
     return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?%b)%b\n" % (SECONDS, rest))
 
@@ -197,4 +188,4 @@ def _read_numbers(text: bytes) -> dict[str, Any] | None:
         if match is None or name in number:
             return None
         number[name] = match[0]
-    return parse_record(FIELDS, number)
+    return FIELDS.parse_record(number)

@@ -14,16 +14,12 @@ from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.dialect_reader import (
+    FieldTable,
     PrintedField,
     Repeated,
     StepColumns,
-    are_whole,
     count_most_digits,
-    describe_fields,
-    index_fields,
     match_rows,
-    parse_columns,
-    parse_record,
 )
 from pytest_llmbench.logs.line_times import read_stamp
 from pytest_llmbench.logs.step_records import (
@@ -75,15 +71,15 @@ def _parse_consumed(samples: bytes) -> float:
     return NAN if b"e" in samples else float(samples)
 
 
-FIELDS = index_fields(
+FIELDS = FieldTable(
     PrintedField(TIME, "seconds", FINITE),
     PrintedField(LOSS, "loss", FINITE),
     PrintedField(SAMPLES, "consumed", FINITE, _parse_consumed),
     PrintedField(NORM, "grad_norm", FINITE),
 )
-DLLOGGER_FIELDS = index_fields(*FIELDS.values(), PrintedField(RATE, "rate", FINITE, required=False))
-LAYOUT_FIELDS = index_fields(*FIELDS.values(), PrintedField(STEP, "step", rb"\d{1,15}+(?:\.0{1,9}+)?"))
-READ = LAYOUT_FIELDS.keys()
+DLLOGGER_FIELDS = FieldTable(*FIELDS.fields, PrintedField(RATE, "rate", FINITE, required=False))
+LAYOUT_FIELDS = FieldTable(*FIELDS.fields, PrintedField(STEP, "step", rb"\d{1,15}+(?:\.0{1,9}+)?"))
+READ = LAYOUT_FIELDS.by_name.keys()
 # Stands behind the names of a DLLogger record in which no number that is read may have been cut at its end.
 NOT_CUT = b""
 
@@ -126,7 +122,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     kept = [place for place in valued if place not in repeated]
     value = dict(zip(read, zip(*(rest[place] for place in kept), strict=True), strict=True))
     steps = [int(float(step)) for step in value[STEP]]
-    number = parse_columns(FIELDS, value)
+    number = FIELDS.parse_columns(value)
     where = read.index(STEP)
     sure = any(_counts_step(heads[place], int(float(rest[place][where]))) for place in valued)
     return StepColumns(
@@ -154,7 +150,7 @@ def _describe_repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repe
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a bar looks like, without values or with these."""
-    fields = b", ".join(describe_fields(names, LAYOUT_FIELDS, b"=", rb"[^,\]\r\n\x00]*+"))
+    fields = b", ".join(LAYOUT_FIELDS.describe(names, b"=", rb"[^,\]\r\n\x00]*+"))
     rest = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
     return re.compile(BAR_BEGIN + rest)
 
@@ -221,12 +217,12 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
     if not parts:
         return None
     values = _read_values(parts, b"=")
-    if values is None:
+    number = FIELDS.parse_record(values) if values else None
+    if values is None or number is None:
         return Torn(origin, bar[0])
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
     rounded = b"e" in values[STEP]
     step = int(float(values[STEP]))
-    number = parse_record(FIELDS, values)
     sure = epoch == 0 and (rounded or step in (count - 1, count - 2))
     return StepRecord(
         origin,
@@ -273,7 +269,8 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
         bad = any(BAD_RESULT.match(part) for part in parts)  # of something else, such as a validation
         return StepRecord(origin, int(head[2]), NAN, 0.0, mean_of=0, bad_validation=True) if bad else None
     values = _read_values(parts, b" : ")
-    if values is None or float(values[STEP]) != int(head[2]):
+    number = DLLOGGER_FIELDS.parse_record(values) if values else None
+    if values is None or number is None or float(values[STEP]) != int(head[2]):
         return Torn(origin, text[start:stop])
     step = int(head[2])
     time = read_stamp(head[1])
@@ -287,7 +284,7 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
         bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         precise=True,  # in full, where the bar beside it has three digits
         layout=_share(tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)),
-        **parse_record(DLLOGGER_FIELDS, values),
+        **number,
     )
 
 
@@ -298,7 +295,7 @@ def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | None:
-    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn."""
+    """Return the fields of a record that has a step and a time, None if it is torn."""
     values: dict[bytes, bytes] = {}
     for part in parts:
         name, separated, value = part.partition(separator)
@@ -307,8 +304,7 @@ def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)
         values[name] = padded[1] if padded else value
-    whole = are_whole(FIELDS, values)
-    return values if whole and TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
+    return values if TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
 
 
 def _get_batch(samples: bytes, printed: bytes, step: int) -> float:

@@ -6,18 +6,9 @@ import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from operator import methodcaller
+from typing import Any
 
-from pytest_llmbench.logs.dialect_reader import (
-    PrintedField,
-    StepColumns,
-    are_whole,
-    count_most_digits,
-    describe_fields,
-    index_fields,
-    match_rows,
-    parse_columns,
-    parse_record,
-)
+from pytest_llmbench.logs.dialect_reader import FieldTable, PrintedField, StepColumns, count_most_digits, match_rows
 from pytest_llmbench.logs.scan import REACH
 from pytest_llmbench.logs.step_records import (
     HOLE,
@@ -71,7 +62,7 @@ def _parse_rate(printed: bytes) -> float:
     return float(printed or b"nan")
 
 
-FIELDS = index_fields(
+FIELDS = FieldTable(
     PrintedField(TIME, "seconds", FINITE),
     PrintedField(b"global_batch_size", "batch", FINITE),
     PrintedField(LOSS, "loss", FINITE),
@@ -84,9 +75,9 @@ FIELDS = index_fields(
     PrintedField(SAMPLES, "consumed", FINITE, _parse_samples, required=False),
 )
 # A record may lack these, or have them cut, and is whole all the same.
-EXTRA = frozenset(name for name, field in FIELDS.items() if not field.required)
-READ = frozenset((*FIELDS, STEP_NAME)) - EXTRA
-LAYOUT_FIELDS = index_fields(*FIELDS.values(), PrintedField(STEP_NAME, "step", STEP.pattern))
+EXTRA = frozenset(name for name, field in FIELDS.by_name.items() if not field.required)
+READ = frozenset((*FIELDS.by_name, STEP_NAME)) - EXTRA
+LAYOUT_FIELDS = FieldTable(*FIELDS.fields, PrintedField(STEP_NAME, "step", STEP.pattern))
 # Stands behind the names of a record in which no number that is read may have been cut at its end.
 WHOLE = b""
 
@@ -104,10 +95,13 @@ def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
     values = _read_values(text, head.end(), stop, end)
     if values is None:
         return Torn(origin, text[start:stop])
-    epoch, iteration, last = (int(number) for number in head.groups())
+    number = FIELDS.parse_record(values)
+    if number is None:
+        return Torn(origin, text[start:stop])
+    epoch, iteration, last = map(int, head.groups())
     step = int(values[STEP_NAME])
     # `iteration` restarts in each epoch: it tells the total only where it is the same as `global_step`
-    return _build_record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values)
+    return _build_record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values, number)
 
 
 def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
@@ -128,7 +122,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     if names[-1] not in READ and _lacks_last(names[-1], text, rows[usual:], places[usual:], stops[usual:]):
         return None  # one that is not the first lacks what the others go on with: its last number may be cut
     epochs, iterations, lasts, *columns = zip(*rows, strict=True)
-    read = (name for name in names if name in FIELDS or name == STEP_NAME)
+    read = (name for name in names if name in FIELDS.by_name or name == STEP_NAME)
     value = dict(zip(read, columns, strict=True))
     steps = list(map(int, value[STEP_NAME]))
     if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):
@@ -138,7 +132,7 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         totals = {last for epoch, iteration, last, step in counted if iteration == step and int(epoch) == 0}
     if len(totals) > 1:
         return None
-    number = parse_columns(FIELDS, value)
+    number = FIELDS.parse_columns(value)
     return StepColumns(
         steps,
         resolution=_get_resolutions(value[TIME], number["seconds"]),
@@ -161,7 +155,7 @@ def _lacks_last(
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like; it may lack the last one unless that is read."""
-    *fields, last = describe_fields(names, LAYOUT_FIELDS, b": ", OTHER)
+    *fields, last = LAYOUT_FIELDS.describe(names, b": ", OTHER)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
 
@@ -172,8 +166,13 @@ def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return names
 
 
-def _build_record(origin: RecordOrigin, step: int, total: int | None, values: dict[bytes, bytes]) -> StepRecord:
-    number = parse_record(FIELDS, values)
+def _build_record(
+    origin: RecordOrigin,
+    step: int,
+    total: int | None,
+    values: dict[bytes, bytes],
+    number: dict[str, Any],
+) -> StepRecord:
     return StepRecord(
         origin,
         step,
@@ -206,8 +205,6 @@ def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, by
     if HOLE in b"".join(parts):
         return None
     if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):
-        return None
-    if not are_whole(FIELDS, values):
         return None
     if not followed and parts[-1].partition(b": ")[0] in READ:
         return None if _goes_on_below(text, stop, end) else values
