@@ -82,6 +82,16 @@ class RecogniserTable(Generic[FactT, ValueT]):
                     break
 
 
+def build_rows(
+    fact: FactT,
+    convert: Callable[[re.Match[bytes]], ValueT],
+    *rows: tuple[bytes, bytes] | tuple[bytes, bytes, Callable[[re.Match[bytes]], ValueT]],
+) -> Iterator[Recogniser[FactT, ValueT]]:
+    """Yield the rows of a fact; a row may have another conversion than most."""
+    for marker, pattern, *other in rows:
+        yield Recogniser(fact, marker, pattern, other[0] if other else convert)
+
+
 # --- conversions ----------------------------------------------------------------------
 
 # Expert parallelism of torchtitan lies inside of the other axes: it takes no further GPU.
@@ -192,16 +202,6 @@ def _return_always(value: str) -> TextReader:
     return lambda _: value
 
 
-def _build_rows(
-    field: StatedField,
-    convert: TextReader,
-    *rows: tuple[bytes, bytes] | tuple[bytes, bytes, TextReader],
-) -> Iterator[StatedRow]:
-    """Yield the rows of a field; a row may have another conversion than most."""
-    for marker, pattern, *other in rows:
-        yield Recogniser(field, marker, pattern, other[0] if other else convert)
-
-
 # --- stated before the first steps ----------------------------------------------------
 
 AXIS = rb"[a-z_]{1,20}=\d{1,9}"
@@ -247,7 +247,7 @@ def _build_layout_rows() -> Iterator[tuple[bytes, bytes]]:
 
 
 CONFIGURATION_ROWS = (
-    *_build_rows(
+    *build_rows(
         StatedField.LAYOUT,
         read_text,
         (b"device mesh with", AXES),
@@ -263,7 +263,7 @@ CONFIGURATION_ROWS = (
             _read_setting,
         ),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.MICRO_BATCH,
         read_number,
         (b"local batch size ", rb"initialized with local batch size (\d{1,9}),"),
@@ -293,7 +293,7 @@ CONFIGURATION_ROWS = (
             read_text,
         ),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.NUMBERS,
         read_text,
         *(
@@ -317,7 +317,7 @@ CONFIGURATION_ROWS = (
         ),
         (b"Config param dtype: ", rb"Config param dtype: (\w{1,20})[ \t]*[\r\n]"),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.BATCH,
         read_number,
         (
@@ -340,7 +340,7 @@ CONFIGURATION_ROWS = (
             rb"(?<![\w-])train_batch_size \.{1,60} (\d{1,9})" + VALUE_ENDS,
         ),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.SEQUENCE,
         read_number,
         (
@@ -354,7 +354,7 @@ CONFIGURATION_ROWS = (
         (b"MLLOG ", MLPERF % b"max_sequence_length" + rb"(\d{1,9})[,}]"),
         (b" max_sequence_length=", rb" max_sequence_length=(\d{1,9}), include_bias="),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.MODEL,
         read_text,
         (b"MLLOG ", MLPERF % b"submission_benchmark" + rb'"([\w.-]{1,60})"'),
@@ -368,7 +368,7 @@ CONFIGURATION_ROWS = (
 )
 
 NAMED_ROWS = (
-    *_build_rows(
+    *build_rows(
         StatedField.GPUS,
         read_number,
         (b"MEMBER: ", rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)"),
@@ -385,7 +385,7 @@ NAMED_ROWS = (
             _multiply_sizes,
         ),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.GPU_TYPE,
         _read_gpu,
         # any script (VERSIONS), torchtitan, `nvidia-smi -L`, its table, NCCL's tests,
@@ -403,7 +403,7 @@ NAMED_ROWS = (
             )
         ),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.QUANTIZATION,
         _return_always("fp8"),
         (
@@ -432,25 +432,25 @@ NAMED_ROWS = (
         (b"to NVFP4Linear", rb"to NVFP4Linear", _return_always("fp4")),
     ),
     *CONFIGURATION_ROWS,
-    *_build_rows(
+    *build_rows(
         StatedField.ENGINE,
         _return_always("deepspeed"),
         (b"deepspeed ....", rb"(?<![\w-])deepspeed \.{4,60} True\s"),
         (b"DeepSpeed info: ", rb"DeepSpeed info: version="),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.MODEL,
         read_text,
         (b"Experiments will be ", rb"Experiments will be logged at ([^\s]{1,500})"),
         (b"Config param model_name: ", rb"Config param model_name: ([\w.-]{1,99})"),
         (b"name: ", BEGINS + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]"),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.NAMED,
         _read_own_name,
         (b"pretrain", rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})"),
     ),
-    *_build_rows(
+    *build_rows(
         StatedField.OBJECTIVE,
         _return_always("rewards"),
         (b"Config param use_dpo: T", rb"Config param use_dpo: True\b"),
@@ -479,7 +479,7 @@ def _build_size_rows() -> Iterator[StatedRow]:
     for field, name, parameters in SIZES:
         dotted = rb"(?<![\w-])%b \.{4,60} (\d{1,9})" % name + VALUE_ENDS
         markers = [b"Config param %b: " % parameter for parameter in parameters]
-        yield from _build_rows(
+        yield from build_rows(
             field,
             read_number,
             (b"%b: " % name, SETTING % (b"%b: " % name)),
@@ -493,7 +493,7 @@ EARLY = RecogniserTable((*NAMED_ROWS, *_build_size_rows()), before=300, behind=6
 """Facts that a log states in its first bytes."""
 
 PROFILER = RecogniserTable(
-    _build_rows(
+    build_rows(
         StatedField.PROFILER,
         _return_always("switched"),
         # One marker for all profilers: the search takes no further text without a
@@ -533,7 +533,7 @@ _NUMBER = rb"[\d,]{1,24}(?:\.\d{1,6})?"
 
 PREAMBLE = RecogniserTable(
     (
-        *_build_rows(
+        *build_rows(
             StatedField.PARAMETERS,
             _read_count,
             # the ranks of other stages print other numbers, in any order
@@ -564,7 +564,7 @@ PREAMBLE = RecogniserTable(
             (b"num. model params: ", rb"num\. model params: ([\d,]{1,24})"),
             (b" all params: ", rb"\|\| all params: ([\d,]{1,24})"),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.TRAINABLE,
             _read_count,
             (b"trainable params: ", rb"trainable params: ([\d,]{1,24}) \|\|"),
@@ -579,7 +579,7 @@ PREAMBLE = RecogniserTable(
             (b"M Trainable [", rb"\(([\d.]{1,16}M) Trainable \["),
             (b" trainable params\n", rb"- ([\d,]{1,24}) trainable params\n"),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.ADAPTER,
             _read_lower,
             # printed of adapters alone
@@ -590,7 +590,7 @@ PREAMBLE = RecogniserTable(
             ),
             (b"Fine-tuning method: ", rb"Fine-tuning method: (\w{1,20})"),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.VOCABULARY,
             _read_count,
             (
@@ -599,7 +599,7 @@ PREAMBLE = RecogniserTable(
                 rb"\(new size: (\d{1,12})\)",
             ),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.RECOMPUTE,
             _read_lower,
             (
@@ -607,7 +607,7 @@ PREAMBLE = RecogniserTable(
                 rb"(Applied \w{1,20}) activation checkpointing to the model",
             ),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.OPTIMIZER,
             _read_lower,
             (
@@ -615,12 +615,12 @@ PREAMBLE = RecogniserTable(
                 rb"DeepSpeed Basic Optimizer = (\w{1,40})",
             ),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.DATA,
             _read_lower,
             (b"Mock", rb"\b(Mock)(?:GPT|LLM|T5|BERT|Llava)?(?:Dataset|DataModule)\b"),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.GPU_MEMORY,
             _read_memory,
             (
@@ -633,7 +633,7 @@ PREAMBLE = RecogniserTable(
                 _read_mebibytes,
             ),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.POWER_LIMIT,
             _read_watts,
             (
@@ -641,7 +641,7 @@ PREAMBLE = RecogniserTable(
                 rb"\d{1,5}W */ *(\d{2,5})W \| {1,9}\d{1,7}MiB */ *\d{3,7}MiB \|",
             ),
         ),
-        *_build_rows(
+        *build_rows(
             StatedField.LISTING,
             _read_lower,
             (b"Non-default values (vs", rb"(Non-default values) \(vs"),
@@ -881,38 +881,43 @@ def _read_versions(match: re.Match[bytes]) -> tuple[str, ...]:
 VersionRow = Recogniser[tuple[str, ...], tuple[str, ...]]
 
 
-def _build_version_rows() -> Iterator[VersionRow]:
-    """Yield the rows of versions. Of several rows with one name the first counts."""
-    for names, marker, pattern in (
-        ("nccl", b"L version ", rb"(?:%b|NCCL INFO )NCCL version " % _BEGINS + _VERSION),
+def _build_versions(names: str, marker: bytes, pattern: bytes) -> VersionRow:
+    return Recogniser(tuple(names.split()), marker, pattern + _ENDS, _read_versions)
+
+
+# Of several rows with one name the first counts. No marker begins with a blank: such a
+# marker makes the search of a log half as fast again.
+VERSIONS = RecogniserTable(
+    (
+        _build_versions("nccl", b"L version ", rb"(?:%b|NCCL INFO )NCCL version " % _BEGINS + _VERSION),
         # DeepSpeed's report, and the `datasets` package of Hugging Face, which may not
         # know the local part
-        ("pytorch", b"rch version ", _BEGINS + rb"torch version \.{2,60} " + _VERSION),
-        ("pytorch", b"rch version ", rb"\bPyTorch version %b available\." % _VERSION),
+        _build_versions("pytorch", b"rch version ", _BEGINS + rb"torch version \.{2,60} " + _VERSION),
+        _build_versions("pytorch", b"rch version ", rb"\bPyTorch version %b available\." % _VERSION),
         # MaxText
-        ("jax", b"Version: ", rb"\bSystem Information: Jax Version: " + _VERSION),
+        _build_versions("jax", b"Version: ", rb"\bSystem Information: Jax Version: " + _VERSION),
         # nvidia-smi, whose "CUDA Version" is the newest that the driver supports
-        (
+        _build_versions(
             "driver cuda_driver",
             b"Version: ",
             rb"\| NVIDIA-SMI [\d.]+ +Driver Version: %b +CUDA Version: %b +\|" % (_VERSION, _VERSION),
         ),
         # the greeting of NVIDIA's containers: `25.01 (build 134983853)`, of NeMo's
         # perhaps the build alone
-        (
+        _build_versions(
             "nvidia_release",
             b"NVIDIA Release ",
             _BEGINS + rb"NVIDIA Release " + rb"([\w.-]{1,20}(?: \(build \d{1,12}\))?|\(build \d{1,12}\))",
         ),
         # Slurm's plugin for containers, when it fetches one
-        (
+        _build_versions(
             "container",
             b"porting docker image: ",
             rb"\bpyxis: importing docker image: ([\w.:/@#+-]{1,200})",
         ),
         # any training script, one line for each name
         *(
-            (
+            _build_versions(
                 name,
                 b"llmb environment: ",
                 _BEGINS + rb"llmb environment: %b: ([!-~](?:[ -~]{0,198}[!-~])?)" % name.encode(),
@@ -922,27 +927,18 @@ def _build_version_rows() -> Iterator[VersionRow]:
                 *("cuda", "nccl", "pytorch"),
             )
         ),
-    ):
-        yield Recogniser(tuple(names.split()), marker, pattern + _ENDS, _read_versions)
-
-
-# No marker begins with a blank: such a marker makes the search of a log half as fast
-# again.
-VERSIONS = RecogniserTable(_build_version_rows(), before=REACH_BACK, behind=REACH, farthest=64 << 20)
+    ),
+    before=REACH_BACK,
+    behind=REACH,
+    farthest=64 << 20,
+)
 """The names of versions, with a value for each. Later ones may be of another run."""
 
 
 # --- a trace of NCCL ------------------------------------------------------------------
 
 TRACE = RecogniserTable(
-    (
-        Recogniser(
-            "operation",
-            b": opCount ",
-            rb"NCCL INFO \w{1,40}: opCount ",
-            bool,
-        ),
-    ),
+    build_rows("operation", bool, (b": opCount ", rb"NCCL INFO \w{1,40}: opCount ")),
     before=64,
     behind=0,
 )
@@ -1007,137 +1003,102 @@ def _time_megatron(verb: bytes) -> bytes:
     )
 
 
-def _build_checkpoint_rows() -> Iterator[CheckpointRow]:
-    """Yield the rows of checkpoints. A match without a time is a truncated record."""
-    for action, meaning, marker, pattern in (
-        (
-            SAVE,
-            Meaning.WHOLE_UNLESS_ASYNCHRONOUS,
-            b"Global Checkpoint",
-            _time_nemo(b"Save", b"Save duration"),
+# The word `checkpoint` alone is in too many lines of other kinds. A match without a time
+# is a truncated record.
+CHECKPOINTS = RecogniserTable(
+    (
+        *build_rows(
+            (SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS),
+            _read_milliseconds,
+            (b"Global Checkpoint", _time_nemo(b"Save", b"Save duration"), _read_time),
+            (b"save-checkpoint", _time_megatron(b"save")),
         ),
-        (
-            LOAD,
-            Meaning.WHOLE,
-            b"Global Checkpoint",
-            _time_nemo(b"Load", b"Time spent in load_checkpoint"),
+        *build_rows(
+            (LOAD, Meaning.TIMER),
+            _read_milliseconds,
+            (b"load-checkpoint", _time_megatron(b"load")),
         ),
-        (
-            SAVE,
-            Meaning.WHOLE_UNLESS_ASYNCHRONOUS,
-            b"save-checkpoint",
-            _time_megatron(b"save"),
+        *build_rows(
+            (LOAD, Meaning.WHOLE),
+            _read_time,
+            (
+                b"Global Checkpoint",
+                _time_nemo(b"Load", b"Time spent in load_checkpoint"),
+            ),
+            (
+                b"Finished loading the checkpoint",
+                rb"Finished loading the checkpoint in (?:%b seconds)?" % _SECONDS,
+            ),
+            (
+                b"Finished restoring checkpoint",
+                rb"Finished restoring checkpoint in (?:%b seconds from )?" % _SECONDS,
+            ),
         ),
-        (LOAD, Meaning.TIMER, b"load-checkpoint", _time_megatron(b"load")),
-        (
-            SAVE,
-            Meaning.HAPPENED,
-            b"uccessfully saved checkpoint",
-            rb"uccessfully saved checkpoint (?:from|at) iteration",
+        *build_rows(
+            (SAVE, Meaning.STAGING_UNLESS_SYNCHRONOUS),
+            _read_time,
+            (
+                b"Finished saving the checkpoint",
+                rb"Finished saving the checkpoint"
+                rb"(?: \(or staging if async is enabled\))? ?in (?:%b seconds)?" % _SECONDS,
+            ),
         ),
-        (
-            LOAD,
-            Meaning.HAPPENED,
-            b"uccessfully loaded checkpoint",
-            rb"uccessfully loaded checkpoint from ",
+        *build_rows(
+            (SAVE, Meaning.WHOLE),
+            _read_time,
+            (
+                b"ynchronous save ",
+                rb"Finished (?:synchronous save|asynchronous save"
+                rb" \(blocking \+ background\)) in (?:%b seconds)?" % _SECONDS,
+            ),
+            (
+                b"async_",
+                rb"Finished async_save \(blocking \+ background\)\. Time taken: "
+                rb"(?:%bs\.)?" % _SECONDS,
+            ),
         ),
-        (
-            SAVE,
-            Meaning.STAGING_UNLESS_SYNCHRONOUS,
-            b"Finished saving the checkpoint",
-            rb"Finished saving the checkpoint"
-            rb"(?: \(or staging if async is enabled\))? ?in (?:%b seconds)?" % _SECONDS,
+        *build_rows(
+            (SAVE, Meaning.HAPPENED),
+            _read_time,
+            (
+                b"uccessfully saved checkpoint",
+                rb"uccessfully saved checkpoint (?:from|at) iteration",
+            ),
+            (b"saved a checkpoint", rb"saved a checkpoint at step \d"),
+            (b"Saving a full checkpoint", rb"Saving a full checkpoint at last step"),
         ),
-        (
-            LOAD,
-            Meaning.WHOLE,
-            b"Finished loading the checkpoint",
-            rb"Finished loading the checkpoint in (?:%b seconds)?" % _SECONDS,
+        *build_rows(
+            (LOAD, Meaning.HAPPENED),
+            _read_time,
+            (
+                b"uccessfully loaded checkpoint",
+                rb"uccessfully loaded checkpoint from ",
+            ),
         ),
-        (
-            LOAD,
-            Meaning.WHOLE,
-            b"Finished restoring checkpoint",
-            rb"Finished restoring checkpoint in (?:%b seconds from )?" % _SECONDS,
+        *build_rows(
+            (SAVE, Meaning.ASYNCHRONOUS),
+            _read_time,
+            # One marker for three forms. (Another cut of these texts made the automaton
+            # twice as slow: measure before changing them.)
+            (
+                b" async checkpoint",
+                rb"cheduled (?:an )?async checkpoint save"
+                rb"|Pending async checkpoint saves",
+            ),
+            (b"Async checkpoint", rb"Async checkpoint(?: save for|ing detected)"),
+            (b"async_", rb"(?i:async_save['\"]?[ \t.:=]{1,99}true\b)"),
+            (b"async_", rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?async)"),
+            (b"Async finalization time took", rb"Async finalization time took"),
         ),
-        (
-            SAVE,
-            Meaning.HAPPENED,
-            b"saved a checkpoint",
-            rb"saved a checkpoint at step \d",
+        *build_rows(
+            (SAVE, Meaning.SYNCHRONOUS),
+            _read_time,
+            (b"async_", rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?disabled\b)"),
         ),
-        (
-            SAVE,
-            Meaning.HAPPENED,
-            b"Saving a full checkpoint",
-            rb"Saving a full checkpoint at last step",
-        ),
-        # One marker for three forms. (Another cut of these texts made the automaton
-        # twice as slow: measure before changing them.)
-        (
-            SAVE,
-            Meaning.ASYNCHRONOUS,
-            b" async checkpoint",
-            rb"cheduled (?:an )?async checkpoint save|Pending async checkpoint saves",
-        ),
-        (
-            SAVE,
-            Meaning.ASYNCHRONOUS,
-            b"Async checkpoint",
-            rb"Async checkpoint(?: save for|ing detected)",
-        ),
-        (
-            SAVE,
-            Meaning.WHOLE,
-            b"ynchronous save ",
-            rb"Finished asynchronous save \(blocking \+ background\) in "
-            rb"(?:%b seconds)?" % _SECONDS,
-        ),
-        (
-            SAVE,
-            Meaning.WHOLE,
-            b"ynchronous save ",
-            rb"Finished synchronous save in (?:%b seconds)?" % _SECONDS,
-        ),
-        (
-            SAVE,
-            Meaning.WHOLE,
-            b"async_",
-            rb"Finished async_save \(blocking \+ background\)\. Time taken: "
-            rb"(?:%bs\.)?" % _SECONDS,
-        ),
-        (
-            SAVE,
-            Meaning.ASYNCHRONOUS,
-            b"async_",
-            rb"(?i:async_save['\"]?[ \t.:=]{1,99}true\b)",
-        ),
-        (
-            SAVE,
-            Meaning.SYNCHRONOUS,
-            b"async_",
-            rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?disabled\b)",
-        ),
-        (
-            SAVE,
-            Meaning.ASYNCHRONOUS,
-            b"async_",
-            rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?async)",
-        ),
-        (
-            SAVE,
-            Meaning.ASYNCHRONOUS,
-            b"Async finalization time took",
-            rb"Async finalization time took",
-        ),
-    ):
-        in_seconds = not marker.endswith(b"-checkpoint")
-        convert = _read_time if in_seconds else _read_milliseconds
-        yield Recogniser((action, meaning), marker, pattern, convert)
-
-
-# The word `checkpoint` alone is in too many lines of other kinds.
-CHECKPOINTS = RecogniserTable(_build_checkpoint_rows(), before=64, behind=REACH)
+    ),
+    before=64,
+    behind=REACH,
+)
 """Saves and loads of checkpoints, and in which mode they are made."""
 
 
@@ -1146,22 +1107,21 @@ CHECKPOINTS = RecogniserTable(_build_checkpoint_rows(), before=64, behind=REACH)
 _BAD = rb"['\"]?-?%b(?![\w.])" % NOT_FINITE
 
 BAD_VALIDATIONS = RecogniserTable(
-    (
-        Recogniser("validation", marker, pattern, bool)
-        for marker, pattern in (
-            # Trainer
-            (
-                b"eval_samples_per_second",
-                rb"eval_loss['\"]: {0,9}%b[^{}\r\n]*eval_samples_per_second" % _BAD,
-            ),
-            # Megatron and GPT-NeoX
-            (b"loss value: ", rb"loss value: {1,9}%b" % _BAD),
-            # MaxText
-            (
-                b"eval metrics after step: ",
-                rb"eval metrics after step: \d{1,12}, [^\r\n]{0,60}?loss=%b" % _BAD,
-            ),
-        )
+    build_rows(
+        "validation",
+        bool,
+        # Trainer
+        (
+            b"eval_samples_per_second",
+            rb"eval_loss['\"]: {0,9}%b[^{}\r\n]*eval_samples_per_second" % _BAD,
+        ),
+        # Megatron and GPT-NeoX
+        (b"loss value: ", rb"loss value: {1,9}%b" % _BAD),
+        # MaxText
+        (
+            b"eval metrics after step: ",
+            rb"eval metrics after step: \d{1,12}, [^\r\n]{0,60}?loss=%b" % _BAD,
+        ),
     ),
     before=300,
     behind=300,
@@ -1182,15 +1142,15 @@ def _read_skipped(match: re.Match[bytes]) -> SkippedUpdate:
 
 
 SKIPPED_UPDATES = RecogniserTable(
-    (
+    build_rows(
+        "skipped update",
+        _read_skipped,
         # One update each, in DeepSpeed perhaps of several ranks.
-        Recogniser(
-            "skipped update",
+        (
             b"OVERFLOW! ",
             rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
             rb"(?P<scale> Attempted loss scale: (?P<old>[\d.e+]{1,30}),"
             rb" reducing to (?P<new>[\d.e+]{1,30}))?",
-            _read_skipped,
         ),
     ),
     before=0,
@@ -1209,25 +1169,23 @@ XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
 TASKS = rb"srun: error: \S{1,99}: tasks? .{1,99}: "
 
 
-def _build_endings(code: EndingCode, *rows: tuple[bytes, bytes]) -> tuple[Recogniser[EndingCode, bool], ...]:
-    """Build the rows of an ending; a marker is in each line that the pattern matches."""
-    return tuple(Recogniser(code, *row, bool) for row in rows)
-
-
 # The stronger cause first. A step without a reason is cancelled after a crash as well as
-# by hand.
+# by hand. A marker is in each line that its pattern matches.
 ENDINGS = (
-    *_build_endings(
+    *build_rows(
         EndingCode.TIME_LIMIT,
+        bool,
         (b"CANCELLED ", SLURM + rb".{0,99}DUE TO TIME LIMIT"),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.NODE_FAILURE,
+        bool,
         (b"CANCELLED ", SLURM + rb".{0,99}DUE TO NODE.FAIL"),
         (b"srun: error: ", rb"srun: error: Node failure on "),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.GPU_FAILURE,
+        bool,
         (
             b"uncorrectable ",
             rb"uncorrectable (?:ECC|NVLink) error (?:encountered|detected)",
@@ -1235,8 +1193,9 @@ ENDINGS = (
         (b"ECC_UNCORRECTABLE", rb"CUDA_ERROR_ECC_UNCORRECTABLE"),
         (b"NVRM: Xid", rb"NVRM: Xid \([^)]{1,60}\): %b\b" % XIDS),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.OUT_OF_MEMORY,
+        bool,
         (b"srun: error: ", TASKS + rb"Out Of Memory"),
         (b"oom", rb"slurmstepd\S{0,99}: error: .{0,99}oom.kill"),
         (
@@ -1245,14 +1204,16 @@ ENDINGS = (
         ),
         (b"ut of memory", rb"[Oo]ut of memory: Kill(?:ed)? process"),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.GPU_OUT_OF_MEMORY,
+        bool,
         (b"OutOfMemoryError: ", rb"\bOutOfMemoryError: "),
         (b"RESOURCE_EXHAUSTED", rb"RuntimeError: RESOURCE_EXHAUSTED"),
         (b"ut of memory", rb"RuntimeError: CUDA (?:error: )?out of memory"),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.DIVERGED,
+        bool,
         (b" in local ", rb"Error: .{0,99}found (?:NaN|Inf) in local "),
         (b"Unexpected result ", rb"Error: .{0,99}Unexpected result (?:nan|inf)\b"),
         (
@@ -1260,24 +1221,28 @@ ENDINGS = (
             rb"ValueError: The loss returned in .{1,40} is (?:nan|inf)",
         ),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.PREEMPTED,
+        bool,
         (b"CANCELLED ", SLURM + rb".{0,99}DUE TO PREEMPTION"),
         (
             b"Preemption detected",
             rb"\bPreemption detected, saving checkpoint and exiting",
         ),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.REQUEUED,
+        bool,
         (b"CANCELLED ", SLURM + rb".{0,99}DUE TO JOB REQUEUE"),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.CANCELLED,
+        bool,
         (b"CANCELLED ", rb"error: \*\*\* JOB \S{1,99} (?:ON \S{1,99} )?CANCELLED "),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.EXITED,
+        bool,
         # Megatron's limits
         (
             b"[exiting program after ",
@@ -1293,16 +1258,19 @@ ENDINGS = (
         # the cap of modded-nanogpt and its descendants
         (b"stopping_early: ", rb"\bstopping_early: ?wallclock_cap\b"),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.SEGFAULT,
+        bool,
         (b"Segmentation fault", rb"\bSegmentation fault\b"),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.NCCL_TIMEOUT,
+        bool,
         (b"operation timeout", rb"Watchdog caught collective operation timeout"),
     ),
-    *_build_endings(
+    *build_rows(
         EndingCode.TASK_FAILURE,
+        bool,
         (b"CANCELLED ", SLURM + rb".{0,99}DUE TO TASK FAILURE"),
         (
             b"srun: error: ",
@@ -1310,7 +1278,7 @@ ENDINGS = (
         ),
         (b" Killed", rb": line \d{1,9}: +\d{1,9} Killed\b"),
     ),
-    *_build_endings(EndingCode.STEP_CANCELLED, (b"CANCELLED ", SLURM)),
+    *build_rows(EndingCode.STEP_CANCELLED, bool, (b"CANCELLED ", SLURM)),
 )
 """The lines that state how a log ended."""
 
