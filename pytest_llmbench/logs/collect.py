@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason, ParsedLog, Unread
-from pytest_llmbench.logs import bars, checkpoints, dialect_reader, facts, recognisers, statements, training_lines
+from pytest_llmbench.logs import bars, dialect_reader, facts, recognisers, statements, training_lines
 from pytest_llmbench.logs.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.logs.dialects.regex import RegexReader
@@ -141,10 +141,7 @@ class LogCollector:
         self._marks: list[ProcessMark] = []
         self._bars: list[StepRecord] = []
         self._endings = Endings()
-        self._checkpoints = checkpoints.CheckpointLines()
-        self._versions = facts.Versions()
-        self._stated = statements.Statements()
-        self._training = training_lines.TrainingLines()
+        self._facts = facts.Facts()
         self._preamble = statements.Preamble()
         self._trace_begin = 0
         self._trace_line = 0
@@ -174,7 +171,7 @@ class LogCollector:
     @property
     def checkpoint_lines(self) -> int:
         """How many lines told so far that a checkpoint was saved or loaded."""
-        return self._checkpoints.count
+        return self._facts.checkpoints.count
 
     @property
     def follows(self) -> bool:
@@ -216,7 +213,7 @@ class LogCollector:
                 ends.append(hit)
         self._read_clocks(chunk)
         self._endings.take(chunk, ends)
-        self._stated.add_settings(chunk, self._preamble.finish(chunk))
+        self._facts.statements.add_settings(chunk, self._preamble.finish(chunk))
         if marks:
             self._add_marks(marks)
 
@@ -319,8 +316,8 @@ class LogCollector:
         parts: tuple[Segment, ...] = ()
         if chosen:
             records = self._by_dialect[chosen]
-            parts = self._stated.add_to_segments(records.segments, starts)
-            parts = self._training.add_to_segments(parts, records.bad_validations)
+            parts = self._facts.statements.add_to_segments(records.segments, starts)
+            parts = self._facts.training.add_to_segments(parts, records.bad_validations)
         shipped = any(each.name == chosen and each.shipped for each in self._defined)
         # Of a framework whose versions differ the log shows whether it prints the loss.
         silent = shipped and not all(part.steps.has_loss.all() for part in parts)
@@ -332,8 +329,8 @@ class LogCollector:
             started=self._start.time,
             nccl_line=self._trace_begin,
             nccl_last_line=self._trace_line,
-            checkpoints=self._checkpoints.result(parts),
-            environment=self._versions.result(),
+            checkpoints=self._facts.checkpoints.result(parts),
+            environment=self._facts.versions.result(),
             lines=self._lines,
             prints_loss=dialect.prints_loss and not silent,
             begun_again_line=self._find_restart(dialect, parts),
@@ -355,21 +352,16 @@ class LogCollector:
 
     def _file(self, hit: Hit) -> None:
         """Put a marker where it belongs."""
-        if hit.marker in recognisers.STATED_MARKERS:
-            self._stated.add(hit)
-        elif hit.marker in STEP_MARKERS:
+        if hit.marker in STEP_MARKERS:
             self._take_step(hit)
-        elif hit.marker in recognisers.CHECKPOINTS.by_marker:
-            self._checkpoints.add(hit)
         elif hit.marker == bars.BEGIN:
             begun = bars.read_beginning(hit)
             self._bars += [begun] if begun else []
-        elif hit.marker in training_lines.MARKERS:
-            self._training.add(hit)
-        elif hit.marker in recognisers.VERSIONS.by_marker:
-            self._versions.add(hit)
-        elif hit.marker in recognisers.TRACE.by_marker and any(recognisers.TRACE.read(hit)):
-            self._take_operation(hit)
+        elif hit.marker in recognisers.TRACE.by_marker:
+            if any(recognisers.TRACE.read(hit)):
+                self._take_operation(hit)
+        else:
+            self._facts.add(hit)
 
     def _take_operation(self, hit: Hit) -> None:
         """Keep the first line of a trace, and the first one after each step, to tell how far it goes."""
@@ -384,7 +376,7 @@ class LogCollector:
                 if definition.name not in self._by_dialect:
                     self._by_dialect[definition.name] = DialectRecords(RegexReader(definition))
                 is_record = self._by_dialect[definition.name].add(hit, "")
-                self._training.add_beside_step(hit)
+                self._facts.training.add_beside_step(hit)
                 if is_record:
                     self._preamble.close(hit.start)
                 self._steps_since_trace |= is_record and bool(self._trace_line)

@@ -1,13 +1,18 @@
-"""The facts that a log prints once: when it started, and on which versions its run ran."""
+"""The facts of a log beside its steps; among them its start and the versions of its run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Protocol
 
-from pytest_llmbench.logs.recognisers import LINE_HEAD, VERSIONS, VersionRow
+from pytest_llmbench.logs import training_lines
+from pytest_llmbench.logs.checkpoints import CheckpointLines
+from pytest_llmbench.logs.recognisers import CHECKPOINTS, LINE_HEAD, STATED_MARKERS, VERSIONS, VersionRow
 from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, Hit, find_line_begin
+from pytest_llmbench.logs.statements import Statements
+from pytest_llmbench.logs.training_lines import TrainingLines
 
 # Bytes in which a log prints when it started: later times may be of another run.
 FARTHEST = 64 << 20
@@ -88,3 +93,30 @@ class Versions:
             for name, value in zip(row.fact, self._values.get(row) or (), strict=False):
                 values.setdefault(name, value)
         return tuple(sorted(values.items()))
+
+
+class _Collector(Protocol):
+    def add(self, hit: Hit) -> None:
+        """Add the facts at a marker."""
+
+
+class Facts:
+    """The facts of one log beside its steps: a collector for each kind."""
+
+    def __init__(self) -> None:
+        self.statements = Statements()
+        self.versions = Versions()
+        self.checkpoints = CheckpointLines()
+        self.training = TrainingLines()
+        self._collectors: dict[bytes, _Collector] = (
+            dict.fromkeys(STATED_MARKERS, self.statements)
+            | dict.fromkeys(VERSIONS.markers, self.versions)
+            | dict.fromkeys(CHECKPOINTS.markers, self.checkpoints)
+            | dict.fromkeys(training_lines.MARKERS, self.training)
+        )
+
+    def add(self, hit: Hit) -> None:
+        """Add the facts at a marker."""
+        collector = self._collectors.get(hit.marker)
+        if collector is not None:
+            collector.add(hit)
