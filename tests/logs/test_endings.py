@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,11 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
 def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
     assert {code for _, code in LINES if code} | {"aftermath"} == set(CODES) == set(formatting.ENDINGS)
     assert {*DECISIONS, *FAILURES, *(row.fact for row in ENDINGS)} <= set(CODES)
+
+
+def test_each_row_has_a_line_here() -> None:
+    lines = [line.encode() for line, _ in LINES]
+    assert [row for row in ENDINGS if not any(re.search(row.pattern, line) for line in lines)] == []
 
 
 @pytest.mark.parametrize(

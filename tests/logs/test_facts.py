@@ -35,6 +35,10 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
         (GREETING, {"nvidia_release": "25.01 (build 134983853)"}),
         (f"0: {PYXIS}", {"container": "nvcr.io#nvidia/nemo:25.07.02"}),
         ("0: llmb environment: power_limit: 700.00 W \n", {"power_limit": "700.00 W"}),
+        *(
+            (f"llmb environment: {name}: 1.0\n", {name: "1.0"})
+            for name in ("device", "clocks", "driver", "cuda", "nccl", "pytorch")
+        ),
         ("llmb environment: nccl: 2.27.3\n" + NCCL, {"nccl": "2.26.6+cuda12.8"}),
     ],
 )

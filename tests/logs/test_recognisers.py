@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support.written_logs import nemo2_run, parse
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.logs.growing import Growing
 from pytest_llmbench.logs.log_reader import parse_blocks, read_log
-from pytest_llmbench.logs.recognisers import PREAMBLE_MARKERS
+from pytest_llmbench.logs.recognisers import EARLY, PREAMBLE, PREAMBLE_MARKERS, REWARD_MARKERS, RecogniserTable
 from pytest_llmbench.logs.statements import read_preamble
 
 STATED = {
@@ -70,6 +71,39 @@ STATED = {
     "  fp8_recipe ...................................... delayed\n": (StatedField.NUMBERS, "fp8_recipe: delayed"),
     "trainer = DPOTrainer(model)\n": (StatedField.OBJECTIVE, "rewards"),
     "llamafactory-cli train --stage dpo\n": (StatedField.OBJECTIVE, "rewards"),
+    "  world_size ...................................... 8\n": (StatedField.GPUS, "8"),
+    "llmb environment: device: NVIDIA H100 80GB HBM3\n": (StatedField.GPU_TYPE, "h100"),
+    "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-9ad78c4b)\n": (StatedField.GPU_TYPE, "h100"),
+    "|   fp8_recipe: tensorwise\n": (StatedField.NUMBERS, "fp8_recipe: tensorwise"),
+    "Converted Linear layers to MXFP8Linear\n": (StatedField.QUANTIZATION, "fp8"),
+    "|   tensor_model_parallel_size: 2\n": (StatedField.LAYOUT, "tensor_model_parallel_size: 2"),
+    "|   pipeline_model_parallel_size: 2\n": (StatedField.LAYOUT, "pipeline_model_parallel_size: 2"),
+    "|   context_parallel_size: 2\n": (StatedField.LAYOUT, "context_parallel_size: 2"),
+    "|   micro_batch_size: 4\n": (StatedField.MICRO_BATCH, "4"),
+    "  train_micro_batch_size_per_gpu .................. 4\n": (StatedField.MICRO_BATCH, "4"),
+    "  Instantaneous batch size per device = 8\n": (StatedField.MICRO_BATCH, "8"),
+    "  bf16 ............................................ True\n": (StatedField.NUMBERS, "bf16"),
+    "I0317 pyconfig.py:413] Config param dtype: bfloat16\n": (StatedField.NUMBERS, "bfloat16"),
+    ':::MLLOG {"key": "global_batch_size", "value": 128, "metadata": {}}\n': (StatedField.BATCH, "128"),
+    ':::MLLOG {"key": "max_sequence_length", "value": 8192, "metadata": {}}\n': (StatedField.SEQUENCE, "8192"),
+    ':::MLLOG {"key": "submission_benchmark", "value": "llama31_8b"}\n': (StatedField.MODEL, "llama31_8b"),
+    "I0317 pyconfig.py:413] Config param model_name: llama3-8b\n": (StatedField.MODEL, "llama3-8b"),
+    "|   num_layers: 32\n": (StatedField.LAYERS, "32"),
+    "  num_layers ...................................... 32\n": (StatedField.LAYERS, "32"),
+    "I0317 pyconfig.py:413] Config param num_decoder_layers: 32\n": (StatedField.LAYERS, "32"),
+    "I0317 pyconfig.py:413] Config param base_num_decoder_layers: 32\n": (StatedField.LAYERS, "32"),
+    "|   hidden_size: 4096\n": (StatedField.HIDDEN, "4096"),
+    "  hidden_size ..................................... 4096\n": (StatedField.HIDDEN, "4096"),
+    "|   num_attention_heads: 32\n": (StatedField.HEADS, "32"),
+    "I0317 pyconfig.py:413] Config param num_query_heads: 32\n": (StatedField.HEADS, "32"),
+    "|   encoder_seq_length: 8192\n": (StatedField.SEQUENCE, "8192"),
+    "  encoder_seq_length .............................. 8192\n": (StatedField.SEQUENCE, "8192"),
+    "I0317 pyconfig.py:413] Config param max_target_length: 8192\n": (StatedField.SEQUENCE, "8192"),
+    "|   seq_length: 8192\n": (StatedField.SEQUENCE, "8192"),
+    "  seq_length ...................................... 8192\n": (StatedField.SEQUENCE, "8192"),
+    "|   global_batch_size: 128\n": (StatedField.BATCH, "128"),
+    "  global_batch_size ............................... 128\n": (StatedField.BATCH, "128"),
+    "I0317 pyconfig.py:413] Config param global_batch_size_to_train_on: 128\n": (StatedField.BATCH, "128"),
     "Config param use_dpo: True\n": (StatedField.OBJECTIVE, "rewards"),
 }
 
@@ -276,6 +310,63 @@ NOTATIONS = {
     "deepspeed": ("DeepSpeed Basic Optimizer = AdamW\n", "optimizer", "adamw"),
 }
 """Lines, and the field and value that they state."""
+
+
+PREAMBLE_LINES = [
+    (" > number of parameters on (tensor, pipeline) rank (0, 0): 1,024\n", StatedField.PARAMETERS, "1024"),
+    ("Model llama3 8B size: 8,030,261 total parameters\n", StatedField.PARAMETERS, "8030261"),
+    ("total params: 7000\n", StatedField.PARAMETERS, "7000"),
+    ("Total number of parameters: 8.0 B\n", StatedField.PARAMETERS, "8.0 B"),
+    ("Total parameters: 8,030\n", StatedField.PARAMETERS, "8030"),
+    (
+        "Total parameter count: dense 1,000, sparse 2,000, active 1,500\n",
+        StatedField.PARAMETERS,
+        "dense 1000 sparse 2000 active 1500",
+    ),
+    ("number parameters: 8.03 billion\n", StatedField.PARAMETERS, "8.03 billion"),
+    ("number of parameters: 124.44M\n", StatedField.PARAMETERS, "124.44M"),
+    ("8.0 B     Total params\n", StatedField.PARAMETERS, "8.0 B"),
+    ("2,506,172 total params, 2,000 of a layer\n", StatedField.PARAMETERS, "2506172"),
+    ("num. model params: 8,030\n", StatedField.PARAMETERS, "8030"),
+    ("trainable params: 41 || all params: 8,030 || trainable%: 0.5\n", StatedField.PARAMETERS, "8030"),
+    ("trainable params: 41 || all params: 8,030 || trainable%: 0.5\n", StatedField.TRAINABLE, "41"),
+    ("trainable params: 41 || all params: 8,030 || trainable%: 0.5\n", StatedField.ADAPTER, "adapter"),
+    ("Number of trainable parameters = 4,194\n", StatedField.TRAINABLE, "4194"),
+    ("4.2 M     Trainable params\n", StatedField.TRAINABLE, "4.2 M"),
+    ("Model (8030.3M Trainable [100%])\n", StatedField.TRAINABLE, "8030.3M"),
+    ("- 4,194 trainable params\n", StatedField.TRAINABLE, "4194"),
+    ("Fine-tuning method: LoRA\n", StatedField.ADAPTER, "lora"),
+    ("padded vocab (size: 128000) with 256 dummy tokens (new size: 128256)\n", StatedField.VOCABULARY, "128256"),
+    ("Applied selective activation checkpointing to the model\n", StatedField.RECOMPUTE, "applied selective"),
+    ("DeepSpeed Basic Optimizer = FusedAdam\n", StatedField.OPTIMIZER, "fusedadam"),
+    ("building MockGPTDataset\n", StatedField.DATA, "mock"),
+    ("CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n", StatedField.GPU_MEMORY, "80 GB"),
+    ("| N/A 32C P0 112W / 700W |   1234MiB / 81559MiB |\n", StatedField.GPU_MEMORY, "80 GB"),
+    ("| N/A 32C P0 112W / 702W |   1234MiB / 81559MiB |\n", StatedField.POWER_LIMIT, "700 W"),
+    ("Non-default values (vs the defaults):\n", StatedField.LISTING, "non-default values"),
+]
+
+
+@pytest.mark.parametrize(("line", "field", "value"), PREAMBLE_LINES)
+def test_line_before_the_steps_states_it(line: str, field: StatedField, value: str) -> None:
+    assert (str(field), value) in read_line(line)
+
+
+@pytest.mark.parametrize(
+    ("table", "lines"),
+    [
+        (EARLY, [*STATED, INITIALIZED, OLMO, NANOTRON]),
+        (PREAMBLE, [line for line, *_ in PREAMBLE_LINES]),
+    ],
+    ids=["early", "preamble"],
+)
+def test_each_row_has_a_line_here(table: RecogniserTable[StatedField, str], lines: list[str]) -> None:
+    without = [
+        row
+        for row in table.rows
+        if not any(re.search(row.pattern, line.encode()) and row.marker in line.encode() for line in lines)
+    ]
+    assert [row.marker for row in without if row.marker not in REWARD_MARKERS] == []
 
 
 def read_line(line: str) -> set[tuple[str, str]]:

@@ -39,6 +39,9 @@ LINES = [
     ("[ 99.1] Memory cgroup out of memory: Killed process 4242 (python) total-vm:1kB", "out-of-memory"),
     ("[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-failure"),
     ("[rank3]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "gpu-failure"),
+    ("RuntimeError: CUDA error: CUDA_ERROR_ECC_UNCORRECTABLE", "gpu-failure"),
+    ("slurmstepd-n7: error: a task was killed by the out-of-memory handler", "out-of-memory"),
+    ("ValueError: The loss returned in `training_step` is nan.", "diverged"),
     ("n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", "gpu-failure"),
     ("n7 kernel: NVRM: Xid (PCI:0000:0a:00): 31, pid=1, Ch 00000008, MMU Fault", None),
     ("RuntimeError: Rank 3, node n1, device 3, iteration 7: Unexpected result nan (message='found NaN in local grad "
