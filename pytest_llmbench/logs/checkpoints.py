@@ -1,4 +1,4 @@
-"""What a log says of checkpoints: how long saving and loading took, and whether training went on meanwhile."""
+"""The checkpoints of a log: the times of saving and loading, and whether training continued."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_llmbench.logs.recognisers import CHECKPOINTS, LOAD, Meaning
 from pytest_llmbench.logs.scan import Hit
 from pytest_llmbench.logs.step_records import read_rank
 
-# Records of one log that are kept: more are counted, and then nothing is said of the slowest.
+# Records of one log that are kept. More are counted, and the slowest is unknown then.
 KEPT = 10_000
 
 
 class CheckpointLines:
-    """Collects the lines that speak of checkpoints, at most KEPT."""
+    """Collects the lines about checkpoints, at most KEPT."""
 
     def __init__(self) -> None:
         self._records: list[tuple[Meaning, CheckpointRecord]] = []
@@ -24,7 +24,7 @@ class CheckpointLines:
         self._modes: set[Meaning] = set()
 
     def add(self, hit: Hit) -> None:
-        """Take the line of a marker, if it says something of a checkpoint."""
+        """Add the line of a marker, if it is about a checkpoint."""
         record = _read_line(hit)
         if record is None:
             return
@@ -38,7 +38,7 @@ class CheckpointLines:
 
     @property
     def count(self) -> int:
-        """How many lines said that a checkpoint was saved or loaded."""
+        """The number of lines about a saved or loaded checkpoint."""
         return len(self._records) + self._unread
 
     def result(self, parts: Sequence[Segment]) -> Checkpoints:

@@ -224,12 +224,11 @@ class FieldTable:
     """
 
     def __init__(self, *fields: PrintedField) -> None:
-        """Compile the numbers."""
+        """Compile the patterns of the numbers, which need not be finite."""
         self.fields = fields
         self.by_name = {field.name: field for field in fields}
-        self._checked = tuple(
-            (field, re.compile(rb"%b|-?%b" % (field.finite, NOT_FINITE)).fullmatch) for field in fields
-        )
+        self.numbers = {field.name: re.compile(rb"%b|-?%b" % (field.finite, NOT_FINITE)) for field in fields}
+        self._checked = tuple((field, self.numbers[field.name].fullmatch) for field in fields)
 
     def parse_record(self, values: Mapping[bytes, bytes]) -> dict[str, Any] | None:
         """Return the numbers of one record by column; None if a required one is damaged.

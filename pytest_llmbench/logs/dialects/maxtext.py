@@ -46,9 +46,9 @@ LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
 # What stands before the steps in which the batch grows, which are not those of the configuration.
 RAMP_UP = b"[Rampup Batch Size Phase], "
 # MaxText prints fixed formats: a number is whole when it has all its places, whatever
-# follows.
-THREE_DECIMALS = rb"-?\d{1,18}+\.\d{3}"
-EXPONENT = rb"-?\d\.\d{3}e[+-]\d\d"
+# follows, unless that may continue the number.
+THREE_DECIMALS = rb"-?\d{1,18}+\.\d{3}(?![\d.e])"
+EXPONENT = rb"-?\d\.\d{3}e[+-]\d\d(?!\d)"
 FIELDS = FieldTable(
     PrintedField(b"TFLOP/s/device", "tflops", THREE_DECIMALS),
     PrintedField(b"Tokens/s/device", "tokens", THREE_DECIMALS),
@@ -57,13 +57,7 @@ FIELDS = FieldTable(
     PrintedField(TARGETS, "targets", rb"\d{1,15}+(?:\.\d{1,9}+)?", required=False),
 )
 TARGETS_PRINTED = re.compile(rb", total_weights: (%b)(?=,)" % FIELDS.by_name[TARGETS].finite)
-# Nothing after a number may continue it.
-BEHIND = {THREE_DECIMALS: rb"(?![\d.e])", EXPONENT: rb"(?!\d)"}
-NUMBERS = {
-    name: re.compile(rb"%b%b|-?%b" % (field.finite, BEHIND[field.finite], NOT_FINITE))
-    for name, field in FIELDS.by_name.items()
-    if field.required
-}
+NUMBERS = {field.name: FIELDS.numbers[field.name] for field in FIELDS.fields if field.required}
 
 
 def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
