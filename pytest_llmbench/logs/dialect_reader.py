@@ -250,7 +250,7 @@ class FieldTable:
         numbers: dict[str, Any] = {}
         for field in self.fields:
             if field.name in columns and field.column not in numbers:
-                numbers[field.column] = parse_numbers(columns[field.name], field.convert)
+                numbers[field.column] = _parse_numbers(columns[field.name], field.convert)
         return numbers
 
     def describe(self, names: Sequence[bytes], assign: bytes, other: bytes) -> list[bytes]:
@@ -263,7 +263,7 @@ class FieldTable:
         return [re.escape(name) + assign + value for name, value in zip(names, values, strict=True)]
 
 
-def parse_numbers(printed: Sequence[bytes], convert: Callable[[bytes], float] = float) -> Numbers:
+def _parse_numbers(printed: Sequence[bytes], convert: Callable[[bytes], float] = float) -> Numbers:
     """Return the values of a column; many print the same one in every record."""
     if printed.count(printed[0]) == len(printed):
         return [convert(printed[0])] * len(printed)

@@ -110,33 +110,33 @@ TextReader = Callable[["re.Match[bytes]"], str]
 StatedRow = Recogniser[StatedField, str]
 
 
-def read_number(match: re.Match[bytes]) -> str:
+def _read_number(match: re.Match[bytes]) -> str:
     """Return a whole number without leading zeros."""
     return str(int(match[1]))
 
 
-def read_text(match: re.Match[bytes]) -> str:
+def _read_text(match: re.Match[bytes]) -> str:
     """Return the text as it is printed, without blanks around it."""
     return match[1].decode("utf-8", "replace").strip()
 
 
 def _read_words(match: re.Match[bytes]) -> str:
-    return read_text(match).replace(" ", "_")
+    return _read_text(match).replace(" ", "_")
 
 
 def _read_lower(match: re.Match[bytes]) -> str:
-    return read_text(match).lower()
+    return _read_text(match).lower()
 
 
 def _read_setting(match: re.Match[bytes]) -> str:
     """Return `name: 8`, for `name ....... 8`, too."""
-    name, *_, value = read_text(match).replace(":", " ").split()
+    name, *_, value = _read_text(match).replace(":", " ").split()
     return f"{name}: {value}"
 
 
 def _read_own_name(match: re.Match[bytes]) -> str:
     """Return the name of a run; "" on a line about a checkpoint or a cache."""
-    return "" if ELSEWHERE.search(match.string) else read_text(match)
+    return "" if ELSEWHERE.search(match.string) else _read_text(match)
 
 
 def _multiply_axes(match: re.Match[bytes]) -> str:
@@ -153,7 +153,7 @@ def _multiply_sizes(match: re.Match[bytes]) -> str:
 
 def _read_quantization(match: re.Match[bytes]) -> str:
     """Return the numbers of MaxText's `quantization`, "" for an unknown word."""
-    word = read_text(match).casefold().rpartition(".")[2]
+    word = _read_text(match).casefold().rpartition(".")[2]
     if word in ("", "none"):
         return NO_QUANTIZATION
     names = ("fp8", "fp4", "int8", "int4")
@@ -177,7 +177,7 @@ def _read_gpu(match: re.Match[bytes]) -> str:
 
 def _read_count(match: re.Match[bytes]) -> str:
     """Return a printed number without separators: `8030261248`, `8.03 billion`."""
-    return " ".join(read_text(match).replace(",", "").split())
+    return " ".join(_read_text(match).replace(",", "").split())
 
 
 def _read_memory(match: re.Match[bytes]) -> str:
@@ -249,7 +249,7 @@ def _build_layout_rows() -> Iterator[tuple[bytes, bytes]]:
 CONFIGURATION_ROWS = (
     *build_rows(
         StatedField.LAYOUT,
-        read_text,
+        _read_text,
         (b"device mesh with", AXES),
         (
             b"device mesh with",
@@ -265,7 +265,7 @@ CONFIGURATION_ROWS = (
     ),
     *build_rows(
         StatedField.MICRO_BATCH,
-        read_number,
+        _read_number,
         (b"local batch size ", rb"initialized with local batch size (\d{1,9}),"),
         (b"micro_batch_size: ", SETTING % b"micro_batch_size: "),
         (
@@ -284,23 +284,23 @@ CONFIGURATION_ROWS = (
         (
             b"Config param per_device_batch_size: ",
             rb"Config param per_device_batch_size: ([\d.]{1,20})[ \t]*[\r\n]",
-            read_text,
+            _read_text,
         ),
         (b"| mbs: ", rb"\[Start training\] [^\r\n]{1,99}\| mbs: (\d{1,9}) \|"),
         (
             b"batch size per device = ",
             rb"Instantaneous batch size per device = ([\d,]{1,15})",
-            read_text,
+            _read_text,
         ),
     ),
     *build_rows(
         StatedField.NUMBERS,
-        read_text,
+        _read_text,
         *(
             (
                 b"%b ...." % name,
                 rb"(?<![\w-])(%b) \.{4,60} (?:True|\{'enabled': True)" % name,
-                read_text,
+                _read_text,
             )
             for name in (b"bf16", b"fp16")
         ),
@@ -319,7 +319,7 @@ CONFIGURATION_ROWS = (
     ),
     *build_rows(
         StatedField.BATCH,
-        read_number,
+        _read_number,
         (
             b"local batch size ",
             rb"local batch size \d{1,9}, global batch size (\d{1,9}),",
@@ -328,7 +328,7 @@ CONFIGURATION_ROWS = (
             b"accumulation) = ",
             rb"Total train batch size \(w\. parallel, distributed & accumulation\)"
             rb" = ([\d,]{1,15})[ \t]*[\r\n]",
-            read_text,
+            _read_text,
         ),
         (b"MLLOG ", MLPERF % b"global_batch_size" + rb"(\d{1,9})[,}]"),
         (
@@ -342,7 +342,7 @@ CONFIGURATION_ROWS = (
     ),
     *build_rows(
         StatedField.SEQUENCE,
-        read_number,
+        _read_number,
         (
             b"local batch size ",
             rb"local batch size \d[^\r\n]{1,99}, sequence length (\d{1,9}),",
@@ -356,7 +356,7 @@ CONFIGURATION_ROWS = (
     ),
     *build_rows(
         StatedField.MODEL,
-        read_text,
+        _read_text,
         (b"MLLOG ", MLPERF % b"submission_benchmark" + rb'"([\w.-]{1,60})"'),
         (
             b"- INFO - Building ",
@@ -370,7 +370,7 @@ CONFIGURATION_ROWS = (
 NAMED_ROWS = (
     *build_rows(
         StatedField.GPUS,
-        read_number,
+        _read_number,
         (b"MEMBER: ", rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)"),
         (b"using world size: ", rb"using world size: (\d{1,9}),"),
         (b"Num_devices: ", rb"Num_devices: (\d{1,9}), shape "),
@@ -440,7 +440,7 @@ NAMED_ROWS = (
     ),
     *build_rows(
         StatedField.MODEL,
-        read_text,
+        _read_text,
         (b"Experiments will be ", rb"Experiments will be logged at ([^\s]{1,500})"),
         (b"Config param model_name: ", rb"Config param model_name: ([\w.-]{1,99})"),
         (b"name: ", BEGINS + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]"),
@@ -481,7 +481,7 @@ def _build_size_rows() -> Iterator[StatedRow]:
         markers = [b"Config param %b: " % parameter for parameter in parameters]
         yield from build_rows(
             field,
-            read_number,
+            _read_number,
             (b"%b: " % name, SETTING % (b"%b: " % name)),
             (b"%b ...." % name, dotted),
             *((marker, rb"%b(\d{1,9})[ \t]*[\r\n]" % marker) for marker in markers),
@@ -966,8 +966,6 @@ class CheckpointTime(NamedTuple):
     seconds: float | None
     rank: str
 
-
-CheckpointRow = Recogniser[tuple[CheckpointAction, Meaning], CheckpointTime]
 
 SAVE, LOAD = CheckpointAction.SAVE, CheckpointAction.LOAD
 
